@@ -1,0 +1,3 @@
+//! The `amalgam` binary: command line, configuration file, start-up.
+
+fn main() {}

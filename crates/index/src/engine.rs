@@ -1,0 +1,136 @@
+//! The trait that every engine implements.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+
+use crate::mem::{ItemRef, Memory, Pinned};
+use crate::{Configuration, OpenError, Statistics};
+
+/// A concurrent map from keys to items, shared by reference between threads.
+pub trait Index: Send + Sync + Sized {
+    /// The engine's name, as `--engine` takes it.
+    const NAME: &'static str;
+
+    /// What a thread works through.
+    type Worker<'i>: Worker
+    where
+        Self: 'i;
+
+    /// Builds an empty index.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration contradicts itself or the system refuses the memory.
+    fn open(configuration: &Configuration) -> Result<Self, OpenError>;
+
+    /// Registers the calling thread.
+    ///
+    /// # Panics
+    ///
+    /// If more workers exist at once than [`Configuration::workers`].
+    fn worker(&self) -> Self::Worker<'_>;
+
+    /// The seed that keys must be hashed with.
+    fn seed(&self) -> &HashSeed;
+
+    /// Sums over all workers. Each number is right by itself; together they may be a moment apart.
+    fn statistics(&self) -> Statistics;
+
+    /// Wakes and parks the thread that calls [`Worker::step`] (see [`crate::maintenance`]).
+    fn maintenance(&self) -> &crate::maintenance::Signal;
+
+    /// Changes the memory limit, in bytes; items above a lower one are evicted over time.
+    fn set_memory_limit(&self, bytes: usize);
+}
+
+/// One thread's access to an [`Index`]. Methods are linearizable operations on it unless they say
+/// otherwise.
+pub trait Worker {
+    /// Reads `keys` in order, handing each hit or miss to `sink` under the key's position. Each get
+    /// is linearizable by itself; the batch is no transaction.
+    ///
+    /// Returns how many keys were answered: all of them, or up to and including the one on which
+    /// the sink broke. Call again with the rest to resume.
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize;
+
+    /// Carries out `op` atomically. If the outcome is [`Outcome::Hit`], the item went to
+    /// `sink.hit(0, …)` first.
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome;
+
+    /// Asks the memory system for the index words of `key`; a hint, for requests that are applied
+    /// one by one.
+    fn prefetch(&self, key: &Key<'_>);
+
+    /// Visits items from `from` on, about `budget` buckets' worth, and returns where to go on, or
+    /// none at the end. An item that is present from before the first call until after the last is
+    /// visited at least once, also while the index grows and items move. Dead items are visited.
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor>;
+
+    /// Replaces exactly the item `old` (the pointer, not the key) by its copy `new`, or unlinks it.
+    /// Only the caller who gets `true` may retire `old`. The engine carries over an in-place word
+    /// that changed after the copy was made.
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool;
+
+    /// Tells that the thread holds nothing from earlier calls: once a turn of its loop. Returns
+    /// retired memory when it is cheap to.
+    fn quiesce(&mut self);
+
+    /// Does a bounded slice of background work: growth, sweeping, moving pages. Returns whether
+    /// more waits. One thread at a time should call it (others may, and find nothing to do).
+    fn step(&mut self, now: &Now) -> bool;
+}
+
+/// Where reads put what they find.
+pub trait Sink {
+    /// `position` was found. Breaking ends the batch after this key.
+    fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()>;
+
+    /// `position` was not found. Breaking ends the batch after this key.
+    fn miss(&mut self, position: usize) -> ControlFlow<()>;
+}
+
+/// An item that a read found; borrowed until the sink returns.
+#[derive(Clone, Copy)]
+pub struct Found<'g> {
+    /// The item.
+    pub item: ItemView<'g>,
+    origin: Option<(&'g Arc<Memory>, ItemRef)>,
+}
+
+impl<'g> Found<'g> {
+    /// An item that cannot be pinned.
+    pub fn new(item: ItemView<'g>) -> Self {
+        Self { item, origin: None }
+    }
+
+    /// An item of `memory`, read under a guard that outlives `'g`.
+    pub fn in_memory(item: ItemView<'g>, memory: &'g Arc<Memory>, reference: ItemRef) -> Self {
+        Self { item, origin: Some((memory, reference)) }
+    }
+
+    /// Keeps the value in memory beyond the guard, for a vectored write without a copy; none where
+    /// the engine or the value does not allow it, so copy. Costs a lock: for large values only.
+    pub fn pin(&self) -> Option<Pinned> {
+        let (memory, reference) = self.origin?;
+        match self.item.value {
+            amalgam_op::Value::Word(..) => None,
+            amalgam_op::Value::Bytes(bytes) => Some(memory.pin_value(reference, bytes)),
+        }
+    }
+}
+
+/// Where a scan stands. Opaque; starts at [`Cursor::START`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor(pub u64);
+
+impl Cursor {
+    /// Before the first item.
+    pub const START: Self = Self(0);
+}

@@ -1,0 +1,279 @@
+//! The oracle: a locked map, slow and obvious. Engines are tested against it.
+//!
+//! Thread safety: one mutex around everything. The linearization point of each operation is inside
+//! its critical section.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard};
+
+use amalgam_op::{
+    Decision, Draft, Expiry, HashSeed, ItemView, Key, Marks, Now, Op, Outcome, Value, Verb, decide,
+};
+
+use crate::maintenance::Signal;
+use crate::mem::ItemRef;
+use crate::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
+
+/// See the head of this module. Bounded like the other engines, but evicts in hash order.
+pub struct Model {
+    state: Mutex<State>,
+    seed: HashSeed,
+    max_item_bytes: usize,
+    evicts: bool,
+    signal: Signal,
+}
+
+/// A worker of [`Model`].
+pub struct ModelWorker<'i>(&'i Model);
+
+#[derive(Default)]
+struct State {
+    /// Ordered by hash and key, so that a cursor survives insertion and removal.
+    items: BTreeMap<(u64, Vec<u8>), Item>,
+    next_id: u64,
+    next_cas: u64,
+    limit_bytes: usize,
+    used_bytes: usize,
+    statistics: Statistics,
+}
+
+struct Item {
+    id: u64,
+    value: Vec<u8>,
+    flags: u32,
+    expiry: Expiry,
+    cas: Option<u64>,
+    generation: u8,
+    marks: Marks,
+}
+
+impl Item {
+    fn view<'g>(&'g self, key: &'g [u8]) -> ItemView<'g> {
+        ItemView {
+            key,
+            value: Value::Bytes(&self.value),
+            flags: self.flags,
+            expiry: self.expiry,
+            cas: self.cas,
+            generation: self.generation,
+            fetched: self.marks.fetched,
+            stale: self.marks.stale,
+            won: self.marks.won,
+            last_access_seconds: None,
+        }
+    }
+
+    fn new(id: u64, draft: &Draft<'_>, current: &[u8], now: &Now) -> Self {
+        let mut value = vec![0; draft.value_bytes(current.len())];
+        draft.write_value(current, &mut value);
+        Self {
+            id,
+            value,
+            flags: draft.flags,
+            expiry: draft.expiry,
+            cas: draft.cas,
+            generation: now.generation,
+            marks: draft.marks,
+        }
+    }
+}
+
+/// Bytes that the model charges for an item beside key and value.
+const OVERHEAD_BYTES: usize = 48;
+
+fn charge(key: &[u8], value: usize) -> usize {
+    key.len() + value + OVERHEAD_BYTES
+}
+
+impl Model {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Index for Model {
+    const NAME: &'static str = "model";
+    type Worker<'i> = ModelWorker<'i>;
+
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        let state = State { limit_bytes: configuration.memory_bytes, ..State::default() };
+        Ok(Self {
+            state: Mutex::new(state),
+            seed: configuration.seed.clone(),
+            max_item_bytes: configuration.max_item_bytes,
+            evicts: configuration.evicts,
+            signal: Signal::default(),
+        })
+    }
+
+    fn worker(&self) -> ModelWorker<'_> {
+        ModelWorker(self)
+    }
+
+    fn seed(&self) -> &HashSeed {
+        &self.seed
+    }
+
+    fn statistics(&self) -> Statistics {
+        let state = self.lock();
+        let mut statistics = state.statistics.clone();
+        statistics.items = state.items.len() as u64;
+        statistics.memory.limit = state.limit_bytes as u64;
+        statistics.memory.items = state.used_bytes as u64;
+        statistics.memory.used = state.used_bytes as u64;
+        statistics
+    }
+
+    fn maintenance(&self) -> &Signal {
+        &self.signal
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.lock().limit_bytes = bytes;
+    }
+}
+
+impl State {
+    fn remove(&mut self, place: &(u64, Vec<u8>)) {
+        if let Some(item) = self.items.remove(place) {
+            self.used_bytes -= charge(&place.1, item.value.len());
+        }
+    }
+
+    /// Removes items in hash order, `except` apart, until `bytes` more fit.
+    fn make_room(&mut self, bytes: usize, except: &(u64, Vec<u8>)) -> bool {
+        while self.used_bytes + bytes > self.limit_bytes {
+            let Some(victim) = self.items.keys().find(|place| *place != except).cloned() else {
+                return false;
+            };
+            self.remove(&victim);
+            self.statistics.evictions += 1;
+        }
+        true
+    }
+}
+
+impl Worker for ModelWorker<'_> {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let mut state = self.0.lock();
+        for (position, key) in keys.iter().enumerate() {
+            let found = state
+                .items
+                .get_mut(&(key.hash(), key.bytes().to_vec()))
+                .filter(|item| now.is_live(item.expiry, item.generation));
+            let flow = match found {
+                Some(item) => {
+                    let flow = sink.hit(position, &Found::new(item.view(key.bytes())));
+                    item.marks.fetched = true;
+                    flow
+                }
+                None => sink.miss(position),
+            };
+            if flow.is_break() {
+                return position + 1;
+            }
+        }
+        keys.len()
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let mut state = self.0.lock();
+        let state = &mut *state;
+        let place = (op.key.hash(), op.key.bytes().to_vec());
+        state.next_cas += 1;
+        let current = state.items.get(&place).map(|item| item.view(op.key.bytes()));
+        let outcome = match decide(current.as_ref(), op, now, state.next_cas) {
+            Decision::Keep(outcome) => outcome,
+            Decision::Remove(outcome) => {
+                if outcome != Outcome::Deleted {
+                    state.statistics.reclaimed += 1;
+                }
+                state.remove(&place);
+                outcome
+            }
+            Decision::Replace(draft, outcome) => {
+                let old = current.as_ref().map_or(&[][..], |item| item.value.as_bytes());
+                state.next_id += 1;
+                let item = Item::new(state.next_id, &draft, old, now);
+                let old_charge = current.map_or(0, |item| charge(op.key.bytes(), item.value.len()));
+                let bytes = charge(op.key.bytes(), item.value.len());
+                if bytes > self.0.max_item_bytes {
+                    return Outcome::TooLarge;
+                }
+                if state.used_bytes - old_charge + bytes > state.limit_bytes
+                    && !(self.0.evicts && state.make_room(bytes, &place))
+                {
+                    state.statistics.out_of_memory += 1;
+                    return Outcome::OutOfMemory;
+                }
+                state.remove(&place);
+                state.used_bytes += bytes;
+                state.statistics.items_total += 1;
+                state.items.insert(place.clone(), item);
+                outcome
+            }
+        };
+        if let (Outcome::Hit(_), Some(item)) = (outcome, state.items.get_mut(&place)) {
+            let _ = sink.hit(0, &Found::new(item.view(op.key.bytes())));
+            if let Verb::Get(get) = op.verb {
+                item.marks.fetched |= !get.is_quiet_access;
+            }
+        }
+        outcome
+    }
+
+    fn prefetch(&self, _key: &Key<'_>) {}
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let state = self.0.lock();
+        let mut last = from.0;
+        for (visited, ((hash, key), item)) in state.items.range((from.0, vec![])..).enumerate() {
+            // Stop between hashes only: a cursor cannot point between equal ones.
+            if visited >= budget && *hash != last {
+                return Some(Cursor(*hash));
+            }
+            last = *hash;
+            if visit(&item.view(key)).is_break() {
+                return Some(Cursor(*hash));
+            }
+        }
+        None
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        let mut state = self.0.lock();
+        let found = state
+            .items
+            .range((hash, vec![])..)
+            .take_while(|((other, _), _)| *other == hash)
+            .find(|(_, item)| item.id == old.to_bits())
+            .map(|(place, _)| place.clone());
+        if let (Some(place), None) = (&found, new) {
+            state.remove(place);
+        }
+        found.is_some()
+    }
+
+    fn quiesce(&mut self) {}
+
+    fn step(&mut self, now: &Now) -> bool {
+        let mut state = self.0.lock();
+        let dead: Vec<_> = state
+            .items
+            .iter()
+            .filter(|(_, item)| !now.is_live(item.expiry, item.generation))
+            .map(|(place, _)| place.clone())
+            .collect();
+        state.statistics.reclaimed += dead.len() as u64;
+        for place in &dead {
+            state.remove(place);
+        }
+        false
+    }
+}

@@ -1,0 +1,70 @@
+//! Numbers that operators and figures read.
+
+/// A snapshot of an index.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Items linked now, dead ones that were not reclaimed yet included.
+    pub items: u64,
+    /// Items ever linked.
+    pub items_total: u64,
+    /// Buckets of the table (of both tables during an expansion).
+    pub buckets: u64,
+    /// Slots of the table: as many items as it takes at load factor 1.
+    pub slots: u64,
+    /// Expansions (or rehashes) finished.
+    pub expansions: u64,
+    /// Whether one runs now.
+    pub is_expanding: bool,
+    /// The longest time that an expansion kept all workers out, in nanoseconds.
+    pub longest_pause_ns: u64,
+    /// How many buckets hold 0, 1, 2, … items, from a sample; the last entry counts all above.
+    pub length_histogram: Vec<u64>,
+    /// Items evicted to make room while still alive.
+    pub evictions: u64,
+    /// Expired or flushed items whose memory was taken back.
+    pub reclaimed: u64,
+    /// Stores refused for want of memory.
+    pub out_of_memory: u64,
+    /// Memory by use.
+    pub memory: MemoryStatistics,
+}
+
+/// Memory by use, in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStatistics {
+    /// The limit.
+    pub limit: u64,
+    /// Bytes taken from the system, all uses.
+    pub used: u64,
+    /// Bytes of tables.
+    pub index: u64,
+    /// Bytes of keys, values and headers of linked items.
+    pub items: u64,
+    /// Bytes retired and waiting for a grace period.
+    pub waiting: u64,
+    /// Pages in no class.
+    pub free_pages: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Pages moved from one size class to another.
+    pub pages_moved: u64,
+    /// Size classes that have pages or have evicted.
+    pub classes: Vec<ClassStatistics>,
+}
+
+/// One size class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClassStatistics {
+    /// The class's number.
+    pub class: usize,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Pages that the class holds.
+    pub pages: u64,
+    /// Slots in them.
+    pub slots: u64,
+    /// Slots in use, retired ones included.
+    pub used_slots: u64,
+    /// Items evicted from the class.
+    pub evictions: u64,
+}

@@ -1,0 +1,394 @@
+//! What an operation does to an item: memcached's semantics, once, for every engine.
+
+use crate::{
+    Arithmetic, Delete, Expiry, Get, Hit, ItemView, Now, Op, Outcome, Store, StoreMode, Verb,
+};
+
+/// Digits of the largest 64-bit number.
+const MAX_DIGITS: usize = 20;
+
+/// What an engine has to carry out, atomically with the state it showed to [`decide`].
+#[derive(Clone, Copy, Debug)]
+pub enum Decision<'a> {
+    /// Leave everything as it is.
+    Keep(Outcome),
+    /// Unlink the item (it may be dead already) and answer.
+    Remove(Outcome),
+    /// Put this item where the present one was, or where none was, and answer. On
+    /// [`Outcome::Hit`] the *new* item goes to the sink.
+    Replace(Draft<'a>, Outcome),
+}
+
+/// An item to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The value: these parts, one behind the other.
+    pub parts: [Part<'a>; 2],
+    /// See [`ItemView::flags`].
+    pub flags: u32,
+    /// See [`ItemView::expiry`].
+    pub expiry: Expiry,
+    /// See [`ItemView::cas`].
+    pub cas: Option<u64>,
+    /// Bits kept beside the item.
+    pub marks: Marks,
+}
+
+/// The bits of an item that meta commands read and write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// See [`ItemView::fetched`].
+    pub fetched: bool,
+    /// See [`ItemView::stale`].
+    pub stale: bool,
+    /// See [`ItemView::won`].
+    pub won: bool,
+}
+
+/// A piece of a new value.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// Nothing.
+    Empty,
+    /// Bytes that the client sent.
+    Bytes(&'a [u8]),
+    /// The value that the item has now.
+    Current,
+    /// A number, followed by spaces up to the given length.
+    Digits([u8; MAX_DIGITS], usize),
+}
+
+impl<'a> Part<'a> {
+    /// The bytes of the part, where `current` is the value of the present item.
+    pub fn bytes<'b>(&'b self, current: &'b [u8]) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Empty => &[],
+            Self::Bytes(bytes) => bytes,
+            Self::Current => current,
+            Self::Digits(digits, length) => &digits[..*length],
+        }
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn of_value(value: Part<'a>, flags: u32, expiry: Expiry, cas: Option<u64>) -> Self {
+        Self { parts: [value, Part::Empty], flags, expiry, cas, marks: Marks::default() }
+    }
+
+    /// The present item with the same value.
+    fn of_item(item: &ItemView<'_>) -> Self {
+        Self {
+            parts: [Part::Current, Part::Empty],
+            flags: item.flags,
+            expiry: item.expiry,
+            cas: item.cas,
+            marks: Marks { fetched: item.fetched, stale: item.stale, won: item.won },
+        }
+    }
+
+    /// Length of the new value in bytes, where the present one has `current` bytes.
+    pub fn value_bytes(&self, current: usize) -> usize {
+        let part = |part: &Part<'_>| match part {
+            Part::Empty => 0,
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Current => current,
+            Part::Digits(_, length) => *length,
+        };
+        part(&self.parts[0]) + part(&self.parts[1])
+    }
+
+    /// Writes the new value to `target`, which has exactly [`Draft::value_bytes`] bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the lengths differ.
+    pub fn write_value(&self, current: &[u8], target: &mut [u8]) {
+        let first = self.parts[0].bytes(current);
+        let second = self.parts[1].bytes(current);
+        let (head, tail) = target.split_at_mut(first.len());
+        head.copy_from_slice(first);
+        tail.copy_from_slice(second);
+    }
+
+    /// The new value, if writing it into the in-place word of `item` is all there is to do: the
+    /// value has at most 8 bytes and keeps its length, nothing else changes, and no CAS id has
+    /// been handed out that would have to change.
+    pub fn sole_word_change(&self, item: &ItemView<'_>, now: &Now) -> Option<[u8; 8]> {
+        let length = item.value.len();
+        let same = length <= 8
+            && self.value_bytes(length) == length
+            && self.flags == item.flags
+            && self.expiry == item.expiry
+            && self.cas.is_none()
+            && item.cas.is_none()
+            && self.marks.stale == item.stale
+            && self.marks.won == item.won
+            && now.generation == item.generation;
+        if !same {
+            return None;
+        }
+        let mut word = [0; 8];
+        self.write_value(item.value.as_bytes(), &mut word[..length]);
+        Some(word)
+    }
+}
+
+/// What `op` does to `current`, the item under its key, if any (also a dead one).
+///
+/// `fresh_cas` is an id that was never handed out before; it may or may not be used.
+pub fn decide<'a>(
+    current: Option<&ItemView<'_>>,
+    op: &Op<'a>,
+    now: &Now,
+    fresh_cas: u64,
+) -> Decision<'a> {
+    let live = current.filter(|item| now.is_live(item.expiry, item.generation));
+    let decision = match &op.verb {
+        Verb::Get(get) => decide_get(live, get, now, fresh_cas),
+        Verb::Store(store) => decide_store(live, store, now, fresh_cas),
+        Verb::Arithmetic(arithmetic) => decide_arithmetic(live, arithmetic, now, fresh_cas),
+        Verb::Delete(delete) => decide_delete(live, delete, now, fresh_cas),
+    };
+    match decision {
+        // A dead item in the way is reclaimed by whoever finds it.
+        Decision::Keep(outcome) if current.is_some() && live.is_none() => Decision::Remove(outcome),
+        decision => decision,
+    }
+}
+
+/// The CAS id of an item's next version: unique, and above the item's own.
+fn next_cas(given: Option<u64>, item: Option<&ItemView<'_>>, fresh_cas: u64) -> u64 {
+    let above = item.and_then(|item| item.cas).map_or(0, |cas| cas.wrapping_add(1));
+    given.unwrap_or(fresh_cas.max(above))
+}
+
+fn decide_get<'a>(
+    item: Option<&ItemView<'_>>,
+    get: &Get,
+    now: &Now,
+    fresh_cas: u64,
+) -> Decision<'a> {
+    let Some(item) = item else {
+        let Some(expiry) = get.vivify else { return Decision::Keep(Outcome::NotFound) };
+        let cas = (get.wants_cas || get.new_cas.is_some())
+            .then(|| next_cas(get.new_cas, None, fresh_cas));
+        let mut draft = Draft::of_value(Part::Empty, 0, Expiry::from_client(expiry, now), cas);
+        draft.marks.won = true;
+        let hit = Hit { won: true, created: true, ..Hit::default() };
+        return Decision::Replace(draft, Outcome::Hit(hit));
+    };
+    let ends_soon = get.recache_below_seconds.is_some_and(|below| {
+        item.expiry.remaining_seconds(now).is_some_and(|left| i64::from(left) < below)
+    });
+    let hit = Hit {
+        won: !item.won && (item.stale || ends_soon),
+        already_won: item.won,
+        stale: item.stale,
+        created: false,
+    };
+    let mut draft = Draft::of_item(item);
+    draft.marks.won |= hit.won;
+    if let Some(expiry) = get.touch {
+        draft.expiry = Expiry::from_client(expiry, now);
+    }
+    if get.wants_cas && item.cas.is_none() {
+        draft.cas = Some(fresh_cas);
+    }
+    let unchanged =
+        draft.marks.won == item.won && draft.expiry == item.expiry && draft.cas == item.cas;
+    if unchanged {
+        Decision::Keep(Outcome::Hit(hit))
+    } else {
+        Decision::Replace(draft, Outcome::Hit(hit))
+    }
+}
+
+/// How a client's CAS id stands to the item's.
+#[derive(PartialEq)]
+enum Comparison {
+    NotAsked,
+    Equal,
+    Older,
+    Different,
+}
+
+fn compare_cas(store: &Store<'_>, item: &ItemView<'_>) -> Comparison {
+    let Some(compare) = store.compare else { return Comparison::NotAsked };
+    match item.cas {
+        Some(cas) if cas == compare.cas => Comparison::Equal,
+        Some(cas) if cas < compare.cas => Comparison::Different,
+        // An item without an id was written after every id that a client can hold.
+        _ if compare.accepts_older_as_stale && compare.cas != 0 => Comparison::Older,
+        _ => Comparison::Different,
+    }
+}
+
+fn decide_store<'a>(
+    item: Option<&ItemView<'_>>,
+    store: &Store<'a>,
+    now: &Now,
+    fresh_cas: u64,
+) -> Decision<'a> {
+    let cas = (store.wants_cas || store.new_cas.is_some())
+        .then(|| next_cas(store.new_cas, item, fresh_cas));
+    let outcome = Outcome::Stored(cas);
+    let value = Part::Bytes(store.value);
+    let new = Draft::of_value(value, store.flags, Expiry::from_client(store.expiry, now), cas);
+    let Some(item) = item else {
+        return match store.mode {
+            StoreMode::Set if store.compare.is_some() => Decision::Keep(Outcome::NotFound),
+            StoreMode::Set | StoreMode::Add => Decision::Replace(new, outcome),
+            StoreMode::Append | StoreMode::Prepend if store.vivify.is_some() => {
+                let expiry = Expiry::from_client(store.vivify.unwrap_or(0), now);
+                Decision::Replace(Draft { expiry, ..new }, outcome)
+            }
+            _ => Decision::Keep(Outcome::NotStored),
+        };
+    };
+    let comparison = compare_cas(store, item);
+    let joined = |parts| {
+        let marks = Marks::default();
+        Draft { parts, flags: item.flags, expiry: item.expiry, cas, marks }
+    };
+    match store.mode {
+        StoreMode::Add => Decision::Keep(Outcome::NotStored),
+        StoreMode::Set if comparison == Comparison::Older => {
+            let marks = Marks { stale: true, won: item.won, ..Marks::default() };
+            Decision::Replace(Draft { expiry: item.expiry, marks, ..new }, outcome)
+        }
+        StoreMode::Replace if store.compare.is_none() => Decision::Replace(new, outcome),
+        _ if matches!(comparison, Comparison::Older | Comparison::Different) => {
+            Decision::Keep(Outcome::Exists)
+        }
+        StoreMode::Set | StoreMode::Replace => Decision::Replace(new, outcome),
+        StoreMode::Append => Decision::Replace(joined([Part::Current, value]), outcome),
+        StoreMode::Prepend => Decision::Replace(joined([value, Part::Current]), outcome),
+    }
+}
+
+fn decide_arithmetic<'a>(
+    item: Option<&ItemView<'_>>,
+    arithmetic: &Arithmetic,
+    now: &Now,
+    fresh_cas: u64,
+) -> Decision<'a> {
+    let cas = (arithmetic.wants_cas || arithmetic.new_cas.is_some())
+        .then(|| next_cas(arithmetic.new_cas, item, fresh_cas));
+    let Some(item) = item else {
+        let Some(initial) = arithmetic.initial else { return Decision::Keep(Outcome::NotFound) };
+        let expiry = Expiry::from_client(arithmetic.initial_expiry, now);
+        let draft = Draft::of_value(digits(initial, 0), 0, expiry, cas);
+        return Decision::Replace(draft, Outcome::Number(initial, cas));
+    };
+    if arithmetic.compare.is_some_and(|cas| item.cas != Some(cas)) {
+        return Decision::Keep(Outcome::Exists);
+    }
+    let Some(number) = parse_number(item.value.as_bytes()) else {
+        return Decision::Keep(Outcome::NotANumber);
+    };
+    let number = if arithmetic.is_decrement {
+        number.saturating_sub(arithmetic.delta)
+    } else {
+        number.wrapping_add(arithmetic.delta)
+    };
+    let mut draft = Draft::of_item(item);
+    draft.cas = cas;
+    // A number never gets shorter: memcached fills up with spaces.
+    draft.parts[0] = digits(number, item.value.len().min(MAX_DIGITS));
+    if item.value.len() > MAX_DIGITS {
+        draft.parts[1] = Part::Bytes(&SPACES[..item.value.len() - MAX_DIGITS]);
+    }
+    if let Some(expiry) = arithmetic.touch {
+        draft.expiry = Expiry::from_client(expiry, now);
+    }
+    Decision::Replace(draft, Outcome::Number(number, cas))
+}
+
+fn decide_delete<'a>(
+    item: Option<&ItemView<'_>>,
+    delete: &Delete,
+    now: &Now,
+    fresh_cas: u64,
+) -> Decision<'a> {
+    let Some(item) = item else { return Decision::Keep(Outcome::NotFound) };
+    if delete.compare.is_some_and(|cas| item.cas != Some(cas)) {
+        return Decision::Keep(Outcome::Exists);
+    }
+    if !delete.marks_stale && !delete.drops_value {
+        return Decision::Remove(Outcome::Deleted);
+    }
+    let mut draft = Draft::of_item(item);
+    // The id moves on only where somebody may hold the old one.
+    draft.cas = match (delete.new_cas, item.cas) {
+        (None, None) => None,
+        (given, _) => Some(next_cas(given, Some(item), fresh_cas)),
+    };
+    if delete.marks_stale {
+        draft.marks.stale = true;
+        draft.marks.won = false;
+    }
+    if delete.drops_value {
+        draft.parts = [Part::Empty, Part::Empty];
+        draft.flags = 0;
+    }
+    if let Some(expiry) = delete.touch {
+        draft.expiry = Expiry::from_client(expiry, now);
+    }
+    Decision::Replace(draft, Outcome::Invalidated)
+}
+
+/// Padding for numbers in values that are longer than any number; see [`parse_number`].
+const SPACES: [u8; MAX_NUMBER_VALUE_BYTES - MAX_DIGITS] =
+    [b' '; MAX_NUMBER_VALUE_BYTES - MAX_DIGITS];
+
+/// The longest value that counts as a number: digits and the spaces around them.
+const MAX_NUMBER_VALUE_BYTES: usize = 256;
+
+/// Reads a number as `strtoull` does: spaces before it and anything behind a space after it are
+/// passed over.
+fn parse_number(value: &[u8]) -> Option<u64> {
+    if value.len() > MAX_NUMBER_VALUE_BYTES {
+        return None;
+    }
+    let is_space = |byte: &u8| matches!(byte, b' ' | 9..=13);
+    let start = value.iter().position(|byte| !is_space(byte))?;
+    let (is_negative, digits) = match value[start] {
+        b'-' => (true, &value[start + 1..]),
+        b'+' => (false, &value[start + 1..]),
+        _ => (false, &value[start..]),
+    };
+    let length = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    if length == 0 || digits.get(length).is_some_and(|byte| !is_space(byte) && *byte != 0) {
+        return None;
+    }
+    let mut number = 0_u64;
+    for digit in &digits[..length] {
+        number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    match is_negative {
+        true => Some(number.wrapping_neg()).filter(|number| number >> 63 == 0),
+        false => Some(number),
+    }
+}
+
+/// `number` in decimal, filled up with spaces to at least `length` bytes (at most 20).
+fn digits<'a>(mut number: u64, length: usize) -> Part<'a> {
+    let mut reversed = [0; MAX_DIGITS];
+    let mut count = 0;
+    loop {
+        reversed[count] = b'0' + (number % 10) as u8;
+        number /= 10;
+        count += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    let mut bytes = [b' '; MAX_DIGITS];
+    for (target, source) in bytes.iter_mut().zip(reversed[..count].iter().rev()) {
+        *target = *source;
+    }
+    Part::Digits(bytes, count.max(length))
+}

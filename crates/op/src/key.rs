@@ -1,0 +1,74 @@
+//! Keys, hashed once at the door.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_nano_inline};
+
+/// The longest key a client may send, in bytes (memcached's limit).
+pub const MAX_KEY_BYTES: usize = 250;
+
+/// The secret that keys are hashed with, drawn at start so that nobody outside can aim keys at one
+/// bucket.
+#[derive(Clone)]
+pub struct HashSeed(RapidSecrets);
+
+impl HashSeed {
+    /// A seed derived from `seed`; equal numbers give equal hashes on every machine.
+    pub const fn new(seed: u64) -> Self {
+        Self(RapidSecrets::seed(seed))
+    }
+
+    /// The 64-bit hash of `bytes`. All bits are well mixed: engines take their bucket from one end
+    /// and their tag from the other.
+    #[inline]
+    pub const fn hash(&self, bytes: &[u8]) -> u64 {
+        rapidhash_v3_nano_inline::<true, false>(bytes, &self.0)
+    }
+}
+
+impl std::fmt::Debug for HashSeed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("HashSeed(secret)")
+    }
+}
+
+/// A key and its hash. The hash decides where an engine looks, the bytes decide what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'k> {
+    bytes: &'k [u8],
+    hash: u64,
+}
+
+impl<'k> Key<'k> {
+    /// Hashes `bytes` with `seed`.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` is empty or longer than [`MAX_KEY_BYTES`]: protocols refuse such keys first.
+    #[inline]
+    pub fn new(bytes: &'k [u8], seed: &HashSeed) -> Self {
+        Self::with_hash(bytes, seed.hash(bytes))
+    }
+
+    /// A key whose hash is known already. `hash` must be `seed.hash(bytes)` of the index's seed
+    /// (tests choose it freely to force collisions).
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` is empty or longer than [`MAX_KEY_BYTES`].
+    #[inline]
+    pub fn with_hash(bytes: &'k [u8], hash: u64) -> Self {
+        assert!(!bytes.is_empty() && bytes.len() <= MAX_KEY_BYTES, "a key has 1 to 250 bytes");
+        Self { bytes, hash }
+    }
+
+    /// The key as the client sent it.
+    #[inline]
+    pub fn bytes(&self) -> &'k [u8] {
+        self.bytes
+    }
+
+    /// The 64-bit hash of the key.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}

@@ -1,0 +1,25 @@
+//! The vocabulary: plain data that every room speaks, and [`decide`], the one place that knows
+//! what an operation means.
+//!
+//! Invariants of this room:
+//! 1. No I/O, no clock, no unsafe, no allocation on the path of a request. The time is an argument
+//!    ([`Now`]).
+//! 2. [`decide`] is pure. Engines may call it again after a failed compare-and-swap; whatever it
+//!    answered before and did not publish has had no effect.
+//! 3. Nothing here knows a wire format or an engine.
+
+#![forbid(unsafe_code)]
+
+mod decide;
+mod item;
+mod key;
+mod now;
+mod operation;
+mod outcome;
+
+pub use decide::{Decision, Draft, Marks, Part, decide};
+pub use item::{ItemView, Value};
+pub use key::{HashSeed, Key, MAX_KEY_BYTES};
+pub use now::{Expiry, Now};
+pub use operation::{Arithmetic, Compare, Delete, Get, Op, Store, StoreMode, Verb};
+pub use outcome::{Hit, Outcome};

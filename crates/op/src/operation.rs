@@ -1,0 +1,142 @@
+//! What a client asks for, free of any wire format.
+
+use crate::Key;
+
+/// One operation on one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    /// The key.
+    pub key: Key<'a>,
+    /// What to do with it.
+    pub verb: Verb<'a>,
+}
+
+/// The verbs of all memcached protocols. Expiry times are as the client sent them; they are read
+/// against [`crate::Now`] when the operation runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Verb<'a> {
+    /// A read with side effects: gets, gat, gats, touch, meta get with any of `c E N R T`. A plain
+    /// get goes through the engine's batched read and is no `Op`.
+    Get(Get),
+    /// set, add, replace, append, prepend, cas and meta set.
+    Store(Store<'a>),
+    /// incr, decr and meta arithmetic.
+    Arithmetic(Arithmetic),
+    /// delete and meta delete.
+    Delete(Delete),
+}
+
+/// A read that may change the item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Get {
+    /// Set the expiry to this (touch, gat, meta `T`).
+    pub touch: Option<i64>,
+    /// Create an empty item with this expiry on a miss (meta `N`).
+    pub vivify: Option<i64>,
+    /// Hand out the right to recache when fewer seconds than this remain (meta `R`).
+    pub recache_below_seconds: Option<i64>,
+    /// Give the item a CAS id if it has none (gets, gats, meta `c`, binary).
+    pub wants_cas: bool,
+    /// The CAS id for an item that this operation creates (meta `E`).
+    pub new_cas: Option<u64>,
+    /// Leave the recency and fetched bits alone: the value was not asked for (touch).
+    pub is_quiet_access: bool,
+}
+
+/// Which items a store accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreMode {
+    /// Always.
+    Set,
+    /// Only where there is none.
+    Add,
+    /// Only where there is one.
+    Replace,
+    /// The value goes behind the present one.
+    Append,
+    /// The value goes before the present one.
+    Prepend,
+}
+
+/// How an operation compares CAS ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compare {
+    /// The id that the item must have.
+    pub cas: u64,
+    /// A compare that fails because the client's id is *older* stores or marks the item stale
+    /// instead of refusing (meta `I`).
+    pub accepts_older_as_stale: bool,
+}
+
+/// A write of a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Store<'a> {
+    /// When to accept.
+    pub mode: StoreMode,
+    /// The value.
+    pub value: &'a [u8],
+    /// The client's opaque 32 bits (append and prepend keep the item's).
+    pub flags: u32,
+    /// As the client sent it (append and prepend keep the item's).
+    pub expiry: i64,
+    /// Compare first. In mode `Set` a miss is then an error, as in `cas`.
+    pub compare: Option<Compare>,
+    /// Append or prepend to a missing key creates it with this expiry (meta `N`).
+    pub vivify: Option<i64>,
+    /// Answer with the new CAS id, so give the item one.
+    pub wants_cas: bool,
+    /// The CAS id to give (meta `E`).
+    pub new_cas: Option<u64>,
+}
+
+impl<'a> Store<'a> {
+    /// A plain store of `value` under `mode`.
+    pub fn new(mode: StoreMode, value: &'a [u8], flags: u32, expiry: i64) -> Self {
+        Self {
+            mode,
+            value,
+            flags,
+            expiry,
+            compare: None,
+            vivify: None,
+            wants_cas: false,
+            new_cas: None,
+        }
+    }
+}
+
+/// Addition to, or subtraction from, a value of decimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// How much.
+    pub delta: u64,
+    /// Subtract, stopping at 0; an addition wraps at 2^64.
+    pub is_decrement: bool,
+    /// On a miss create the item with this number (meta `J` with `N`, binary).
+    pub initial: Option<u64>,
+    /// The expiry of an item so created.
+    pub initial_expiry: i64,
+    /// Set the expiry to this (meta `T`).
+    pub touch: Option<i64>,
+    /// The id that the item must have.
+    pub compare: Option<u64>,
+    /// Answer with the new CAS id, so give the item one.
+    pub wants_cas: bool,
+    /// The CAS id to give (meta `E`).
+    pub new_cas: Option<u64>,
+}
+
+/// Removal of an item, or of a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delete {
+    /// The id that the item must have.
+    pub compare: Option<u64>,
+    /// Mark the item stale instead of removing it (meta `I`).
+    pub marks_stale: bool,
+    /// Empty the value and clear the flags instead of removing the item (meta `x`).
+    pub drops_value: bool,
+    /// With `marks_stale` or `drops_value`: set the expiry to this (meta `T`).
+    pub touch: Option<i64>,
+    /// The CAS id to give an item that stays (meta `E`).
+    pub new_cas: Option<u64>,
+}
