@@ -1,0 +1,43 @@
+# The house's front door. `make run` and `make test` install what they need by themselves.
+
+PORT ?= 11211
+HOST ?= 127.0.0.1
+
+.PHONY: help run test setup fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz
+.DEFAULT_GOAL := help
+
+help:            ## list the targets
+	@sed -nE 's/^#?([a-z]+): *## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+run:             ## build the server and start it on 127.0.0.1:11211
+	@scripts/setup run
+	cargo build --release --bin amalgam
+	@echo "Starting on $(HOST):$(PORT); end it with Ctrl-C. Two lines to try in another terminal:"
+	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
+	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
+	@exec target/release/amalgam serve -l $(HOST) -p $(PORT)
+
+test:            ## everything that must pass before a change lands
+	@scripts/setup test
+	@scripts/test
+
+setup:           ## install what `make test` needs
+	@scripts/setup test
+
+fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz:
+	@scripts/setup $@
+	@scripts/test $@
+
+# One line each for `make help`:
+#fmt:            ## formatting only
+#clippy:         ## lints only
+#unit:           ## unit, property and conformance tests only
+#doc:            ## documentation, warnings denied
+#tidy:           ## the rules of the house only
+#loom:           ## exhaustive interleavings of small models
+#miri:           ## undefined behaviour in `op` and `index::mem`
+#tsan:           ## data races under ThreadSanitizer, long form
+#clients:        ## memccapable, memcaslap and Python clients against the server
+#differential:   ## random commands to memcached and to us, long form
+#soak:           ## the conformance suite with far more cases
+#fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
