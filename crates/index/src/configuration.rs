@@ -19,6 +19,69 @@ pub struct Configuration {
     pub prefault: bool,
     /// The seed that keys are hashed with.
     pub seed: HashSeed,
+    /// What measurements vary.
+    pub tuning: Tuning,
+}
+
+/// What measurements vary and servers leave alone. An engine for which a setting makes no sense
+/// ignores it; a feature that it does not know is an [`OpenError::Configuration`].
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Start with this many buckets, rounded up to what the engine can have, instead of with what
+    /// [`Configuration::expected_items`] takes.
+    pub buckets: Option<usize>,
+    /// Whether the table may grow (or rehash) by itself.
+    pub grows: bool,
+    /// Slots a bucket, for engines with buckets of slots.
+    pub slots_per_bucket: Option<usize>,
+    /// How an engine with cuckoo paths looks for one.
+    pub paths: Option<PathSearch>,
+    /// Writers exclude each other by one lock, as where a paper has a single writer.
+    pub single_writer: bool,
+    /// Features of the engine to leave out, by name, for factor analyses.
+    pub disabled: Vec<String>,
+}
+
+/// How an engine with cuckoo paths looks for a free slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathSearch {
+    /// This many random walks at once.
+    Walks(usize),
+    /// Breadth first.
+    BreadthFirst,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            buckets: None,
+            grows: true,
+            slots_per_bucket: None,
+            paths: None,
+            single_writer: false,
+            disabled: Vec::new(),
+        }
+    }
+}
+
+impl Tuning {
+    /// Checks that every disabled feature is one of `known`.
+    ///
+    /// # Errors
+    ///
+    /// Names the unknown feature and the known ones.
+    pub fn check_disabled(&self, known: &[&str]) -> Result<(), OpenError> {
+        match self.disabled.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) if known.is_empty() => Err(OpenError::Configuration(format!(
+                "cannot disable '{name}': this engine has no optional features"
+            ))),
+            Some(name) => Err(OpenError::Configuration(format!(
+                "cannot disable '{name}': this engine's features are {}",
+                known.join(", ")
+            ))),
+        }
+    }
 }
 
 impl Default for Configuration {
@@ -31,6 +94,7 @@ impl Default for Configuration {
             expected_items: 1 << 16,
             prefault: false,
             seed: HashSeed::new(0),
+            tuning: Tuning::default(),
         }
     }
 }

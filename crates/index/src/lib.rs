@@ -19,7 +19,7 @@ pub mod mem;
 pub mod model;
 mod statistics;
 
-pub use configuration::{Configuration, OpenError};
+pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::{Cursor, Found, Index, Sink, Worker};
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 

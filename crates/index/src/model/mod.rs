@@ -97,6 +97,7 @@ impl Index for Model {
     type Worker<'i> = ModelWorker<'i>;
 
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        configuration.tuning.check_disabled(&[])?;
         let state = State { limit_bytes: configuration.memory_bytes, ..State::default() };
         Ok(Self {
             state: Mutex::new(state),
