@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 
 use crate::mem::{ItemRef, Memory, Pinned};
 use crate::{Configuration, OpenError, Statistics};
@@ -101,18 +101,25 @@ pub trait Sink {
 pub struct Found<'g> {
     /// The item.
     pub item: ItemView<'g>,
+    /// How [`Worker::apply`] hit, which is part of the answer's head; default from a batched get.
+    pub hit: Hit,
     origin: Option<(&'g Arc<Memory>, ItemRef)>,
 }
 
 impl<'g> Found<'g> {
     /// An item that cannot be pinned.
     pub fn new(item: ItemView<'g>) -> Self {
-        Self { item, origin: None }
+        Self { item, hit: Hit::default(), origin: None }
     }
 
     /// An item of `memory`, read under a guard that outlives `'g`.
     pub fn in_memory(item: ItemView<'g>, memory: &'g Arc<Memory>, reference: ItemRef) -> Self {
-        Self { item, origin: Some((memory, reference)) }
+        Self { item, hit: Hit::default(), origin: Some((memory, reference)) }
+    }
+
+    /// The same item, found by an [`Op`] that hit like this.
+    pub fn with_hit(self, hit: Hit) -> Self {
+        Self { hit, ..self }
     }
 
     /// Keeps the value in memory beyond the guard, for a vectored write without a copy; none where

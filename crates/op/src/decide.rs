@@ -1,7 +1,8 @@
 //! What an operation does to an item: memcached's semantics, once, for every engine.
 
 use crate::{
-    Arithmetic, Delete, Expiry, Get, Hit, ItemView, Now, Op, Outcome, Store, StoreMode, Verb,
+    Arithmetic, Counted, Delete, Expiry, Get, Hit, ItemView, Now, Op, Outcome, Store, StoreMode,
+    Verb, Written,
 };
 
 /// Digits of the largest 64-bit number.
@@ -180,20 +181,19 @@ fn decide_get<'a>(
         let hit = Hit { won: true, created: true, ..Hit::default() };
         return Decision::Replace(draft, Outcome::Hit(hit));
     };
-    let ends_soon = get.recache_below_seconds.is_some_and(|below| {
-        item.expiry.remaining_seconds(now).is_some_and(|left| i64::from(left) < below)
-    });
-    let hit = Hit {
-        won: !item.won && (item.stale || ends_soon),
-        already_won: item.won,
-        stale: item.stale,
-        created: false,
-    };
     let mut draft = Draft::of_item(item);
-    draft.marks.won |= hit.won;
     if let Some(expiry) = get.touch {
         draft.expiry = Expiry::from_client(expiry, now);
     }
+    let judged = if get.touches_before_recache { draft.expiry } else { item.expiry };
+    let hit = Hit {
+        won: !item.won && (item.stale || ends_soon(judged, get, now)),
+        already_won: item.won,
+        stale: item.stale,
+        created: false,
+        expiry_before: item.expiry,
+    };
+    draft.marks.won |= hit.won;
     if get.wants_cas && item.cas.is_none() {
         draft.cas = Some(fresh_cas);
     }
@@ -206,6 +206,12 @@ fn decide_get<'a>(
     }
 }
 
+/// Whether an item that ends at `expiry` should be recached, as far as its time goes.
+fn ends_soon(expiry: Expiry, get: &Get, now: &Now) -> bool {
+    get.recache_below_seconds
+        .is_some_and(|below| expiry != Expiry::NEVER && expiry < Expiry::from_client(below, now))
+}
+
 /// How a client's CAS id stands to the item's.
 #[derive(PartialEq)]
 enum Comparison {
@@ -215,12 +221,13 @@ enum Comparison {
     Different,
 }
 
-fn compare_cas(store: &Store<'_>, item: &ItemView<'_>) -> Comparison {
+fn compare_cas(store: &Store<'_>, item: &ItemView<'_>, fresh_cas: u64) -> Comparison {
     let Some(compare) = store.compare else { return Comparison::NotAsked };
     match item.cas {
         Some(cas) if cas == compare.cas => Comparison::Equal,
         Some(cas) if cas < compare.cas => Comparison::Different,
         // An item without an id was written after every id that a client can hold.
+        None if compare.cas >= fresh_cas => Comparison::Different,
         _ if compare.accepts_older_as_stale && compare.cas != 0 => Comparison::Older,
         _ => Comparison::Different,
     }
@@ -234,7 +241,8 @@ fn decide_store<'a>(
 ) -> Decision<'a> {
     let cas = (store.wants_cas || store.new_cas.is_some())
         .then(|| next_cas(store.new_cas, item, fresh_cas));
-    let outcome = Outcome::Stored(cas);
+    let stored = |value_bytes| Outcome::Stored(Written { cas, value_bytes });
+    let outcome = stored(store.value.len());
     let value = Part::Bytes(store.value);
     let new = Draft::of_value(value, store.flags, Expiry::from_client(store.expiry, now), cas);
     let Some(item) = item else {
@@ -248,10 +256,11 @@ fn decide_store<'a>(
             _ => Decision::Keep(Outcome::NotStored),
         };
     };
-    let comparison = compare_cas(store, item);
+    let comparison = compare_cas(store, item, fresh_cas);
     let joined = |parts| {
         let marks = Marks::default();
-        Draft { parts, flags: item.flags, expiry: item.expiry, cas, marks }
+        let draft = Draft { parts, flags: item.flags, expiry: item.expiry, cas, marks };
+        Decision::Replace(draft, stored(draft.value_bytes(item.value.len())))
     };
     match store.mode {
         StoreMode::Add => Decision::Keep(Outcome::NotStored),
@@ -264,8 +273,8 @@ fn decide_store<'a>(
             Decision::Keep(Outcome::Exists)
         }
         StoreMode::Set | StoreMode::Replace => Decision::Replace(new, outcome),
-        StoreMode::Append => Decision::Replace(joined([Part::Current, value]), outcome),
-        StoreMode::Prepend => Decision::Replace(joined([value, Part::Current]), outcome),
+        StoreMode::Append => joined([Part::Current, value]),
+        StoreMode::Prepend => joined([value, Part::Current]),
     }
 }
 
@@ -281,8 +290,12 @@ fn decide_arithmetic<'a>(
         let Some(initial) = arithmetic.initial else { return Decision::Keep(Outcome::NotFound) };
         let expiry = Expiry::from_client(arithmetic.initial_expiry, now);
         let draft = Draft::of_value(digits(initial, 0), 0, expiry, cas);
-        return Decision::Replace(draft, Outcome::Number(initial, cas));
+        let counted = Counted { number: initial, cas, expiry, expiry_before: Expiry::NEVER };
+        return Decision::Replace(draft, Outcome::Number(counted));
     };
+    if item.value.is_empty() {
+        return Decision::Keep(Outcome::NotANumber);
+    }
     if arithmetic.compare.is_some_and(|cas| item.cas != Some(cas)) {
         return Decision::Keep(Outcome::Exists);
     }
@@ -301,10 +314,15 @@ fn decide_arithmetic<'a>(
     if item.value.len() > MAX_DIGITS {
         draft.parts[1] = Part::Bytes(&SPACES[..item.value.len() - MAX_DIGITS]);
     }
+    if draft.value_bytes(0) > item.value.len() {
+        // memcached makes a new item of a number that grew.
+        draft.marks = Marks::default();
+    }
     if let Some(expiry) = arithmetic.touch {
         draft.expiry = Expiry::from_client(expiry, now);
     }
-    Decision::Replace(draft, Outcome::Number(number, cas))
+    let counted = Counted { number, cas, expiry: draft.expiry, expiry_before: item.expiry };
+    Decision::Replace(draft, Outcome::Number(counted))
 }
 
 fn decide_delete<'a>(
@@ -320,23 +338,18 @@ fn decide_delete<'a>(
     if !delete.marks_stale && !delete.drops_value {
         return Decision::Remove(Outcome::Deleted);
     }
-    let mut draft = Draft::of_item(item);
-    // The id moves on only where somebody may hold the old one.
-    draft.cas = match (delete.new_cas, item.cas) {
-        (None, None) => None,
-        (given, _) => Some(next_cas(given, Some(item), fresh_cas)),
+    let touch = delete.touch.map(|expiry| Expiry::from_client(expiry, now));
+    let mut draft = match delete.drops_value {
+        true => Draft::of_value(Part::Empty, delete.flags, touch.unwrap_or_default(), item.cas),
+        false => Draft { expiry: touch.unwrap_or(item.expiry), ..Draft::of_item(item) },
     };
     if delete.marks_stale {
         draft.marks.stale = true;
         draft.marks.won = false;
+        // The id moves on only where somebody may hold the old one.
+        draft.cas = item.cas.map(|_| next_cas(None, Some(item), fresh_cas));
     }
-    if delete.drops_value {
-        draft.parts = [Part::Empty, Part::Empty];
-        draft.flags = 0;
-    }
-    if let Some(expiry) = delete.touch {
-        draft.expiry = Expiry::from_client(expiry, now);
-    }
+    draft.cas = delete.new_cas.or(draft.cas);
     Decision::Replace(draft, Outcome::Invalidated)
 }
 

@@ -22,4 +22,4 @@ pub use item::{ItemView, Value};
 pub use key::{HashSeed, Key, MAX_KEY_BYTES};
 pub use now::{Expiry, Now};
 pub use operation::{Arithmetic, Compare, Delete, Get, Op, Store, StoreMode, Verb};
-pub use outcome::{Hit, Outcome};
+pub use outcome::{Counted, Hit, Outcome, Written};

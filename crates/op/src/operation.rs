@@ -39,7 +39,9 @@ pub struct Get {
     pub wants_cas: bool,
     /// The CAS id for an item that this operation creates (meta `E`).
     pub new_cas: Option<u64>,
-    /// Leave the recency and fetched bits alone: the value was not asked for (touch).
+    /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
+    pub touches_before_recache: bool,
+    /// Leave the recency and fetched bits alone (meta `u`).
     pub is_quiet_access: bool,
 }
 
@@ -135,7 +137,10 @@ pub struct Delete {
     pub marks_stale: bool,
     /// Empty the value and clear the flags instead of removing the item (meta `x`).
     pub drops_value: bool,
-    /// With `marks_stale` or `drops_value`: set the expiry to this (meta `T`).
+    /// The flags of an item whose value was dropped (meta `F`).
+    pub flags: u32,
+    /// With `marks_stale` or `drops_value`: set the expiry to this (meta `T`). An item whose value
+    /// was dropped does not expire without it.
     pub touch: Option<i64>,
     /// The CAS id to give an item that stays (meta `E`).
     pub new_cas: Option<u64>,

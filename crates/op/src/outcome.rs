@@ -1,5 +1,7 @@
 //! What became of an operation.
 
+use crate::Expiry;
+
 /// The answer to an [`crate::Op`]. Where an outcome has an item to show (a hit of a `Get`), the
 /// engine hands the item to the caller's sink before it returns the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,8 +10,8 @@ pub enum Outcome {
     Hit(Hit),
     /// The key holds no item.
     NotFound,
-    /// The value was written; the item's CAS id where one was asked for.
-    Stored(Option<u64>),
+    /// The value was written.
+    Stored(Written),
     /// The mode refused: `add` of a present key, `replace`, `append` or `prepend` of a missing one.
     NotStored,
     /// The CAS ids differ.
@@ -18,14 +20,36 @@ pub enum Outcome {
     Deleted,
     /// The item stayed but was marked or emptied (meta delete with `I` or `x`).
     Invalidated,
-    /// The new number, and the item's CAS id where one was asked for.
-    Number(u64, Option<u64>),
+    /// The item holds a new number.
+    Number(Counted),
     /// `incr` or `decr` of something that is no decimal number below 2^64.
     NotANumber,
     /// The item would be longer than the index accepts.
     TooLarge,
     /// No memory: the index refuses new items, or nothing could be evicted in bounded time.
     OutOfMemory,
+}
+
+/// An item as a store left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The item's CAS id where one was asked for.
+    pub cas: Option<u64>,
+    /// Length of the whole value in bytes, after append and prepend too (meta `s`).
+    pub value_bytes: usize,
+}
+
+/// An item as arithmetic left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The new number.
+    pub number: u64,
+    /// The item's CAS id where one was asked for.
+    pub cas: Option<u64>,
+    /// When the item ends.
+    pub expiry: Expiry,
+    /// When the item ended before this operation (meta `t` ahead of `T`).
+    pub expiry_before: Expiry,
 }
 
 /// How a `Get` hit.
@@ -39,4 +63,6 @@ pub struct Hit {
     pub stale: bool,
     /// The item was created by this operation.
     pub created: bool,
+    /// When the item ended before this operation (meta `t` ahead of `T`).
+    pub expiry_before: Expiry,
 }

@@ -215,8 +215,8 @@ impl Worker for ModelWorker<'_> {
                 outcome
             }
         };
-        if let (Outcome::Hit(_), Some(item)) = (outcome, state.items.get_mut(&place)) {
-            let _ = sink.hit(0, &Found::new(item.view(op.key.bytes())));
+        if let (Outcome::Hit(hit), Some(item)) = (outcome, state.items.get_mut(&place)) {
+            let _ = sink.hit(0, &Found::new(item.view(op.key.bytes())).with_hit(hit));
             if let Verb::Get(get) = op.verb {
                 item.marks.fetched |= !get.is_quiet_access;
             }
