@@ -1,1 +1,8 @@
-//! Placeholder head; see ARCHITECTURE.md.
+//! Workloads, drivers and baselines: everything that measures Amalgam.
+//!
+//! Invariants of this room:
+//! 1. Requests are generated before the clock starts.
+//! 2. What is compared runs in turns, in one process, on the same requests.
+//! 3. A figure that was not measured is left out, never guessed.
+
+pub mod workload;

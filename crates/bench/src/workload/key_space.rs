@@ -1,0 +1,114 @@
+//! Keys from numbers.
+
+use crate::workload::mix64;
+
+/// The longest key that a workload may have, in bytes.
+pub const LONGEST_KEY_BYTES: usize = 248;
+
+/// The shortest: enough for every id that a request can hold.
+pub const SHORTEST_KEY_BYTES: usize = 4;
+
+/// The same for keys of letters.
+pub const SHORTEST_TEXT_KEY_BYTES: usize = 7;
+
+/// Turns key ids into keys of one length: cheap, one to one, and in no order.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySpace {
+    key_bytes: usize,
+    mask: u64,
+    shift: u32,
+}
+
+impl KeySpace {
+    /// Keys of `key_bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If that is too short to tell ids apart or longer than drivers carry.
+    pub fn new(key_bytes: usize) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            (SHORTEST_KEY_BYTES..=LONGEST_KEY_BYTES).contains(&key_bytes),
+            "keys have {SHORTEST_KEY_BYTES} to {LONGEST_KEY_BYTES} bytes, not {key_bytes}"
+        );
+        let bits = 8 * key_bytes.min(8) as u32;
+        Ok(Self { key_bytes, mask: u64::MAX >> (64 - bits), shift: bits / 2 })
+    }
+
+    /// Length of a key in bytes.
+    #[inline]
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Writes the key of `id` to the front of `slot`, and whatever to the rest of it.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is shorter than the key (rounded up to 8 bytes).
+    #[inline]
+    pub fn write(&self, id: u32, slot: &mut [u8]) {
+        let first = self.mix(id);
+        let mut word = first;
+        for chunk in slot[..self.key_bytes.next_multiple_of(8)].chunks_exact_mut(8) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+            word = word.rotate_left(23) ^ 0x6a09_e667_f3bc_c908;
+        }
+    }
+
+    /// The key of `id` as letters and digits, for protocols that allow no other bytes.
+    pub fn write_text(&self, id: u32, target: &mut [u8]) {
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        let mut rest = mix64(u64::from(id));
+        // The id itself in the first letters keeps keys apart.
+        let mut id = u64::from(id);
+        for (position, letter) in target.iter_mut().enumerate() {
+            let source = if position < SHORTEST_TEXT_KEY_BYTES { &mut id } else { &mut rest };
+            *letter = DIGITS[(*source % 32) as usize];
+            *source = source.rotate_right(5);
+        }
+    }
+
+    /// One to one within the bits that the key's first word has room for.
+    #[inline]
+    fn mix(&self, id: u32) -> u64 {
+        let x = (u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.mask;
+        let x = (x ^ (x >> self.shift)).wrapping_mul(0xd6e8_feb8_6659_fd93) & self.mask;
+        x ^ (x >> self.shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_distinct_at_every_length() {
+        for key_bytes in [4, 5, 7, 8, 9, 16, 24, 100, LONGEST_KEY_BYTES] {
+            let space = KeySpace::new(key_bytes).expect("valid");
+            let mut seen = HashSet::new();
+            for id in (0..50_000).chain((1 << 30) - 1000..1 << 30) {
+                let mut slot = [0; 256];
+                space.write(id, &mut slot);
+                assert!(seen.insert(slot[..key_bytes].to_vec()), "{key_bytes} bytes, id {id}");
+            }
+        }
+        assert!(KeySpace::new(3).is_err());
+        assert!(KeySpace::new(LONGEST_KEY_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn text_keys_are_distinct_and_printable() {
+        for key_bytes in [7, 16, 40] {
+            let space = KeySpace::new(key_bytes).expect("valid");
+            let mut seen = HashSet::new();
+            for id in 0..50_000 {
+                let mut key = vec![0; key_bytes];
+                space.write_text(id, &mut key);
+                assert!(key.iter().all(|byte| byte.is_ascii_alphanumeric()));
+                assert!(seen.insert(key));
+            }
+        }
+    }
+}
