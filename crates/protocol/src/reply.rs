@@ -1,0 +1,121 @@
+//! Answers, appended to the send buffer.
+
+use amalgam_op::{Hit, ItemView, Now, Outcome};
+
+use crate::text::TextReply;
+use crate::{Problem, append_decimal};
+
+/// How to answer one request: small, to be kept until its turn comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a>(pub(crate) Form<'a>);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form<'a> {
+    Text(TextReply, std::marker::PhantomData<&'a ()>),
+}
+
+impl<'a> Reply<'a> {
+    #[inline]
+    pub(crate) fn text(reply: TextReply) -> Self {
+        Self(Form::Text(reply, std::marker::PhantomData))
+    }
+
+    /// Answers a hit. `hit` is what the operation found out beside the item, default for a batched
+    /// read.
+    #[inline]
+    pub fn hit(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) {
+        if self.hit_head(out, item, hit, now) {
+            out.extend_from_slice(item.value.as_bytes());
+            self.hit_tail(out);
+        }
+    }
+
+    /// Appends what comes before the value of a hit. If it returns true, the value is to follow
+    /// (from wherever it lies), then [`Reply::hit_tail`].
+    #[inline]
+    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, _hit: Hit, _now: &Now) -> bool {
+        match &self.0 {
+            Form::Text(reply, _) => reply.hit_head(out, item),
+        }
+    }
+
+    /// Appends what comes behind the value of a hit.
+    #[inline]
+    pub fn hit_tail(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Form::Text(..) => out.extend_from_slice(b"\r\n"),
+        }
+    }
+
+    /// Answers a miss of a read.
+    #[inline]
+    pub fn miss(&self, out: &mut Vec<u8>) {
+        self.outcome(out, &Outcome::NotFound, &Now::at(1));
+    }
+
+    /// Ends the answer to a read, or to `stats`.
+    #[inline]
+    pub fn end(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Form::Text(reply, _) => reply.end(out),
+        }
+    }
+
+    /// Answers an operation. A hit was answered by [`Reply::hit`] already, where it has a value.
+    #[inline]
+    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome, _now: &Now) {
+        match &self.0 {
+            Form::Text(reply, _) => reply.outcome(out, outcome),
+        }
+    }
+
+    /// Says that something was not done.
+    pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
+        match &self.0 {
+            Form::Text(reply, _) => reply.line(out, problem.line.as_bytes()),
+        }
+    }
+
+    /// Says that a command was done.
+    pub fn ok(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Form::Text(reply, _) => reply.ok(out),
+        }
+    }
+
+    /// Answers a command of the text protocol with a line of its own (`line` without line end).
+    pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
+        match &self.0 {
+            Form::Text(reply, _) => reply.line(out, line),
+        }
+    }
+
+    /// Answers [`crate::Command::Version`].
+    pub fn version(&self, out: &mut Vec<u8>, version: &str) {
+        match &self.0 {
+            Form::Text(..) => {
+                out.extend_from_slice(b"VERSION ");
+                out.extend_from_slice(version.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// One line of [`crate::Command::Stats`].
+    pub fn stat(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        match &self.0 {
+            Form::Text(..) => {
+                for part in [b"STAT ", name, b" ", value, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+        }
+    }
+
+    /// [`Reply::stat`] of a number.
+    pub fn stat_number(&self, out: &mut Vec<u8>, name: &[u8], value: u64) {
+        let mut digits = Vec::with_capacity(20);
+        append_decimal(&mut digits, value);
+        self.stat(out, name, &digits);
+    }
+}

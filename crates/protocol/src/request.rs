@@ -1,0 +1,219 @@
+//! What parsing yields.
+
+use amalgam_op::{Get, ItemView, Verb};
+
+use crate::{Arguments, Keys, Problem, Reply, WireKey};
+
+/// A line other than a get may have this many bytes before its end is received.
+pub const MAX_LINE_BYTES: usize = 2048;
+
+/// What a server accepts.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The largest item in bytes (`-I`), as memcached counts it; see [`item_bytes`].
+    pub max_item_bytes: usize,
+    /// The longest line of a get in bytes; longer ones close the connection. (memcached has no
+    /// bound here but its memory.)
+    pub max_get_line_bytes: usize,
+    /// Whether items have CAS ids (no `-C`).
+    pub hands_out_cas: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_item_bytes: 1 << 20, max_get_line_bytes: 1 << 20, hands_out_cas: true }
+    }
+}
+
+/// The size that memcached reckons an item at, in bytes: that is what `-I` bounds, so clients see
+/// the same largest value.
+#[inline]
+pub fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32, has_cas: bool) -> usize {
+    let header = 48 + if has_cas { 8 } else { 0 } + if flags != 0 { 4 } else { 0 };
+    (header + key_bytes + 1 + 2).saturating_add(value_bytes)
+}
+
+/// What the bytes received so far amount to.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// No whole request yet.
+    Incomplete {
+        /// How many bytes there must be, all in all, before parsing again can yield more; known
+        /// exactly once the length of a value was read, and then bounded by
+        /// [`Limits::max_item_bytes`].
+        at_least: usize,
+    },
+    /// A request.
+    Request {
+        /// What to do.
+        request: Request<'a>,
+        /// How many bytes it took.
+        used: usize,
+    },
+    /// An error to answer, or a connection to close.
+    Refused {
+        /// What to answer, and what else to do.
+        refusal: Refusal<'a>,
+        /// How many bytes it took, [`Refusal::swallow`] not among them.
+        used: usize,
+    },
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// A read of one or many keys that can be resolved together with others.
+    Read(Read<'a>),
+    /// One operation on each of one or many keys (gat, gats).
+    Each(Each<'a>),
+    /// One operation on one key.
+    Apply(Apply<'a>),
+    /// Something that is about the server rather than an item.
+    Command {
+        /// What to do.
+        command: Command<'a>,
+        /// How to answer.
+        reply: Reply<'a>,
+    },
+}
+
+/// A read of `keys`: [`Reply::hit`] or [`Reply::miss`] for each in order, then [`Reply::end`].
+#[derive(Clone, Copy, Debug)]
+pub struct Read<'a> {
+    /// What to look up.
+    pub keys: Keys<'a>,
+    /// How to answer.
+    pub reply: Reply<'a>,
+    /// The answer shows CAS ids.
+    pub wants_cas: bool,
+    /// A hit on a stale item would have to tell the client to recache it (meta).
+    pub(crate) minds_stale: bool,
+}
+
+impl Read<'_> {
+    /// Whether this item cannot be answered as it is, because answering changes it: it has no CAS
+    /// id yet, or the client is the first to learn that it is stale. Then run [`Read::verb`] on its
+    /// key instead (and go on with the rest of the keys).
+    #[inline]
+    pub fn must_apply(&self, item: &ItemView<'_>) -> bool {
+        (self.wants_cas && item.cas.is_none()) || (self.minds_stale && item.stale && !item.won)
+    }
+
+    /// The operation that answers a hit for which [`Read::must_apply`] holds.
+    pub fn verb(&self) -> Verb<'static> {
+        Verb::Get(Get { wants_cas: self.wants_cas, ..Get::default() })
+    }
+}
+
+/// `get` on each of `keys`: [`Reply::hit`] from the sink, [`Reply::outcome`] with the outcome, for
+/// each in order, then [`Reply::end`].
+#[derive(Clone, Copy, Debug)]
+pub struct Each<'a> {
+    /// What to look up.
+    pub keys: Keys<'a>,
+    /// What to do with each.
+    pub get: Get,
+    /// How to answer.
+    pub reply: Reply<'a>,
+}
+
+/// `verb` on `key`: [`Reply::hit`] from the sink, then [`Reply::outcome`] with the outcome.
+///
+/// memcached removes the present item where a set finds no memory, so that no client reads the old
+/// value on; a server does so by a delete after [`amalgam_op::Outcome::OutOfMemory`].
+#[derive(Clone, Copy, Debug)]
+pub struct Apply<'a> {
+    /// Whose item.
+    pub key: WireKey<'a>,
+    /// What to do.
+    pub verb: Verb<'a>,
+    /// How to answer.
+    pub reply: Reply<'a>,
+}
+
+/// How to shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownMode {
+    /// At once, as on SIGINT.
+    Now,
+    /// As on SIGUSR1: keep what can be kept for a warm restart.
+    Graceful,
+    /// In a way that does not exist: [`Problem::BAD_SHUTDOWN_MODE`], where shutdown is enabled.
+    Unknown,
+}
+
+/// A request about the server.
+#[derive(Clone, Copy, Debug)]
+pub enum Command<'a> {
+    /// [`Reply::version`].
+    Version,
+    /// Close the connection once earlier answers are sent (and [`Reply::ok`], which the text
+    /// protocol leaves out).
+    Quit,
+    /// Nothing ([`Reply::ok`]): the client wants to know that everything before is answered.
+    NoOperation,
+    /// Report; [`Reply::stat`], then [`Reply::end`]. memcached takes any beginning of a
+    /// subcommand's name for the whole name.
+    Stats(Arguments<'a>),
+    /// Log at this level; [`Reply::ok`].
+    Verbosity(u32),
+    /// Drop everything; [`Reply::ok`]. Zero or less: now; otherwise when this many seconds have
+    /// passed (above 30 days: at this Unix time).
+    FlushAll {
+        /// See above.
+        delay_seconds: i64,
+    },
+    /// Stop the server.
+    Shutdown(ShutdownMode),
+    /// Change the memory limit; [`Reply::ok`].
+    MemoryLimit {
+        /// At least 8.
+        mebibytes: u32,
+    },
+    /// Send log lines to this connection.
+    Watch(Arguments<'a>),
+    /// Inspect or steer the crawler.
+    LruCrawler(Arguments<'a>),
+    /// Tune the replacement policy.
+    Lru(Arguments<'a>),
+    /// Move slab pages.
+    Slabs(Arguments<'a>),
+    /// Load certificates again; [`Reply::ok`].
+    RefreshCertificates,
+    /// Stop, start or set the clock; only where a test harness asks for it.
+    DebugTime(Arguments<'a>),
+    /// Hold on to an item; only where a test harness asks for it.
+    DebugItem(Arguments<'a>),
+    /// Try what the sandbox forbids; only where a test harness asks for it.
+    Misbehave,
+}
+
+/// A request that cannot be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    pub(crate) reply: Reply<'a>,
+    pub(crate) problem: Option<Problem>,
+    /// Throw away this many bytes that follow.
+    pub swallow: usize,
+    /// Close the connection once earlier answers are sent.
+    pub closes: bool,
+    /// Remove this key's item: the client meant to replace its value.
+    pub removes: Option<WireKey<'a>>,
+}
+
+impl<'a> Refusal<'a> {
+    pub(crate) fn new(reply: Reply<'a>, problem: Problem) -> Self {
+        Self { reply, problem: Some(problem), swallow: 0, closes: false, removes: None }
+    }
+
+    pub(crate) fn close(reply: Reply<'a>) -> Self {
+        Self { reply, problem: None, swallow: 0, closes: true, removes: None }
+    }
+
+    /// Appends the answer, if there is one.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if let Some(problem) = self.problem {
+            self.reply.problem(out, problem);
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The classic text protocol.
+//!
+//! A line ends with `\n`, with or without `\r` before it. Tokens are cut at spaces and nothing
+//! else, so a key may hold any other byte. The name of a get, store, arithmetic or meta command
+//! starts the line; other names may have spaces before them (as in memcached).
+
+use amalgam_op::{
+    Arithmetic, Compare, Delete, Get, ItemView, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb,
+};
+
+use crate::keys::Tokens;
+use crate::number::{
+    append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
+};
+use crate::{
+    Apply, Arguments, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read, Refusal, Reply,
+    Request, ShutdownMode, Step, WireKey, item_bytes,
+};
+
+/// The shortest line that can be a command, its line end included.
+const MIN_LINE_BYTES: usize = 4;
+
+/// memcached holds lengths with the line end in 31 bits.
+const MAX_VALUE_BYTES: i32 = i32::MAX - 2;
+
+/// Leading spaces that memcached passes over when it looks for a long get.
+const MAX_LEADING_SPACES: usize = 100;
+
+/// A whole line and what follows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<'a> {
+    /// The bytes received.
+    pub input: &'a [u8],
+    /// Where the line end starts.
+    pub end: usize,
+    /// Where the next line starts.
+    pub used: usize,
+}
+
+impl<'a> Line<'a> {
+    /// The tokens from `at` on.
+    #[inline]
+    pub fn tokens(&self, at: usize) -> Tokens<'a> {
+        Tokens { input: self.input, at, end: self.end }
+    }
+
+    #[inline]
+    pub fn step(&self, request: Request<'a>) -> Step<'a> {
+        Step::Request { request, used: self.used }
+    }
+
+    #[inline]
+    pub fn refuse(&self, refusal: Refusal<'a>) -> Step<'a> {
+        Step::Refused { refusal, used: self.used }
+    }
+
+    /// Refuses the line as malformed, `noreply` or not.
+    fn bad_format(&self) -> Step<'a> {
+        self.refuse(Refusal::new(line_reply(false), Problem::BAD_FORMAT))
+    }
+
+    fn command(&self, command: Command<'a>, quiet: bool) -> Step<'a> {
+        self.step(Request::Command { command, reply: line_reply(quiet) })
+    }
+}
+
+/// How the answer to a request looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextForm {
+    /// get, gat.
+    Values,
+    /// gets, gats.
+    ValuesWithCas,
+    /// set, add, replace, cas.
+    Stored,
+    /// append, prepend.
+    Joined,
+    /// incr, decr.
+    Number,
+    /// touch.
+    Touched,
+    /// delete.
+    Deleted,
+    /// Everything else.
+    Line,
+    /// `mn`.
+    MetaNoOperation,
+    /// quit, which is not answered.
+    Silence,
+}
+
+/// How to answer a request of the classic protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextReply {
+    pub form: TextForm,
+    /// `noreply`: only values are answered.
+    pub quiet: bool,
+}
+
+fn line_reply<'a>(quiet: bool) -> Reply<'a> {
+    Reply::text(TextReply { form: TextForm::Line, quiet })
+}
+
+impl TextReply {
+    #[inline]
+    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
+        let with_cas = match self.form {
+            TextForm::Values => false,
+            TextForm::ValuesWithCas => true,
+            _ => return false,
+        };
+        out.reserve(item.key.len() + item.value.len() + 64);
+        out.extend_from_slice(b"VALUE ");
+        out.extend_from_slice(item.key);
+        out.push(b' ');
+        append_decimal(out, u64::from(item.flags));
+        out.push(b' ');
+        append_decimal(out, item.value.len() as u64);
+        if with_cas {
+            out.push(b' ');
+            append_decimal(out, item.cas.unwrap_or(0));
+        }
+        out.extend_from_slice(b"\r\n");
+        true
+    }
+
+    #[inline]
+    pub fn end(&self, out: &mut Vec<u8>) {
+        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas | TextForm::Line) {
+            out.extend_from_slice(b"END\r\n");
+        }
+    }
+
+    #[inline]
+    pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
+        if !self.quiet {
+            out.extend_from_slice(line);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    pub fn ok(&self, out: &mut Vec<u8>) {
+        match self.form {
+            TextForm::Silence => {}
+            TextForm::MetaNoOperation => self.line(out, b"MN"),
+            _ => self.line(out, b"OK"),
+        }
+    }
+
+    #[inline]
+    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome) {
+        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas) || self.quiet {
+            return;
+        }
+        let line = match outcome {
+            Outcome::Hit(_) => "TOUCHED",
+            Outcome::NotFound => "NOT_FOUND",
+            Outcome::Stored(_) => "STORED",
+            Outcome::NotStored => "NOT_STORED",
+            Outcome::Exists => "EXISTS",
+            Outcome::Deleted | Outcome::Invalidated => "DELETED",
+            Outcome::Number(counted) => {
+                append_decimal(out, counted.number);
+                ""
+            }
+            Outcome::NotANumber => Problem::NOT_A_NUMBER.line,
+            Outcome::TooLarge if self.form == TextForm::Joined => "NOT_STORED",
+            Outcome::TooLarge => Problem::TOO_LARGE.line,
+            Outcome::OutOfMemory if self.form == TextForm::Number => {
+                Problem::OUT_OF_MEMORY_COUNTING.line
+            }
+            Outcome::OutOfMemory => Problem::OUT_OF_MEMORY.line,
+        };
+        self.line(out, line.as_bytes());
+    }
+}
+
+/// Reads the first request of `input`.
+#[inline]
+pub(crate) fn parse<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
+    let Some(newline) = memchr::memchr(b'\n', input) else {
+        return parse_endless(input, limits);
+    };
+    let has_return = newline > 0 && input[newline - 1] == b'\r';
+    let line = Line { input, end: newline - usize::from(has_return), used: newline + 1 };
+    match input {
+        [b'g', b'e', b't', b' ', ..] => parse_get(line.tokens(4), line, false),
+        [b's', b'e', b't', b' ', ..] => parse_store(line.tokens(4), line, Storing::Set, limits),
+        _ => parse_other(line, limits),
+    }
+}
+
+/// A line whose end has not come yet: it may grow to [`MAX_LINE_BYTES`], a get further.
+#[cold]
+fn parse_endless<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
+    let limit = if input.len() <= MAX_LINE_BYTES {
+        MAX_LINE_BYTES
+    } else {
+        let spaces = input.iter().take_while(|byte| **byte == b' ').count();
+        let name = &input[spaces..];
+        let is_get = name.starts_with(b"get ") || name.starts_with(b"gets ");
+        match is_get && spaces <= MAX_LEADING_SPACES {
+            true => limits.max_get_line_bytes,
+            false => MAX_LINE_BYTES,
+        }
+    };
+    if input.len() > limit {
+        return Step::Refused { refusal: Refusal::close(line_reply(true)), used: input.len() };
+    }
+    Step::Incomplete { at_least: input.len() + 1 }
+}
+
+/// The storage commands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Storing {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+fn parse_other<'a>(line: Line<'a>, limits: &Limits) -> Step<'a> {
+    if line.used < MIN_LINE_BYTES {
+        return line.bad_format();
+    }
+    let text = &line.input[..line.end];
+    let name = &text[..memchr::memchr(b' ', text).unwrap_or(text.len())];
+    let tokens = line.tokens(name.len());
+    match name {
+        b"get" => parse_get(tokens, line, false),
+        b"gets" => parse_get(tokens, line, limits.hands_out_cas),
+        b"set" => parse_store(tokens, line, Storing::Set, limits),
+        b"add" => parse_store(tokens, line, Storing::Add, limits),
+        b"cas" => parse_store(tokens, line, Storing::Cas, limits),
+        b"replace" => parse_store(tokens, line, Storing::Replace, limits),
+        b"append" => parse_store(tokens, line, Storing::Append, limits),
+        b"prepend" => parse_store(tokens, line, Storing::Prepend, limits),
+        b"incr" => parse_arithmetic(tokens, line, false),
+        b"decr" => parse_arithmetic(tokens, line, true),
+        b"delete" => parse_delete(tokens, line),
+        b"touch" => parse_touch(tokens, line),
+        b"gat" => parse_get_and_touch(tokens, line, false),
+        b"gats" => parse_get_and_touch(tokens, line, limits.hands_out_cas),
+        b"quit" => line.step(Request::Command {
+            command: Command::Quit,
+            reply: Reply::text(TextReply { form: TextForm::Silence, quiet: true }),
+        }),
+        b"version" => line.command(Command::Version, false),
+        b"stats" => line.command(Command::Stats(Arguments::new(tokens)), false),
+        b"watch" => line.command(Command::Watch(Arguments::new(tokens)), false),
+        b"mn" => line.step(Request::Command {
+            command: Command::NoOperation,
+            reply: Reply::text(TextReply { form: TextForm::MetaNoOperation, quiet: false }),
+        }),
+        _ => parse_rare(line),
+    }
+}
+
+/// Whether the last of the tokens left is `noreply`.
+#[inline]
+fn is_quiet(tokens: Tokens<'_>, before: usize) -> bool {
+    tokens.last(before) == Some(b"noreply")
+}
+
+#[inline]
+fn parse_get<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a> {
+    if tokens.skip_spaces() == line.end
+        || (line.end - tokens.at > MAX_KEY_BYTES && tokens.has_long_token())
+    {
+        return line.bad_format();
+    }
+    let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
+    line.step(Request::Read(Read {
+        keys: Keys::new(tokens),
+        reply: Reply::text(TextReply { form, quiet: false }),
+        wants_cas: with_cas,
+        minds_stale: false,
+    }))
+}
+
+fn parse_get_and_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a> {
+    let (Some(expiry), true) = (tokens.next(), tokens.skip_spaces() < line.end) else {
+        return line.bad_format();
+    };
+    let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
+    let reply = Reply::text(TextReply { form, quiet: false });
+    let Some(expiry) = parse_i32(expiry) else {
+        return line.refuse(Refusal::new(line_reply(false), Problem::BAD_EXPIRY));
+    };
+    if tokens.has_long_token() {
+        return line.bad_format();
+    }
+    let get = Get { touch: Some(expiry.into()), wants_cas: with_cas, ..Get::default() };
+    line.step(Request::Each(Each { keys: Keys::new(tokens), get, reply }))
+}
+
+#[inline]
+fn parse_store<'a>(
+    mut tokens: Tokens<'a>,
+    line: Line<'a>,
+    storing: Storing,
+    limits: &Limits,
+) -> Step<'a> {
+    let fields = (|| {
+        let key = tokens.next()?;
+        let flags_at = tokens.skip_spaces();
+        let flags = tokens.next()?;
+        let expiry_at = tokens.skip_spaces();
+        let expiry = tokens.next()?;
+        let length = parse_i32(tokens.next()?)?;
+        (0..=MAX_VALUE_BYTES).contains(&length).then_some(())?;
+        let flags = parse_flags(flags, &line.input[flags_at..line.used]);
+        let expiry = parse_expiry(expiry, &line.input[expiry_at..line.used]);
+        Some((key, flags, expiry, length as usize))
+    })();
+    let Some((key, flags, expiry, length)) = fields else { return line.bad_format() };
+    // `noreply` is the last token, whatever stands between.
+    let is_last = tokens.skip_spaces() == line.end;
+    let quiet = !is_last && is_quiet(tokens, 5);
+    let cas = match storing {
+        Storing::Cas => tokens.next().and_then(parse_u64),
+        _ => Some(0),
+    };
+    let form = match storing {
+        Storing::Append | Storing::Prepend => TextForm::Joined,
+        _ => TextForm::Stored,
+    };
+    let reply = Reply::text(TextReply { form, quiet });
+    let refuse = |problem, removes| {
+        let refusal = Refusal::new(reply, problem);
+        line.refuse(Refusal { swallow: length + 2, removes, ..refusal })
+    };
+    let (true, Some(flags), Some(expiry), Some(cas)) =
+        (key.len() <= MAX_KEY_BYTES, flags, expiry, cas)
+    else {
+        return refuse(Problem::BAD_FORMAT, None);
+    };
+    let key = WireKey::plain(key);
+    if item_bytes(key.sent_bytes(), length, flags, limits.hands_out_cas) > limits.max_item_bytes {
+        return refuse(Problem::TOO_LARGE, (storing == Storing::Set).then_some(key));
+    }
+    match value(line, length) {
+        Value::Whole(value, used) => {
+            let verb = Verb::Store(store(storing, value, flags, expiry, cas));
+            Step::Request { request: Request::Apply(Apply { key, verb, reply }), used }
+        }
+        Value::Incomplete { at_least } => Step::Incomplete { at_least },
+        Value::Bad { used } => {
+            Step::Refused { refusal: Refusal::new(reply, Problem::BAD_DATA), used }
+        }
+    }
+}
+
+fn store<'a>(
+    storing: Storing,
+    value: &'a [u8],
+    flags: u32,
+    expiry_seconds: i32,
+    cas: u64,
+) -> Store<'a> {
+    let mode = match storing {
+        Storing::Set | Storing::Cas => StoreMode::Set,
+        Storing::Add => StoreMode::Add,
+        Storing::Replace => StoreMode::Replace,
+        Storing::Append => StoreMode::Append,
+        Storing::Prepend => StoreMode::Prepend,
+    };
+    let compare = Compare { cas, accepts_older_as_stale: false };
+    Store {
+        compare: (storing == Storing::Cas).then_some(compare),
+        ..Store::new(mode, value, flags, expiry_seconds.into())
+    }
+}
+
+/// Flags are nearly always a few digits; what else C accepts takes the long way.
+#[inline]
+fn parse_flags(token: &[u8], from_token: &[u8]) -> Option<u32> {
+    parse_u32(token).or_else(|| parse_c_flags(from_token))
+}
+
+#[inline]
+fn parse_expiry(token: &[u8], from_token: &[u8]) -> Option<i32> {
+    match token {
+        b"0" => Some(0),
+        [b'-'] => None,
+        _ => parse_i32(token).or_else(|| parse_c_expiry(from_token)),
+    }
+}
+
+/// The data behind a storage line.
+pub(crate) enum Value<'a> {
+    /// The value, and where the next request starts.
+    Whole(&'a [u8], usize),
+    Incomplete {
+        at_least: usize,
+    },
+    /// No line end where the value ends; as many bytes are used all the same.
+    Bad {
+        used: usize,
+    },
+}
+
+#[inline]
+pub(crate) fn value<'a>(line: Line<'a>, length: usize) -> Value<'a> {
+    let end = line.used + length;
+    match line.input.get(end..end + 2) {
+        Some(b"\r\n") => Value::Whole(&line.input[line.used..end], end + 2),
+        Some(_) => Value::Bad { used: end + 2 },
+        None => Value::Incomplete { at_least: end + 2 },
+    }
+}
+
+fn parse_arithmetic<'a>(mut tokens: Tokens<'a>, line: Line<'a>, is_decrement: bool) -> Step<'a> {
+    let (Some(key), Some(delta)) = (tokens.next(), tokens.next()) else {
+        return line.bad_format();
+    };
+    let quiet = delta == b"noreply" || is_quiet(tokens, 3);
+    let reply = Reply::text(TextReply { form: TextForm::Number, quiet });
+    if key.len() > MAX_KEY_BYTES {
+        return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
+    }
+    let Some(delta) = parse_u64(delta) else {
+        return line.refuse(Refusal::new(reply, Problem::BAD_DELTA));
+    };
+    let verb = Verb::Arithmetic(Arithmetic { delta, is_decrement, ..Arithmetic::default() });
+    line.step(Request::Apply(Apply { key: WireKey::plain(key), verb, reply }))
+}
+
+fn parse_delete<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
+    let Some(key) = tokens.next() else { return line.bad_format() };
+    // Even a key of that name counts where it is the last token.
+    let quiet = tokens.last(2).unwrap_or(key) == b"noreply";
+    let reply = Reply::text(TextReply { form: TextForm::Deleted, quiet });
+    if key.len() > MAX_KEY_BYTES {
+        return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
+    }
+    let verb = Verb::Delete(Delete::default());
+    line.step(Request::Apply(Apply { key: WireKey::plain(key), verb, reply }))
+}
+
+fn parse_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
+    let (Some(key), Some(expiry)) = (tokens.next(), tokens.next()) else {
+        return line.bad_format();
+    };
+    let quiet = expiry == b"noreply" || is_quiet(tokens, 3);
+    let reply = Reply::text(TextReply { form: TextForm::Touched, quiet });
+    if key.len() > MAX_KEY_BYTES {
+        return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
+    }
+    let Some(expiry) = parse_i32(expiry) else {
+        return line.refuse(Refusal::new(reply, Problem::BAD_EXPIRY));
+    };
+    let verb = Verb::Get(Get { touch: Some(expiry.into()), ..Get::default() });
+    line.step(Request::Apply(Apply { key: WireKey::plain(key), verb, reply }))
+}
+
+/// Commands whose name may have spaces before it, and whatever is no command.
+#[cold]
+fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
+    let mut tokens = line.tokens(0);
+    let Some(name) = tokens.next() else {
+        return line.refuse(Refusal::new(line_reply(false), Problem::UNKNOWN));
+    };
+    let arguments = Arguments::new(tokens);
+    let last = tokens.last(1);
+    let quiet = last == Some(b"noreply");
+    let refuse = |problem| line.refuse(Refusal::new(line_reply(quiet), problem));
+    let first = arguments.clone().next();
+    match name {
+        b"flush_all" => {
+            let has_delay = arguments.clone().count() != usize::from(quiet);
+            match has_delay.then(|| first.and_then(parse_i32)) {
+                Some(None) => refuse(Problem::BAD_EXPIRY),
+                delay => {
+                    let delay_seconds = delay.flatten().unwrap_or(0).into();
+                    line.command(Command::FlushAll { delay_seconds }, quiet)
+                }
+            }
+        }
+        b"verbosity" => match first.and_then(parse_u32) {
+            Some(level) => line.command(Command::Verbosity(level), quiet),
+            None => refuse(Problem::BAD_FORMAT),
+        },
+        b"cache_memlimit" => match first.and_then(parse_u32) {
+            None => refuse(Problem::UNKNOWN),
+            Some(0..8) => refuse(Problem::MEMORY_LIMIT_TOO_SMALL),
+            Some(1_000_000_001..) => refuse(Problem::MEMORY_LIMIT_IN_BYTES),
+            Some(mebibytes) => line.command(Command::MemoryLimit { mebibytes }, quiet),
+        },
+        b"shutdown" => {
+            let mode = match (first, arguments.clone().nth(1)) {
+                (None, _) => ShutdownMode::Now,
+                (Some(mode), None) if b"graceful".starts_with(mode) => ShutdownMode::Graceful,
+                _ => ShutdownMode::Unknown,
+            };
+            line.command(Command::Shutdown(mode), quiet)
+        }
+        b"slabs" => line.command(Command::Slabs(arguments), quiet),
+        b"lru" => line.command(Command::Lru(arguments), quiet),
+        b"lru_crawler" => line.command(Command::LruCrawler(arguments), quiet),
+        b"refresh_certs" => line.command(Command::RefreshCertificates, quiet),
+        b"debugtime" => line.command(Command::DebugTime(arguments), quiet),
+        b"debugitem" => line.command(Command::DebugItem(arguments), quiet),
+        b"misbehave" => line.command(Command::Misbehave, quiet),
+        // A browser or scanner on the wrong port.
+        _ if last.is_some_and(|last| last.starts_with(b"HTTP/")) => {
+            line.refuse(Refusal::close(line_reply(true)))
+        }
+        _ => refuse(Problem::UNKNOWN),
+    }
+}
