@@ -5,4 +5,11 @@
 //! 2. What is compared runs in turns, in one process, on the same requests.
 //! 3. A figure that was not measured is left out, never guessed.
 
+mod command;
+pub mod driver;
+pub mod engines;
+pub mod measure;
+pub mod subject;
 pub mod workload;
+
+pub use command::{BenchCommand, run};

@@ -1,0 +1,185 @@
+//! The command line of `bench index`.
+
+use std::time::Duration;
+
+use amalgam_index::{Configuration, PathSearch, Tuning};
+use amalgam_op::HashSeed;
+use anyhow::ensure;
+
+use crate::measure::{Machine, parse_count, parse_size};
+use crate::workload::{KeySpace, MOST_KEYS, Recipe, Workload};
+
+/// Measures engines in this process.
+#[derive(Clone, Debug, clap::Args)]
+pub struct IndexArguments {
+    /// Engines to measure, in turns (one of them, or several with commas).
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub engine: Vec<String>,
+    /// What to ask of them.
+    #[arg(long, value_enum, default_value = "c")]
+    pub workload: Workload,
+    /// Keys to load (of `grow`: to insert); 16M is a million times 16, 16Mi is 2^24.
+    #[arg(long, value_parser = parse_count, default_value = "1M")]
+    pub keys: u64,
+    /// Length of a key in bytes.
+    #[arg(long, default_value_t = 8)]
+    pub key_bytes: usize,
+    /// Length of a value in bytes.
+    #[arg(long, default_value_t = 8)]
+    pub value_bytes: usize,
+    /// Skew of the popularity of keys; 0 is uniform [default: 0.99 for the YCSB mixes, else 0].
+    #[arg(long)]
+    pub theta: Option<f64>,
+    /// Threads, pinned to a core each.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Keys per bucket at load time; the table then stays at that size.
+    #[arg(long)]
+    pub ratio: Option<f64>,
+    /// Keys a call; 1 is one key a call through the same trait.
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Seconds of a round.
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Rounds of each engine.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Compare every engine with this one, round by round.
+    #[arg(long)]
+    pub ratio_to: Option<String>,
+    /// Bound the index to this size and let it evict [default: room for everything].
+    #[arg(long, value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Load so many of the table's slots (0.95 is 95 %); the table does not grow. `--keys` sizes it.
+    #[arg(long)]
+    pub fill: Option<f64>,
+    /// Slots a bucket.
+    #[arg(long)]
+    pub slots: Option<usize>,
+    /// How cuckoo paths are searched: 1 to 4 walks at once, or bfs.
+    #[arg(long, value_parser = parse_paths)]
+    pub paths: Option<PathSearch>,
+    /// Whether writers exclude each other by one lock: 1 or many.
+    #[arg(long, value_parser = ["1", "many"], default_value = "many")]
+    pub writers: String,
+    /// Features to leave out, with commas.
+    #[arg(long, value_delimiter = ',')]
+    pub disable: Vec<String>,
+    /// Requests to generate for each thread; they are repeated in a circle.
+    #[arg(long, value_parser = parse_count, default_value = "16Mi")]
+    pub requests: u64,
+    /// Operations of each thread to time one by one, after the rounds.
+    #[arg(long, value_parser = parse_count, default_value = "1M")]
+    pub timed: u64,
+    /// Seed of the requests.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Touch an index's whole memory before it is used [default: for workloads that insert].
+    #[arg(long)]
+    pub prefault: Option<bool>,
+    /// One JSON object a line on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The most keys a call: beyond that nothing is gained and buffers outgrow the first-level cache.
+const LARGEST_BATCH: usize = 1024;
+
+/// Bytes an item may take beside key and value where no limit is given.
+const ROOM_PER_ITEM_BYTES: u64 = 96;
+
+/// Room beside the items where no limit is given.
+const ROOM_BYTES: u64 = 256 << 20;
+
+fn parse_paths(text: &str) -> anyhow::Result<PathSearch> {
+    match text {
+        "1" | "2" | "3" | "4" => Ok(PathSearch::Walks(text.parse()?)),
+        "bfs" => Ok(PathSearch::BreadthFirst),
+        _ => anyhow::bail!("'{text}' is none of 1, 2, 3, 4, bfs"),
+    }
+}
+
+impl IndexArguments {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with which option.
+    pub fn check(&self) -> anyhow::Result<()> {
+        KeySpace::new(self.key_bytes)?;
+        ensure!((1..=MOST_KEYS).contains(&self.keys), "--keys must be 1 to {MOST_KEYS}");
+        ensure!(self.value_bytes <= 1 << 20, "--value-bytes must be at most 1 MiB");
+        ensure!((1..=1024).contains(&self.threads), "--threads must be 1 to 1024");
+        ensure!((1..=LARGEST_BATCH).contains(&self.batch), "--batch must be 1 to {LARGEST_BATCH}");
+        ensure!(self.rounds >= 1, "--rounds must be at least 1");
+        ensure!((0.001..=86400.0).contains(&self.seconds), "--seconds must be 0.001 to 86400");
+        ensure!((1..=1 << 32).contains(&self.requests), "--requests must be 1 to 4Gi");
+        ensure!(self.ratio.is_none_or(|r| r > 0.0 && r <= 1e6), "--ratio must be above 0");
+        ensure!(self.fill.is_none_or(|f| f > 0.0 && f <= 1.0), "--fill must be above 0, at most 1");
+        ensure!(self.fill.is_none() || self.ratio.is_none(), "--fill and --ratio contradict");
+        let resizes = self.fill.is_some() && self.workload.starts_empty();
+        ensure!(!resizes, "--fill loads a table and {:?} starts empty", self.workload);
+        if let Some(name) = &self.ratio_to {
+            ensure!(self.engine.contains(name), "--ratio-to {name} is not among --engine");
+        }
+        Ok(())
+    }
+
+    /// The skew to use.
+    pub fn theta(&self) -> f64 {
+        self.theta.unwrap_or(self.workload.default_theta())
+    }
+
+    /// How long a round lasts.
+    pub fn round_time(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// What to generate requests from, for `keys` loaded keys.
+    pub fn recipe(&self, keys: u64) -> Recipe {
+        // A circle of inserts needs no length: inserts are numbered as they run.
+        let most = if self.workload.starts_empty() { 1 << 16 } else { usize::MAX };
+        Recipe {
+            workload: self.workload,
+            keys,
+            theta: self.theta(),
+            requests: usize::try_from(self.requests).unwrap_or(usize::MAX).min(most),
+            seed: self.seed,
+        }
+    }
+
+    /// What to build an engine with.
+    pub fn configuration(&self) -> Configuration {
+        let buckets = self.ratio.map(|ratio| (self.keys as f64 / ratio).ceil().max(1.0) as usize);
+        let starts_empty = self.workload.starts_empty();
+        let defaults = Configuration::default();
+        Configuration {
+            memory_bytes: usize::try_from(self.memory_bytes()).unwrap_or(usize::MAX),
+            evicts: self.memory.is_some(),
+            workers: self.threads + 4,
+            expected_items: if starts_empty { 1024 } else { self.keys as usize },
+            prefault: self.prefault.unwrap_or(self.workload.inserts()),
+            seed: HashSeed::new(self.seed),
+            tuning: Tuning {
+                buckets,
+                grows: self.fill.is_none() && self.ratio.is_none(),
+                slots_per_bucket: self.slots,
+                paths: self.paths,
+                single_writer: self.writers == "1",
+                disabled: self.disable.clone(),
+            },
+            ..defaults
+        }
+    }
+
+    /// The memory limit of an engine. Without one given: room for every key, and for what a
+    /// workload inserts beyond them as much as the machine can spare.
+    fn memory_bytes(&self) -> u64 {
+        let item = (self.key_bytes + self.value_bytes) as u64 + ROOM_PER_ITEM_BYTES;
+        let needed = self.keys * item * 5 / 4 + ROOM_BYTES;
+        let grows = self.workload.inserts() && !self.workload.starts_empty();
+        let spare = Machine::available_bytes() / 2 / self.engine.len().max(1) as u64;
+        self.memory.unwrap_or(if grows { needed.max(spare.min(4 * needed)) } else { needed })
+    }
+}

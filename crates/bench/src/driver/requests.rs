@@ -1,0 +1,345 @@
+//! The loop of one thread: requests to calls.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use amalgam_op::{HashSeed, Key};
+
+use crate::measure::Timing;
+use crate::subject::{ReadSink, SubjectWorker};
+use crate::workload::{Action, KeySpace, Request, Stream};
+
+/// Requests between two looks at the stop flag; a batch is never cut.
+const TURN: usize = 256;
+
+/// Where a thread stands in its stream, kept from round to round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Position {
+    /// The next request.
+    next: usize,
+    /// How many keys the thread has inserted.
+    inserted: u64,
+}
+
+impl Position {
+    /// What others see of a thread that stands here.
+    pub fn progress(&self) -> Progress {
+        Progress { operations: AtomicU64::new(0), inserted: AtomicU64::new(self.inserted) }
+    }
+}
+
+/// What a thread has done, for the others to see. One cache line each (two, for the prefetcher).
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Progress {
+    /// Operations of this round.
+    pub operations: AtomicU64,
+    /// Keys inserted since the index was loaded; all of them can be found.
+    pub inserted: AtomicU64,
+}
+
+/// What all threads of a round share.
+pub struct Round<'r> {
+    /// Keys that were loaded; inserts go on from there.
+    pub loaded: u64,
+    /// How keys are made.
+    pub key_space: KeySpace,
+    /// Length of values in bytes.
+    pub value_bytes: usize,
+    /// Keys a call.
+    pub batch: usize,
+    /// Reads count back from the last insert.
+    pub reads_latest: bool,
+    /// Ends a thread after so many operations.
+    pub most_operations: u64,
+    /// Ends all threads.
+    pub stop: &'r AtomicBool,
+    /// Set when the hot spot has shifted.
+    pub is_shifted: &'r AtomicBool,
+    /// By thread.
+    pub progress: &'r [Progress],
+    /// What keys are hashed with.
+    pub seed: &'r HashSeed,
+}
+
+/// What a thread did in a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Operations.
+    pub operations: u64,
+    /// Reads among them (a read-modify-write reads too).
+    pub reads: u64,
+    /// Reads that hit.
+    pub hits: u64,
+    /// Writes that found no memory.
+    pub refused: u64,
+}
+
+/// Runs requests until the round ends. `timing`, where given, times each call.
+pub fn run_thread<W: SubjectWorker>(
+    worker: &mut W,
+    round: &Round<'_>,
+    thread: usize,
+    stream: &Stream,
+    position: &mut Position,
+    timing: Option<&mut Timing>,
+) -> Tally {
+    let mut run = Run {
+        worker,
+        round,
+        thread: thread as u64,
+        inserted: position.inserted,
+        readable: position.inserted,
+        known_latest: 0,
+        keys: KeyBuffer::new(round),
+        value: vec![0x5a; round.value_bytes],
+        writes: 0,
+        sink: ReadSink::new(round.value_bytes),
+        tally: Tally::default(),
+        timing,
+        read_ids: Vec::with_capacity(round.batch),
+        write_ids: Vec::with_capacity(round.batch),
+    };
+    let step = round.batch.max(TURN / round.batch * round.batch);
+    while run.tally.operations < round.most_operations && !round.stop.load(Ordering::Relaxed) {
+        let requests = match &stream.shifted {
+            Some(shifted) if round.is_shifted.load(Ordering::Relaxed) => shifted,
+            _ => &stream.first,
+        };
+        let from = if position.next >= requests.len() { 0 } else { position.next };
+        let left = round.most_operations - run.tally.operations;
+        let most = step.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let to = requests.len().min(from + most);
+        position.next = to;
+        run.turn(&requests[from..to]);
+    }
+    position.inserted = run.inserted;
+    run.sink.finish();
+    run.tally.hits = run.sink.hits;
+    run.tally
+}
+
+struct Run<'a, 'r, W> {
+    worker: &'a mut W,
+    round: &'a Round<'r>,
+    thread: u64,
+    inserted: u64,
+    /// Of those the ones whose writes are done: a batch does not read what it writes.
+    readable: u64,
+    /// How many keys the slowest of the other threads has inserted.
+    known_latest: u64,
+    keys: KeyBuffer,
+    value: Vec<u8>,
+    writes: u32,
+    sink: ReadSink,
+    tally: Tally,
+    timing: Option<&'a mut Timing>,
+    read_ids: Vec<u32>,
+    write_ids: Vec<u32>,
+}
+
+impl<W: SubjectWorker> Run<'_, '_, W> {
+    /// A turn of the loop: some calls, then what a server does once a turn.
+    fn turn(&mut self, requests: &[Request]) {
+        self.look_around();
+        if let Some(timing) = &mut self.timing {
+            timing.start();
+        }
+        if self.round.batch == 1 {
+            for request in requests {
+                self.single(*request);
+                self.lap(1);
+            }
+        } else {
+            for group in requests.chunks(self.round.batch) {
+                self.group(group);
+                self.lap(group.len() as u64);
+            }
+        }
+        self.tally.operations += requests.len() as u64;
+        let progress = &self.round.progress[self.thread as usize];
+        progress.operations.store(self.tally.operations, Ordering::Relaxed);
+        // Release: whoever reads the new count may ask for the keys behind it.
+        progress.inserted.store(self.inserted, Ordering::Release);
+        self.worker.quiesce();
+    }
+
+    #[inline]
+    fn lap(&mut self, operations: u64) {
+        self.readable = self.inserted;
+        if let Some(timing) = &mut self.timing {
+            timing.lap(operations);
+        }
+    }
+
+    /// Learns up to where all threads have inserted.
+    fn look_around(&mut self) {
+        if self.round.reads_latest {
+            let own = self.thread as usize;
+            let others = self.round.progress.iter().enumerate().filter(|(i, _)| *i != own);
+            let slowest = others.map(|(_, other)| other.inserted.load(Ordering::Acquire)).min();
+            self.known_latest = slowest.unwrap_or(u64::MAX);
+        }
+    }
+
+    /// The key that a request means.
+    #[inline]
+    fn id_of(&mut self, request: Request) -> u32 {
+        let number = request.number();
+        let threads = self.round.progress.len() as u64;
+        match request.action() {
+            Action::Insert => {
+                let id = self.round.loaded + self.inserted * threads + self.thread;
+                self.inserted += 1;
+                id as u32
+            }
+            Action::Read if self.round.reads_latest => {
+                let inserted = self.readable.min(self.known_latest) * threads;
+                // Popularity counts back over as many keys as were loaded, so this ends at 0.
+                (self.round.loaded + inserted - 1 - u64::from(number)) as u32
+            }
+            _ => number,
+        }
+    }
+
+    #[inline]
+    fn single(&mut self, request: Request) {
+        let id = self.id_of(request);
+        let action = request.action();
+        self.keys.fill(0, id);
+        if matches!(action, Action::Read | Action::ReadModifyWrite) {
+            self.sink.expect([id].into_iter());
+            let key = self.keys.key(0, self.round.seed);
+            self.worker.get_batch(&[key], &mut self.sink);
+            self.tally.reads += 1;
+        }
+        if action != Action::Read {
+            self.write(0, id);
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, slot: usize, id: u32) {
+        self.writes = self.writes.wrapping_add(1);
+        let mut front = [0; 8];
+        front[..4].copy_from_slice(&id.to_le_bytes());
+        front[4..].copy_from_slice(&self.writes.to_le_bytes());
+        let length = self.value.len().min(8);
+        self.value[..length].copy_from_slice(&front[..length]);
+        let key = self.keys.key(slot, self.round.seed);
+        self.tally.refused += u64::from(!self.worker.set(key, &self.value));
+    }
+
+    /// A batch: hints for its writes, all its reads in one call, then its writes one by one. Reads
+    /// and writes of one batch are as if they came from different connections: in no order.
+    fn group(&mut self, requests: &[Request]) {
+        self.read_ids.clear();
+        self.write_ids.clear();
+        for request in requests {
+            let id = self.id_of(*request);
+            match request.action() {
+                Action::Read => self.read_ids.push(id),
+                Action::Update | Action::Insert => self.write_ids.push(id),
+                Action::ReadModifyWrite => {
+                    self.read_ids.push(id);
+                    self.write_ids.push(id);
+                }
+            }
+        }
+        let first_write = self.read_ids.len();
+        for slot in 0..self.write_ids.len() {
+            self.keys.fill(first_write + slot, self.write_ids[slot]);
+            self.worker.prefetch(&self.keys.key(first_write + slot, self.round.seed));
+        }
+        if first_write > 0 {
+            for slot in 0..first_write {
+                self.keys.fill(slot, self.read_ids[slot]);
+            }
+            self.sink.expect(self.read_ids.iter().copied());
+            self.keys.with_keys(first_write, self.round.seed, |keys| {
+                self.worker.get_batch(keys, &mut self.sink);
+            });
+            self.tally.reads += first_write as u64;
+        }
+        for slot in 0..self.write_ids.len() {
+            self.write(first_write + slot, self.write_ids[slot]);
+        }
+    }
+}
+
+/// The bytes of the keys of a batch.
+pub struct KeyBuffer {
+    bytes: Vec<u8>,
+    stride: usize,
+    key_space: KeySpace,
+    /// Always empty; keeps the allocation from batch to batch.
+    spare: Vec<Key<'static>>,
+}
+
+impl KeyBuffer {
+    fn new(round: &Round<'_>) -> Self {
+        Self::with_slots(round.key_space, 2 * round.batch)
+    }
+
+    /// Room for so many keys.
+    pub fn with_slots(key_space: KeySpace, slots: usize) -> Self {
+        let stride = key_space.key_bytes().next_multiple_of(8);
+        Self { bytes: vec![0; stride * slots], stride, key_space, spare: Vec::new() }
+    }
+
+    /// Writes the key of `id` into a slot.
+    #[inline]
+    pub fn fill(&mut self, slot: usize, id: u32) {
+        let start = slot * self.stride;
+        self.key_space.write(id, &mut self.bytes[start..start + self.stride]);
+    }
+
+    /// The key in a slot.
+    #[inline]
+    pub fn key(&self, slot: usize, seed: &HashSeed) -> Key<'_> {
+        let start = slot * self.stride;
+        Key::new(&self.bytes[start..start + self.key_space.key_bytes()], seed)
+    }
+
+    /// Calls `use_keys` with the keys in the first `count` slots.
+    #[inline]
+    fn with_keys(&mut self, count: usize, seed: &HashSeed, use_keys: impl FnOnce(&[Key<'_>])) {
+        let mut keys = emptied(std::mem::take(&mut self.spare));
+        keys.extend((0..count).map(|slot| self.key(slot, seed)));
+        use_keys(&keys);
+        self.spare = emptied(keys);
+    }
+}
+
+/// An empty vector with the allocation of another that holds the same type but for the lifetime:
+/// collecting in place reuses it.
+fn emptied<'to>(mut keys: Vec<Key<'_>>) -> Vec<Key<'to>> {
+    keys.clear();
+    keys.into_iter().map(|_| unreachable!("it was cleared")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocation_of_a_batch_is_kept() {
+        let space = KeySpace::new(8).expect("valid");
+        let seed = HashSeed::new(3);
+        let mut buffer = KeyBuffer::with_slots(space, 64);
+        (0..64).for_each(|slot| buffer.fill(slot, slot as u32));
+        let mut allocations = Vec::new();
+        for _ in 0..3 {
+            buffer.with_keys(64, &seed, |keys| {
+                assert_eq!(keys.len(), 64);
+                assert_eq!(keys[7], buffer_key(space, 7, &seed, &mut [0; 8]));
+                allocations.push(keys.as_ptr() as usize);
+            });
+        }
+        assert_eq!(allocations[1], allocations[2], "the second batch's memory serves the third");
+    }
+
+    fn buffer_key<'k>(space: KeySpace, id: u32, seed: &HashSeed, slot: &'k mut [u8]) -> Key<'k> {
+        space.write(id, slot);
+        Key::new(slot, seed)
+    }
+}

@@ -1,0 +1,257 @@
+//! The line that `bench index` prints for an engine.
+
+use amalgam_index::Statistics;
+
+use crate::driver::arguments::IndexArguments;
+use crate::driver::requests::Tally;
+use crate::driver::watch::Watch;
+use crate::measure::{Machine, Spread, Timing, commit};
+
+/// A result: parameters, then figures. One operation is one key.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct IndexResult {
+    /// What was measured.
+    pub engine: String,
+    /// See [`commit`].
+    pub commit: &'static str,
+    /// See [`Machine`].
+    pub machine: Machine,
+    /// With what.
+    #[serde(flatten)]
+    pub parameters: Parameters,
+    /// Of all threads: the median of the rounds.
+    pub ops_per_second: f64,
+    /// The slowest round.
+    pub min: f64,
+    /// The fastest round.
+    pub max: f64,
+    /// The median by thread.
+    pub ops_per_second_per_thread: f64,
+    /// All rounds, in order.
+    pub rounds_ops_per_second: Vec<f64>,
+    /// The median of the rounds' ratios to the engine named by `--ratio-to`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// The smallest and the largest of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_min_max: Option<[f64; 2]>,
+    /// Resident memory after load, less before, over items. Absent where memory was touched ahead.
+    pub bytes_per_item: Option<f64>,
+    /// Tables alone, over items. Absent where the engine does not tell.
+    pub index_bytes_per_item: Option<f64>,
+    /// Last-level misses an operation, the driver's own subtracted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dram_accesses_per_op: Option<f64>,
+    /// How they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dram_counted_by: Option<String>,
+    /// Latencies on the wall, operations one by one, clock reading included.
+    pub p50_ns: u64,
+    /// As `p50_ns`.
+    pub p99_ns: u64,
+    /// As `p50_ns`.
+    pub p999_ns: u64,
+    /// The median of a loop that does nothing but read the clocks.
+    pub null_p50_ns: u64,
+    /// How many operations were timed.
+    pub timed_operations: u64,
+    /// Reads that hit over reads; absent where nothing was read.
+    pub hit_ratio: Option<f64>,
+    /// Expansions (or rehashes) since the index was opened.
+    pub expansions: u64,
+    /// The longest operation by the thread's CPU clock.
+    pub longest_pause_ns: u64,
+    /// The longest gap of a null loop by the same clock.
+    pub longest_null_ns: u64,
+    /// The longest operation on the wall.
+    pub longest_pause_wall_ns: u64,
+    /// The longest gap of the null loop on the wall.
+    pub longest_null_wall_ns: u64,
+    /// The longest time that an expansion kept all threads out, as the engine counted it.
+    pub longest_exclusion_ns: u64,
+    /// Throughput while the table expanded, where it was seen to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops_per_second_expanding: Option<f64>,
+    /// Throughput while it did not, in the same rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops_per_second_steady: Option<f64>,
+    /// The median over expansions of throughput during one to that right before and after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expansion_ratio: Option<f64>,
+    /// Operations a second by tenths of a second, of the last round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timeline_ops_per_second: Vec<f64>,
+    /// Items at the end.
+    pub items: u64,
+    /// Buckets at the end.
+    pub buckets: u64,
+    /// Items evicted over the whole run.
+    pub evictions: u64,
+    /// Writes that found no memory, over the whole run.
+    pub refused: u64,
+}
+
+/// What a result was measured with.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Parameters {
+    workload: crate::workload::Workload,
+    /// Keys that were loaded.
+    keys: u64,
+    key_bytes: usize,
+    value_bytes: usize,
+    theta: f64,
+    threads: usize,
+    batch: usize,
+    seconds: f64,
+    rounds: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio_keys_per_bucket: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fill: Option<f64>,
+    memory_bytes: u64,
+    evicts: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paths: Option<String>,
+    writers: String,
+    disable: Vec<String>,
+    requests: u64,
+    seed: u64,
+    prefault: bool,
+    pinned: bool,
+    /// Engines were kept side by side; otherwise each was loaded anew for each of its turns.
+    side_by_side: bool,
+}
+
+impl Parameters {
+    /// As given, for `keys` keys that were loaded.
+    pub fn new(arguments: &IndexArguments, keys: u64, pinned: bool, side_by_side: bool) -> Self {
+        let configuration = arguments.configuration();
+        Self {
+            workload: arguments.workload,
+            keys,
+            key_bytes: arguments.key_bytes,
+            value_bytes: arguments.value_bytes,
+            theta: arguments.theta(),
+            threads: arguments.threads,
+            batch: arguments.batch,
+            seconds: arguments.seconds,
+            rounds: arguments.rounds,
+            ratio_keys_per_bucket: arguments.ratio,
+            fill: arguments.fill,
+            memory_bytes: configuration.memory_bytes as u64,
+            evicts: configuration.evicts,
+            slots: arguments.slots,
+            paths: arguments.paths.map(|paths| format!("{paths:?}").to_lowercase()),
+            writers: arguments.writers.clone(),
+            disable: arguments.disable.clone(),
+            requests: arguments.recipe(keys).requests as u64,
+            seed: arguments.seed,
+            prefault: configuration.prefault,
+            pinned,
+            side_by_side,
+        }
+    }
+}
+
+/// What was measured of one engine, over all its turns.
+#[derive(Default)]
+pub struct Measured {
+    /// By round.
+    pub rates: Vec<f64>,
+    /// Over all rounds.
+    pub tally: Tally,
+    /// The timed pass.
+    pub timing: Timing,
+    /// The null loop beside it.
+    pub null: Timing,
+    /// After load.
+    pub bytes_per_item: Option<f64>,
+    /// At the end.
+    pub statistics: Statistics,
+    /// After load.
+    pub index_bytes_per_item: Option<f64>,
+    /// Of the last round.
+    pub watch: Watch,
+    /// By round, where the table expanded in it.
+    pub expansion_ratios: Vec<f64>,
+    /// Writes refused at load.
+    pub refused_at_load: u64,
+}
+
+impl IndexResult {
+    /// Sums up.
+    pub fn new(
+        engine: &str,
+        parameters: Parameters,
+        measured: &Measured,
+        reference: Option<&Measured>,
+    ) -> anyhow::Result<Self> {
+        let rates = Spread::of(&measured.rates)
+            .ok_or_else(|| anyhow::anyhow!("no round of {engine} was measured"))?;
+        let ratios = reference.and_then(|reference| {
+            let pairs = measured.rates.iter().zip(&reference.rates);
+            Spread::of(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
+        });
+        let timing = &measured.timing;
+        let statistics = &measured.statistics;
+        let tally = &measured.tally;
+        Ok(Self {
+            engine: engine.to_owned(),
+            commit: commit(),
+            machine: Machine::describe(),
+            ops_per_second: rates.median.round(),
+            min: rates.min.round(),
+            max: rates.max.round(),
+            ops_per_second_per_thread: (rates.median / parameters.threads as f64).round(),
+            rounds_ops_per_second: measured.rates.iter().map(|rate| rate.round()).collect(),
+            ratio: ratios.map(|ratios| ratios.median),
+            ratio_min_max: ratios.map(|ratios| [ratios.min, ratios.max]),
+            bytes_per_item: measured.bytes_per_item,
+            index_bytes_per_item: measured.index_bytes_per_item,
+            dram_accesses_per_op: None,
+            dram_counted_by: None,
+            p50_ns: timing.quantile_ns(0.5),
+            p99_ns: timing.quantile_ns(0.99),
+            p999_ns: timing.quantile_ns(0.999),
+            null_p50_ns: measured.null.quantile_ns(0.5),
+            timed_operations: timing.operations(),
+            hit_ratio: (tally.reads > 0).then(|| tally.hits as f64 / tally.reads as f64),
+            expansions: statistics.expansions,
+            longest_pause_ns: timing.longest_cpu_ns,
+            longest_null_ns: measured.null.longest_cpu_ns,
+            longest_pause_wall_ns: timing.longest_wall_ns(),
+            longest_null_wall_ns: measured.null.longest_wall_ns(),
+            longest_exclusion_ns: statistics.longest_pause_ns,
+            ops_per_second_expanding: measured.watch.rate(true).map(f64::round),
+            ops_per_second_steady: measured.watch.rate(false).map(f64::round),
+            expansion_ratio: Spread::of(&measured.expansion_ratios).map(|spread| spread.median),
+            timeline_ops_per_second: measured.watch.timeline(),
+            items: statistics.items,
+            buckets: statistics.buckets,
+            evictions: statistics.evictions,
+            refused: tally.refused + measured.refused_at_load,
+            parameters,
+        })
+    }
+
+    /// For people.
+    pub fn summary(&self) -> String {
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+        format!(
+            "{:<16} {:>8.2} M/s  ({:.2} to {:.2})  ratio {}  p50 {} ns  p99 {} ns  longest {} us  \
+             hits {}  bytes/item {}",
+            self.engine,
+            self.ops_per_second / 1e6,
+            self.min / 1e6,
+            self.max / 1e6,
+            number(self.ratio),
+            self.p50_ns,
+            self.p99_ns,
+            self.longest_pause_ns / 1000,
+            number(self.hit_ratio),
+            number(self.bytes_per_item),
+        )
+    }
+}

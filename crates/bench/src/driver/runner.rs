@@ -1,0 +1,251 @@
+//! A subject with its threads: loading, and rounds of requests.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use amalgam_index::{Configuration, Statistics};
+use amalgam_op::HashSeed;
+
+use crate::driver::requests::{KeyBuffer, Position, Round, Tally, run_thread};
+use crate::driver::watch::{Watch, watch};
+use crate::measure::{Timing, allowed_cores, pin_to};
+use crate::subject::{Subject, SubjectWorker};
+use crate::workload::{KeySpace, Stream};
+
+/// What a round asks for.
+pub struct Orders<'o> {
+    /// One stream a thread.
+    pub streams: &'o [Stream],
+    /// Keys that were loaded.
+    pub loaded: u64,
+    /// How keys are made.
+    pub key_space: KeySpace,
+    /// Length of values in bytes.
+    pub value_bytes: usize,
+    /// Keys a call.
+    pub batch: usize,
+    /// Reads count back from the last insert.
+    pub reads_latest: bool,
+    /// When to stop, at the latest.
+    pub limit: Limit,
+    /// Time each call.
+    pub is_timed: bool,
+    /// Sample throughput over time.
+    pub is_watched: bool,
+}
+
+/// When a round ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// After this time.
+    Time(Duration),
+    /// After so many operations of each thread.
+    Operations(u64),
+}
+
+/// What a round gave.
+#[derive(Default)]
+pub struct Report {
+    /// Summed over threads.
+    pub tally: Tally,
+    /// Each thread's rate in operations a second, summed.
+    pub operations_per_second: f64,
+    /// Of all threads.
+    pub timing: Option<Timing>,
+    /// Throughput over time.
+    pub watch: Watch,
+    /// Whether all threads could be pinned.
+    pub is_pinned: bool,
+}
+
+/// What the driver does with a subject, whichever it is. One virtual call a round.
+pub trait Runner: Send + Sync {
+    /// Writes the keys with ids below `keys` from `threads` threads. Returns how many of them
+    /// found room.
+    fn load(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) -> u64;
+
+    /// Runs a round from where `positions` stand.
+    fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report;
+
+    /// See [`Subject::statistics`].
+    fn statistics(&self) -> Statistics;
+}
+
+/// A subject that is open.
+pub struct Mounted<S> {
+    subject: S,
+    seed: HashSeed,
+}
+
+impl<S: Subject> Mounted<S> {
+    /// Builds an empty subject.
+    ///
+    /// # Errors
+    ///
+    /// As [`Subject::open`].
+    pub fn open(configuration: &Configuration) -> anyhow::Result<Self> {
+        let seed = configuration.seed.clone();
+        Ok(Self { subject: S::open(configuration)?, seed })
+    }
+
+    /// Runs `work` beside the subject's background thread. That thread takes the core after those
+    /// of the `threads` workers, if there is one.
+    fn beside_maintenance<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {
+        let stop = AtomicBool::new(false);
+        let cores = allowed_cores();
+        std::thread::scope(|scope| {
+            let _ender = Ender(&stop, &self.subject);
+            scope.spawn(|| {
+                if cores.len() > threads {
+                    pin_to(&cores, threads);
+                }
+                self.subject.maintain(&stop);
+            });
+            work()
+        })
+    }
+}
+
+/// Ends the background thread, also when a worker panics.
+struct Ender<'e, S: Subject>(&'e AtomicBool, &'e S);
+
+impl<S: Subject> Drop for Ender<'_, S> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.wake();
+    }
+}
+
+impl<S: Subject> Runner for Mounted<S> {
+    fn load(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) -> u64 {
+        let cores = allowed_cores();
+        let load_share = |thread: usize| {
+            pin_to(&cores, thread);
+            let mut worker = self.subject.worker();
+            let mut buffer = KeyBuffer::with_slots(key_space, 1);
+            let mut value = vec![0x5a; value_bytes];
+            let front = value_bytes.min(4);
+            let mut stored = 0;
+            for id in (thread as u64..keys).step_by(threads) {
+                let id = id as u32;
+                buffer.fill(0, id);
+                value[..front].copy_from_slice(&id.to_le_bytes()[..front]);
+                stored += u64::from(worker.set(buffer.key(0, &self.seed), &value));
+                if id % 64 == 0 {
+                    worker.quiesce();
+                }
+            }
+            worker.quiesce();
+            stored
+        };
+        self.beside_maintenance(threads, || {
+            std::thread::scope(|scope| {
+                let spawn = |thread| scope.spawn(move || load_share(thread));
+                let threads: Vec<_> = (0..threads).map(spawn).collect();
+                threads.into_iter().map(|thread| joined(thread.join())).sum()
+            })
+        })
+    }
+
+    fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report {
+        self.beside_maintenance(positions.len(), || self.run_workers(orders, positions))
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.subject.statistics()
+    }
+}
+
+impl<S: Subject> Mounted<S> {
+    fn run_workers(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report {
+        let stop = AtomicBool::new(false);
+        let is_shifted = AtomicBool::new(false);
+        let progress: Vec<_> = positions.iter().map(Position::progress).collect();
+        let most_operations = match orders.limit {
+            Limit::Time(_) => u64::MAX,
+            Limit::Operations(operations) => operations,
+        };
+        let round = Round {
+            loaded: orders.loaded,
+            key_space: orders.key_space,
+            value_bytes: orders.value_bytes,
+            batch: orders.batch,
+            reads_latest: orders.reads_latest,
+            most_operations,
+            stop: &stop,
+            is_shifted: &is_shifted,
+            progress: &progress,
+            seed: &self.seed,
+        };
+        let cores = allowed_cores();
+        let barrier = Barrier::new(positions.len() + 1);
+        let run_one = |thread: usize, stream: &Stream, position: &mut Position| {
+            let is_pinned = pin_to(&cores, thread);
+            let mut worker = self.subject.worker();
+            let mut timing = orders.is_timed.then(Timing::default);
+            barrier.wait();
+            let started = Instant::now();
+            let tally = run_thread(&mut worker, &round, thread, stream, position, timing.as_mut());
+            Done { tally, seconds: started.elapsed().as_secs_f64(), timing, is_pinned }
+        };
+        let mut report = Report { is_pinned: true, ..Report::default() };
+        std::thread::scope(|scope| {
+            let run_one = &run_one;
+            let spawn = |(thread, (stream, position))| {
+                scope.spawn(move || run_one(thread, stream, position))
+            };
+            let streams = orders.streams.iter().zip(positions.iter_mut());
+            let threads: Vec<_> = streams.enumerate().map(spawn).collect();
+            let _stopper = Stopper(&stop);
+            barrier.wait();
+            let is_done = || threads.iter().all(|thread| thread.is_finished());
+            report.watch = watch(&self.subject, orders, &progress, &is_shifted, is_done);
+            stop.store(true, Ordering::Relaxed);
+            for thread in threads {
+                report.add(joined(thread.join()));
+            }
+        });
+        report
+    }
+}
+
+/// Ends the workers, also when the watching thread panics.
+struct Stopper<'s>(&'s AtomicBool);
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What one thread hands back.
+struct Done {
+    tally: Tally,
+    seconds: f64,
+    timing: Option<Timing>,
+    is_pinned: bool,
+}
+
+impl Report {
+    fn add(&mut self, done: Done) {
+        self.tally.operations += done.tally.operations;
+        self.tally.reads += done.tally.reads;
+        self.tally.hits += done.tally.hits;
+        self.tally.refused += done.tally.refused;
+        if done.seconds > 0.0 {
+            self.operations_per_second += done.tally.operations as f64 / done.seconds;
+        }
+        self.is_pinned &= done.is_pinned;
+        match (&mut self.timing, done.timing) {
+            (Some(all), Some(timing)) => all.merge(&timing),
+            (all, Some(timing)) => *all = Some(timing),
+            (_, None) => {}
+        }
+    }
+}
+
+/// What a thread returned; its panic goes on in the caller.
+fn joined<T>(result: std::thread::Result<T>) -> T {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

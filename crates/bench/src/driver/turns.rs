@@ -1,0 +1,223 @@
+//! Engines in turns: A B A B ….
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use crate::driver::arguments::IndexArguments;
+use crate::driver::requests::Position;
+use crate::driver::result::{IndexResult, Measured, Parameters};
+use crate::driver::runner::{Limit, Orders, Report, Runner};
+use crate::engines::{Entry, find};
+use crate::measure::{Machine, resident_bytes, time_null_loop};
+use crate::workload::{KeySpace, Stream, generate};
+
+/// Engines are kept side by side as long as together they take at most this share of the memory
+/// that is available.
+const LARGEST_SHARE: f64 = 0.7;
+
+/// Measures what `arguments` ask for, among `engines`; one result an engine.
+///
+/// # Errors
+///
+/// If an argument makes no sense or an engine cannot be built.
+pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<IndexResult>> {
+    arguments.check()?;
+    let entries: Vec<Entry> =
+        arguments.engine.iter().map(|name| find(engines, name)).collect::<Result<_, _>>()?;
+    let mut plan = Plan::new(arguments, &entries)?;
+    let mut contests: Vec<Contest> = entries.iter().map(|entry| Contest::new(*entry)).collect();
+    let mut side_by_side = !arguments.workload.starts_empty();
+    for contest in &mut contests {
+        if side_by_side {
+            let before = Machine::available_bytes();
+            contest.mount(&mut plan)?;
+            let taken = before.saturating_sub(Machine::available_bytes()) as f64;
+            let all = taken * (entries.len() - 1) as f64;
+            // The first one tells: where not all fit, each is loaded anew for its turn.
+            side_by_side = all <= LARGEST_SHARE * Machine::available_bytes() as f64;
+        }
+    }
+    if !side_by_side && entries.len() > 1 {
+        contests.iter_mut().for_each(|contest| contest.mounted = None);
+    }
+    let keeps = side_by_side || (entries.len() == 1 && !arguments.workload.starts_empty());
+    for round in 0..arguments.rounds {
+        for contest in &mut contests {
+            contest.round(&mut plan, round)?;
+            if !keeps {
+                contest.mounted = None;
+            }
+        }
+    }
+    for contest in &mut contests {
+        contest.timed_pass(&mut plan)?;
+        contest.mounted = None;
+    }
+    let reference = |contest: &&Contest| Some(contest.entry.name) == arguments.ratio_to.as_deref();
+    let reference = contests.iter().find(reference);
+    let result = |contest: &Contest| {
+        let parameters = Parameters::new(arguments, plan.keys, contest.is_pinned, keeps);
+        let reference = reference.map(|contest| &contest.measured);
+        IndexResult::new(contest.entry.name, parameters, &contest.measured, reference)
+    };
+    contests.iter().map(result).collect()
+}
+
+/// What all engines have in common.
+struct Plan<'a> {
+    arguments: &'a IndexArguments,
+    key_space: KeySpace,
+    streams: Vec<Stream>,
+    /// How many keys to load, or to grow to.
+    keys: u64,
+}
+
+impl<'a> Plan<'a> {
+    fn new(arguments: &'a IndexArguments, entries: &[Entry]) -> anyhow::Result<Self> {
+        let key_space = KeySpace::new(arguments.key_bytes)?;
+        let mut keys = arguments.keys;
+        if let (Some(fill), Some(first)) = (arguments.fill, entries.first()) {
+            let slots = (first.open)(&arguments.configuration())?.statistics().slots;
+            ensure!(slots > 0, "{} does not tell its slots, so --fill says nothing", first.name);
+            keys = (slots as f64 * fill) as u64;
+        }
+        eprintln!("generating {} requests a thread", arguments.recipe(keys).requests);
+        let recipe = arguments.recipe(keys);
+        let streams = std::thread::scope(|scope| {
+            let spawn = |thread| scope.spawn(move || generate(&recipe, thread));
+            let threads: Vec<_> = (0..arguments.threads).map(spawn).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.map(|result| result.unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+        });
+        let streams: anyhow::Result<Vec<Stream>> = streams;
+        Ok(Self { arguments, key_space, streams: streams?, keys })
+    }
+
+    fn orders(&self, limit: Limit, is_timed: bool) -> Orders<'_> {
+        let workload = self.arguments.workload;
+        Orders {
+            streams: &self.streams,
+            loaded: if workload.starts_empty() { 0 } else { self.keys },
+            key_space: self.key_space,
+            value_bytes: self.arguments.value_bytes,
+            batch: self.arguments.batch,
+            reads_latest: workload.reads_latest(),
+            limit,
+            is_timed,
+            is_watched: !is_timed && (workload.inserts() || self.streams[0].shifted.is_some()),
+        }
+    }
+
+    /// How long a round is: growing ends by itself.
+    fn round_limit(&self) -> Limit {
+        if self.arguments.workload.starts_empty() {
+            self.growth_limit()
+        } else {
+            Limit::Time(self.arguments.round_time())
+        }
+    }
+
+    fn growth_limit(&self) -> Limit {
+        Limit::Operations(self.keys.div_ceil(self.arguments.threads as u64))
+    }
+
+    fn warm_up_limit(&self) -> Limit {
+        Limit::Time((self.arguments.round_time() / 2).min(Duration::from_secs(5)))
+    }
+}
+
+/// One engine in the comparison.
+struct Contest {
+    entry: Entry,
+    mounted: Option<Box<dyn Runner>>,
+    positions: Vec<Position>,
+    measured: Measured,
+    is_pinned: bool,
+}
+
+impl Contest {
+    fn new(entry: Entry) -> Self {
+        let measured = Measured::default();
+        Self { entry, mounted: None, positions: Vec::new(), measured, is_pinned: true }
+    }
+
+    /// Opens and loads the engine, and warms it up, if it is not there.
+    fn mount(&mut self, plan: &mut Plan<'_>) -> anyhow::Result<()> {
+        if self.mounted.is_some() {
+            return Ok(());
+        }
+        let arguments = plan.arguments;
+        let name = self.entry.name;
+        let configuration = arguments.configuration();
+        let before = resident_bytes()?;
+        let runner = (self.entry.open)(&configuration)
+            .with_context(|| format!("{name} could not be opened"))?;
+        self.positions = vec![Position::default(); arguments.threads];
+        if arguments.workload.starts_empty() {
+            self.mounted = Some(runner);
+            return Ok(());
+        }
+        eprintln!("{name}: loading {} keys", plan.keys);
+        let threads = if self.entry.is_read_only { 1 } else { arguments.threads };
+        let stored = runner.load(plan.keys, plan.key_space, arguments.value_bytes, threads);
+        let refused = plan.keys - stored;
+        ensure!(
+            refused == 0 || configuration.evicts || arguments.fill.is_some(),
+            "{name} had no room for {refused} of {} keys",
+            plan.keys
+        );
+        self.measured.refused_at_load = refused;
+        let statistics = runner.statistics();
+        let items = if statistics.items > 0 { statistics.items } else { stored } as f64;
+        let resident = resident_bytes()?.saturating_sub(before) as f64;
+        self.measured.bytes_per_item = (!configuration.prefault).then_some(resident / items);
+        let index = statistics.memory.index;
+        self.measured.index_bytes_per_item = (index > 0).then_some(index as f64 / items);
+        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut self.positions);
+        self.mounted = Some(runner);
+        Ok(())
+    }
+
+    fn report(&mut self, plan: &mut Plan<'_>, limit: Limit, timed: bool) -> anyhow::Result<Report> {
+        self.mount(plan)?;
+        let runner = self.mounted.as_ref().context("it was just mounted")?;
+        let report = runner.run(&plan.orders(limit, timed), &mut self.positions);
+        self.measured.statistics = runner.statistics();
+        self.measured.tally.reads += report.tally.reads;
+        self.measured.tally.hits += report.tally.hits;
+        self.measured.tally.refused += report.tally.refused;
+        self.is_pinned &= report.is_pinned;
+        Ok(report)
+    }
+
+    fn round(&mut self, plan: &mut Plan<'_>, round: usize) -> anyhow::Result<()> {
+        let limit = plan.round_limit();
+        let report = self.report(plan, limit, false)?;
+        let rate = report.operations_per_second;
+        eprintln!("round {}: {:<16} {:>8.3} M/s", round + 1, self.entry.name, rate / 1e6);
+        self.measured.rates.push(rate);
+        self.measured.expansion_ratios.extend(report.watch.expansion_ratio());
+        self.measured.watch = report.watch;
+        Ok(())
+    }
+
+    fn timed_pass(&mut self, plan: &mut Plan<'_>) -> anyhow::Result<()> {
+        let limit = if plan.arguments.workload.starts_empty() {
+            plan.growth_limit()
+        } else {
+            Limit::Operations(plan.arguments.timed.max(1))
+        };
+        eprintln!("{}: timing operations one by one", self.entry.name);
+        let report = self.report(plan, limit, true)?;
+        self.measured.timing = report.timing.context("the pass was timed")?;
+        let calls = report.tally.operations / plan.arguments.batch as u64;
+        self.measured.null = time_null_loop(calls / plan.arguments.threads as u64);
+        if plan.arguments.workload.starts_empty() {
+            let statistics = &self.measured.statistics;
+            let (index, items) = (statistics.memory.index, statistics.items.max(1));
+            self.measured.index_bytes_per_item = (index > 0).then_some(index as f64 / items as f64);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! CPU clocks and resident memory.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use rustix::time::{ClockId, clock_gettime};
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // CPU clocks start at zero and do not run backwards.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// CPU time of the calling thread in nanoseconds. A system call: about a quarter of a microsecond.
+#[inline]
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of this process, all its threads, in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
+/// CPU time of all the threads that process `pid` has now, in nanoseconds.
+///
+/// # Errors
+///
+/// If there is no such process or it cannot be looked at.
+pub fn cpu_of_threads_ns(pid: u32) -> anyhow::Result<u64> {
+    let tasks = Path::new("/proc").join(pid.to_string()).join("task");
+    let listed =
+        fs::read_dir(&tasks).with_context(|| format!("no process {pid} to account for"))?;
+    let mut total = 0;
+    for task in listed {
+        let file = task?.path().join("schedstat");
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let first = text.split_whitespace().next().context("an empty schedstat")?;
+        total += first.parse::<u64>().with_context(|| format!("{}: '{text}'", file.display()))?;
+    }
+    Ok(total)
+}
+
+/// Memory of this process that is resident, in bytes.
+///
+/// # Errors
+///
+/// If the system does not tell.
+pub fn resident_bytes() -> anyhow::Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm").context("resident memory")?;
+    let pages = text.split_whitespace().nth(1).context("/proc/self/statm is short")?;
+    Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn burn() -> u64 {
+        (0..3_000_000u64).fold(1, |sum, x| std::hint::black_box(sum ^ x.wrapping_mul(sum | 1)))
+    }
+
+    #[test]
+    fn clocks_count_work_and_only_work() {
+        let (before, started) = (thread_cpu_ns(), std::time::Instant::now());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let slept = thread_cpu_ns() - before;
+        assert!(u128::from(slept) < started.elapsed().as_nanos(), "sleeping is no work");
+        let (thread, process) = (thread_cpu_ns(), process_cpu_ns());
+        burn();
+        assert!(thread_cpu_ns() > thread && process_cpu_ns() > process);
+    }
+
+    #[test]
+    fn a_process_is_accounted_for_by_its_number() {
+        let own = cpu_of_threads_ns(std::process::id()).expect("this process exists");
+        burn();
+        assert!(cpu_of_threads_ns(std::process::id()).expect("still there") >= own);
+        assert!(cpu_of_threads_ns(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn resident_memory_follows_what_is_touched() {
+        let before = resident_bytes().expect("told");
+        let touched = std::hint::black_box(vec![1u8; 32 << 20]);
+        let after = resident_bytes().expect("told");
+        assert!(after >= before + (24 << 20), "{before} then {after}, {}", touched.len());
+    }
+}

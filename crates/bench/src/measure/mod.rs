@@ -1,0 +1,17 @@
+//! Clocks, histograms, memory and the machine: what figures are read from.
+//!
+//! Invariants of this room:
+//! 1. Nothing here knows a workload, an engine or a server.
+//! 2. Reading a clock or counting a latency allocates nothing.
+
+mod clock;
+mod machine;
+mod numbers;
+mod pin;
+mod timing;
+
+pub use clock::{cpu_of_threads_ns, process_cpu_ns, resident_bytes, thread_cpu_ns};
+pub use machine::{Machine, commit};
+pub use numbers::{Spread, parse_count, parse_size};
+pub use pin::{allowed_cores, pin_to};
+pub use timing::{Timing, time_null_loop};
