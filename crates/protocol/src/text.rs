@@ -3,6 +3,10 @@
 //! A line ends with `\n`, with or without `\r` before it. Tokens are cut at spaces and nothing
 //! else, so a key may hold any other byte. The name of a get, store, arithmetic or meta command
 //! starts the line; other names may have spaces before them (as in memcached).
+//!
+//! Difference from memcached 1.6.45: a get with a key that is too long gets one error line, as in
+//! older versions. 1.6.45 sends an empty line behind it and drops the answers to requests before it
+//! that are not yet sent, which puts a client out of step.
 
 use amalgam_op::{
     Arithmetic, Compare, Delete, Get, ItemView, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb,
@@ -467,10 +471,10 @@ fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
     let last = tokens.last(1);
     let quiet = last == Some(b"noreply");
     let refuse = |problem| line.refuse(Refusal::new(line_reply(quiet), problem));
-    let first = arguments.clone().next();
+    let first = { arguments }.next();
     match name {
         b"flush_all" => {
-            let has_delay = arguments.clone().count() != usize::from(quiet);
+            let has_delay = arguments.count() != usize::from(quiet);
             match has_delay.then(|| first.and_then(parse_i32)) {
                 Some(None) => refuse(Problem::BAD_EXPIRY),
                 delay => {
@@ -490,7 +494,7 @@ fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
             Some(mebibytes) => line.command(Command::MemoryLimit { mebibytes }, quiet),
         },
         b"shutdown" => {
-            let mode = match (first, arguments.clone().nth(1)) {
+            let mode = match (first, { arguments }.nth(1)) {
                 (None, _) => ShutdownMode::Now,
                 (Some(mode), None) if b"graceful".starts_with(mode) => ShutdownMode::Graceful,
                 _ => ShutdownMode::Unknown,
