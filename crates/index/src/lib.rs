@@ -18,6 +18,7 @@ pub mod maintenance;
 pub mod mem;
 pub mod model;
 mod statistics;
+mod sync;
 
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::{Cursor, Found, Index, Sink, Worker};

@@ -1,9 +1,18 @@
-//! Items.
+//! Items as engines see them: a reference that fits an index word, and safe reads behind it.
 
-/// Names an item: the distance of its header from the start of the arena, in bytes. Fits 48 bits;
-/// never 0.
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use amalgam_op::{Expiry, ItemView, Value};
+
+use super::header::{Header, WORD_BYTES};
+
+/// Names an item: the distance of its header from the start of the arena, in bytes. Fits 48 bits
+/// and is a multiple of 8; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ItemRef(std::num::NonZeroU64);
+pub struct ItemRef(NonZeroU64);
 
 impl ItemRef {
     /// The reference in 48 bits, as index words hold it.
@@ -15,6 +24,248 @@ impl ItemRef {
     /// The reference that `bits` holds, or none for 0.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
-        std::num::NonZeroU64::new(bits).map(Self)
+        NonZeroU64::new(bits).map(Self)
     }
+}
+
+/// An item in memory. Its fields never change, but for the word, the link and some header bits,
+/// which are atomics.
+#[derive(Clone, Copy)]
+pub struct Item<'g> {
+    header: NonNull<u8>,
+    reference: ItemRef,
+    guard: PhantomData<&'g u8>,
+}
+
+impl<'g> Item<'g> {
+    /// # Safety
+    ///
+    /// `header` is the address of `reference`, which names an item that was filled (`Pool::fill`),
+    /// happens-before this call, and that is not reused while `'g` lasts.
+    #[inline]
+    pub(super) unsafe fn new(header: NonNull<u8>, reference: ItemRef) -> Self {
+        Self { header, reference, guard: PhantomData }
+    }
+
+    /// The item's name.
+    #[inline]
+    pub fn reference(&self) -> ItemRef {
+        self.reference
+    }
+
+    /// The header's word. Its mutable bits change under the readers' eyes; lengths and fields do
+    /// not.
+    #[inline]
+    pub fn header_word(&self) -> &'g AtomicU64 {
+        // SAFETY: a live item starts with its header, 8-byte aligned.
+        unsafe { self.header.cast::<AtomicU64>().as_ref() }
+    }
+
+    /// A snapshot of the header.
+    #[inline]
+    pub fn header(&self) -> Header {
+        // Relaxed: the fields that never change were published with the item.
+        Header(self.header_word().load(Ordering::Relaxed))
+    }
+
+    /// The link word before the header. Only where the engine asked for one (`Layout::Linked`).
+    #[inline]
+    pub fn link(&self) -> &'g AtomicU64 {
+        // SAFETY: linked layouts have 8 bytes before the header, and engines call this under them
+        // only (`Memory` is built with the layout of its one engine).
+        unsafe { self.header.sub(8).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The word of a value of at most 8 bytes ([`Header::has_word`]), which may change in place.
+    ///
+    /// # Panics
+    ///
+    /// If the value is longer.
+    #[inline]
+    pub fn word(&self) -> &'g AtomicU64 {
+        assert!(self.header().has_word(), "a longer value has no word");
+        // SAFETY: checked; the word follows the header, 8-byte aligned.
+        unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The full key.
+    #[inline]
+    pub fn key(&self) -> &'g [u8] {
+        let header = self.header();
+        self.bytes(header.key_offset(), header.key_bytes())
+    }
+
+    /// Whether this is the item of `key`.
+    #[inline]
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        let header = self.header();
+        header.key_bytes() == key.len() && equal(self.bytes(header.key_offset(), key.len()), key)
+    }
+
+    /// One consistent state of the item. The word is read once, with acquire ordering.
+    #[inline]
+    pub fn view(&self) -> ItemView<'g> {
+        self.view_of(self.header())
+    }
+
+    /// As [`Item::view`], with a header that was loaded before.
+    #[inline]
+    pub fn view_of(&self, header: Header) -> ItemView<'g> {
+        let value_bytes = header.value_bytes();
+        let value = if header.has_word() {
+            // Acquire pairs with the release of an in-place update.
+            Value::Word(self.word().load(Ordering::Acquire).to_le_bytes(), value_bytes)
+        } else {
+            Value::Bytes(self.bytes(header.key_offset() + header.key_bytes(), value_bytes))
+        };
+        let marks = header.marks();
+        ItemView {
+            key: self.bytes(header.key_offset(), header.key_bytes()),
+            value,
+            flags: if header.has_flags() { self.u32_at(header.flags_offset()) } else { 0 },
+            expiry: self.expiry_of(header),
+            cas: header.has_cas().then(|| self.u64_at(header.cas_offset())),
+            generation: header.generation(),
+            fetched: marks.fetched,
+            stale: marks.stale,
+            won: marks.won,
+            last_access_seconds: None,
+        }
+    }
+
+    /// When the item ends.
+    #[inline]
+    pub fn expiry_of(&self, header: Header) -> Expiry {
+        if !header.has_expiry() {
+            return Expiry::NEVER;
+        }
+        Expiry(self.u32_at(header.flags_offset() + if header.has_flags() { 4 } else { 0 }))
+    }
+
+    /// Sets the recency and fetched bits, writing only where one is clear.
+    #[inline]
+    pub fn mark_accessed(&self, header: Header) {
+        const BITS: u64 = Header::RECENT | Header::FETCHED;
+        if header.0 & BITS != BITS {
+            self.header_word().fetch_or(BITS, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the memory system for the item's first line.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(self.header.as_ptr());
+    }
+
+    #[inline]
+    fn bytes(&self, offset: usize, length: usize) -> &'g [u8] {
+        // SAFETY: the header says that the item has these bytes; they never change, and the item
+        // is not reused while 'g lasts (`Item::new`).
+        unsafe { std::slice::from_raw_parts(self.header.add(offset).as_ptr(), length) }
+    }
+
+    #[inline]
+    fn u32_at(&self, offset: usize) -> u32 {
+        let bytes = self.bytes(offset, 4);
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    #[inline]
+    fn u64_at(&self, offset: usize) -> u64 {
+        u64_of(self.bytes(offset, 8))
+    }
+}
+
+/// An item that one thread owns alone: being written, not yet published.
+pub(super) struct NewItem<'a> {
+    pub(super) header: NonNull<u8>,
+    pub(super) owner: PhantomData<&'a mut u8>,
+}
+
+impl NewItem<'_> {
+    /// The bytes from `offset` on, to be written.
+    fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
+        // SAFETY: the slot is at least as long as its shape says, and nobody else looks at it
+        // before its header says that it is live.
+        unsafe { std::slice::from_raw_parts_mut(self.header.add(offset).as_ptr(), length) }
+    }
+
+    /// Writes all fields, the header last: from then on whoever walks the memory sees a live item.
+    pub(super) fn write(
+        mut self,
+        header: Header,
+        key: &[u8],
+        draft: &amalgam_op::Draft<'_>,
+        current: &[u8],
+    ) {
+        let length = header.value_bytes();
+        if header.has_word() {
+            let mut word = [0; WORD_BYTES];
+            draft.write_value(current, &mut word[..length]);
+            // SAFETY: the word follows the header, 8-byte aligned; ours alone. An atomic, because
+            // it stays one.
+            let target = unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() };
+            target.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        if let Some(cas) = draft.cas {
+            self.bytes(header.cas_offset(), 8).copy_from_slice(&cas.to_le_bytes());
+        }
+        let mut offset = header.flags_offset();
+        if header.has_flags() {
+            self.bytes(offset, 4).copy_from_slice(&draft.flags.to_le_bytes());
+            offset += 4;
+        }
+        if header.has_expiry() {
+            self.bytes(offset, 4).copy_from_slice(&draft.expiry.0.to_le_bytes());
+        }
+        self.bytes(header.key_offset(), key.len()).copy_from_slice(key);
+        if !header.has_word() {
+            let target = self.bytes(header.key_offset() + key.len(), length);
+            draft.write_value(current, target);
+        }
+        // SAFETY: the slot starts with its header, 8-byte aligned.
+        let word = unsafe { self.header.cast::<AtomicU64>().as_ref() };
+        // Release pairs with the acquire of whoever walks the memory (CLOCK, sweep).
+        word.store(header.0, Ordering::Release);
+    }
+}
+
+/// Compares short byte strings of equal length without a call.
+#[inline]
+fn equal(left: &[u8], right: &[u8]) -> bool {
+    let length = left.len();
+    if length >= 8 {
+        let last = length - 8;
+        let mut at = 0;
+        while at < last {
+            if u64_of(&left[at..at + 8]) != u64_of(&right[at..at + 8]) {
+                return false;
+            }
+            at += 8;
+        }
+        u64_of(&left[last..]) == u64_of(&right[last..])
+    } else {
+        left == right
+    }
+}
+
+/// The first 8 bytes as a number.
+#[inline]
+fn u64_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(word)
+}
+
+/// Asks the memory system for the line at `address`; a hint that is always safe.
+#[inline]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }

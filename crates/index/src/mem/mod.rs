@@ -1,19 +1,480 @@
-//! Memory for all engines (being filled in).
-mod item;
-pub use item::ItemRef;
+//! Memory for all engines: one arena, size classes, per-worker pools, CLOCK, reclamation. The
+//! unsafe code that engines share lives here.
+//!
+//! An item's life: a [`Pool`] *reserves* a slot, *fills* it (from then on the item is live to those
+//! who walk the memory), the engine *publishes* its reference in an index word (release), later
+//! *unlinks* it, and the pool *retires* it; after a grace period its slot is free again.
+//!
+//! Invariants:
+//! 1. An item's key, value and fields never change between `fill` and the end of the grace period,
+//!    but for its word, its link and the mutable bits of its header.
+//! 2. Only the thread that unlinked an item retires it, once.
+//! 3. All memory taken from the system is charged to one budget first; what waits for a grace
+//!    period is still charged.
+//! 4. Nothing here takes an engine's lock but through the `swap` callback, and no lock of this
+//!    room is held across that callback.
 
-/// placeholder
-pub struct Memory;
-impl Memory {
-    pub(crate) fn pin_value(self: &std::sync::Arc<Self>, _r: ItemRef, _b: &[u8]) -> Pinned {
-        unimplemented!()
+mod arena;
+mod budget;
+mod class;
+mod clock;
+mod counters;
+mod epoch;
+mod header;
+mod item;
+mod large;
+mod page;
+mod pin;
+mod pool;
+mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use epoch::Guard;
+pub use header::{Header, Shape, WORD_BYTES};
+pub(crate) use item::prefetch;
+pub use item::{Item, ItemRef};
+pub use pin::Pinned;
+pub use pool::{Pool, Shortage, Slot};
+pub use table::{Table, Zeroable};
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use amalgam_op::HashSeed;
+
+use crate::sync::CachePadded;
+use crate::{ClassStatistics, Configuration, MemoryStatistics, OpenError};
+use arena::Arena;
+use budget::Budget;
+use class::Classes;
+use clock::Hand;
+use counters::Counters;
+use epoch::Epochs;
+use large::Large;
+use page::{BitmapWord, Geometry, Page, PageState};
+use pool::{Bag, Retired};
+
+/// How an engine's items look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Header first; slots by 8 bytes.
+    Plain,
+    /// A link word before the header; header and word on one 16-byte boundary; slots by 16 bytes.
+    Linked,
+}
+
+impl Layout {
+    const fn link_bytes(self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Linked => 8,
+        }
     }
 }
-/// A value kept in memory beyond its guard; unpinned on drop.
-pub struct Pinned;
-impl Pinned {
-    /// The value.
-    pub fn as_bytes(&self) -> &[u8] {
-        &[]
+
+/// The largest page, and the usual one: a huge page.
+const MAX_PAGE_BYTES: usize = 2 << 20;
+/// Small limits get smaller pages, so that classes and threads can share them.
+const MIN_PAGE_BYTES: usize = 64 << 10;
+/// A limit is worth about this many pages, until pages reach their largest size.
+const PAGES_PER_LIMIT: usize = 1024;
+/// An item of more than this part of a page is large.
+const LARGE_DIVISOR: usize = 4;
+/// Pages kept back for classes that have no page yet.
+const RESERVE_PAGES: usize = 2;
+/// Limits of fewer pages keep nothing back.
+const RESERVE_FROM_PAGES: usize = 32;
+/// The limit may be raised to this many times its first value.
+const RAISE: usize = if cfg!(miri) { 1 } else { 4 };
+/// Address space for large items, in multiples of the limit, against fragmentation.
+const LARGE_SPACE: usize = if cfg!(miri) { 1 } else { 4 };
+
+/// The memory of one index.
+pub struct Memory {
+    arena: Arena,
+    layout: Layout,
+    seed: HashSeed,
+    evicts: bool,
+    max_item_bytes: usize,
+    page_shift: u32,
+    pages: Box<[Page]>,
+    fresh: Mutex<Fresh>,
+    classes: Classes,
+    geometries: Box<[Geometry]>,
+    class_states: Box<[CachePadded<ClassState>]>,
+    large: Large,
+    /// Offset of the first large item.
+    large_start: u64,
+    budget: Arc<Budget>,
+    epochs: Epochs,
+    /// Retired memory of workers that ended, and of dropped pins.
+    orphans: Mutex<Vec<Bag>>,
+    has_orphans: AtomicBool,
+    /// How often a page in use became empty since the last look for such pages.
+    empty_pages: AtomicU64,
+    /// Counts the times that a worker found all pages owned; the others give theirs up then.
+    pressure: AtomicU64,
+    /// Whether an item with an expiry was ever written.
+    has_mortal_items: AtomicBool,
+    pins: pin::Pins,
+    counters: Box<[CachePadded<Counters>]>,
+    cas: AtomicU64,
+    pages_moved: AtomicU64,
+    sweep: Mutex<clock::Sweep>,
+}
+
+/// Pages without a class.
+struct Fresh {
+    /// Pages that were used before; charged to the limit.
+    list: Vec<u32>,
+    /// Pages whose memory went back to the system.
+    discarded: Vec<u32>,
+    /// The first page that was never used.
+    next: u32,
+}
+
+impl Fresh {
+    /// A page, charged to the limit, and whether it holds old contents.
+    fn take(&mut self, budget: &Budget, page_bytes: usize, pages: usize) -> Option<(u32, bool)> {
+        if let Some(page) = self.list.pop() {
+            return Some((page, true));
+        }
+        if (self.discarded.is_empty() && self.next as usize == pages)
+            || !budget.try_charge(page_bytes)
+        {
+            return None;
+        }
+        let page = self.discarded.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
+        Some((page, false))
+    }
+}
+
+/// What a class shares between threads.
+#[derive(Default)]
+struct ClassState {
+    /// Pages in state Partial, and stale entries.
+    partial: Mutex<Vec<u32>>,
+    hand: Mutex<Hand>,
+    pages: AtomicU32,
+    evictions: AtomicU64,
+}
+
+impl Memory {
+    /// # Errors
+    ///
+    /// If the limit is too small for the largest item, or the system refuses the address space.
+    pub fn new(configuration: &Configuration, layout: Layout) -> Result<Arc<Self>, OpenError> {
+        let limit = configuration.memory_bytes;
+        let page_bytes =
+            (limit / PAGES_PER_LIMIT).next_power_of_two().clamp(MIN_PAGE_BYTES, MAX_PAGE_BYTES);
+        let needed = 4 * page_bytes + 2 * Large::charge(configuration.max_item_bytes);
+        if limit < needed {
+            return Err(OpenError::Configuration(format!(
+                "a memory limit of {limit} bytes is too small for items of {} bytes; give at \
+                 least {needed} bytes, or lower the largest item",
+                configuration.max_item_bytes
+            )));
+        }
+        let page_count = limit * RAISE / page_bytes;
+        let large_start = page_count * page_bytes;
+        let large_bytes = limit.next_multiple_of(page_bytes) * LARGE_SPACE;
+        let arena = Arena::reserve(large_start + large_bytes, large_start)?;
+        let step = if layout == Layout::Linked { 16 } else { 8 };
+        let classes = Classes::new(step, page_bytes / LARGE_DIVISOR);
+        let memory = Self {
+            arena,
+            layout,
+            seed: configuration.seed.clone(),
+            evicts: configuration.evicts,
+            max_item_bytes: configuration.max_item_bytes,
+            page_shift: page_bytes.trailing_zeros(),
+            pages: (0..page_count).map(|_| Page::default()).collect(),
+            fresh: Mutex::new(Fresh { list: vec![], discarded: vec![], next: 0 }),
+            geometries: page::geometries(&classes, page_bytes, layout.link_bytes()),
+            class_states: (0..classes.count()).map(|_| CachePadded::default()).collect(),
+            classes,
+            large: Large::new(large_start as u64, large_bytes as u64),
+            large_start: large_start as u64,
+            budget: Arc::new(Budget::new(limit)),
+            epochs: Epochs::new(configuration.workers),
+            orphans: Mutex::default(),
+            has_orphans: AtomicBool::new(false),
+            empty_pages: AtomicU64::new(0),
+            pressure: AtomicU64::new(0),
+            has_mortal_items: AtomicBool::new(false),
+            pins: pin::Pins::default(),
+            counters: (0..configuration.workers).map(|_| CachePadded::default()).collect(),
+            cas: AtomicU64::new(1),
+            pages_moved: AtomicU64::new(0),
+            sweep: Mutex::default(),
+        };
+        if configuration.prefault {
+            memory.arena.populate(0, limit / page_bytes * page_bytes);
+        }
+        Ok(Arc::new(memory))
+    }
+
+    /// A zeroed table, charged to the limit.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if the limit does not allow it, or what the system says.
+    pub fn table<T: Zeroable>(&self, length: usize) -> io::Result<Table<T>> {
+        Table::new(length, &self.budget)
+    }
+
+    /// The seed that keys are hashed with.
+    pub fn seed(&self) -> &HashSeed {
+        &self.seed
+    }
+
+    /// Charges `bytes` that live outside of the arena, if the limit allows it.
+    pub fn try_charge(&self, bytes: usize) -> bool {
+        self.budget.try_charge(bytes)
+    }
+
+    /// Takes a charge back.
+    pub fn release_charge(&self, bytes: usize) {
+        self.budget.release(bytes);
+    }
+
+    /// Changes the limit. A lower one is reached by maintenance, over time.
+    pub fn set_limit(&self, bytes: usize) {
+        let highest = self.pages.len() << self.page_shift;
+        self.budget.set_limit(bytes.min(highest));
+    }
+
+    /// The item that `reference` names.
+    ///
+    /// # Safety
+    ///
+    /// `reference` was read (acquire) from an index word of this memory's engine, under `guard` or
+    /// under a lock that keeps the item linked, and that stays so while `'g` lasts.
+    #[inline]
+    pub unsafe fn item<'g>(&'g self, reference: ItemRef, _guard: &'g Guard<'_>) -> Item<'g> {
+        // SAFETY: published items were filled, and the guard keeps them.
+        unsafe { Item::new(self.arena.at(reference.to_bits()), reference) }
+    }
+
+    /// Asks for the first line of an item; a hint, `reference` may be stale.
+    #[inline]
+    pub fn prefetch_item(&self, reference: ItemRef) {
+        let offset = reference.to_bits();
+        prefetch(self.arena.at(offset).as_ptr());
+    }
+
+    /// Asks for the line `bytes` behind an item's header; a hint.
+    #[inline]
+    pub fn prefetch_item_at(&self, reference: ItemRef, bytes: usize) {
+        prefetch(self.arena.at(reference.to_bits()).as_ptr().wrapping_add(bytes));
+    }
+
+    fn page_bytes(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    fn is_large(&self, item: ItemRef) -> bool {
+        item.to_bits() >= self.large_start
+    }
+
+    fn page_start(&self, page: u32) -> u64 {
+        u64::from(page) << self.page_shift
+    }
+
+    /// A word of a page's bitmap. The page must be formatted: in any state but Free.
+    fn bitmap(&self, page: u32, word: u32) -> &BitmapWord {
+        let offset = self.page_start(page) + u64::from(word) * 8;
+        // SAFETY: a formatted page starts with its bitmap, accessed as atomics only.
+        unsafe { self.arena.at(offset).cast::<BitmapWord>().as_ref() }
+    }
+
+    fn lock_fresh(&self) -> MutexGuard<'_, Fresh> {
+        self.fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn lock_partial(&self, class: usize) -> MutexGuard<'_, Vec<u32>> {
+        let partial = &self.class_states[class].partial;
+        partial.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Frees a slot or a large run, after the grace period. Answers a page that became empty while
+    /// it was drained, to be retired.
+    fn free(&self, item: ItemRef) -> Option<u32> {
+        if self.pins.postpone(item) {
+            return None;
+        }
+        if self.is_large(item) {
+            self.free_large(item);
+            return None;
+        }
+        let page_number = (item.to_bits() >> self.page_shift) as u32;
+        let page = &self.pages[page_number as usize];
+        let class = page.state().1;
+        let geometry = &self.geometries[class];
+        let slot = geometry.slot_of(item.to_bits() & (self.page_bytes() as u64 - 1));
+        // Release: what was read of the item was read before the slot is taken again.
+        self.bitmap(page_number, slot / 64).fetch_or(1 << (slot % 64), Ordering::Release);
+        // SeqCst, with the store of Full and the load of `free` in `Pool::give_up`: either the
+        // owner sees the freed slots or we see that the page is full.
+        let free = page.add_free(1);
+        if free == geometry.slots {
+            self.empty_pages.fetch_add(1, Ordering::Relaxed);
+        }
+        if free >= geometry.worth_taking {
+            match page.state().0 {
+                PageState::Full => self.make_partial(page_number, class),
+                PageState::Draining if free == geometry.slots => {
+                    return page
+                        .change(class, PageState::Draining, PageState::Emptied)
+                        .then_some(page_number);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Lists a full page that has slots again, if nobody else did.
+    fn make_partial(&self, page: u32, class: usize) {
+        if self.pages[page as usize].change(class, PageState::Full, PageState::Partial) {
+            self.lock_partial(class).push(page);
+        }
+    }
+
+    /// Notes that an item waits for its grace period; walkers pass over it from now on.
+    fn note_retired(&self, retired: Retired) {
+        if let Some(item) = retired.as_item().filter(|item| self.is_large(*item)) {
+            self.large.retire(item.to_bits() - 8 - self.layout.link_bytes() as u64);
+        }
+    }
+
+    /// Frees an item that is past its grace period, from a thread without a pool.
+    fn free_later(&self, item: ItemRef) {
+        let bag = Bag { epoch: 0, retired: vec![Retired::item(item)], bytes: 0 };
+        self.leave_orphans([bag].into_iter());
+    }
+
+    fn leave_orphans(&self, bags: impl Iterator<Item = Bag>) {
+        let mut orphans = self.lock_orphans();
+        orphans.extend(bags);
+        self.has_orphans.store(!orphans.is_empty(), Ordering::Relaxed);
+    }
+
+    fn has_orphans(&self) -> bool {
+        self.has_orphans.load(Ordering::Relaxed)
+    }
+
+    /// A bag that somebody left and that is past its grace period.
+    fn adopt_orphan(&self, oldest_pin: u64) -> Option<Bag> {
+        if !self.has_orphans() {
+            return None;
+        }
+        let mut orphans = self.lock_orphans();
+        let place = orphans.iter().position(|bag| bag.epoch < oldest_pin)?;
+        let bag = orphans.swap_remove(place);
+        self.has_orphans.store(!orphans.is_empty(), Ordering::Relaxed);
+        Some(bag)
+    }
+
+    fn lock_orphans(&self) -> MutexGuard<'_, Vec<Bag>> {
+        self.orphans.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Pages that could be taken without evicting.
+    fn supply(&self) -> usize {
+        let unused = self.budget.limit().saturating_sub(self.budget.used());
+        self.lock_fresh().list.len() + unused / self.page_bytes()
+    }
+
+    /// Pages kept back for classes that have none.
+    fn reserve_pages(&self) -> usize {
+        let pages = self.budget.limit() / self.page_bytes();
+        if pages < RESERVE_FROM_PAGES { 0 } else { RESERVE_PAGES }
+    }
+
+    fn free_large(&self, item: ItemRef) {
+        let start = item.to_bits() - 8 - self.layout.link_bytes() as u64;
+        let bytes = self.large.length(start);
+        // SAFETY: the item is past its grace period and not pinned.
+        unsafe { self.arena.discard(start, bytes) };
+        self.budget.release(self.large.give_back(start));
+    }
+
+    /// Ends a page's time in its class: its slots are all free and nobody walks it.
+    fn free_page(&self, page_number: u32) {
+        let page = &self.pages[page_number as usize];
+        let class = page.state().1;
+        self.class_states[class].pages.fetch_sub(1, Ordering::Relaxed);
+        page.set(PageState::Free, 0);
+        self.lock_fresh().list.push(page_number);
+        if self.budget.used() > self.budget.limit() {
+            self.discard_free_pages(self.budget.used() - self.budget.limit());
+        }
+    }
+
+    /// Gives pages without a class back to the system, until `bytes` are released or none is left.
+    fn discard_free_pages(&self, bytes: usize) -> usize {
+        let mut released = 0;
+        while released < bytes {
+            let Some(page) = self.lock_fresh().list.pop() else { break };
+            // SAFETY: the page is in no class and in no list: ours alone.
+            unsafe { self.arena.discard(self.page_start(page), self.page_bytes()) };
+            self.budget.release(self.page_bytes());
+            self.lock_fresh().discarded.push(page);
+            released += self.page_bytes();
+        }
+        released
+    }
+
+    /// A number that no item's CAS id has had; blocks of them go to the pools.
+    fn cas_block(&self, count: u64) -> u64 {
+        self.cas.fetch_add(count, Ordering::Relaxed)
+    }
+
+    /// Memory by use.
+    pub fn statistics(&self) -> MemoryStatistics {
+        let fresh_pages = self.lock_fresh().list.len() as u64;
+        let classes = (0..self.classes.count()).filter_map(|class| self.class_statistics(class));
+        MemoryStatistics {
+            limit: self.budget.limit() as u64,
+            used: self.budget.used() as u64,
+            index: 0,
+            items: self.sum(|counters| &counters.bytes),
+            waiting: self.sum(|counters| &counters.waiting_bytes),
+            free_pages: fresh_pages,
+            page_bytes: self.page_bytes() as u64,
+            pages_moved: self.pages_moved.load(Ordering::Relaxed),
+            classes: classes.collect(),
+        }
+    }
+
+    fn class_statistics(&self, class: usize) -> Option<ClassStatistics> {
+        let state = &self.class_states[class];
+        let pages = u64::from(state.pages.load(Ordering::Relaxed));
+        let evictions = state.evictions.load(Ordering::Relaxed);
+        if pages == 0 && evictions == 0 {
+            return None;
+        }
+        let geometry = &self.geometries[class];
+        let in_use = &self.pages[..self.lock_fresh().next as usize];
+        let in_class = in_use.iter().filter(|page| {
+            let (state, page_class) = page.state();
+            page_class == class && state != PageState::Free
+        });
+        let free: u64 = in_class.map(|page| u64::from(page.free())).sum();
+        let slots = pages * u64::from(geometry.slots);
+        Some(ClassStatistics {
+            class,
+            slot_bytes: u64::from(geometry.slot_bytes),
+            pages,
+            slots,
+            used_slots: slots.saturating_sub(free),
+            evictions,
+        })
     }
 }

@@ -1,0 +1,159 @@
+//! Address space: one reservation, memory behind it as it is touched.
+//!
+//! Invariants: (1) the reservation never moves or shrinks while the arena lives; (2) fresh or
+//! discarded memory reads as zero; (3) the first page is never handed out, so that offset 0 names
+//! nothing.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// A reservation of address space, aligned to [`Arena::ALIGNMENT`].
+pub(super) struct Arena {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// Start of the mapping that `base` was aligned within, and its length.
+    mapping: (NonNull<u8>, usize),
+}
+
+// SAFETY: the arena is address space; who may touch which part is decided by the page table and
+// the grace periods.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Huge pages have 2 MiB on x86-64 and 64-bit Arm with 4 KiB pages.
+    pub(super) const ALIGNMENT: usize = if cfg!(miri) { 1 << 12 } else { 2 << 20 };
+
+    /// Reserves `bytes`; asks for huge pages in the first `huge_bytes`.
+    pub(super) fn reserve(bytes: usize, huge_bytes: usize) -> io::Result<Self> {
+        let mapping_bytes = bytes + Self::ALIGNMENT;
+        let start = system::map(mapping_bytes)?;
+        let padding = start.as_ptr().align_offset(Self::ALIGNMENT);
+        // SAFETY: the padding is below the alignment, which the mapping has room for.
+        let base = unsafe { start.add(padding) };
+        system::prefer_huge_pages(base, huge_bytes);
+        Ok(Self { base, bytes, mapping: (start, mapping_bytes) })
+    }
+
+    /// The address of `offset`.
+    #[inline]
+    pub(super) fn at(&self, offset: u64) -> NonNull<u8> {
+        debug_assert!((offset as usize) < self.bytes, "offset {offset} outside of the arena");
+        // SAFETY: offsets come from this arena, so they lie within the reservation.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    /// Gives the memory behind a range back; it reads as zero afterwards.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the range now or holds a reference into it.
+    pub(super) unsafe fn discard(&self, offset: u64, bytes: usize) {
+        system::discard(self.at(offset), bytes);
+    }
+
+    /// Touches a range that is in use by the caller alone or not at all, so that later writes do
+    /// not fault. Contents are kept.
+    pub(super) fn populate(&self, offset: u64, bytes: usize) {
+        system::populate(self.at(offset), bytes);
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        system::unmap(self.mapping.0, self.mapping.1);
+    }
+}
+
+/// Zeroed memory of its own mapping, for tables; huge pages where the system has them.
+pub(super) struct Mapping(Arena);
+
+impl Mapping {
+    pub(super) fn new(bytes: usize) -> io::Result<Self> {
+        Arena::reserve(bytes, bytes).map(Self)
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    pub(super) fn populate(&self) {
+        self.0.populate(0, self.0.bytes);
+    }
+}
+
+#[cfg(not(miri))]
+mod system {
+    use super::{NonNull, io};
+
+    pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping at an address of the system's choice.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+    }
+
+    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the owner of the mapping is being dropped.
+        let result = unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
+        debug_assert_eq!(result, 0, "unmapping what was mapped");
+    }
+
+    /// A wish; systems without huge pages ignore it.
+    pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: advice on our own mapping changes no contents.
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    pub(super) fn discard(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller says that nobody uses the range.
+        let result = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        assert_eq!(result, 0, "discarding our own mapping");
+    }
+
+    pub(super) fn populate(start: NonNull<u8>, bytes: usize) {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: faults pages of our own mapping in; contents are kept.
+        let result = unsafe { libc::madvise(start.as_ptr().cast(), bytes, MADV_POPULATE_WRITE) };
+        if result != 0 {
+            // Kernels before 5.14: the first write pays instead.
+            std::hint::black_box(result);
+        }
+    }
+}
+
+/// Miri knows no madvise; a zeroed allocation serves.
+#[cfg(miri)]
+mod system {
+    use super::{Arena, NonNull, io};
+    use std::alloc::Layout;
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, Arena::ALIGNMENT).expect("a small test arena")
+    }
+
+    pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+        // SAFETY: the layout is not empty.
+        let start = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
+        NonNull::new(start).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: allocated in `map` with this layout.
+        unsafe { std::alloc::dealloc(start.as_ptr(), layout(bytes)) };
+    }
+
+    pub(super) fn prefer_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+    pub(super) fn discard(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller says that nobody uses the range.
+        unsafe { start.as_ptr().write_bytes(0, bytes) };
+    }
+
+    pub(super) fn populate(_start: NonNull<u8>, _bytes: usize) {}
+}

@@ -1,0 +1,40 @@
+//! The memory limit: everything that is taken from the system is charged here first.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes used and allowed.
+pub(super) struct Budget {
+    used: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+impl Budget {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+    }
+
+    /// Charges `bytes` if the limit allows it.
+    pub(super) fn try_charge(&self, bytes: usize) -> bool {
+        let limit = self.limit();
+        let charge = |used: usize| used.checked_add(bytes).filter(|used| *used <= limit);
+        // Relaxed: a counter; whoever gets the bytes synchronizes by other means.
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).is_ok()
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "released more than was charged");
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, bytes: usize) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+}

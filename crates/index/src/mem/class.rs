@@ -1,0 +1,75 @@
+//! Size classes: which slot size an item gets.
+
+/// Slots are multiples of this above [`FINE_BYTES`].
+const COARSE_STEP: usize = 16;
+/// Up to this size every multiple of the fine step has a class.
+const FINE_BYTES: usize = 256;
+/// Above, a class is an eighth larger than the one before: at most 11 % of a slot stays empty.
+const GROWTH_DIVISOR: usize = 8;
+/// Sizes up to this are looked up in a table.
+const TABLE_BYTES: usize = 2048;
+
+/// The slot sizes of an index.
+pub(super) struct Classes {
+    slot_bytes: Vec<u32>,
+    /// Class of a size, in steps of 8 bytes.
+    small: Vec<u8>,
+}
+
+impl Classes {
+    /// `step` is 8 or 16 bytes; slots of up to `largest` bytes.
+    pub(super) fn new(step: usize, largest: usize) -> Self {
+        let mut slot_bytes = Vec::new();
+        let mut bytes = 24_usize.next_multiple_of(step);
+        while bytes < largest {
+            slot_bytes.push(bytes as u32);
+            let grown = (bytes + bytes / GROWTH_DIVISOR) / COARSE_STEP * COARSE_STEP;
+            bytes = if bytes < FINE_BYTES { bytes + step } else { grown };
+        }
+        slot_bytes.push((largest / COARSE_STEP * COARSE_STEP) as u32);
+        slot_bytes.dedup();
+        assert!(slot_bytes.len() <= usize::from(u8::MAX), "class numbers fit a byte");
+        let class_of = |bytes| slot_bytes.partition_point(|slot| (*slot as usize) < bytes);
+        let limit = TABLE_BYTES.min(largest);
+        let small = (0..=limit / 8).map(|index| class_of(index * 8) as u8).collect();
+        Self { slot_bytes, small }
+    }
+
+    /// The class for an item of `bytes`, or none if it is large.
+    #[inline]
+    pub(super) fn of(&self, bytes: usize) -> Option<usize> {
+        if let Some(class) = self.small.get(bytes.div_ceil(8)) {
+            return Some(usize::from(*class)).filter(|class| *class < self.slot_bytes.len());
+        }
+        let class = self.slot_bytes.partition_point(|slot| (*slot as usize) < bytes);
+        (class < self.slot_bytes.len()).then_some(class)
+    }
+
+    pub(super) fn slot_bytes(&self, class: usize) -> usize {
+        self.slot_bytes[class] as usize
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.slot_bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_class_that_fits_is_chosen() {
+        for step in [8, 16] {
+            let classes = Classes::new(step, 1 << 19);
+            for bytes in 1..20_000 {
+                let class = classes.of(bytes).expect("below the largest");
+                assert!(classes.slot_bytes(class) >= bytes);
+                assert!(class == 0 || classes.slot_bytes(class - 1) < bytes);
+            }
+            assert_eq!(classes.of((1 << 19) + 1), None);
+            assert!(classes.of(1 << 19).is_some());
+            assert!((0..classes.count()).all(|class| classes.slot_bytes(class) % step == 0));
+        }
+    }
+}

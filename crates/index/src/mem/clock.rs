@@ -1,0 +1,506 @@
+//! Making room: CLOCK eviction within a class, moving pages between classes, sweeping the dead.
+//!
+//! All of it walks memory, page by page, under a guard, and asks the engine to unlink *exactly*
+//! the item it met (the pointer, not the key). Whoever gets `true` retires the item; a `false`
+//! means that somebody else unlinked it, or that it is not published yet.
+
+use std::sync::atomic::Ordering;
+
+use amalgam_op::{Draft, Marks, Now, Part};
+
+use super::counters::add;
+use super::header::{Header, Shape};
+use super::large::Large;
+use super::page::PageState;
+use super::pool::Need;
+use super::{Item, ItemRef, Memory, Pool, Shortage};
+
+/// Asks the engine to replace exactly this item (hash, old) by its copy or by nothing.
+pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
+
+/// Items that one call evicts ahead, so that one barrier serves them all; fewer where items are
+/// big.
+const EVICT_ITEMS: usize = 256;
+/// See [`EVICT_ITEMS`].
+const EVICT_BYTES: usize = 256 << 10;
+/// Slots the hand walks between two looks at the lock.
+const STRIDE_SLOTS: u32 = 64;
+/// After this many slots without a victim the hand takes recent items as well: a request must not
+/// wait for a whole turn.
+const PATIENCE_SLOTS: usize = 4096;
+/// How often a request tries to make room before it is refused.
+const ROUNDS: usize = 64;
+/// Large items the hand looks at in one round.
+const LARGE_STRIDE: usize = 16;
+/// A sweep of all pages takes this many steps.
+const SWEEP_STEPS: usize = 64;
+/// Pages that balancing moves in one step at most.
+const MOVES: usize = 2;
+
+/// The CLOCK hand of a class: the next slot to look at.
+#[derive(Default)]
+pub(super) struct Hand {
+    page: u32,
+    slot: u32,
+}
+
+/// Where the sweep for dead items stands, and what balancing remembers.
+#[derive(Default)]
+pub(super) struct Sweep {
+    page: u32,
+    /// The generation at the start of the pass, and the last one that a whole pass saw.
+    pass_generation: u8,
+    swept_generation: u8,
+    /// Evictions of each class when they were last compared, and when that was.
+    evictions: Vec<u64>,
+    balanced_seconds: u32,
+    /// Pages being drained.
+    draining: Vec<u32>,
+}
+
+/// Why a walk takes items.
+#[derive(Clone, Copy, PartialEq)]
+enum Take {
+    /// Expired and flushed items.
+    Dead,
+    /// Those, and items not read since the hand last passed.
+    Cold,
+    /// Everything.
+    All,
+}
+
+impl Pool<'_> {
+    /// Evicts until an item like the one refused has a chance. Returns whether to try again. Call
+    /// it without a guard and without a lock of the engine.
+    #[cold]
+    pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
+        for _ in 0..ROUNDS {
+            let progress = match shortage.0 {
+                Need::TooLarge => return false,
+                Need::Class(class) => self.make_room_in_class(class, now, swap),
+                Need::Large(bytes) => self.make_room_for_large(bytes, now, swap),
+            };
+            if progress {
+                return true;
+            }
+            if !self.memory.evicts {
+                break;
+            }
+            // Other workers are between pin and unpin: let them finish.
+            std::thread::yield_now();
+        }
+        add(&self.counters().out_of_memory, 1);
+        false
+    }
+
+    fn make_room_in_class(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
+        let target = (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS);
+        let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
+        let evicted = self.evict_class(class, target, take, now, swap);
+        if evicted == 0 && self.memory.evicts {
+            self.evacuate_donor(class, now, swap);
+        }
+        self.flush();
+        self.has_slot(class)
+    }
+
+    /// Whether a slot of `class` could be taken now.
+    fn has_slot(&mut self, class: usize) -> bool {
+        let shortage = self.take_slot(class);
+        shortage.map(|slot| self.free_slot(slot)).is_ok()
+    }
+
+    fn make_room_for_large(&mut self, bytes: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let needed = Large::charge(bytes + 8);
+        let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
+        if self.evict_large(needed, take, now, swap) < needed && self.memory.evicts {
+            let pages = needed.div_ceil(self.memory.page_bytes());
+            for _ in 0..pages {
+                self.evacuate_donor(usize::MAX, now, swap);
+            }
+        }
+        self.flush();
+        self.memory.discard_free_pages(needed);
+        self.memory.budget.limit().saturating_sub(self.memory.budget.used()) >= needed
+    }
+
+    /// Walks the class's hand until `target` items are unlinked. Returns how many were.
+    fn evict_class(
+        &mut self,
+        class: usize,
+        target: usize,
+        take: Take,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> usize {
+        let memory = self.memory;
+        let pages = memory.class_states[class].pages.load(Ordering::Relaxed) as usize;
+        let slots = pages * memory.geometries[class].slots as usize;
+        let bound = if take == Take::Dead { slots.min(PATIENCE_SLOTS) } else { 2 * slots };
+        let (mut evicted, mut examined, mut fruitless) = (0, 0, 0);
+        while evicted < target && examined <= bound {
+            let Some((page, from, to)) = memory.advance_hand(class) else { break };
+            let take = match take {
+                Take::Cold if fruitless >= PATIENCE_SLOTS => Take::All,
+                take => take,
+            };
+            let found = self.walk(page, class, from..to, take, now, swap);
+            evicted += found;
+            examined += (to - from) as usize;
+            fruitless = if found == 0 { fruitless + (to - from) as usize } else { 0 };
+        }
+        evicted
+    }
+
+    /// Unlinks and retires the items in some slots of a page. Returns how many.
+    fn walk(
+        &mut self,
+        page_number: u32,
+        class: usize,
+        slots: std::ops::Range<u32>,
+        take: Take,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> usize {
+        let memory = self.memory;
+        let guard = self.pin();
+        // Under the guard: a page that is in the class now keeps its form while we walk it.
+        let (state, page_class) = memory.pages[page_number as usize].state();
+        if page_class != class || matches!(state, PageState::Free | PageState::Emptied) {
+            return 0;
+        }
+        let start = memory.page_start(page_number);
+        let mut taken = 0;
+        for slot in slots {
+            let offset = start + memory.geometries[class].header_of(slot);
+            let Some(item) = memory.live_item_at(offset, &guard) else { continue };
+            taken += usize::from(self.take_item(item, Some(class), take, now, swap));
+        }
+        taken
+    }
+
+    /// Unlinks and retires one item if `take` says so. The caller holds a guard.
+    fn take_item(
+        &mut self,
+        item: Item<'_>,
+        class: Option<usize>,
+        take: Take,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> bool {
+        let header = item.header();
+        let is_dead = !now.is_live(item.expiry_of(header), header.generation());
+        if !is_dead && take != Take::All {
+            if take == Take::Cold && header.is_recent() {
+                item.header_word().fetch_and(!Header::RECENT, Ordering::Relaxed);
+            }
+            if take == Take::Dead || header.is_recent() {
+                return false;
+            }
+        }
+        if !swap(self.memory.seed.hash(item.key()), item.reference(), None) {
+            return false;
+        }
+        // SAFETY: the engine says that we unlinked exactly this item.
+        unsafe { self.retire(item.reference()) };
+        let counters = self.counters();
+        add(if is_dead { &counters.reclaimed } else { &counters.evictions }, 1);
+        if let (false, Some(class)) = (is_dead, class) {
+            self.memory.class_states[class].evictions.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Evicts large items until `needed` bytes are on their way. Returns how many bytes are.
+    fn evict_large(&mut self, needed: usize, take: Take, now: &Now, swap: &mut Swap<'_>) -> usize {
+        let memory = self.memory;
+        let (mut freed, mut examined) = (0, 0);
+        loop {
+            let guard = self.pin();
+            // Under the guard: runs that are not retired now stay while we look at them.
+            let (runs, count) = memory.large.sweep(LARGE_STRIDE);
+            for start in &runs {
+                let offset = start + 8 + memory.layout.link_bytes() as u64;
+                let Some(item) = memory.live_item_at(offset, &guard) else { continue };
+                if self.take_item(item, None, take, now, swap) {
+                    freed += memory.large.length(*start);
+                }
+                if freed >= needed {
+                    break;
+                }
+            }
+            examined += runs.len();
+            if freed >= needed || runs.is_empty() || examined > 2 * count {
+                return freed;
+            }
+        }
+    }
+
+    /// Empties one page of the class that misses it least, for another class or for large items.
+    fn evacuate_donor(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let pages = |class: usize| self.memory.class_states[class].pages.load(Ordering::Relaxed);
+        let classes = 0..self.memory.classes.count();
+        let mut donors: Vec<_> = classes
+            .filter(|class| *class != receiver && pages(*class) > 0)
+            .map(|class| (pages(class), class))
+            .collect();
+        donors.sort_unstable_by(|left, right| right.cmp(left));
+        if donors.into_iter().any(|(_, class)| self.evacuate_from(class, now, swap)) {
+            return true;
+        }
+        // Workers own all pages that there are: they give them up when they next quiesce.
+        self.memory.pressure.fetch_add(1, Ordering::Relaxed);
+        self.give_up_all();
+        false
+    }
+
+    /// Empties the emptiest page of a class: its items move to other pages of the class, or are
+    /// evicted where the index may. The page is free after two grace periods.
+    fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        self.give_up_class(class);
+        let Some(page) = self.memory.start_draining(class) else { return false };
+        self.memory.lock_sweep().draining.push(page);
+        self.drain(page, class, now, swap);
+        true
+    }
+
+    /// Walks a draining page once. Returns whether it is done with (emptied, or given up).
+    fn drain(&mut self, page_number: u32, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let memory = self.memory;
+        let page = &memory.pages[page_number as usize];
+        if page.state() != (PageState::Draining, class) {
+            return true;
+        }
+        let geometry = memory.geometries[class];
+        let start = memory.page_start(page_number);
+        let mut is_stuck = false;
+        for slot in 0..geometry.slots {
+            let guard = self.pin();
+            let offset = start + geometry.header_of(slot);
+            let Some(item) = memory.live_item_at(offset, &guard) else { continue };
+            is_stuck |= !self.relocate(item, class, now, swap)
+                && memory.evicts
+                && !self.take_item(item, Some(class), Take::All, now, swap);
+            is_stuck |= !memory.evicts;
+        }
+        if page.free() == geometry.slots {
+            if page.change(class, PageState::Draining, PageState::Emptied) {
+                self.retire_page(page_number);
+            }
+            return true;
+        }
+        if is_stuck && !memory.evicts && page.change(class, PageState::Draining, PageState::Full) {
+            if page.free() >= geometry.worth_taking {
+                memory.make_partial(page_number, class);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Moves an item to another page of its class, if one has a free slot.
+    fn relocate(&mut self, item: Item<'_>, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let view = item.view();
+        if !now.is_live(view.expiry, view.generation) {
+            return false;
+        }
+        let Some(slot) = self.take_slot_without_page(class) else { return false };
+        let marks = Marks { fetched: view.fetched, stale: view.stale, won: view.won };
+        let draft = Draft {
+            parts: [Part::Current, Part::Empty],
+            flags: view.flags,
+            expiry: view.expiry,
+            cas: view.cas,
+            marks,
+        };
+        let value = view.value.as_bytes();
+        let then = Now { generation: view.generation, ..*now };
+        let shape = Shape::new(view.key.len(), &draft, value.len(), &then);
+        let shape = shape.expect("as long as the item that it copies");
+        let copy = self.fill_at(slot, shape, view.key, &draft, value);
+        let has_moved = swap(self.memory.seed.hash(view.key), item.reference(), Some(copy));
+        let (gone, kept) = if has_moved { (item.reference(), copy) } else { (copy, copy) };
+        // SAFETY: either the engine swapped the old item out for us, or the copy was never
+        // published.
+        unsafe { self.retire(gone) };
+        if kept != gone && item.header().is_recent() {
+            self.mark_recent(kept);
+        }
+        has_moved
+    }
+
+    /// Takes the free pages out of classes that have more than they use. Returns whether any
+    /// appeared.
+    pub(super) fn scavenge(&mut self) -> bool {
+        if self.memory.empty_pages.swap(0, Ordering::Relaxed) == 0 {
+            return false;
+        }
+        for page_number in 0..self.memory.lock_fresh().next {
+            let page = &self.memory.pages[page_number as usize];
+            let (state, class) = page.state();
+            let is_empty = state == PageState::Partial
+                && page.free() == self.memory.geometries[class].slots
+                && page.change(class, PageState::Partial, PageState::Emptied);
+            if is_empty {
+                self.retire_page(page_number);
+            }
+        }
+        self.flush()
+    }
+
+    /// A bounded slice of background work. Returns whether more waits.
+    pub fn step(&mut self, now: &Now, swap: &mut Swap<'_>) -> bool {
+        self.give_up_all();
+        self.scavenge();
+        let draining = std::mem::take(&mut self.memory.lock_sweep().draining);
+        for page in draining {
+            let class = self.memory.pages[page as usize].state().1;
+            if !self.drain(page, class, now, swap) {
+                self.memory.lock_sweep().draining.push(page);
+            }
+        }
+        self.shrink_to_limit(now, swap);
+        self.balance(now, swap);
+        let more = self.sweep(now, swap);
+        self.flush();
+        more
+    }
+
+    /// Evicts down to a limit that was lowered, a few pages a step; keeps a reserve of free pages
+    /// for classes that have none.
+    fn shrink_to_limit(&mut self, now: &Now, swap: &mut Swap<'_>) {
+        let memory = self.memory;
+        if !memory.evicts || !memory.lock_sweep().draining.is_empty() {
+            return;
+        }
+        let excess = memory.budget.used().saturating_sub(memory.budget.limit());
+        if excess > 0 {
+            if memory.discard_free_pages(excess) < excess {
+                for _ in 0..MOVES {
+                    self.evacuate_donor(usize::MAX, now, swap);
+                }
+            }
+        } else if memory.supply() < memory.reserve_pages() {
+            self.evacuate_donor(usize::MAX, now, swap);
+        }
+    }
+
+    /// Once a second: pages go from the class that evicts least for its size to the one that
+    /// evicts most.
+    fn balance(&mut self, now: &Now, swap: &mut Swap<'_>) {
+        let memory = self.memory;
+        let mut state = memory.lock_sweep();
+        if state.balanced_seconds == now.seconds || !memory.evicts {
+            return;
+        }
+        state.balanced_seconds = now.seconds;
+        state.evictions.resize(memory.classes.count(), 0);
+        let mut rates = Vec::new();
+        for (class, shared) in memory.class_states.iter().enumerate() {
+            let evictions = shared.evictions.load(Ordering::Relaxed);
+            let recent = evictions - state.evictions[class];
+            state.evictions[class] = evictions;
+            let pages = u64::from(shared.pages.load(Ordering::Relaxed));
+            let slots = pages * u64::from(memory.geometries[class].slots);
+            // Evictions a second for a thousand slots.
+            let rate = (recent * 1000).checked_div(slots);
+            rates.extend(rate.map(|rate| (rate, pages, class)));
+        }
+        drop(state);
+        let donors = rates.iter().filter(|(_, pages, _)| *pages > 1);
+        let (Some(most), Some(least)) = (rates.iter().max(), donors.min()) else { return };
+        if most.2 != least.2 && most.0 > 2 * least.0 + 1 {
+            for _ in 0..MOVES {
+                if self.evacuate_from(least.2, now, swap) {
+                    memory.pages_moved.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Reclaims dead items in some pages. Returns whether a flush waits for the pass to end.
+    fn sweep(&mut self, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let memory = self.memory;
+        let pages = memory.lock_fresh().next;
+        let mut state = memory.lock_sweep();
+        if state.page == 0 {
+            state.pass_generation = now.generation;
+        }
+        let from = state.page;
+        let to = (from + pages / SWEEP_STEPS as u32 + 1).min(pages);
+        let is_behind = state.swept_generation != now.generation;
+        drop(state);
+        if memory.has_mortal_items.load(Ordering::Relaxed) || is_behind {
+            for page in from..to {
+                let class = memory.pages[page as usize].state().1;
+                let slots = memory.geometries[class].slots;
+                self.walk(page, class, 0..slots, Take::Dead, now, swap);
+            }
+            if to == pages {
+                self.evict_large(usize::MAX, Take::Dead, now, swap);
+            }
+        }
+        let mut state = memory.lock_sweep();
+        state.page = if to == pages { 0 } else { to };
+        if to == pages {
+            state.swept_generation = state.pass_generation;
+        }
+        state.swept_generation != now.generation
+    }
+}
+
+impl Memory {
+    /// The item whose header lies at `offset`, if it is live.
+    fn live_item_at<'g>(&'g self, offset: u64, _guard: &'g super::Guard<'_>) -> Option<Item<'g>> {
+        let reference = ItemRef::from_bits(offset)?;
+        // SAFETY: `offset` is that of a slot in a page that keeps its form under the guard, or of a
+        // large item that was not retired when the guard was there; its header is initialised
+        // (zero before it was ever used).
+        let item = unsafe { Item::new(self.arena.at(offset), reference) };
+        // Acquire pairs with the release in `NewItem::write`: a live header means that the other
+        // fields are written. It was not retired before our guard, so it is not reused under it.
+        let header = Header(item.header_word().load(Ordering::Acquire));
+        header.is_live().then_some(item)
+    }
+
+    /// Claims the next slots for the hand of a class: page, first and one past the last.
+    fn advance_hand(&self, class: usize) -> Option<(u32, u32, u32)> {
+        let pages = self.lock_fresh().next;
+        let hand = &self.class_states[class].hand;
+        let mut hand = hand.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let slots = self.geometries[class].slots;
+        let is_ours = |page: u32| {
+            let (state, page_class) = self.pages[page as usize].state();
+            page_class == class && !matches!(state, PageState::Free | PageState::Emptied)
+        };
+        for _ in 0..=pages {
+            if hand.page < pages && hand.slot < slots && is_ours(hand.page) {
+                let from = hand.slot;
+                hand.slot = (from + STRIDE_SLOTS).min(slots);
+                return Some((hand.page, from, hand.slot));
+            }
+            hand.page = if hand.page + 1 < pages { hand.page + 1 } else { 0 };
+            hand.slot = 0;
+        }
+        None
+    }
+
+    /// Takes the emptiest page of a class out of use, for evacuation.
+    fn start_draining(&self, class: usize) -> Option<u32> {
+        let pages = self.lock_fresh().next;
+        let movable = (0..pages).filter(|page| {
+            let (state, page_class) = self.pages[*page as usize].state();
+            page_class == class && matches!(state, PageState::Full | PageState::Partial)
+        });
+        let page = movable.max_by_key(|page| self.pages[*page as usize].free())?;
+        let entry = &self.pages[page as usize];
+        let drains = entry.change(class, PageState::Full, PageState::Draining)
+            || entry.change(class, PageState::Partial, PageState::Draining);
+        drains.then_some(page)
+    }
+
+    fn lock_sweep(&self) -> std::sync::MutexGuard<'_, Sweep> {
+        self.sweep.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

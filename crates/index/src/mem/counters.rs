@@ -1,0 +1,56 @@
+//! Numbers that each worker keeps for itself and that are summed on demand.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Memory;
+use crate::Statistics;
+
+/// One worker's counters: written by one thread at a time, so plain load and store do. Counts that
+/// go down may wrap in one worker; the sum over all is right.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) items: AtomicU64,
+    pub(super) items_total: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) waiting_bytes: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) reclaimed: AtomicU64,
+    pub(super) out_of_memory: AtomicU64,
+}
+
+/// Adds to a counter that only the calling thread writes.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, number: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+}
+
+/// Subtracts, likewise.
+#[inline]
+pub(super) fn subtract(counter: &AtomicU64, number: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_sub(number), Ordering::Relaxed);
+}
+
+impl Memory {
+    pub(super) fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let values = self.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed));
+        values.fold(0, u64::wrapping_add)
+    }
+
+    /// Items that are filled and not retired.
+    pub fn items(&self) -> u64 {
+        self.sum(|counters| &counters.items)
+    }
+
+    /// The part of an index's statistics that this room knows.
+    pub fn index_statistics(&self) -> Statistics {
+        Statistics {
+            items: self.items(),
+            items_total: self.sum(|counters| &counters.items_total),
+            evictions: self.sum(|counters| &counters.evictions),
+            reclaimed: self.sum(|counters| &counters.reclaimed),
+            out_of_memory: self.sum(|counters| &counters.out_of_memory),
+            memory: self.statistics(),
+            ..Statistics::default()
+        }
+    }
+}

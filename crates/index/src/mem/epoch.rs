@@ -1,0 +1,202 @@
+//! Grace periods: when may memory that was unlinked be used again?
+//!
+//! A thread *pins* itself before it follows index words and unpins when it holds nothing any more.
+//! A thread that unlinked items collects them in a bag and *seals* the bag with the next epoch. A
+//! bag may be reused when no thread is pinned at or before its epoch.
+//!
+//! Pinning is two plain stores: the fence that it needs against the scan of the pins is paid on the
+//! scanning side (`membarrier`), thousands of times more rarely. Where the system has no membarrier
+//! the pin pays for its own fence.
+//!
+//! Why it is safe. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`.
+//! 1. `p > e`: the reader's acquire load of the global epoch read the seal's increment (or a later
+//!    one), so the unlinking happens before its reads: it cannot find the item.
+//! 2. `p <= e` and the scan sees the pin: the bag waits.
+//! 3. `p <= e` and the scan does not see the pin: then the pin was stored after the scan's barrier,
+//!    and every read of the reader comes after the unlinking. It cannot find the item.
+
+use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
+
+/// The value of a slot whose thread is not pinned.
+const UNPINNED: u64 = 0;
+
+/// The epochs of one index and the pins of its threads.
+pub(super) struct Epochs {
+    global: CachePadded<AtomicU64>,
+    slots: Box<[CachePadded<Slot>]>,
+    barrier: Barrier,
+}
+
+/// A thread's pin.
+#[derive(Default)]
+pub(super) struct Slot {
+    /// [`UNPINNED`], or the epoch at which the thread pinned itself.
+    epoch: AtomicU64,
+    /// How many guards the thread holds; written by its thread alone.
+    depth: AtomicU64,
+    /// 1 while a thread has the slot.
+    taken: AtomicU64,
+}
+
+/// Who pays for the order between a pin and the scan of the pins.
+#[derive(Clone, Copy, PartialEq)]
+enum Barrier {
+    /// The scan, by making every running thread of the process execute a fence.
+    Scan,
+    /// Both sides.
+    Both,
+}
+
+impl Epochs {
+    pub(super) fn new(threads: usize) -> Self {
+        Self {
+            global: CachePadded(AtomicU64::new(1)),
+            slots: (0..threads).map(|_| CachePadded::default()).collect(),
+            barrier: register_membarrier(),
+        }
+    }
+
+    /// A slot for the calling thread, or none if all are taken.
+    pub(super) fn take_slot(&self) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            // Acquire pairs with the release in `return_slot`: the previous owner's pin is over.
+            slot.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Gives a slot back.
+    ///
+    /// # Panics
+    ///
+    /// If its thread still holds a guard.
+    pub(super) fn return_slot(&self, slot: usize) {
+        let slot = &self.slots[slot];
+        assert_eq!(slot.depth.load(Ordering::Relaxed), 0, "a worker ended under its own guard");
+        slot.taken.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn pin(&self, slot: usize) -> Guard<'_> {
+        let slot = &*self.slots[slot];
+        let depth = slot.depth.load(Ordering::Relaxed);
+        if depth == 0 {
+            // Acquire pairs with the increment in `seal` (case 1 above).
+            slot.epoch.store(self.global.load(Ordering::Acquire), Ordering::Relaxed);
+            match self.barrier {
+                // Pairs with the membarrier in `oldest_pin` (case 3).
+                Barrier::Scan => compiler_fence(),
+                Barrier::Both => fence(Ordering::SeqCst),
+            }
+        }
+        slot.depth.store(depth + 1, Ordering::Relaxed);
+        Guard { slot, not_send: std::marker::PhantomData }
+    }
+
+    /// Ends the current epoch and returns it: what the calling thread unlinked before belongs to it.
+    pub(super) fn seal(&self) -> u64 {
+        // Release publishes the unlinking to every thread that pins later (case 1).
+        self.global.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The oldest epoch that a thread is pinned at, or `u64::MAX`. Bags of older epochs are free.
+    pub(super) fn oldest_pin(&self) -> u64 {
+        match self.barrier {
+            Barrier::Scan => membarrier(),
+            Barrier::Both => fence(Ordering::SeqCst),
+        }
+        // Acquire pairs with the release in `Guard::drop`: what the thread read under its pin it
+        // read before the memory is reused.
+        let pins = self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire));
+        pins.filter(|epoch| *epoch != UNPINNED).min().unwrap_or(u64::MAX)
+    }
+}
+
+/// Keeps the thread pinned. While it lives, no item that the thread can reach is reused.
+pub struct Guard<'m> {
+    slot: &'m Slot,
+    /// A guard belongs to the thread of its slot.
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = self.slot.depth.load(Ordering::Relaxed) - 1;
+        self.slot.depth.store(depth, Ordering::Relaxed);
+        if depth == 0 {
+            self.slot.epoch.store(UNPINNED, Ordering::Release);
+        }
+    }
+}
+
+/// Keeps the compiler, not the processor, from moving reads before the pin.
+fn compiler_fence() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(all(target_os = "linux", not(miri), not(loom)))]
+fn register_membarrier() -> Barrier {
+    let command = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+    // SAFETY: registers the process for a barrier; touches no memory.
+    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
+        0 => Barrier::Scan,
+        _ => Barrier::Both,
+    }
+}
+
+/// Miri, loom and other systems have no membarrier.
+#[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+fn register_membarrier() -> Barrier {
+    Barrier::Both
+}
+
+/// Executes a full fence on every running thread of the process (about 10 microseconds).
+fn membarrier() {
+    #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+    {
+        let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        // SAFETY: a barrier; touches no memory.
+        let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+        assert_eq!(result, 0, "membarrier failed after it was registered");
+    }
+    #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+    unreachable!("chosen only where it is there");
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A reader and an unlinker: the item is never reused while the reader may look at it.
+    #[test]
+    fn a_pinned_reader_keeps_what_it_found() {
+        loom::model(|| {
+            let epochs = Arc::new(Epochs::new(2));
+            let link = Arc::new(AtomicU64::new(1));
+            let item = Arc::new(loom::cell::UnsafeCell::new(7));
+            let reader = {
+                let (epochs, link, item) = (epochs.clone(), link.clone(), item.clone());
+                thread::spawn(move || {
+                    let slot = epochs.take_slot().expect("a slot");
+                    let guard = epochs.pin(slot);
+                    if link.load(Ordering::Acquire) == 1 {
+                        // Loom fails the test if this read races with the reuse below.
+                        // SAFETY: what the test is about.
+                        item.with(|value| assert_eq!(unsafe { *value }, 7));
+                    }
+                    drop(guard);
+                    epochs.return_slot(slot);
+                })
+            };
+            link.store(0, Ordering::Release);
+            let epoch = epochs.seal();
+            if epoch < epochs.oldest_pin() {
+                // SAFETY: what the test is about.
+                item.with_mut(|value| unsafe { *value = 8 });
+            }
+            reader.join().expect("the reader ends");
+        });
+    }
+}

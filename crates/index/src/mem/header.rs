@@ -1,0 +1,241 @@
+//! The 8-byte header of an item, and where the item's other fields lie.
+//!
+//! ```text
+//! bit   0..2   state: 0 never used, 2 live, 3 retired
+//! bit   2      recent (CLOCK)          3  fetched (meta h)
+//! bit   4      stale (meta X)          5  won (meta W, Z)
+//! bit   8..12  which fields follow: word, CAS id, flags, expiry
+//! bit  12..18  flush generation
+//! bit  24..32  key bytes
+//! bit  32..62  value bytes
+//! ```
+//!
+//! Behind it, in this order, the fields that the item has: word (8 bytes: a value of up to 8
+//! bytes, the one part that may change in place), CAS id (8), flags (4), expiry (4), key, value of
+//! more than 8 bytes. An engine that links items asks for a link word *before* the header: header
+//! and word then lie on 16 bytes that can be exchanged at once.
+
+use amalgam_op::{Draft, Marks, Now};
+
+/// The longest value that lives in the item's word.
+pub const WORD_BYTES: usize = 8;
+
+/// A snapshot of an item's header.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Header(pub(super) u64);
+
+const LIVE: u64 = 2;
+const STATE_MASK: u64 = 3;
+const STALE_SHIFT: u32 = 4;
+const WON_SHIFT: u32 = 5;
+const FIELDS_SHIFT: u32 = 8;
+const HAS_WORD: u64 = 1 << FIELDS_SHIFT;
+const HAS_CAS: u64 = 2 << FIELDS_SHIFT;
+const HAS_FLAGS: u64 = 4 << FIELDS_SHIFT;
+const HAS_EXPIRY: u64 = 8 << FIELDS_SHIFT;
+const GENERATION_SHIFT: u32 = 12;
+const GENERATION_MASK: u64 = 63;
+const KEY_SHIFT: u32 = 24;
+const VALUE_SHIFT: u32 = 32;
+/// Largest length that the header holds.
+pub(super) const MAX_VALUE_BYTES: usize = (1 << 30) - 1;
+
+impl Header {
+    /// Set in the header of an item that was unlinked; live has it clear.
+    pub(super) const RETIRED: u64 = 1;
+    /// CLOCK's bit: read since the hand last passed.
+    pub const RECENT: u64 = 1 << 2;
+    /// Read since it was written.
+    pub const FETCHED: u64 = 1 << 3;
+
+    /// Whether the item is linked, or about to be.
+    #[inline]
+    pub fn is_live(self) -> bool {
+        self.0 & STATE_MASK == LIVE
+    }
+
+    /// Whether the item was read since the CLOCK hand last passed.
+    #[inline]
+    pub fn is_recent(self) -> bool {
+        self.0 & Self::RECENT != 0
+    }
+
+    /// Key length in bytes.
+    #[inline]
+    pub fn key_bytes(self) -> usize {
+        (self.0 >> KEY_SHIFT) as u8 as usize
+    }
+
+    /// Value length in bytes.
+    #[inline]
+    pub fn value_bytes(self) -> usize {
+        (self.0 >> VALUE_SHIFT) as usize & MAX_VALUE_BYTES
+    }
+
+    /// Whether the value lives in the item's word.
+    #[inline]
+    pub fn has_word(self) -> bool {
+        self.0 & HAS_WORD != 0
+    }
+
+    #[inline]
+    pub(super) fn has_cas(self) -> bool {
+        self.0 & HAS_CAS != 0
+    }
+
+    #[inline]
+    pub(super) fn has_flags(self) -> bool {
+        self.0 & HAS_FLAGS != 0
+    }
+
+    #[inline]
+    pub(super) fn has_expiry(self) -> bool {
+        self.0 & HAS_EXPIRY != 0
+    }
+
+    /// Whether nothing but the generation decides if the item is alive.
+    #[inline]
+    pub fn never_expires(self) -> bool {
+        !self.has_expiry()
+    }
+
+    /// The flush generation the item was written under.
+    #[inline]
+    pub fn generation(self) -> u8 {
+        (self.0 >> GENERATION_SHIFT & GENERATION_MASK) as u8
+    }
+
+    #[inline]
+    pub(super) fn marks(self) -> Marks {
+        Marks {
+            fetched: self.0 & Self::FETCHED != 0,
+            stale: self.0 >> STALE_SHIFT & 1 != 0,
+            won: self.0 >> WON_SHIFT & 1 != 0,
+        }
+    }
+
+    /// Distance from the header to the CAS id, in bytes.
+    #[inline]
+    pub(super) fn cas_offset(self) -> usize {
+        8 + if self.has_word() { 8 } else { 0 }
+    }
+
+    /// Distance from the header to the flags (or to the expiry, where there are none).
+    #[inline]
+    pub(super) fn flags_offset(self) -> usize {
+        self.cas_offset() + if self.has_cas() { 8 } else { 0 }
+    }
+
+    /// Distance from the header to the key, in bytes.
+    #[inline]
+    pub(super) fn key_offset(self) -> usize {
+        /// Entry `i`, of 4 bits: the distance in steps of 4 bytes for the field bits `i`.
+        const TABLE: u64 = {
+            let mut table = 0;
+            let mut fields = 0_u64;
+            while fields < 16 {
+                let steps = 2
+                    + 2 * (fields & 1)
+                    + 2 * (fields >> 1 & 1)
+                    + (fields >> 2 & 1)
+                    + (fields >> 3);
+                table |= steps << (fields * 4);
+                fields += 1;
+            }
+            table
+        };
+        let fields = self.0 >> FIELDS_SHIFT & 15;
+        (TABLE >> (fields * 4) & 15) as usize * 4
+    }
+}
+
+impl std::fmt::Debug for Header {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Header")
+            .field("is_live", &self.is_live())
+            .field("key_bytes", &self.key_bytes())
+            .field("value_bytes", &self.value_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an item needs: enough to find a slot for it before its contents are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub(super) header: Header,
+}
+
+impl Shape {
+    /// The shape of the item that `draft` describes, where the present value has `current_bytes`.
+    /// None if no header can hold its lengths.
+    pub fn new(
+        key_bytes: usize,
+        draft: &Draft<'_>,
+        current_bytes: usize,
+        now: &Now,
+    ) -> Option<Self> {
+        let value_bytes = draft.value_bytes(current_bytes);
+        if value_bytes > MAX_VALUE_BYTES || key_bytes > usize::from(u8::MAX) {
+            return None;
+        }
+        let choose = |condition, bit| if condition { bit } else { 0 };
+        let header = LIVE
+            | choose(value_bytes <= WORD_BYTES, HAS_WORD)
+            | choose(draft.cas.is_some(), HAS_CAS)
+            | choose(draft.flags != 0, HAS_FLAGS)
+            | choose(draft.expiry.0 != 0, HAS_EXPIRY)
+            | choose(draft.marks.fetched, Header::FETCHED)
+            | choose(draft.marks.stale, 1 << STALE_SHIFT)
+            | choose(draft.marks.won, 1 << WON_SHIFT)
+            | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
+            | (key_bytes as u64) << KEY_SHIFT
+            | (value_bytes as u64) << VALUE_SHIFT;
+        Some(Self { header: Header(header) })
+    }
+
+    /// Bytes of the item from its header on.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        self.header.bytes()
+    }
+}
+
+impl Header {
+    /// Bytes of the item from its header on.
+    #[inline]
+    pub(super) fn bytes(self) -> usize {
+        let value = if self.has_word() { 0 } else { self.value_bytes() };
+        self.key_offset() + self.key_bytes() + value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_op::{Expiry, Part};
+
+    #[test]
+    fn the_header_knows_where_the_fields_lie() {
+        for fields in 0..16_u32 {
+            let value = vec![b'v'; if fields & 1 != 0 { 8 } else { 9 }];
+            let draft = Draft {
+                parts: [Part::Bytes(&value), Part::Empty],
+                cas: (fields & 2 != 0).then_some(5),
+                flags: fields >> 2 & 1,
+                expiry: Expiry(fields >> 3),
+                marks: Marks::default(),
+            };
+            let now = Now { generation: 63, ..Now::at(1) };
+            let shape = Shape::new(250, &draft, 0, &now).expect("it fits");
+            let header = shape.header;
+            let extras = 8 * (fields & 1) + 8 * (fields >> 1 & 1) + 4 * (fields >> 2).count_ones();
+            assert_eq!(header.key_offset(), 8 + extras as usize);
+            assert_eq!(header.key_bytes(), 250);
+            assert_eq!(header.value_bytes(), value.len());
+            assert_eq!(header.generation(), 63);
+            let outside = if fields & 1 != 0 { 0 } else { 9 };
+            assert_eq!(shape.bytes(), header.key_offset() + 250 + outside);
+        }
+    }
+}

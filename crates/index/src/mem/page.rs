@@ -1,0 +1,179 @@
+//! Pages: the unit in which memory moves from the system to size classes and between them.
+//!
+//! A page belongs to a class and starts with a bitmap of its free slots; the slots follow. One
+//! worker at a time *owns* a page and takes slots from it; any thread frees slots into it.
+//!
+//! ```text
+//! Free --take--> Owned --nothing left--> Full --enough freed--> Partial --take--> Owned
+//!                                          \------- drain -------/
+//! Draining --all slots free--> Emptied --grace period--> Free
+//! ```
+//!
+//! Invariants: (1) a slot's bit is set while nobody uses the slot and no owner has claimed it;
+//! (2) `free` counts the set bits, sometimes late, never early by an unclaimed bit; (3) a page
+//! changes its class only in state Free, so whoever is pinned and saw it in a class may walk it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::class::Classes;
+
+/// Where a page stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum PageState {
+    Free = 0,
+    Owned = 1,
+    Full = 2,
+    Partial = 3,
+    Draining = 4,
+    Emptied = 5,
+}
+
+/// A page's entry in the page table.
+#[repr(align(64))]
+#[derive(Default)]
+pub(super) struct Page {
+    /// State in the low byte, class above: they change together.
+    word: AtomicU32,
+    /// Free slots, those claimed by the owner not counted.
+    free: AtomicU32,
+}
+
+impl Page {
+    const fn pack(state: PageState, class: usize) -> u32 {
+        state as u32 | (class as u32) << 8
+    }
+
+    /// State and class. Acquire pairs with the release in `set`: the page is formatted.
+    pub(super) fn state(&self) -> (PageState, usize) {
+        let word = self.word.load(Ordering::SeqCst);
+        let state = match word as u8 {
+            0 => PageState::Free,
+            1 => PageState::Owned,
+            2 => PageState::Full,
+            3 => PageState::Partial,
+            4 => PageState::Draining,
+            _ => PageState::Emptied,
+        };
+        (state, (word >> 8) as usize)
+    }
+
+    /// For the thread that has the page to itself. SeqCst: see `Memory::free_slot`.
+    pub(super) fn set(&self, state: PageState, class: usize) {
+        self.word.store(Self::pack(state, class), Ordering::SeqCst);
+    }
+
+    /// Moves the page from one state to another, if it is still in it. Only one thread wins.
+    pub(super) fn change(&self, class: usize, from: PageState, to: PageState) -> bool {
+        let (from, to) = (Self::pack(from, class), Self::pack(to, class));
+        self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.free.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_free(&self, slots: u32) {
+        self.free.store(slots, Ordering::SeqCst);
+    }
+
+    /// Counts freed slots; returns the new number.
+    pub(super) fn add_free(&self, slots: u32) -> u32 {
+        self.free.fetch_add(slots, Ordering::SeqCst) + slots
+    }
+
+    pub(super) fn subtract_free(&self, slots: u32) {
+        self.free.fetch_sub(slots, Ordering::SeqCst);
+    }
+}
+
+/// How the pages of a class are divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    pub(super) slot_bytes: u32,
+    pub(super) slots: u32,
+    /// Words of the bitmap at the start of the page.
+    pub(super) words: u32,
+    /// Distance from the start of the page to the first slot's header.
+    pub(super) first_header: u32,
+    /// How many free slots make a full page partial again: enough to be worth a scan.
+    pub(super) worth_taking: u32,
+    /// 2^32 / slot_bytes, rounded up: divides exact multiples below 2^21.
+    reciprocal: u64,
+}
+
+impl Geometry {
+    fn new(page_bytes: usize, slot_bytes: usize, link_bytes: usize) -> Self {
+        // With a link before it, the header has to lie on a multiple of 16 (see `header`).
+        let first_slot = |slots: usize| (slots.div_ceil(64) * 8).next_multiple_of(16) + link_bytes;
+        let mut slots = page_bytes / slot_bytes;
+        while first_slot(slots) + slots * slot_bytes > page_bytes {
+            slots -= 1;
+        }
+        Self {
+            slot_bytes: slot_bytes as u32,
+            slots: slots as u32,
+            words: slots.div_ceil(64) as u32,
+            first_header: (first_slot(slots) + link_bytes) as u32,
+            worth_taking: (slots as u32 / 32).clamp(1, 64),
+            reciprocal: (1_u64 << 32).div_ceil(slot_bytes as u64),
+        }
+    }
+
+    /// The slot whose header lies `offset` bytes into the page.
+    #[inline]
+    pub(super) fn slot_of(&self, offset: u64) -> u32 {
+        let distance = offset - u64::from(self.first_header);
+        ((distance * self.reciprocal) >> 32) as u32
+    }
+
+    /// Distance from the start of the page to the header of `slot`.
+    #[inline]
+    pub(super) fn header_of(&self, slot: u32) -> u64 {
+        u64::from(self.first_header) + u64::from(slot) * u64::from(self.slot_bytes)
+    }
+
+    /// The bits of bitmap word `word` that stand for slots.
+    pub(super) fn mask(&self, word: u32) -> u64 {
+        match self.slots - word * 64 {
+            64.. => u64::MAX,
+            rest => (1 << rest) - 1,
+        }
+    }
+}
+
+/// The geometries of all classes.
+pub(super) fn geometries(classes: &Classes, page_bytes: usize, link: usize) -> Box<[Geometry]> {
+    let geometry = |class| Geometry::new(page_bytes, classes.slot_bytes(class), link);
+    (0..classes.count()).map(geometry).collect()
+}
+
+/// A word of a page's bitmap.
+pub(super) type BitmapWord = AtomicU64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_fill_the_page_and_do_not_overlap() {
+        for (step, link) in [(8, 0), (16, 8)] {
+            for page_bytes in [1 << 16, 2 << 20] {
+                let classes = Classes::new(step, page_bytes / 4);
+                for geometry in geometries(&classes, page_bytes, link).iter() {
+                    let end = geometry.header_of(geometry.slots - 1)
+                        + u64::from(geometry.slot_bytes)
+                        - link as u64;
+                    assert!(end <= page_bytes as u64, "{geometry:?}");
+                    let waste = page_bytes as u64 - end;
+                    assert!(waste < u64::from(geometry.slot_bytes) + 64, "{geometry:?}");
+                    assert!(geometry.first_header >= geometry.words * 8 + link as u32);
+                    assert!(link == 0 || geometry.first_header % 16 == 0);
+                    for slot in 0..geometry.slots {
+                        assert_eq!(geometry.slot_of(geometry.header_of(slot)), slot);
+                    }
+                }
+            }
+        }
+    }
+}

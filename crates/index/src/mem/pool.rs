@@ -1,0 +1,551 @@
+//! A worker's share of the memory: pages it takes slots from, and what it retired.
+//!
+//! Thread safety: a pool belongs to one thread. It meets other threads in the page table and the
+//! bitmaps (atomics), in the lists of partial and free pages (locks, once a page), and in the
+//! epochs.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use amalgam_op::{Draft, Now};
+
+use super::counters::{Counters, add, subtract};
+use super::epoch::Guard;
+use super::header::{Header, Shape};
+use super::item::NewItem;
+use super::large::Large;
+use super::page::PageState;
+use super::{Item, ItemRef, Memory};
+
+/// A bag is sealed when it holds this many items, or [`BAG_BYTES`]: one membarrier serves them all.
+const BAG_ITEMS: usize = 512;
+/// See [`BAG_ITEMS`].
+const BAG_BYTES: usize = 1 << 20;
+/// Empty bags kept for reuse.
+const SPARE_BAGS: usize = 8;
+/// CAS ids a pool draws at once.
+const CAS_BLOCK: u64 = 1 << 12;
+
+/// A thread's access to a [`Memory`].
+pub struct Pool<'m> {
+    pub(super) memory: &'m Arc<Memory>,
+    slot: usize,
+    /// The page that each class's slots come from.
+    current: Box<[Current]>,
+    bag: Vec<Retired>,
+    bag_bytes: usize,
+    /// Sealed bags, oldest first.
+    limbo: VecDeque<Bag>,
+    spare_bags: Vec<Vec<Retired>>,
+    next_cas: u64,
+    last_cas: u64,
+    /// The memory's count of pressure that this pool answered.
+    pressure: u64,
+}
+
+/// Where a pool stands in a page that it owns.
+#[derive(Clone, Copy)]
+struct Current {
+    page: Option<u32>,
+    /// The next bitmap word to look at.
+    next_word: u32,
+    /// Slots claimed from the word before.
+    claimed: u64,
+}
+
+/// Something that waits for a grace period: an item, or a page that was emptied (odd).
+#[derive(Clone, Copy)]
+pub(super) struct Retired(u64);
+
+impl Retired {
+    pub(super) fn item(item: ItemRef) -> Self {
+        Self(item.to_bits())
+    }
+
+    fn page(page: u32) -> Self {
+        Self(u64::from(page) << 1 | 1)
+    }
+
+    /// The item, unless it is a page.
+    pub(super) fn as_item(self) -> Option<ItemRef> {
+        ItemRef::from_bits(self.0).filter(|_| self.0 & 1 == 0)
+    }
+}
+
+/// What a thread retired before it ended an epoch.
+pub(super) struct Bag {
+    pub(super) epoch: u64,
+    pub(super) retired: Vec<Retired>,
+    pub(super) bytes: usize,
+}
+
+/// Memory for one item, owned by the pool's thread. Fill it or give it back.
+#[must_use = "a slot that is neither filled nor given back is lost"]
+#[derive(Debug)]
+pub struct Slot {
+    reference: ItemRef,
+    shape: Shape,
+}
+
+impl Slot {
+    /// What the slot was reserved for.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+}
+
+/// There is no memory for an item now; [`Pool::make_room`] may help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage(pub(super) Need);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A slot of this class.
+    Class(usize),
+    /// A large item of this many bytes.
+    Large(usize),
+    /// More than the index accepts.
+    TooLarge,
+}
+
+impl Shortage {
+    /// Whether the item is longer than [`crate::Configuration::max_item_bytes`].
+    pub fn is_too_large(self) -> bool {
+        self.0 == Need::TooLarge
+    }
+}
+
+impl<'m> Pool<'m> {
+    /// Registers the calling thread.
+    ///
+    /// # Panics
+    ///
+    /// If all places are taken: see [`crate::Configuration::workers`].
+    pub fn new(memory: &'m Arc<Memory>) -> Self {
+        let slot = memory.epochs.take_slot().expect("more workers than the index was opened for");
+        let none = Current { page: None, next_word: 0, claimed: 0 };
+        Self {
+            memory,
+            slot,
+            current: vec![none; memory.classes.count()].into(),
+            bag: Vec::with_capacity(BAG_ITEMS),
+            bag_bytes: 0,
+            limbo: VecDeque::new(),
+            spare_bags: Vec::new(),
+            next_cas: 0,
+            last_cas: 0,
+            pressure: 0,
+        }
+    }
+
+    /// The memory that the pool draws from.
+    pub fn memory(&self) -> &'m Arc<Memory> {
+        self.memory
+    }
+
+    /// Keeps everything that can be reached now from being reused. Pins nest; memory is reclaimed
+    /// by this pool only when none is held.
+    #[inline]
+    pub fn pin(&self) -> Guard<'m> {
+        self.memory.epochs.pin(self.slot)
+    }
+
+    /// A CAS id that was never handed out.
+    #[inline]
+    pub fn fresh_cas(&mut self) -> u64 {
+        if self.next_cas == self.last_cas {
+            self.next_cas = self.memory.cas_block(CAS_BLOCK);
+            self.last_cas = self.next_cas + CAS_BLOCK;
+        }
+        self.next_cas += 1;
+        self.next_cas - 1
+    }
+
+    /// Finds memory for an item of `shape`. Call it without a guard and without a lock of the
+    /// engine.
+    ///
+    /// # Errors
+    ///
+    /// If there is none: [`Pool::make_room`] evicts, then try again; see also
+    /// [`Shortage::is_too_large`].
+    #[inline]
+    pub fn reserve(&mut self, shape: Shape) -> Result<Slot, Shortage> {
+        let bytes = shape.bytes() + self.memory.layout.link_bytes();
+        if bytes > self.memory.max_item_bytes {
+            return Err(Shortage(Need::TooLarge));
+        }
+        let reference = match self.memory.classes.of(bytes) {
+            Some(class) => self.take_slot(class)?,
+            None => self.take_large(bytes)?,
+        };
+        Ok(Slot { reference, shape })
+    }
+
+    /// Writes an item into a slot. It can be published as often as that fails; when it never is,
+    /// retire it.
+    ///
+    /// # Panics
+    ///
+    /// If `draft` has another shape than the slot was reserved for.
+    #[inline]
+    pub fn fill(&mut self, slot: Slot, key: &[u8], draft: &Draft<'_>, current: &[u8]) -> ItemRef {
+        let header = slot.shape.header;
+        assert_eq!(header.key_bytes(), key.len(), "the key the slot was reserved for");
+        assert_eq!(
+            header.value_bytes(),
+            draft.value_bytes(current.len()),
+            "the value the slot was reserved for"
+        );
+        assert_eq!(header.has_cas(), draft.cas.is_some(), "the fields it was reserved for");
+        assert!(header.has_flags() || draft.flags == 0, "the fields it was reserved for");
+        assert!(header.has_expiry() || draft.expiry.0 == 0, "the fields it was reserved for");
+        add(&self.counters().items_total, 1);
+        self.fill_at(slot.reference, slot.shape, key, draft, current)
+    }
+
+    pub(super) fn fill_at(
+        &mut self,
+        slot: ItemRef,
+        shape: Shape,
+        key: &[u8],
+        draft: &Draft<'_>,
+        current: &[u8],
+    ) -> ItemRef {
+        let memory = self.memory.arena.at(slot.to_bits());
+        NewItem { header: memory, owner: PhantomData }.write(shape.header, key, draft, current);
+        let has_mortal_items = &self.memory.has_mortal_items;
+        if !shape.header.never_expires() && !has_mortal_items.load(Ordering::Relaxed) {
+            has_mortal_items.store(true, Ordering::Relaxed);
+        }
+        let counters = self.counters();
+        add(&counters.items, 1);
+        add(&counters.bytes, shape.bytes() as u64);
+        slot
+    }
+
+    /// Sets the recency bit of an item that this thread just published.
+    pub(super) fn mark_recent(&self, item: ItemRef) {
+        let _guard = self.pin();
+        // SAFETY: filled by us; whoever retired it since waits for our guard, or did not retire it
+        // before the caller's guard.
+        let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
+        item.header_word().fetch_or(Header::RECENT, Ordering::Relaxed);
+    }
+
+    /// Gives back a slot that was not filled.
+    pub fn give_back(&mut self, slot: Slot) {
+        self.push_retired(Retired::item(slot.reference), slot.shape.bytes());
+    }
+
+    /// Frees a slot that was just taken.
+    pub(super) fn free_slot(&mut self, slot: ItemRef) {
+        self.free(Retired::item(slot));
+    }
+
+    /// Takes an item that is in no index word any more: its slot is free after a grace period.
+    ///
+    /// # Safety
+    ///
+    /// The caller unlinked the item (or filled and never published it), and nobody else retires
+    /// it.
+    #[inline]
+    pub unsafe fn retire(&mut self, item: ItemRef) {
+        // SAFETY: not reused before it was retired, here.
+        let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
+        // Relaxed: walkers that still see it live fail to unlink it.
+        let header = Header(item.header_word().fetch_or(Header::RETIRED, Ordering::Relaxed));
+        debug_assert!(header.is_live(), "an item is retired once");
+        let bytes = header.bytes();
+        let counters = self.counters();
+        subtract(&counters.items, 1);
+        subtract(&counters.bytes, bytes as u64);
+        self.push_retired(Retired::item(item.reference()), bytes);
+    }
+
+    fn push_retired(&mut self, retired: Retired, bytes: usize) {
+        self.memory.note_retired(retired);
+        self.bag.push(retired);
+        self.bag_bytes += bytes;
+        add(&self.counters().waiting_bytes, bytes as u64);
+        if self.bag.len() >= BAG_ITEMS || self.bag_bytes >= BAG_BYTES {
+            self.seal();
+        }
+    }
+
+    /// Frees what is past its grace period, if enough waits to be worth a barrier. Between
+    /// operations, without a guard.
+    #[inline]
+    pub fn quiesce(&mut self) {
+        if !self.limbo.is_empty() {
+            self.reclaim();
+        }
+        let pressure = self.memory.pressure.load(Ordering::Relaxed);
+        if pressure != self.pressure {
+            self.pressure = pressure;
+            self.give_up_all();
+            self.flush();
+        }
+    }
+
+    /// Seals what waits and frees all that is past its grace period. Returns whether anything was
+    /// freed.
+    pub fn flush(&mut self) -> bool {
+        self.seal();
+        self.reclaim()
+    }
+
+    fn seal(&mut self) {
+        if self.bag.is_empty() {
+            return;
+        }
+        let fresh = self.spare_bags.pop().unwrap_or_else(|| Vec::with_capacity(BAG_ITEMS));
+        let retired = std::mem::replace(&mut self.bag, fresh);
+        let epoch = self.memory.epochs.seal();
+        self.limbo.push_back(Bag { epoch, retired, bytes: self.bag_bytes });
+        self.bag_bytes = 0;
+    }
+
+    fn reclaim(&mut self) -> bool {
+        if self.limbo.is_empty() && !self.memory.has_orphans() {
+            return false;
+        }
+        let oldest_pin = self.memory.epochs.oldest_pin();
+        let mut has_freed = false;
+        while self.limbo.front().is_some_and(|bag| bag.epoch < oldest_pin) {
+            let Some(bag) = self.limbo.pop_front() else { break };
+            self.empty(bag);
+            has_freed = true;
+        }
+        while let Some(bag) = self.memory.adopt_orphan(oldest_pin) {
+            self.empty(bag);
+            has_freed = true;
+        }
+        has_freed
+    }
+
+    fn empty(&mut self, mut bag: Bag) {
+        for retired in bag.retired.drain(..) {
+            self.free(retired);
+        }
+        subtract(&self.counters().waiting_bytes, bag.bytes as u64);
+        if self.spare_bags.len() < SPARE_BAGS {
+            self.spare_bags.push(bag.retired);
+        }
+    }
+
+    fn free(&mut self, retired: Retired) {
+        match retired.as_item() {
+            Some(item) => {
+                if let Some(page) = self.memory.free(item) {
+                    self.retire_page(page);
+                }
+            }
+            None => self.memory.free_page((retired.0 >> 1) as u32),
+        }
+    }
+
+    /// A page in state Emptied is free after a grace period: somebody may be walking it.
+    pub(super) fn retire_page(&mut self, page: u32) {
+        self.bag.push(Retired::page(page));
+    }
+
+    pub(super) fn counters(&self) -> &'m Counters {
+        &self.memory.counters[self.slot]
+    }
+
+    #[inline]
+    pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
+        if self.current[class].claimed == 0 && !self.claim(class) {
+            return Err(Shortage(Need::Class(class)));
+        }
+        Ok(self.take_claimed(class))
+    }
+
+    #[inline]
+    fn take_claimed(&mut self, class: usize) -> ItemRef {
+        let current = &mut self.current[class];
+        let bit = current.claimed.trailing_zeros();
+        current.claimed &= current.claimed - 1;
+        let slot = (current.next_word - 1) * 64 + bit;
+        let page = current.page.expect("claimed slots lie in a page");
+        let offset = self.memory.page_start(page) + self.memory.geometries[class].header_of(slot);
+        ItemRef::from_bits(offset).expect("a bitmap lies before every slot")
+    }
+
+    /// A slot of `class` from the pages that the class has.
+    pub(super) fn take_slot_without_page(&mut self, class: usize) -> Option<ItemRef> {
+        while self.current[class].claimed == 0 && !self.claim_word(class) {
+            self.give_up(class);
+            if !self.take_partial(class) {
+                return None;
+            }
+        }
+        Some(self.take_claimed(class))
+    }
+
+    /// Claims free slots of the class, from this pool's page or a new one.
+    #[cold]
+    fn claim(&mut self, class: usize) -> bool {
+        loop {
+            if self.claim_word(class) {
+                return true;
+            }
+            self.give_up(class);
+            if !self.take_page(class) {
+                return false;
+            }
+        }
+    }
+
+    /// Claims the slots of the next bitmap word that has any, in this pool's page.
+    fn claim_word(&mut self, class: usize) -> bool {
+        let Some(page_number) = self.current[class].page else { return false };
+        let page = &self.memory.pages[page_number as usize];
+        let geometry = &self.memory.geometries[class];
+        let current = &mut self.current[class];
+        loop {
+            while current.next_word < geometry.words {
+                let word = self.memory.bitmap(page_number, current.next_word);
+                current.next_word += 1;
+                if word.load(Ordering::Relaxed) != 0 {
+                    // Acquire pairs with the release in `Memory::free`.
+                    current.claimed = word.swap(0, Ordering::Acquire);
+                    page.subtract_free(current.claimed.count_ones());
+                    return true;
+                }
+            }
+            if page.free() < geometry.worth_taking {
+                return false;
+            }
+            // Enough was freed behind us: once more from the start.
+            current.next_word = 0;
+        }
+    }
+
+    /// Stops owning the page of `class`, if any.
+    fn give_up(&mut self, class: usize) {
+        let none = Current { page: None, next_word: 0, claimed: 0 };
+        let current = std::mem::replace(&mut self.current[class], none);
+        let Some(page_number) = current.page else { return };
+        let page = &self.memory.pages[page_number as usize];
+        if current.claimed != 0 {
+            let word = self.memory.bitmap(page_number, current.next_word - 1);
+            word.fetch_or(current.claimed, Ordering::Release);
+            page.add_free(current.claimed.count_ones());
+        }
+        page.set(PageState::Full, class);
+        // SeqCst on both sides: see `Memory::free`.
+        if page.free() >= self.memory.geometries[class].worth_taking {
+            self.memory.make_partial(page_number, class);
+        }
+    }
+
+    pub(super) fn give_up_class(&mut self, class: usize) {
+        self.give_up(class);
+    }
+
+    /// Gives up all pages, so that their free slots can be taken by others and they can move.
+    pub(super) fn give_up_all(&mut self) {
+        for class in 0..self.current.len() {
+            self.give_up(class);
+        }
+    }
+
+    fn take_page(&mut self, class: usize) -> bool {
+        self.take_partial(class)
+            || self.take_free(class)
+            || (self.flush() && self.take_partial(class))
+            || (self.scavenge() && self.take_free(class))
+    }
+
+    fn own(&mut self, class: usize, page: u32) {
+        self.current[class] = Current { page: Some(page), next_word: 0, claimed: 0 };
+    }
+
+    fn take_partial(&mut self, class: usize) -> bool {
+        let mut partial = self.memory.lock_partial(class);
+        while let Some(page_number) = partial.pop() {
+            let page = &self.memory.pages[page_number as usize];
+            if page.change(class, PageState::Partial, PageState::Owned) {
+                drop(partial);
+                self.own(class, page_number);
+                return true;
+            }
+            // A stale entry: the page was drained since, or is listed twice.
+        }
+        false
+    }
+
+    /// Takes a page without a class, or one that was never used, and formats it.
+    fn take_free(&mut self, class: usize) -> bool {
+        let memory = self.memory;
+        let page_bytes = memory.page_bytes();
+        let class_pages = &memory.class_states[class].pages;
+        let is_poor = class_pages.load(Ordering::Relaxed) == 0;
+        if !is_poor && memory.supply() <= memory.reserve_pages() {
+            return false;
+        }
+        let taken = memory.lock_fresh().take(&memory.budget, page_bytes, memory.pages.len());
+        let Some((page_number, was_used)) = taken else { return false };
+        class_pages.fetch_add(1, Ordering::Relaxed);
+        memory.format(page_number, class, was_used);
+        self.own(class, page_number);
+        true
+    }
+
+    fn take_large(&mut self, bytes: usize) -> Result<ItemRef, Shortage> {
+        let memory = self.memory;
+        let shortage = Shortage(Need::Large(bytes));
+        let charge = Large::charge(bytes + 8);
+        if !memory.budget.try_charge(charge) {
+            memory.discard_free_pages(charge);
+            if !memory.budget.try_charge(charge) {
+                self.flush();
+                if !memory.budget.try_charge(charge) {
+                    return Err(shortage);
+                }
+            }
+        }
+        let Some(start) = memory.large.take(bytes + 8) else {
+            memory.budget.release(charge);
+            return Err(shortage);
+        };
+        let header = start + 8 + memory.layout.link_bytes() as u64;
+        Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
+    }
+
+    /// The shape of the item that `draft` describes, or none if no header can hold it.
+    pub fn shape(&self, key: &[u8], draft: &Draft<'_>, current: usize, now: &Now) -> Option<Shape> {
+        Shape::new(key.len(), draft, current, now)
+    }
+}
+
+impl Drop for Pool<'_> {
+    fn drop(&mut self) {
+        self.give_up_all();
+        self.flush();
+        self.seal();
+        self.memory.leave_orphans(self.limbo.drain(..));
+        self.memory.epochs.return_slot(self.slot);
+    }
+}
+
+impl Memory {
+    /// Prepares a page for `class`: no live headers, all slots free. The caller owns the page.
+    fn format(&self, page_number: u32, class: usize, was_used: bool) {
+        let page = &self.pages[page_number as usize];
+        let geometry = &self.geometries[class];
+        if was_used {
+            let start = self.arena.at(self.page_start(page_number));
+            // SAFETY: the page is in no class and past its grace period: ours alone.
+            unsafe { start.as_ptr().write_bytes(0, self.page_bytes()) };
+        }
+        for word in 0..geometry.words {
+            self.bitmap(page_number, word).store(geometry.mask(word), Ordering::Relaxed);
+        }
+        page.set_free(geometry.slots);
+        page.set(PageState::Owned, class);
+    }
+}

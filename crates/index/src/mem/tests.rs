@@ -1,0 +1,278 @@
+//! The memory room as a whole, under a toy index: an array of words, one a key.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+
+use super::{Item, ItemRef, Layout, Memory, Pool};
+use crate::Configuration;
+
+const NOW: Now = Now::at(10);
+
+/// Key `k` has word `k`; hashes are ignored, keys are decimal.
+struct Toy {
+    memory: Arc<Memory>,
+    words: Vec<AtomicU64>,
+}
+
+fn key(number: usize) -> String {
+    format!("{number:08}")
+}
+
+/// A value that its key and length can vouch for.
+fn value(number: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (number * 31 + at) as u8).collect()
+}
+
+fn draft(value: &[u8]) -> Draft<'_> {
+    let parts = [Part::Bytes(value), Part::Empty];
+    Draft { parts, flags: 0, expiry: Expiry::NEVER, cas: None, marks: Marks::default() }
+}
+
+impl Toy {
+    fn new(memory_bytes: usize, max_item_bytes: usize, evicts: bool, keys: usize) -> Self {
+        let configuration = Configuration {
+            memory_bytes,
+            max_item_bytes,
+            evicts,
+            workers: 8,
+            ..Configuration::default()
+        };
+        let memory = Memory::new(&configuration, Layout::Linked).expect("a valid configuration");
+        Self { memory, words: (0..keys).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The engine's part of a swap: by pointer. (The toy's linearization point.)
+    fn swap(&self, old: ItemRef, new: Option<ItemRef>, pool: &Pool<'_>) -> bool {
+        let guard = pool.pin();
+        // SAFETY: the caller holds a guard under which it met the item live.
+        let item = unsafe { self.memory.item(old, &guard) };
+        let number: usize = std::str::from_utf8(item.key()).expect("text").parse().expect("digits");
+        let new = new.map_or(0, ItemRef::to_bits);
+        let word = &self.words[number];
+        word.compare_exchange(old.to_bits(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Returns false where there is no memory.
+    fn set(&self, pool: &mut Pool<'_>, helper: &Pool<'_>, number: usize, length: usize) -> bool {
+        let (key, value) = (key(number), value(number, length));
+        let draft = draft(&value);
+        let shape = pool.shape(key.as_bytes(), &draft, 0, &NOW).expect("it fits a header");
+        let slot = loop {
+            match pool.reserve(shape) {
+                Ok(slot) => break slot,
+                Err(shortage) => {
+                    let mut swap = |_, old, new| self.swap(old, new, helper);
+                    if !pool.make_room(shortage, &NOW, &mut swap) {
+                        return false;
+                    }
+                }
+            }
+        };
+        let item = pool.fill(slot, key.as_bytes(), &draft, &[]);
+        let old = self.words[number].swap(item.to_bits(), Ordering::AcqRel);
+        if let Some(old) = ItemRef::from_bits(old) {
+            // SAFETY: we took it out of its only word.
+            unsafe { pool.retire(old) };
+        }
+        true
+    }
+
+    fn delete(&self, pool: &mut Pool<'_>, number: usize) -> bool {
+        let old = ItemRef::from_bits(self.words[number].swap(0, Ordering::AcqRel));
+        // SAFETY: we took it out of its only word.
+        old.map(|old| unsafe { pool.retire(old) }).is_some()
+    }
+
+    fn with<R>(&self, pool: &Pool<'_>, number: usize, use_it: impl Fn(Item<'_>) -> R) -> Option<R> {
+        let guard = pool.pin();
+        let found = ItemRef::from_bits(self.words[number].load(Ordering::Acquire))?;
+        // SAFETY: read from an index word under the guard.
+        Some(use_it(unsafe { self.memory.item(found, &guard) }))
+    }
+
+    /// Panics if a key has another value than its own.
+    fn check(&self, pool: &Pool<'_>, number: usize) -> bool {
+        self.with(pool, number, |item| {
+            let view = item.view();
+            assert!(item.has_key(key(number).as_bytes()));
+            assert_eq!(view.key, key(number).as_bytes());
+            assert_eq!(view.value.as_bytes(), value(number, view.value.len()));
+        })
+        .is_some()
+    }
+}
+
+#[test]
+fn items_come_back_as_they_were_written() {
+    let toy = Toy::new(4 << 20, 200 << 10, true, 64);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let lengths = [0, 1, 7, 8, 9, 31, 100, 1000, 5000, 17_000, 150_000];
+    for (number, length) in lengths.into_iter().enumerate() {
+        assert!(toy.set(&mut pool, &helper, number, length));
+        assert!(toy.check(&pool, number));
+    }
+    assert_eq!(toy.memory.items(), lengths.len() as u64);
+    for number in 0..lengths.len() {
+        assert!(toy.delete(&mut pool, number));
+    }
+    pool.flush();
+    let statistics = toy.memory.statistics();
+    assert_eq!((toy.memory.items(), statistics.items, statistics.waiting), (0, 0, 0));
+}
+
+#[test]
+fn a_full_memory_evicts_and_stays_within_its_limit() {
+    let keys = if cfg!(miri) { 3000 } else { 60_000 };
+    let limit = if cfg!(miri) { 512 << 10 } else { 2 << 20 };
+    let toy = Toy::new(limit, 32 << 10, true, keys);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..keys {
+        assert!(toy.set(&mut pool, &helper, number, 100 + number % 100));
+        assert!(toy.check(&pool, number), "the newest item is there");
+    }
+    let present = (0..keys).filter(|number| toy.check(&pool, *number)).count();
+    let held = present * 190;
+    assert!(held > limit / 2, "{present} items only");
+    assert!(toy.memory.statistics().used as usize <= limit);
+    assert_eq!(toy.memory.items(), present as u64);
+}
+
+#[test]
+fn a_memory_that_may_not_evict_refuses_and_recovers() {
+    let toy = Toy::new(1 << 20, 32 << 10, false, 20_000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let stored = (0..20_000).take_while(|n| toy.set(&mut pool, &helper, *n, 100)).count();
+    assert!((6000..9000).contains(&stored), "{stored} items of 128 bytes in 1 MiB");
+    (0..stored).for_each(|number| assert!(toy.check(&pool, number), "nothing was lost"));
+    (0..stored).for_each(|number| assert!(toy.delete(&mut pool, number)));
+    // Another size: the pages have to change class.
+    let again = (0..20_000).take_while(|n| toy.set(&mut pool, &helper, *n, 400)).count();
+    assert!(again > 1800, "{again} items of 432 bytes in 1 MiB");
+}
+
+#[test]
+fn no_size_class_starves() {
+    let toy = Toy::new(2 << 20, 64 << 10, true, 40_000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..30_000 {
+        assert!(toy.set(&mut pool, &helper, number, 100));
+    }
+    for (number, length) in (30_000..).zip([0, 300, 1000, 3000, 10_000, 15_000, 30_000, 60_000]) {
+        assert!(toy.set(&mut pool, &helper, number, length), "{length} bytes");
+        assert!(toy.check(&pool, number));
+    }
+    assert!(toy.memory.statistics().used <= 2 << 20);
+}
+
+#[test]
+fn pages_follow_the_demand() {
+    let toy = Toy::new(4 << 20, 64 << 10, true, 100_000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..40_000 {
+        assert!(toy.set(&mut pool, &helper, number, 100));
+    }
+    let mut maintainer = Pool::new(&toy.memory);
+    for second in 0..200_u32 {
+        let now = Now::at(20 + second);
+        for number in 0..500 {
+            let number = 50_000 + (second as usize * 500 + number) % 20_000;
+            assert!(toy.set(&mut pool, &helper, number, 1000));
+        }
+        maintainer.step(&now, &mut |_, old, new| toy.swap(old, new, &helper));
+    }
+    let classes = toy.memory.statistics().classes;
+    let big = classes.iter().find(|class| class.slot_bytes > 1000).expect("it has pages");
+    assert!(big.pages > 30, "{classes:?}");
+}
+
+#[test]
+fn the_dead_are_swept() {
+    let toy = Toy::new(4 << 20, 64 << 10, true, 1000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..1000 {
+        assert!(toy.set(&mut pool, &helper, number, 50));
+    }
+    let flushed = Now { generation: 1, ..NOW };
+    while pool.step(&flushed, &mut |_, old, new| toy.swap(old, new, &helper)) {}
+    assert_eq!(toy.memory.items(), 0);
+    assert!((0..1000).all(|number| !toy.check(&pool, number)));
+}
+
+#[test]
+fn a_pinned_value_outlives_its_item() {
+    let toy = Toy::new(2 << 20, 200 << 10, true, 4);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for length in [5000, 150_000] {
+        assert!(toy.set(&mut pool, &helper, 1, length));
+        let pin = toy
+            .with(&pool, 1, |item| match item.view().value {
+                amalgam_op::Value::Bytes(bytes) => toy.memory.pin_value(item.reference(), bytes),
+                amalgam_op::Value::Word(..) => unreachable!("a long value"),
+            })
+            .expect("it is there");
+        assert!(toy.delete(&mut pool, 1));
+        pool.flush();
+        for number in [2, 3] {
+            assert!(toy.set(&mut pool, &helper, number, length));
+        }
+        assert_eq!(pin.as_bytes(), value(1, length));
+        drop(pin);
+        assert!(pool.flush(), "the last reader left the item behind");
+    }
+}
+
+#[test]
+fn readers_never_see_memory_that_was_reused() {
+    let (keys, rounds) = if cfg!(miri) { (32, 60) } else { (512, 60_000) };
+    let limit = if cfg!(miri) { 384 << 10 } else { 1 << 20 };
+    let toy = Toy::new(limit, 16 << 10, true, keys);
+    let running = AtomicU64::new(2);
+    let start = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (toy, start, running) = (&toy, &start, &running);
+            scope.spawn(move || {
+                let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+                start.wait();
+                let mut random = 88_172_645_463_325_252_u64 + thread;
+                for _ in 0..rounds {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let number = random as usize % keys;
+                    if random >> 40 & 7 == 0 {
+                        toy.delete(&mut pool, number);
+                    } else {
+                        let length = (random >> 20) as usize % 6000;
+                        assert!(toy.set(&mut pool, &helper, number, length));
+                    }
+                    pool.quiesce();
+                }
+                running.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let (toy, running, start) = (&toy, &running, &start);
+        let reader = scope.spawn(move || {
+            let pool = Pool::new(&toy.memory);
+            start.wait();
+            let mut found = 0_u64;
+            while running.load(Ordering::Relaxed) > 0 {
+                (0..keys).for_each(|number| found += u64::from(toy.check(&pool, number)));
+                std::thread::yield_now();
+            }
+            found
+        });
+        let (mut maintainer, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+        start.wait();
+        let mut second = 20;
+        while running.load(Ordering::Relaxed) > 0 {
+            second += 1;
+            let mut swap = |_, old, new| toy.swap(old, new, &helper);
+            maintainer.step(&Now::at(second), &mut swap);
+            std::thread::yield_now();
+        }
+        assert!(reader.join().expect("the reader ends") > 0);
+    });
+}
