@@ -290,7 +290,8 @@ fn decide_arithmetic<'a>(
         let Some(initial) = arithmetic.initial else { return Decision::Keep(Outcome::NotFound) };
         let expiry = Expiry::from_client(arithmetic.initial_expiry, now);
         let draft = Draft::of_value(digits(initial, 0), 0, expiry, cas);
-        let counted = Counted { number: initial, cas, expiry, expiry_before: Expiry::NEVER };
+        let counted =
+            Counted { number: initial, created: true, cas, expiry, expiry_before: Expiry::NEVER };
         return Decision::Replace(draft, Outcome::Number(counted));
     };
     if item.value.is_empty() {
@@ -321,7 +322,8 @@ fn decide_arithmetic<'a>(
     if let Some(expiry) = arithmetic.touch {
         draft.expiry = Expiry::from_client(expiry, now);
     }
-    let counted = Counted { number, cas, expiry: draft.expiry, expiry_before: item.expiry };
+    let counted =
+        Counted { number, created: false, cas, expiry: draft.expiry, expiry_before: item.expiry };
     Decision::Replace(draft, Outcome::Number(counted))
 }
 
@@ -404,4 +406,136 @@ fn digits<'a>(mut number: u64, length: usize) -> Part<'a> {
         *target = *source;
     }
     Part::Digits(bytes, count.max(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Compare, HashSeed, Key, Value};
+
+    const NOW: Now = Now { seconds: 1000, epoch_unix_seconds: 1_600_000_000, generation: 0 };
+    const FRESH: u64 = 50;
+
+    fn item(value: &[u8]) -> ItemView<'_> {
+        ItemView {
+            key: b"key",
+            value: Value::Bytes(value),
+            flags: 7,
+            expiry: Expiry(1060),
+            cas: Some(20),
+            generation: 0,
+            fetched: true,
+            stale: false,
+            won: false,
+            last_access_seconds: None,
+        }
+    }
+
+    fn run<'a>(item: Option<&ItemView<'_>>, verb: Verb<'a>) -> Decision<'a> {
+        let key = Key::new(b"key", &HashSeed::new(1));
+        decide(item, &Op { key, verb }, &NOW, FRESH)
+    }
+
+    fn replaced<'a>(item: &ItemView<'_>, verb: Verb<'a>) -> (Draft<'a>, Outcome) {
+        match run(Some(item), verb) {
+            Decision::Replace(draft, outcome) => (draft, outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn dropping_the_value_drops_flags_and_expiry_but_not_the_id() {
+        let delete = Delete { drops_value: true, ..Delete::default() };
+        let (draft, outcome) = replaced(&item(b"value"), Verb::Delete(delete));
+        assert_eq!(outcome, Outcome::Invalidated);
+        assert_eq!((draft.value_bytes(5), draft.flags, draft.cas), (0, 0, Some(20)));
+        assert_eq!((draft.expiry, draft.marks), (Expiry::NEVER, Marks::default()));
+        let delete = Delete { flags: 3, touch: Some(10), new_cas: Some(9), ..delete };
+        let (draft, _) = replaced(&item(b"value"), Verb::Delete(delete));
+        assert_eq!((draft.flags, draft.expiry, draft.cas), (3, Expiry(1010), Some(9)));
+    }
+
+    #[test]
+    fn marking_stale_keeps_the_item_and_moves_its_id_on() {
+        let delete = Delete { marks_stale: true, ..Delete::default() };
+        let won = ItemView { won: true, ..item(b"value") };
+        let (draft, _) = replaced(&won, Verb::Delete(delete));
+        assert_eq!((draft.value_bytes(5), draft.flags, draft.expiry), (5, 7, Expiry(1060)));
+        assert_eq!((draft.cas, draft.marks.stale, draft.marks.won), (Some(FRESH), true, false));
+        let without_id = ItemView { cas: None, ..item(b"value") };
+        let (draft, _) = replaced(&without_id, Verb::Delete(delete));
+        assert_eq!(draft.cas, None);
+    }
+
+    #[test]
+    fn recache_compares_with_the_expiry_of_its_place_in_the_line() {
+        let get = Get { touch: Some(20), recache_below_seconds: Some(30), ..Get::default() };
+        let (draft, outcome) = replaced(&item(b"value"), Verb::Get(get));
+        assert!(matches!(outcome, Outcome::Hit(Hit { won: false, .. })));
+        assert_eq!(draft.expiry, Expiry(1020));
+        let get = Get { touches_before_recache: true, ..get };
+        let (draft, outcome) = replaced(&item(b"value"), Verb::Get(get));
+        let hit = Hit { won: true, expiry_before: Expiry(1060), ..Hit::default() };
+        assert_eq!(outcome, Outcome::Hit(hit));
+        assert!(draft.marks.won);
+        // Zero is no threshold, and an item without expiry never ends soon.
+        let get = Get { recache_below_seconds: Some(0), ..Get::default() };
+        let keep = run(Some(&item(b"value")), Verb::Get(get));
+        assert!(matches!(keep, Decision::Keep(Outcome::Hit(Hit { won: false, .. }))));
+        let forever = ItemView { expiry: Expiry::NEVER, ..item(b"value") };
+        let get = Get { recache_below_seconds: Some(1000), ..Get::default() };
+        let keep = run(Some(&forever), Verb::Get(get));
+        assert!(matches!(keep, Decision::Keep(Outcome::Hit(Hit { won: false, .. }))));
+    }
+
+    #[test]
+    fn an_id_from_the_future_is_no_older_id() {
+        let store = |cas| {
+            let compare = Some(Compare { cas, accepts_older_as_stale: true });
+            Verb::Store(Store { compare, ..Store::new(StoreMode::Set, b"new", 0, 0) })
+        };
+        let without_id = ItemView { cas: None, ..item(b"value") };
+        let (draft, _) = replaced(&without_id, store(FRESH - 1));
+        assert!(draft.marks.stale);
+        assert_eq!(draft.expiry, Expiry(1060));
+        let refused = run(Some(&without_id), store(FRESH));
+        assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
+        let refused = run(Some(&item(b"value")), store(21));
+        assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
+    }
+
+    #[test]
+    fn a_number_that_grows_is_a_new_item() {
+        let add = |delta| Verb::Arithmetic(Arithmetic { delta, ..Arithmetic::default() });
+        let stale = ItemView { stale: true, won: true, ..item(b"9") };
+        let (draft, _) = replaced(&stale, add(1));
+        assert_eq!((draft.marks, draft.flags), (Marks::default(), 7));
+        let stale = ItemView { stale: true, ..item(b"9 ") };
+        let (draft, outcome) = replaced(&stale, add(1));
+        assert!(draft.marks.stale);
+        let counted = Counted {
+            number: 10,
+            expiry: Expiry(1060),
+            expiry_before: Expiry(1060),
+            ..Counted::default()
+        };
+        assert_eq!(outcome, Outcome::Number(counted));
+    }
+
+    #[test]
+    fn an_empty_value_is_no_number_whatever_its_id() {
+        let compare = Arithmetic { delta: 1, compare: Some(1), ..Arithmetic::default() };
+        let kept = run(Some(&item(b"")), Verb::Arithmetic(compare));
+        assert!(matches!(kept, Decision::Keep(Outcome::NotANumber)));
+        let kept = run(Some(&item(b"1")), Verb::Arithmetic(compare));
+        assert!(matches!(kept, Decision::Keep(Outcome::Exists)));
+    }
+
+    #[test]
+    fn a_store_tells_the_whole_length() {
+        let store = Store::new(StoreMode::Append, b"de", 1, 5);
+        let (draft, outcome) = replaced(&item(b"abc"), Verb::Store(store));
+        assert_eq!(outcome, Outcome::Stored(Written { cas: None, value_bytes: 5 }));
+        assert_eq!((draft.flags, draft.expiry), (7, Expiry(1060)));
+    }
 }

@@ -58,7 +58,7 @@ pub struct ItemView<'g> {
     pub stale: bool,
     /// Whether a client was told to recache the item (meta `W`, later `Z`).
     pub won: bool,
-    /// Low bits of the second of the last access (meta `l`), see `ACCESS_BITS` in the memory room;
-    /// none where an engine does not keep it.
+    /// The second of the last access before this one, in [`crate::Now::seconds`] (meta `l`); none
+    /// where an engine does not keep it. One that keeps only low bits fills in the others from now.
     pub last_access_seconds: Option<u32>,
 }

@@ -44,6 +44,8 @@ pub struct Written {
 pub struct Counted {
     /// The new number.
     pub number: u64,
+    /// The item was created by this operation.
+    pub created: bool,
     /// The item's CAS id where one was asked for.
     pub cas: Option<u64>,
     /// When the item ends.

@@ -2,6 +2,8 @@
 
 use amalgam_op::MAX_KEY_BYTES;
 
+use crate::base64;
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
@@ -155,28 +157,46 @@ pub type KeyScratch = [u8; MAX_KEY_BYTES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireKey<'a> {
     sent: &'a [u8],
+    is_base64: bool,
 }
 
 impl<'a> WireKey<'a> {
     /// A key that stands for itself.
     #[inline]
     pub(crate) fn plain(sent: &'a [u8]) -> Self {
-        Self { sent }
+        Self { sent, is_base64: false }
     }
 
-    /// Length of the key as it was sent, in bytes.
+    /// A key in base64, which must have been decoded once with success.
+    pub(crate) fn base64(sent: &'a [u8]) -> Self {
+        Self { sent, is_base64: true }
+    }
+
+    pub(crate) fn is_base64(&self) -> bool {
+        self.is_base64
+    }
+
+    /// Length of the key that is stored, in bytes.
     #[inline]
-    pub(crate) fn sent_bytes(&self) -> usize {
-        self.sent.len()
+    pub(crate) fn stored_bytes(&self) -> usize {
+        match self.is_base64 {
+            true => self.resolve(&mut [0; MAX_KEY_BYTES]).len(),
+            false => self.sent.len(),
+        }
     }
 
     /// The key that the server stores: the bytes sent, or what they decode to, in `scratch`.
     #[inline]
-    pub fn resolve<'k>(&self, _scratch: &'k mut KeyScratch) -> &'k [u8]
+    pub fn resolve<'k>(&self, scratch: &'k mut KeyScratch) -> &'k [u8]
     where
         'a: 'k,
     {
-        self.sent
+        if !self.is_base64 {
+            return self.sent;
+        }
+        // Checked when the request was parsed, so there are bytes.
+        let length = base64::decode(self.sent, scratch).unwrap_or(1);
+        &scratch[..length]
     }
 }
 

@@ -17,7 +17,9 @@
 
 #![forbid(unsafe_code)]
 
+mod base64;
 mod keys;
+mod meta;
 mod number;
 mod problem;
 mod reply;

@@ -2,7 +2,8 @@
 
 use amalgam_op::{Hit, ItemView, Now, Outcome};
 
-use crate::text::TextReply;
+use crate::meta::MetaReply;
+use crate::text::{TextForm, TextReply};
 use crate::{Problem, append_decimal};
 
 /// How to answer one request: small, to be kept until its turn comes.
@@ -11,13 +12,34 @@ pub struct Reply<'a>(pub(crate) Form<'a>);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form<'a> {
-    Text(TextReply, std::marker::PhantomData<&'a ()>),
+    Text(TextReply),
+    Meta(MetaReply<'a>),
+}
+
+impl Form<'_> {
+    /// The reply to a command about the server.
+    fn command(&self) -> TextReply {
+        match self {
+            Form::Text(reply) => *reply,
+            Form::Meta(_) => TextReply { form: TextForm::Line, quiet: false },
+        }
+    }
 }
 
 impl<'a> Reply<'a> {
     #[inline]
     pub(crate) fn text(reply: TextReply) -> Self {
-        Self(Form::Text(reply, std::marker::PhantomData))
+        Self(Form::Text(reply))
+    }
+
+    #[inline]
+    pub(crate) fn meta(reply: MetaReply<'a>) -> Self {
+        Self(Form::Meta(reply))
+    }
+
+    /// An answer of one line, which `noreply` suppresses.
+    pub(crate) fn line_reply(quiet: bool) -> Self {
+        Self::text(TextReply { form: TextForm::Line, quiet })
     }
 
     /// Answers a hit. `hit` is what the operation found out beside the item, default for a batched
@@ -33,9 +55,10 @@ impl<'a> Reply<'a> {
     /// Appends what comes before the value of a hit. If it returns true, the value is to follow
     /// (from wherever it lies), then [`Reply::hit_tail`].
     #[inline]
-    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, _hit: Hit, _now: &Now) -> bool {
+    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) -> bool {
         match &self.0 {
-            Form::Text(reply, _) => reply.hit_head(out, item),
+            Form::Text(reply) => reply.hit_head(out, item),
+            Form::Meta(reply) => reply.hit_head(out, item, hit, now),
         }
     }
 
@@ -43,7 +66,7 @@ impl<'a> Reply<'a> {
     #[inline]
     pub fn hit_tail(&self, out: &mut Vec<u8>) {
         match &self.0 {
-            Form::Text(..) => out.extend_from_slice(b"\r\n"),
+            Form::Text(_) | Form::Meta(_) => out.extend_from_slice(b"\r\n"),
         }
     }
 
@@ -57,58 +80,46 @@ impl<'a> Reply<'a> {
     #[inline]
     pub fn end(&self, out: &mut Vec<u8>) {
         match &self.0 {
-            Form::Text(reply, _) => reply.end(out),
+            Form::Text(reply) => reply.end(out),
+            Form::Meta(_) => {}
         }
     }
 
     /// Answers an operation. A hit was answered by [`Reply::hit`] already, where it has a value.
     #[inline]
-    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome, _now: &Now) {
+    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome, now: &Now) {
         match &self.0 {
-            Form::Text(reply, _) => reply.outcome(out, outcome),
+            Form::Text(reply) => reply.outcome(out, outcome),
+            Form::Meta(reply) => reply.outcome(out, outcome, now),
         }
     }
 
     /// Says that something was not done.
     pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
-        match &self.0 {
-            Form::Text(reply, _) => reply.line(out, problem.line.as_bytes()),
-        }
+        self.line(out, problem.line.as_bytes());
     }
 
     /// Says that a command was done.
     pub fn ok(&self, out: &mut Vec<u8>) {
-        match &self.0 {
-            Form::Text(reply, _) => reply.ok(out),
-        }
+        self.0.command().ok(out);
     }
 
     /// Answers a command of the text protocol with a line of its own (`line` without line end).
     pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
-        match &self.0 {
-            Form::Text(reply, _) => reply.line(out, line),
-        }
+        self.0.command().line(out, line);
     }
 
     /// Answers [`crate::Command::Version`].
     pub fn version(&self, out: &mut Vec<u8>, version: &str) {
-        match &self.0 {
-            Form::Text(..) => {
-                out.extend_from_slice(b"VERSION ");
-                out.extend_from_slice(version.as_bytes());
-                out.extend_from_slice(b"\r\n");
-            }
-        }
+        out.extend_from_slice(b"VERSION ");
+        out.extend_from_slice(version.as_bytes());
+        out.extend_from_slice(b"\r\n");
     }
 
     /// One line of [`crate::Command::Stats`].
     pub fn stat(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        match &self.0 {
-            Form::Text(..) => {
-                for part in [b"STAT ", name, b" ", value, b"\r\n"] {
-                    out.extend_from_slice(part);
-                }
-            }
+        for part in [b"STAT ", name, b" ", value, b"\r\n"] {
+            out.extend_from_slice(part);
         }
     }
 

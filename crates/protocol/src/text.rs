@@ -13,6 +13,7 @@ use amalgam_op::{
 };
 
 use crate::keys::Tokens;
+use crate::meta::{self, MetaKind};
 use crate::number::{
     append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
 };
@@ -25,7 +26,7 @@ use crate::{
 const MIN_LINE_BYTES: usize = 4;
 
 /// memcached holds lengths with the line end in 31 bits.
-const MAX_VALUE_BYTES: i32 = i32::MAX - 2;
+pub(crate) const MAX_VALUE_BYTES: i32 = i32::MAX - 2;
 
 /// Leading spaces that memcached passes over when it looks for a long get.
 const MAX_LEADING_SPACES: usize = 100;
@@ -60,11 +61,11 @@ impl<'a> Line<'a> {
 
     /// Refuses the line as malformed, `noreply` or not.
     fn bad_format(&self) -> Step<'a> {
-        self.refuse(Refusal::new(line_reply(false), Problem::BAD_FORMAT))
+        self.refuse(Refusal::new(Reply::line_reply(false), Problem::BAD_FORMAT))
     }
 
     fn command(&self, command: Command<'a>, quiet: bool) -> Step<'a> {
-        self.step(Request::Command { command, reply: line_reply(quiet) })
+        self.step(Request::Command { command, reply: Reply::line_reply(quiet) })
     }
 }
 
@@ -99,10 +100,6 @@ pub(crate) struct TextReply {
     pub form: TextForm,
     /// `noreply`: only values are answered.
     pub quiet: bool,
-}
-
-fn line_reply<'a>(quiet: bool) -> Reply<'a> {
-    Reply::text(TextReply { form: TextForm::Line, quiet })
 }
 
 impl TextReply {
@@ -209,7 +206,10 @@ fn parse_endless<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
         }
     };
     if input.len() > limit {
-        return Step::Refused { refusal: Refusal::close(line_reply(true)), used: input.len() };
+        return Step::Refused {
+            refusal: Refusal::close(Reply::line_reply(true)),
+            used: input.len(),
+        };
     }
     Step::Incomplete { at_least: input.len() + 1 }
 }
@@ -254,6 +254,11 @@ fn parse_other<'a>(line: Line<'a>, limits: &Limits) -> Step<'a> {
         b"version" => line.command(Command::Version, false),
         b"stats" => line.command(Command::Stats(Arguments::new(tokens)), false),
         b"watch" => line.command(Command::Watch(Arguments::new(tokens)), false),
+        b"mg" => meta::parse(MetaKind::Get, tokens, line, limits),
+        b"ms" => meta::parse(MetaKind::Set, tokens, line, limits),
+        b"md" => meta::parse(MetaKind::Delete, tokens, line, limits),
+        b"ma" => meta::parse(MetaKind::Arithmetic, tokens, line, limits),
+        b"me" => meta::parse(MetaKind::Debug, tokens, line, limits),
         b"mn" => line.step(Request::Command {
             command: Command::NoOperation,
             reply: Reply::text(TextReply { form: TextForm::MetaNoOperation, quiet: false }),
@@ -291,7 +296,7 @@ fn parse_get_and_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: boo
     let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
     let reply = Reply::text(TextReply { form, quiet: false });
     let Some(expiry) = parse_i32(expiry) else {
-        return line.refuse(Refusal::new(line_reply(false), Problem::BAD_EXPIRY));
+        return line.refuse(Refusal::new(Reply::line_reply(false), Problem::BAD_EXPIRY));
     };
     if tokens.has_long_token() {
         return line.bad_format();
@@ -342,7 +347,7 @@ fn parse_store<'a>(
         return refuse(Problem::BAD_FORMAT, None);
     };
     let key = WireKey::plain(key);
-    if item_bytes(key.sent_bytes(), length, flags, limits.hands_out_cas) > limits.max_item_bytes {
+    if item_bytes(key.stored_bytes(), length, flags, limits.hands_out_cas) > limits.max_item_bytes {
         return refuse(Problem::TOO_LARGE, (storing == Storing::Set).then_some(key));
     }
     match value(line, length) {
@@ -465,12 +470,12 @@ fn parse_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
 fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
     let mut tokens = line.tokens(0);
     let Some(name) = tokens.next() else {
-        return line.refuse(Refusal::new(line_reply(false), Problem::UNKNOWN));
+        return line.refuse(Refusal::new(Reply::line_reply(false), Problem::UNKNOWN));
     };
     let arguments = Arguments::new(tokens);
     let last = tokens.last(1);
     let quiet = last == Some(b"noreply");
-    let refuse = |problem| line.refuse(Refusal::new(line_reply(quiet), problem));
+    let refuse = |problem| line.refuse(Refusal::new(Reply::line_reply(quiet), problem));
     let first = { arguments }.next();
     match name {
         b"flush_all" => {
@@ -510,7 +515,7 @@ fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
         b"misbehave" => line.command(Command::Misbehave, quiet),
         // A browser or scanner on the wrong port.
         _ if last.is_some_and(|last| last.starts_with(b"HTTP/")) => {
-            line.refuse(Refusal::close(line_reply(true)))
+            line.refuse(Refusal::close(Reply::line_reply(true)))
         }
         _ => refuse(Problem::UNKNOWN),
     }

@@ -116,4 +116,10 @@ scripts! {
     text_commands
     text_noreply
     text_large
+    meta_get
+    meta_key
+    meta_set
+    meta_delete
+    meta_arithmetic
+    meta_recache
 }

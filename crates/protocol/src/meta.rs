@@ -1,0 +1,613 @@
+//! The meta commands: mg, ms, md, ma, me. A command, a key, and flags: single letters, some with a
+//! token behind them.
+//!
+//! The flags are read twice: when the line is parsed, for what they make the operation do, and
+//! when it is answered, for what they make it show, in their order. They are never copied.
+//!
+//! Differences from memcached 1.6.45: `k` shows a key in base64 if the request sent it so (`b`), not
+//! if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not a
+//! number that wrapped around.
+
+use amalgam_op::{
+    Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, ItemView, MAX_KEY_BYTES, Now, Outcome,
+    Store, StoreMode, Verb,
+};
+
+use crate::base64;
+use crate::keys::{KeyScratch, MAX_TOKENS, Tokens};
+use crate::number::{append_decimal, parse_i32, parse_u32, parse_u64};
+use crate::text::{Line, MAX_VALUE_BYTES, Value, value};
+use crate::{
+    Apply, Keys, Limits, Problem, Read, Refusal, Reply, Request, Step, WireKey, item_bytes,
+};
+
+/// memcached takes this many tokens, command and key among them.
+const MAX_META_TOKENS: usize = 20;
+
+/// The longest opaque token, its `O` included.
+const MAX_OPAQUE_BYTES: usize = 32;
+
+/// The meta commands with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetaKind {
+    Get,
+    Set,
+    Delete,
+    Arithmetic,
+    /// `me`, which shows what is known about an item.
+    Debug,
+}
+
+/// How to answer a meta command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetaReply<'a> {
+    kind: MetaKind,
+    /// `q`: the usual outcome is not answered.
+    quiet: bool,
+    /// `v`.
+    shows_value: bool,
+    /// The operation may move the item's expiry: `t` then depends on the order of flags.
+    moves_expiry: bool,
+    /// `C` of mg: no value if the client has this one.
+    has_version: Option<u64>,
+    /// Length of the value sent, in bytes.
+    sent_bytes: usize,
+    key: WireKey<'a>,
+    flags: Tokens<'a>,
+}
+
+/// What the flags of a request ask for.
+#[derive(Default)]
+struct Flags {
+    key_is_base64: bool,
+    vivify: Option<i32>,
+    touch: Option<i32>,
+    recache: Option<i32>,
+    /// `N` or `T`, whichever came last.
+    last_expiry: i32,
+    touches_before_recache: bool,
+    wants_cas: bool,
+    shows_value: bool,
+    leaves_recency: bool,
+    quiet: bool,
+    drops_value: bool,
+    marks_stale: bool,
+    client_flags: u32,
+    compare: Option<u64>,
+    new_cas: Option<u64>,
+    mode: u8,
+    initial: u64,
+    delta: u64,
+    opaque_is_long: bool,
+}
+
+/// `CLIENT_ERROR`s of flags.
+mod problems {
+    use crate::Problem;
+
+    pub const TOO_MANY: Problem = Problem { line: "CLIENT_ERROR options flags are too long" };
+    pub const DUPLICATE: Problem = Problem { line: "CLIENT_ERROR duplicate flag" };
+    pub const INVALID: Problem = Problem { line: "CLIENT_ERROR invalid flag" };
+    pub const BAD_TOKEN: Problem =
+        Problem { line: "CLIENT_ERROR bad token in command line format" };
+    pub const BAD_KEY: Problem = Problem { line: "CLIENT_ERROR error decoding key" };
+    pub const BAD_INITIAL: Problem = Problem { line: "CLIENT_ERROR invalid numeric initial value" };
+    pub const BAD_DELTA: Problem = Problem { line: "CLIENT_ERROR invalid numeric delta value" };
+    pub const BAD_ARITHMETIC: Problem = Problem { line: "CLIENT_ERROR invalid or duplicate flag" };
+    pub const BAD_SET_MODE: Problem = Problem { line: "CLIENT_ERROR invalid mode for ms M token" };
+    pub const BAD_ARITHMETIC_MODE: Problem =
+        Problem { line: "CLIENT_ERROR invalid mode for ma M token" };
+    pub const LONG_OPAQUE: Problem = Problem { line: "CLIENT_ERROR opaque token too long" };
+    pub const NO_MEMORY_CREATING: Problem =
+        Problem { line: "SERVER_ERROR Out of memory allocating new item" };
+}
+
+/// Whether every flag token starts like one; where not, memcached's tokenizer gives up at once.
+fn starts_like_flags(mut tokens: Tokens<'_>, before: usize) -> bool {
+    let is_flag = |token: &[u8]| matches!(token[0], 65..=122 | b'0'..=b'9');
+    (before..MAX_TOKENS).map_while(|_| tokens.next()).all(is_flag)
+}
+
+impl Flags {
+    /// Reads the flags of a line whose first `before` tokens are read.
+    fn parse(mut tokens: Tokens<'_>, key: &[u8], before: usize) -> Result<Self, Problem> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Problem::BAD_FORMAT);
+        }
+        let mut counted = tokens;
+        if (before..=MAX_META_TOKENS).map_while(|_| counted.next()).count()
+            > MAX_META_TOKENS - before
+        {
+            return Err(problems::TOO_MANY);
+        }
+        let mut flags = Self { delta: 1, ..Self::default() };
+        let mut seen = 0_u128;
+        // An error in a token is told only if nothing worse follows; then the last one.
+        let mut problem = None;
+        while let Some(token) = tokens.next() {
+            let flag = token[0];
+            if flag >= 127 || seen >> flag & 1 != 0 {
+                return Err(problems::DUPLICATE);
+            }
+            seen |= 1 << flag;
+            let after = tokens.input.get(tokens.at).copied().unwrap_or(b'\n');
+            let is_fine = flags.take(flag, &token[1..], after, key)?;
+            if let Err(told) = is_fine {
+                problem = told.or(problem).or(Some(Problem::BAD_FORMAT));
+            }
+        }
+        problem.map_or(Ok(flags), Err)
+    }
+
+    /// Takes one flag. The outer error ends parsing, the inner one is kept (its text may be left to
+    /// other errors).
+    fn take(
+        &mut self,
+        flag: u8,
+        token: &[u8],
+        after: u8,
+        key: &[u8],
+    ) -> Result<Result<(), Option<Problem>>, Problem> {
+        let seconds = || parse_argument(token, parse_i32).ok_or(Some(problems::BAD_TOKEN));
+        let number = |problem| parse_argument(token, parse_u64).ok_or(Some(problem));
+        let taken = match flag {
+            b'b' => {
+                self.key_is_base64 = true;
+                let decoded = base64::decode(key, &mut [0; MAX_KEY_BYTES]);
+                decoded.map(|_| ()).ok_or(Some(problems::BAD_KEY))
+            }
+            b'N' => seconds().map(|seconds| {
+                self.vivify = Some(seconds);
+                self.last_expiry = seconds;
+            }),
+            b'T' => seconds().map(|seconds| {
+                self.touch = Some(seconds);
+                self.last_expiry = seconds;
+                self.touches_before_recache = self.recache.is_none();
+            }),
+            b'R' => seconds().map(|seconds| self.recache = Some(seconds)),
+            b'F' => parse_argument(token, parse_u32)
+                .map(|client_flags| self.client_flags = client_flags)
+                .ok_or(None),
+            b'C' => number(problems::BAD_TOKEN).map(|cas| self.compare = Some(cas)),
+            b'E' => number(problems::BAD_TOKEN).map(|cas| self.new_cas = Some(cas)),
+            b'J' => number(problems::BAD_INITIAL).map(|initial| self.initial = initial),
+            b'D' => number(problems::BAD_DELTA).map(|delta| self.delta = delta),
+            b'M' => {
+                self.mode = token.first().copied().unwrap_or(after);
+                Ok(())
+            }
+            b'O' => {
+                self.opaque_is_long = token.len() >= MAX_OPAQUE_BYTES;
+                Ok(())
+            }
+            // Known, and read again when the request is answered, or meant for proxies.
+            b'k' | b's' | b't' | b'f' | b'l' | b'h' | b'P' | b'L' => Ok(()),
+            _ => {
+                let switch = match flag {
+                    b'c' => &mut self.wants_cas,
+                    b'v' => &mut self.shows_value,
+                    b'u' => &mut self.leaves_recency,
+                    b'q' => &mut self.quiet,
+                    b'x' => &mut self.drops_value,
+                    b'I' => &mut self.marks_stale,
+                    _ => return Err(problems::INVALID),
+                };
+                *switch = true;
+                Ok(())
+            }
+        };
+        Ok(taken)
+    }
+
+    fn reply<'a>(&self, kind: MetaKind, key: WireKey<'a>, flags: Tokens<'a>) -> MetaReply<'a> {
+        MetaReply {
+            kind,
+            quiet: self.quiet,
+            shows_value: self.shows_value,
+            moves_expiry: self.touch.is_some() || self.vivify.is_some(),
+            has_version: self.compare,
+            sent_bytes: 0,
+            key,
+            flags,
+        }
+    }
+
+    fn key<'a>(&self, sent: &'a [u8]) -> WireKey<'a> {
+        if self.key_is_base64 { WireKey::base64(sent) } else { WireKey::plain(sent) }
+    }
+}
+
+/// The argument of a flag, which must not be missing.
+fn parse_argument<T>(token: &[u8], parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    if token.is_empty() { None } else { parse(token) }
+}
+
+fn refuse<'a>(line: Line<'a>, problem: Problem, swallow: usize) -> Step<'a> {
+    let refusal = Refusal::new(Reply::line_reply(false), problem);
+    line.refuse(Refusal { swallow, ..refusal })
+}
+
+/// Reads a meta command; `tokens` are those behind its name.
+pub(crate) fn parse<'a>(
+    kind: MetaKind,
+    mut tokens: Tokens<'a>,
+    line: Line<'a>,
+    limits: &Limits,
+) -> Step<'a> {
+    let Some(key) = tokens.next() else { return refuse(line, Problem::BAD_FORMAT, 0) };
+    if kind == MetaKind::Set {
+        return parse_set(key, tokens, line, limits);
+    }
+    if !starts_like_flags(tokens, 2) {
+        return refuse(line, Problem::BAD_FORMAT, 0);
+    }
+    if kind == MetaKind::Debug {
+        return parse_debug(key, tokens, line);
+    }
+    let flags = match Flags::parse(tokens, key, 2) {
+        Ok(flags) => flags,
+        Err(_) if kind == MetaKind::Arithmetic => {
+            return refuse(line, problems::BAD_ARITHMETIC, 0);
+        }
+        Err(problem) => return refuse(line, problem, 0),
+    };
+    let is_decrement = match flags.mode {
+        0 | b'I' | b'+' => false,
+        b'D' | b'-' => true,
+        _ if kind == MetaKind::Arithmetic => {
+            return refuse(line, problems::BAD_ARITHMETIC_MODE, 0);
+        }
+        _ => false,
+    };
+    if flags.opaque_is_long {
+        return refuse(line, problems::LONG_OPAQUE, 0);
+    }
+    let wire_key = flags.key(key);
+    let reply = flags.reply(kind, wire_key, tokens);
+    let wants_cas = flags.wants_cas && limits.hands_out_cas;
+    let verb = match kind {
+        MetaKind::Delete => Verb::Delete(flags.delete()),
+        MetaKind::Arithmetic => Verb::Arithmetic(flags.arithmetic(is_decrement, wants_cas)),
+        _ => match flags.get(wants_cas) {
+            None if !flags.key_is_base64 => {
+                return line.step(Request::Read(Read {
+                    keys: Keys::single(key),
+                    reply: Reply::meta(reply),
+                    wants_cas,
+                    minds_stale: true,
+                }));
+            }
+            get => Verb::Get(get.unwrap_or(Get { wants_cas, ..Get::default() })),
+        },
+    };
+    line.step(Request::Apply(Apply { key: wire_key, verb, reply: Reply::meta(reply) }))
+}
+
+impl Flags {
+    /// The operation of an mg that does more than read.
+    fn get(&self, wants_cas: bool) -> Option<Get> {
+        let acts = self.touch.is_some()
+            || self.vivify.is_some()
+            || self.recache.is_some()
+            || self.leaves_recency;
+        acts.then(|| Get {
+            touch: self.touch.map(i64::from),
+            vivify: self.vivify.map(|_| self.last_expiry.into()),
+            recache_below_seconds: self.recache.map(i64::from),
+            wants_cas,
+            new_cas: self.new_cas,
+            touches_before_recache: self.touches_before_recache,
+            is_quiet_access: self.leaves_recency,
+        })
+    }
+
+    fn delete(&self) -> Delete {
+        Delete {
+            compare: self.compare,
+            marks_stale: self.marks_stale,
+            drops_value: self.drops_value,
+            flags: self.client_flags,
+            touch: self.touch.map(i64::from),
+            new_cas: self.new_cas,
+        }
+    }
+
+    fn arithmetic(&self, is_decrement: bool, wants_cas: bool) -> Arithmetic {
+        Arithmetic {
+            delta: self.delta,
+            is_decrement,
+            initial: self.vivify.map(|_| self.initial),
+            initial_expiry: self.last_expiry.into(),
+            touch: self.touch.map(i64::from),
+            compare: self.compare.filter(|cas| *cas != 0),
+            wants_cas,
+            new_cas: self.new_cas,
+        }
+    }
+
+    /// The store of `value`, or none if the mode is unknown.
+    fn store<'a>(&self, value: &'a [u8], wants_cas: bool) -> Option<Store<'a>> {
+        let mode = match self.mode {
+            0 | b'S' => StoreMode::Set,
+            b'E' => StoreMode::Add,
+            b'A' => StoreMode::Append,
+            b'P' => StoreMode::Prepend,
+            b'R' => StoreMode::Replace,
+            _ => return None,
+        };
+        let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+        let compare = self.compare.filter(|cas| !joins || *cas != 0);
+        // A compare makes a replace a cas: it misses with NF, not NS.
+        let mode = match mode {
+            StoreMode::Replace if compare.is_some() => StoreMode::Set,
+            mode => mode,
+        };
+        let accepts_older_as_stale = self.marks_stale && mode == StoreMode::Set;
+        Some(Store {
+            mode,
+            value,
+            flags: self.client_flags,
+            expiry: self.touch.unwrap_or(0).into(),
+            compare: compare.map(|cas| Compare { cas, accepts_older_as_stale }),
+            vivify: self.vivify.filter(|_| joins).map(i64::from),
+            wants_cas,
+            new_cas: self.new_cas,
+        })
+    }
+}
+
+fn parse_set<'a>(
+    key: &'a [u8],
+    mut tokens: Tokens<'a>,
+    line: Line<'a>,
+    limits: &Limits,
+) -> Step<'a> {
+    let length = tokens
+        .next()
+        .filter(|_| starts_like_flags(tokens, 3))
+        .and_then(parse_i32)
+        .filter(|length| (0..=MAX_VALUE_BYTES).contains(length));
+    let Some(length) = length else { return refuse(line, Problem::BAD_FORMAT, 0) };
+    let length = length as usize;
+    let flags = match Flags::parse(tokens, key, 3) {
+        Ok(flags) => flags,
+        Err(problem) => return refuse(line, problem, length + 2),
+    };
+    let wants_cas = flags.wants_cas && limits.hands_out_cas;
+    let Some(store) = flags.store(&[], wants_cas) else {
+        return refuse(line, problems::BAD_SET_MODE, length + 2);
+    };
+    let key = flags.key(key);
+    let reply =
+        Reply::meta(MetaReply { sent_bytes: length, ..flags.reply(MetaKind::Set, key, tokens) });
+    let size = item_bytes(key.stored_bytes(), length, flags.client_flags, limits.hands_out_cas);
+    if size > limits.max_item_bytes {
+        let refusal = Refusal::new(Reply::line_reply(false), Problem::TOO_LARGE);
+        return line.refuse(Refusal { swallow: length + 2, removes: Some(key), ..refusal });
+    }
+    if flags.opaque_is_long {
+        return refuse(line, problems::LONG_OPAQUE, length + 2);
+    }
+    match value(line, length) {
+        Value::Whole(value, used) => {
+            let verb = Verb::Store(Store { value, ..store });
+            Step::Request { request: Request::Apply(Apply { key, verb, reply }), used }
+        }
+        Value::Incomplete { at_least } => Step::Incomplete { at_least },
+        Value::Bad { used } => {
+            let refusal = Refusal::new(Reply::line_reply(false), Problem::BAD_DATA);
+            Step::Refused { refusal, used }
+        }
+    }
+}
+
+/// `me`. As in memcached 1.6.45, `b` counts only with another flag behind it.
+fn parse_debug<'a>(key: &'a [u8], tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
+    let mut flags = tokens;
+    let is_base64 = flags.next() == Some(b"b") && flags.next().is_some();
+    let decodes = || base64::decode(key, &mut [0; MAX_KEY_BYTES]).is_some();
+    if key.len() > MAX_KEY_BYTES || (is_base64 && !decodes()) {
+        return refuse(line, Problem::BAD_FORMAT, 0);
+    }
+    let flags = Flags { key_is_base64: is_base64, shows_value: true, ..Flags::default() };
+    let key = flags.key(key);
+    let reply = Reply::meta(flags.reply(MetaKind::Debug, key, tokens));
+    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    line.step(Request::Apply(Apply { key, verb, reply }))
+}
+
+impl MetaReply<'_> {
+    /// See [`Reply::hit_head`].
+    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) -> bool {
+        if self.kind == MetaKind::Debug {
+            self.append_debug(out, item, now);
+            return false;
+        }
+        let client_has_it = self.has_version.is_some() && self.has_version == item.cas;
+        let shows_value = self.shows_value && !client_has_it;
+        out.reserve(item.key.len() + item.value.len() + 128);
+        append_status(out, shows_value.then_some(item.value.len()));
+        let mut expiry = if self.moves_expiry { hit.expiry_before } else { item.expiry };
+        self.append_flags(out, |out, flag| match flag {
+            b'T' => expiry = item.expiry,
+            b'N' if hit.created => expiry = item.expiry,
+            b's' => append_number_flag(out, flag, item.value.len() as u64),
+            b't' => append_time_left(out, expiry, now),
+            b'c' => append_number_flag(out, flag, item.cas.unwrap_or(0)),
+            b'f' => append_number_flag(out, flag, item.flags.into()),
+            b'l' => append_number_flag(out, flag, idle_seconds(item, now).into()),
+            b'h' => append_number_flag(out, flag, item.fetched.into()),
+            _ => {}
+        });
+        if item.won && !hit.won {
+            out.extend_from_slice(b" Z");
+        }
+        if item.stale {
+            out.extend_from_slice(b" X");
+        }
+        if hit.won {
+            out.extend_from_slice(b" W");
+        }
+        out.extend_from_slice(b"\r\n");
+        shows_value
+    }
+
+    /// See [`Reply::outcome`].
+    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome, now: &Now) {
+        let status = match outcome {
+            Outcome::Hit(_) => return,
+            Outcome::NotFound if self.kind == MetaKind::Debug => return out.extend(b"EN\r\n"),
+            Outcome::NotFound if self.kind == MetaKind::Get => {
+                if self.quiet {
+                    return;
+                }
+                b"EN"
+            }
+            Outcome::Stored(_) | Outcome::Deleted | Outcome::Invalidated | Outcome::Number(_)
+                if self.quiet =>
+            {
+                return;
+            }
+            Outcome::Number(counted) => return self.append_number(out, counted, now),
+            Outcome::Stored(_) | Outcome::Deleted | Outcome::Invalidated => b"HD",
+            Outcome::NotFound => b"NF",
+            Outcome::NotStored => b"NS",
+            Outcome::Exists => b"EX",
+            Outcome::TooLarge if self.kind == MetaKind::Set => b"NS",
+            Outcome::NotANumber | Outcome::TooLarge | Outcome::OutOfMemory => {
+                return append_line(out, self.problem(outcome).line);
+            }
+        };
+        out.extend_from_slice(status);
+        let (cas, value_bytes) = match outcome {
+            Outcome::Stored(written) => (written.cas.unwrap_or(0), written.value_bytes),
+            _ => (0, self.sent_bytes),
+        };
+        let is_set = self.kind == MetaKind::Set;
+        self.append_flags(out, |out, flag| match flag {
+            b'c' if is_set => append_number_flag(out, flag, cas),
+            b's' if is_set => append_number_flag(out, flag, value_bytes as u64),
+            _ => {}
+        });
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn problem(&self, outcome: &Outcome) -> Problem {
+        match (outcome, self.kind) {
+            (Outcome::NotANumber, _) => Problem::NOT_A_NUMBER,
+            (_, MetaKind::Set) => Problem::OUT_OF_MEMORY,
+            (_, MetaKind::Arithmetic) => problems::NO_MEMORY_CREATING,
+            _ => Problem::OUT_OF_MEMORY_COUNTING,
+        }
+    }
+
+    fn append_number(&self, out: &mut Vec<u8>, counted: &Counted, now: &Now) {
+        let mut digits = Vec::with_capacity(20);
+        append_decimal(&mut digits, counted.number);
+        append_status(out, self.shows_value.then_some(digits.len()));
+        let mut expiry = if self.moves_expiry { counted.expiry_before } else { counted.expiry };
+        let created = counted.created;
+        self.append_flags(out, |out, flag| match flag {
+            b'T' => expiry = counted.expiry,
+            b'N' if created => expiry = counted.expiry,
+            b't' => append_time_left(out, expiry, now),
+            b'c' => append_number_flag(out, flag, counted.cas.unwrap_or(0)),
+            _ => {}
+        });
+        out.extend_from_slice(b"\r\n");
+        if self.shows_value {
+            out.extend_from_slice(&digits);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Walks over the flags: opaque and key are shown by every command, the others by `show`.
+    fn append_flags(&self, out: &mut Vec<u8>, mut show: impl FnMut(&mut Vec<u8>, u8)) {
+        let mut flags = self.flags;
+        while let Some(token) = flags.next() {
+            match token[0] {
+                b'O' => {
+                    out.push(b' ');
+                    out.extend_from_slice(token);
+                }
+                b'k' => {
+                    out.extend_from_slice(b" k");
+                    self.key.append(out);
+                    if self.key.is_base64() {
+                        out.extend_from_slice(b" b");
+                    }
+                }
+                flag => show(out, flag),
+            }
+        }
+    }
+
+    fn append_debug(&self, out: &mut Vec<u8>, item: &ItemView<'_>, now: &Now) {
+        out.extend_from_slice(b"ME ");
+        self.key.append(out);
+        out.extend_from_slice(b" exp=");
+        append_remaining(out, item.expiry, now);
+        out.extend_from_slice(b" la=");
+        append_decimal(out, idle_seconds(item, now).into());
+        out.extend_from_slice(b" cas=");
+        append_decimal(out, item.cas.unwrap_or(0));
+        out.extend_from_slice(if item.fetched { b" fetch=yes" } else { b" fetch=no" });
+        out.extend_from_slice(b" cls=1 size=");
+        let has_cas = item.cas.is_some();
+        append_decimal(
+            out,
+            item_bytes(item.key.len(), item.value.len(), item.flags, has_cas) as u64,
+        );
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The key of a reply, as the client sent it or, in base64, as it should have been written.
+impl WireKey<'_> {
+    fn append(&self, out: &mut Vec<u8>) {
+        let mut scratch: KeyScratch = [0; MAX_KEY_BYTES];
+        let key = self.resolve(&mut scratch);
+        match self.is_base64() {
+            true => base64::append(out, key),
+            false => out.extend_from_slice(key),
+        }
+    }
+}
+
+fn append_line(out: &mut Vec<u8>, line: &str) {
+    out.extend_from_slice(line.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn append_status(out: &mut Vec<u8>, value_bytes: Option<usize>) {
+    match value_bytes {
+        Some(bytes) => {
+            out.extend_from_slice(b"VA ");
+            append_decimal(out, bytes as u64);
+        }
+        None => out.extend_from_slice(b"HD"),
+    }
+}
+
+fn append_number_flag(out: &mut Vec<u8>, flag: u8, number: u64) {
+    out.extend_from_slice(&[b' ', flag]);
+    append_decimal(out, number);
+}
+
+fn append_time_left(out: &mut Vec<u8>, expiry: Expiry, now: &Now) {
+    out.extend_from_slice(b" t");
+    append_remaining(out, expiry, now);
+}
+
+fn append_remaining(out: &mut Vec<u8>, expiry: Expiry, now: &Now) {
+    match expiry.remaining_seconds(now) {
+        Some(seconds) => append_decimal(out, seconds.into()),
+        None => out.extend_from_slice(b"-1"),
+    }
+}
+
+/// Seconds since the last access; 0 where the engine does not know.
+fn idle_seconds(item: &ItemView<'_>, now: &Now) -> u32 {
+    item.last_access_seconds.map_or(0, |second| now.seconds.saturating_sub(second))
+}
