@@ -3,6 +3,7 @@
 use amalgam_index::Configuration;
 use amalgam_index::model::Model;
 
+use crate::baselines::Null;
 use crate::driver::{Mounted, Runner};
 use crate::subject::{Engine, Subject};
 
@@ -20,8 +21,10 @@ pub struct Entry {
 }
 
 /// The engines of this program. Other programs may add theirs.
-pub const ENGINES: &[Entry] =
-    &[entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious")];
+pub const ENGINES: &[Entry] = &[
+    entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
+    entry::<Null>("null", "nothing: the driver's own cost"),
+];
 
 /// A row for `S`.
 pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str) -> Entry {

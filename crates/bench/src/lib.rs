@@ -5,6 +5,7 @@
 //! 2. What is compared runs in turns, in one process, on the same requests.
 //! 3. A figure that was not measured is left out, never guessed.
 
+pub mod baselines;
 mod command;
 pub mod driver;
 pub mod engines;

@@ -1,0 +1,9 @@
+//! What engines are compared with.
+//!
+//! Invariants of this room:
+//! 1. Baselines share hash function, memory room and driver with the engines, so that a difference
+//!    is one of design.
+
+mod null;
+
+pub use null::Null;
