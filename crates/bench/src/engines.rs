@@ -3,7 +3,7 @@
 use amalgam_index::Configuration;
 use amalgam_index::model::Model;
 
-use crate::baselines::Null;
+use crate::baselines::{Chaining, Null};
 use crate::driver::{Mounted, Runner};
 use crate::subject::{Engine, Subject};
 
@@ -23,6 +23,7 @@ pub struct Entry {
 /// The engines of this program. Other programs may add theirs.
 pub const ENGINES: &[Entry] = &[
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
+    entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
     entry::<Null>("null", "nothing: the driver's own cost"),
 ];
 

@@ -4,6 +4,8 @@
 //! 1. Baselines share hash function, memory room and driver with the engines, so that a difference
 //!    is one of design.
 
+mod chaining;
 mod null;
 
+pub use chaining::Chaining;
 pub use null::Null;

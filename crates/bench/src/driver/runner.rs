@@ -132,7 +132,7 @@ impl<S: Subject> Runner for Mounted<S> {
                 buffer.fill(0, id);
                 value[..front].copy_from_slice(&id.to_le_bytes()[..front]);
                 stored += u64::from(worker.set(buffer.key(0, &self.seed), &value));
-                if id % 64 == 0 {
+                if id.is_multiple_of(64) {
                     worker.quiesce();
                 }
             }

@@ -4,6 +4,7 @@
 //! bit   0..2   state: 0 never used, 2 live, 3 retired
 //! bit   2      recent (CLOCK)          3  fetched (meta h)
 //! bit   4      stale (meta X)          5  won (meta W, Z)
+//! bit   6      sealed: the word is final
 //! bit   8..12  which fields follow: word, CAS id, flags, expiry
 //! bit  12..18  flush generation
 //! bit  24..32  key bytes

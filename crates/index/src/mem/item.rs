@@ -32,7 +32,7 @@ impl ItemRef {
 /// which are atomics.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
-    header: NonNull<u8>,
+    pub(super) header: NonNull<u8>,
     reference: ItemRef,
     guard: PhantomData<&'g u8>,
 }

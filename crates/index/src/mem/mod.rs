@@ -20,6 +20,7 @@ mod class;
 mod clock;
 mod counters;
 mod epoch;
+mod exchange;
 mod header;
 mod item;
 mod large;
@@ -31,6 +32,7 @@ mod table;
 mod tests;
 
 pub use epoch::Guard;
+pub use exchange::changes_in_place;
 pub use header::{Header, Shape, WORD_BYTES};
 pub(crate) use item::prefetch;
 pub use item::{Item, ItemRef};

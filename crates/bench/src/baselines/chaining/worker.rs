@@ -1,0 +1,333 @@
+//! One thread's access to the chains.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use amalgam_index::mem::{Guard, Item, ItemRef, Memory, Pool, Shape, Slot, changes_in_place};
+use amalgam_index::{Cursor, Found, Sink, Worker};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Verb, decide};
+
+use super::{Chaining, exchange};
+
+/// Keys whose buckets and first items are asked for together.
+const LANES: usize = 64;
+
+/// A worker of [`Chaining`].
+pub struct ChainingWorker<'i> {
+    index: &'i Chaining,
+    pool: Pool<'i>,
+    /// For guards while `pool` is busy evicting.
+    pins: Pool<'i>,
+}
+
+/// What an attempt of [`Worker::apply`] came to.
+enum Attempt {
+    Done(Outcome),
+    /// Somebody else changed the item, or the chain.
+    Again,
+    /// An item of this shape has to be written; there was no slot for it.
+    Needs(Shape),
+}
+
+impl<'i> ChainingWorker<'i> {
+    pub(super) fn new(index: &'i Chaining) -> Self {
+        Self { index, pool: Pool::new(&index.memory), pins: Pool::new(&index.memory) }
+    }
+
+    fn found<'g>(&self, item: &Item<'g>, view: ItemView<'g>) -> Found<'g>
+    where
+        'i: 'g,
+    {
+        let memory: &'i std::sync::Arc<Memory> = &self.index.memory;
+        Found::in_memory(view, memory, item.reference())
+    }
+
+    /// A slot for `shape`, evicting where that is allowed.
+    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+        loop {
+            let shortage = match self.pool.reserve(shape) {
+                Ok(slot) => return Ok(slot),
+                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
+                Err(shortage) => shortage,
+            };
+            let (index, pins) = (self.index, &self.pins);
+            let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
+            if !self.pool.make_room(shortage, now, &mut swap) {
+                return Err(Outcome::OutOfMemory);
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        op: &Op<'_>,
+        now: &Now,
+        slot: &mut Option<Slot>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let index = self.index;
+        let guard = self.pool.pin();
+        let (hash, key) = (op.key.hash(), op.key.bytes());
+        let (head, item) = index.find(hash, &guard, |item| item.has_key(key));
+        let Some(item) = item else {
+            return match decide(None, op, now, self.pool.fresh_cas()) {
+                Decision::Keep(outcome) | Decision::Remove(outcome) => Attempt::Done(outcome),
+                Decision::Replace(draft, outcome) => {
+                    let Some(new) = self.write(op, &draft, &[], now, slot) else {
+                        return self.needs(op, &draft, 0, now);
+                    };
+                    self.insert(op, head, new, &guard, outcome, sink)
+                }
+            };
+        };
+        let (header, word) = item.header_and_word();
+        let mut view = item.view_of(header);
+        if header.has_word() {
+            view.value = amalgam_op::Value::Word(word.to_le_bytes(), header.value_bytes());
+        }
+        match decide(Some(&view), op, now, self.pool.fresh_cas()) {
+            Decision::Keep(outcome) => {
+                self.show(op, &item, view, outcome, sink);
+                Attempt::Done(outcome)
+            }
+            Decision::Remove(outcome) => {
+                if !index.replace(hash, &item, None, &guard) {
+                    return Attempt::Again;
+                }
+                // SAFETY: we marked it, and it left the chain.
+                unsafe { self.pool.retire(item.reference()) };
+                Attempt::Done(outcome)
+            }
+            Decision::Replace(draft, outcome) => {
+                let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
+                if in_place && let Some(new_word) = draft.sole_word_change(&view, now) {
+                    if !item.exchange_word(header, word, u64::from_le_bytes(new_word)) {
+                        return Attempt::Again;
+                    }
+                    view.value = amalgam_op::Value::Word(new_word, header.value_bytes());
+                    self.show(op, &item, view, outcome, sink);
+                    return Attempt::Done(outcome);
+                }
+                let old = view.value.as_bytes();
+                let Some(shape) = Shape::new(key.len(), &draft, old.len(), now) else {
+                    return Attempt::Done(Outcome::TooLarge);
+                };
+                if slot.as_ref().is_none_or(|slot| slot.shape() != shape) {
+                    return Attempt::Needs(shape);
+                }
+                // Sealed before it is copied: what is copied is final.
+                if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
+                    return Attempt::Again;
+                }
+                let Some(new) = self.write(op, &draft, old, now, slot) else {
+                    return Attempt::Needs(shape);
+                };
+                self.exchange_items(op, &item, new, &guard, outcome, sink)
+            }
+        }
+    }
+
+    /// The answer to an attempt that has no slot.
+    fn needs(&self, op: &Op<'_>, draft: &Draft<'_>, old_bytes: usize, now: &Now) -> Attempt {
+        match Shape::new(op.key.bytes().len(), draft, old_bytes, now) {
+            Some(shape) => Attempt::Needs(shape),
+            None => Attempt::Done(Outcome::TooLarge),
+        }
+    }
+
+    /// Writes an item into the slot, if it is there and of the right shape.
+    fn write(
+        &mut self,
+        op: &Op<'_>,
+        draft: &Draft<'_>,
+        old: &[u8],
+        now: &Now,
+        slot: &mut Option<Slot>,
+    ) -> Option<ItemRef> {
+        let shape = Shape::new(op.key.bytes().len(), draft, old.len(), now)?;
+        let slot = slot.take_if(|slot| slot.shape() == shape)?;
+        Some(self.pool.fill(slot, op.key.bytes(), draft, old))
+    }
+
+    fn insert(
+        &mut self,
+        op: &Op<'_>,
+        head: u64,
+        new: ItemRef,
+        guard: &Guard<'_>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let index = self.index;
+        let Some(item) = index.item(new.to_bits(), guard) else { return Attempt::Again };
+        // Relaxed: published by the exchange, whose release pairs with the readers' acquire.
+        item.link().store(head, Ordering::Relaxed);
+        if exchange(index.bucket(op.key.hash()), head, new.to_bits()).is_err() {
+            // SAFETY: never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        self.show(op, &item, item.view(), outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    fn exchange_items(
+        &mut self,
+        op: &Op<'_>,
+        old: &Item<'_>,
+        new: ItemRef,
+        guard: &Guard<'_>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let index = self.index;
+        let Some(item) = index.item(new.to_bits(), guard) else { return Attempt::Again };
+        // The view before the item is published: afterwards others may change its word.
+        let view = item.view();
+        if !index.replace(op.key.hash(), old, Some(&item), guard) {
+            // SAFETY: never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        // SAFETY: we marked it, and it left the chain.
+        unsafe { self.pool.retire(old.reference()) };
+        self.show(op, &item, view, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    /// Hands a hit to the sink and notes the access.
+    #[inline]
+    fn show<'g>(
+        &self,
+        op: &Op<'_>,
+        item: &Item<'g>,
+        view: ItemView<'g>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) where
+        'i: 'g,
+    {
+        let Outcome::Hit(_) = outcome else { return };
+        let _ = sink.hit(0, &self.found(item, view));
+        if let Verb::Get(get) = op.verb
+            && !get.is_quiet_access
+        {
+            item.mark_accessed(item.header());
+        }
+    }
+}
+
+impl Worker for ChainingWorker<'_> {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let index = self.index;
+        let guard = self.pool.pin();
+        let mut answered = 0;
+        for lanes in keys.chunks(LANES) {
+            if lanes.len() > 1 {
+                index.ask_ahead(lanes);
+            }
+            for key in lanes {
+                let found = index.get(key, &guard).and_then(|item| {
+                    let header = item.header();
+                    let view = item.view_of(header);
+                    now.is_live(view.expiry, view.generation).then_some((item, header, view))
+                });
+                let flow = match found {
+                    Some((item, header, view)) => {
+                        let flow = sink.hit(answered, &self.found(&item, view));
+                        item.mark_accessed(header);
+                        flow
+                    }
+                    None => sink.miss(answered),
+                };
+                answered += 1;
+                if flow.is_break() {
+                    return answered;
+                }
+            }
+        }
+        answered
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let mut slot = None;
+        // Each round fails only because another thread got further, or finds a slot.
+        let outcome = loop {
+            match self.attempt(op, now, &mut slot, sink) {
+                Attempt::Done(outcome) => break outcome,
+                Attempt::Again => {}
+                Attempt::Needs(shape) => {
+                    if let Some(slot) = slot.take() {
+                        self.pool.give_back(slot);
+                    }
+                    match self.reserve(shape, now) {
+                        Ok(reserved) => slot = Some(reserved),
+                        Err(outcome) => break outcome,
+                    }
+                }
+            }
+        };
+        if let Some(slot) = slot {
+            self.pool.give_back(slot);
+        }
+        outcome
+    }
+
+    fn prefetch(&self, key: &Key<'_>) {
+        self.index.table.prefetch(self.index.place_of(key.hash()));
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let index = self.index;
+        let end = index.table.len() as u64;
+        let last = end.min(from.0.saturating_add(budget.max(1) as u64));
+        let guard = self.pool.pin();
+        for place in from.0..last {
+            let mut next = index.table[place as usize].load(Ordering::Acquire);
+            while let Some(item) = index.item(next, &guard) {
+                next = item.link().load(Ordering::Acquire);
+                if next & super::MARK == 0 && visit(&item.view()).is_break() {
+                    return Some(Cursor(place));
+                }
+            }
+        }
+        (last < end).then_some(Cursor(last))
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.index.swap(hash, old, new, &self.pool.pin())
+    }
+
+    #[inline]
+    fn quiesce(&mut self) {
+        self.pool.quiesce();
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        let (index, pins) = (self.index, &self.pins);
+        let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
+        self.pool.step(now, &mut swap)
+    }
+}
+
+impl Chaining {
+    /// Asks for the buckets of all keys, then for the first item of each.
+    fn ask_ahead(&self, keys: &[Key<'_>]) {
+        for key in keys {
+            self.table.prefetch(self.place_of(key.hash()));
+        }
+        for key in keys {
+            // A hint: nothing is read through the reference, so any ordering will do.
+            let head = self.bucket(key.hash()).load(Ordering::Relaxed);
+            if let Some(reference) = ItemRef::from_bits(head) {
+                self.memory.prefetch_item(reference);
+            }
+        }
+    }
+}

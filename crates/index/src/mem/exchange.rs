@@ -1,0 +1,177 @@
+//! Changing an item's word, header and word at once.
+//!
+//! A word that changes in place must not change any more once somebody copies the item to replace
+//! it, or the change is acknowledged and lost. So whoever replaces an item *seals* it first, and an
+//! in-place change exchanges header and word together: it fails where the seal (or anything else in
+//! the header) came in between. Needs `Layout::Linked`, which puts both on one 16-byte boundary.
+
+use std::sync::atomic::Ordering;
+
+use super::{Header, Item};
+
+impl Header {
+    /// Set while (and after) the item is being replaced: its word does not change any more.
+    const SEALED: u64 = 1 << 6;
+
+    /// Whether the item's word is final.
+    #[inline]
+    pub fn is_sealed(self) -> bool {
+        self.0 & Self::SEALED != 0
+    }
+}
+
+/// Whether this machine can exchange a header and its word at once. Where it cannot, engines
+/// replace items instead.
+#[inline]
+pub fn changes_in_place() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return std::arch::is_x86_feature_detected!("cmpxchg16b");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
+impl Item<'_> {
+    /// Changes the word from `word` to `new_word` if neither it nor the header, seen as `header`,
+    /// has changed since. The linearization point of an in-place update. Orders as acquire and
+    /// release: pairs with the acquire in [`Item::view`].
+    ///
+    /// # Panics
+    ///
+    /// If the item has no word, is sealed, or the machine cannot do it ([`changes_in_place`]).
+    #[inline]
+    pub fn exchange_word(&self, header: Header, word: u64, new_word: u64) -> bool {
+        assert!(!header.is_sealed(), "a sealed word is final");
+        self.exchange((header.0, word), (header.0, new_word))
+    }
+
+    /// Makes the word final as `word`, if neither it nor the header, seen as `header`, has changed
+    /// since. An item that has no word, or was sealed already, needs nothing.
+    ///
+    /// # Panics
+    ///
+    /// As [`Item::exchange_word`].
+    #[inline]
+    pub fn seal(&self, header: Header, word: u64) -> bool {
+        if !changes_in_place() {
+            // Nothing changes in place, so nothing has to be kept from it.
+            return true;
+        }
+        self.exchange((header.0, word), (header.0 | Header::SEALED, word))
+    }
+
+    /// Header and word as they are together: the word that [`Item::exchange_word`] or
+    /// [`Item::seal`] may be asked to exchange. The two are read one after the other; an exchange
+    /// of a pair that never was fails.
+    #[inline]
+    pub fn header_and_word(&self) -> (Header, u64) {
+        let header = self.header();
+        let word = if header.has_word() { self.word().load(Ordering::Acquire) } else { 0 };
+        (header, word)
+    }
+
+    #[inline]
+    fn exchange(&self, old: (u64, u64), new: (u64, u64)) -> bool {
+        assert!(changes_in_place() && Header(old.0).has_word(), "there is nothing to exchange");
+        let target = self.header.cast::<u64>().as_ptr();
+        assert!(target.addr().is_multiple_of(16), "header and word lie on 16 bytes");
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: the item has a word behind its header, both atomics, and the address is aligned
+        // (checked); the machine has the instruction (checked).
+        return unsafe { compare_exchange_16(target, old, new) };
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        unreachable!("{new:?}: refused above")
+    }
+}
+
+/// # Safety
+///
+/// `target` is aligned to 16 and points at two atomics; the processor has `cmpxchg16b`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn compare_exchange_16(target: *mut u64, old: (u64, u64), new: (u64, u64)) -> bool {
+    let (seen_low, seen_high): (u64, u64);
+    // SAFETY: as promised. rbx belongs to the compiler, so its value is carried over by hand.
+    // A locked instruction is a full fence.
+    unsafe {
+        std::arch::asm!(
+            "xchg rbx, {new_low}",
+            "lock cmpxchg16b [{target}]",
+            "mov rbx, {new_low}",
+            new_low = inout(reg) new.0 => _,
+            target = in(reg) target,
+            in("rcx") new.1,
+            inout("rax") old.0 => seen_low,
+            inout("rdx") old.1 => seen_high,
+            options(nostack),
+        );
+    }
+    // On failure the instruction loads what it saw, which differs.
+    (seen_low, seen_high) == old
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+
+    use super::*;
+    use crate::Configuration;
+    use crate::mem::{Layout, Memory, Pool};
+
+    /// Adders change an item's word in place until it is sealed: what they were told had worked is
+    /// in the final word, and nothing comes after it.
+    #[test]
+    fn no_acknowledged_change_is_lost_to_a_seal() {
+        if !changes_in_place() {
+            return;
+        }
+        let memory = Memory::new(&Configuration::default(), Layout::Linked).expect("memory");
+        for _ in 0..200 {
+            let mut pool = Pool::new(&memory);
+            let draft = Draft {
+                parts: [Part::Bytes(&[0; 8]), Part::Empty],
+                flags: 0,
+                expiry: Expiry::NEVER,
+                cas: None,
+                marks: Marks::default(),
+            };
+            let shape = pool.shape(b"key", &draft, 0, &Now::at(1)).expect("it fits a header");
+            let slot = pool.reserve(shape).expect("there is room");
+            let reference = pool.fill(slot, b"key", &draft, &[]);
+            let add = || {
+                let pool = Pool::new(&memory);
+                let guard = pool.pin();
+                // SAFETY: filled above, and retired after the threads have ended.
+                let item = unsafe { memory.item(reference, &guard) };
+                let mut acknowledged = 0_u64;
+                loop {
+                    let (header, word) = item.header_and_word();
+                    if header.is_sealed() {
+                        return acknowledged;
+                    }
+                    acknowledged += u64::from(item.exchange_word(header, word, word + 1));
+                }
+            };
+            let guard = pool.pin();
+            // SAFETY: as above.
+            let item = unsafe { memory.item(reference, &guard) };
+            std::thread::scope(|scope| {
+                let adders = [scope.spawn(add), scope.spawn(add)];
+                while item.word().load(Ordering::Relaxed) < 50 {
+                    std::hint::spin_loop();
+                }
+                let sealed = loop {
+                    let (header, word) = item.header_and_word();
+                    if item.seal(header, word) {
+                        break word;
+                    }
+                };
+                let acknowledged: u64 =
+                    adders.into_iter().map(|adder| adder.join().expect("it ends")).sum();
+                assert_eq!(sealed, acknowledged);
+                assert_eq!(item.word().load(Ordering::Relaxed), sealed);
+            });
+            // SAFETY: never published.
+            unsafe { pool.retire(reference) };
+        }
+    }
+}
