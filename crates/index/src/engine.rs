@@ -122,6 +122,12 @@ impl<'g> Found<'g> {
         Self { hit, ..self }
     }
 
+    /// Names the item for [`Worker::swap_exact`], where the engine shows it. The name means nothing
+    /// once the worker has quiesced.
+    pub fn reference(&self) -> Option<ItemRef> {
+        self.origin.map(|(_, reference)| reference)
+    }
+
     /// Keeps the value in memory beyond the guard, for a vectored write without a copy; none where
     /// the engine or the value does not allow it, so copy. Costs a lock: for large values only.
     pub fn pin(&self) -> Option<Pinned> {

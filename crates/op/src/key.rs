@@ -8,19 +8,38 @@ pub const MAX_KEY_BYTES: usize = 250;
 /// The secret that keys are hashed with, drawn at start so that nobody outside can aim keys at one
 /// bucket.
 #[derive(Clone)]
-pub struct HashSeed(RapidSecrets);
+pub struct HashSeed {
+    secrets: RapidSecrets,
+    /// Bits of the hash that are kept; only tests drop some.
+    #[cfg(feature = "weak-hash")]
+    mask: u64,
+}
 
 impl HashSeed {
     /// A seed derived from `seed`; equal numbers give equal hashes on every machine.
     pub const fn new(seed: u64) -> Self {
-        Self(RapidSecrets::seed(seed))
+        Self {
+            secrets: RapidSecrets::seed(seed),
+            #[cfg(feature = "weak-hash")]
+            mask: u64::MAX,
+        }
+    }
+
+    /// Keeps only the bits of `mask` of each hash, so that keys collide wherever an engine looks.
+    #[cfg(feature = "weak-hash")]
+    #[must_use]
+    pub const fn weakened(self, mask: u64) -> Self {
+        Self { mask, ..self }
     }
 
     /// The 64-bit hash of `bytes`. All bits are well mixed: engines take their bucket from one end
     /// and their tag from the other.
     #[inline]
     pub const fn hash(&self, bytes: &[u8]) -> u64 {
-        rapidhash_v3_nano_inline::<true, false>(bytes, &self.0)
+        let hash = rapidhash_v3_nano_inline::<true, false>(bytes, &self.secrets);
+        #[cfg(feature = "weak-hash")]
+        let hash = hash & self.mask;
+        hash
     }
 }
 

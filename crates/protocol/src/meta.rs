@@ -4,8 +4,8 @@
 //! The flags are read twice: when the line is parsed, for what they make the operation do, and
 //! when it is answered, for what they make it show, in their order. They are never copied.
 //!
-//! Differences from memcached 1.6.45: `k` shows a key in base64 if the request sent it so (`b`), not
-//! if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not a
+//! Differences from memcached 1.6.45: `k` shows a key in base64 if the request sent it so (`b`),
+//! not if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not a
 //! number that wrapped around.
 
 use amalgam_op::{

@@ -51,7 +51,8 @@ pub struct IndexArguments {
     /// Bound the index to this size and let it evict [default: room for everything].
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Load so many of the table's slots (0.95 is 95 %); the table does not grow. `--keys` sizes it.
+    /// Load so many of the table's slots (0.95 is 95 %); the table does not grow. `--keys` sizes
+    /// it.
     #[arg(long)]
     pub fill: Option<f64>,
     /// Slots a bucket.

@@ -49,7 +49,8 @@ impl Scatter {
         }
     }
 
-    /// Odd multiplications, additions and shifted exclusive-ors can each be undone, so this is one to one.
+    /// Odd multiplications, additions and shifted exclusive-ors can each be undone, so this is one
+    /// to one.
     fn permute_bits(&self, number: u64) -> u64 {
         self.multipliers.iter().fold(number, |x, multiplier| {
             let x = x.wrapping_mul(*multiplier).wrapping_add(*multiplier >> 7) & self.mask;

@@ -92,7 +92,8 @@ impl Epochs {
         Guard { slot, not_send: std::marker::PhantomData }
     }
 
-    /// Ends the current epoch and returns it: what the calling thread unlinked before belongs to it.
+    /// Ends the current epoch and returns it: what the calling thread unlinked before belongs to
+    /// it.
     pub(super) fn seal(&self) -> u64 {
         // Release publishes the unlinking to every thread that pins later (case 1).
         self.global.fetch_add(1, Ordering::AcqRel)

@@ -15,7 +15,8 @@ use crate::maintenance::Signal;
 use crate::mem::ItemRef;
 use crate::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
 
-/// See the head of this module. Bounded like the other engines, but evicts in hash order.
+/// See the head of this module. Bounded like the other engines, but evicts the items that
+/// were written longest ago.
 pub struct Model {
     state: Mutex<State>,
     seed: HashSeed,
@@ -31,10 +32,14 @@ pub struct ModelWorker<'i>(&'i Model);
 struct State {
     /// Ordered by hash and key, so that a cursor survives insertion and removal.
     items: BTreeMap<(u64, Vec<u8>), Item>,
+    /// The places of all items by id, oldest first.
+    ages: BTreeMap<u64, (u64, Vec<u8>)>,
     next_id: u64,
     next_cas: u64,
     limit_bytes: usize,
     used_bytes: usize,
+    /// Where the sweep goes on.
+    swept: (u64, Vec<u8>),
     statistics: Statistics,
 }
 
@@ -78,6 +83,9 @@ impl Item {
         }
     }
 }
+
+/// Items that a slice of the sweep looks at.
+const SWEEP_ITEMS: usize = 32;
 
 /// Bytes that the model charges for an item beside key and value.
 const OVERHEAD_BYTES: usize = 48;
@@ -139,13 +147,14 @@ impl State {
     fn remove(&mut self, place: &(u64, Vec<u8>)) {
         if let Some(item) = self.items.remove(place) {
             self.used_bytes -= charge(&place.1, item.value.len());
+            self.ages.remove(&item.id);
         }
     }
 
-    /// Removes items in hash order, `except` apart, until `bytes` more fit.
+    /// Removes the oldest items, `except` apart, until `bytes` more fit.
     fn make_room(&mut self, bytes: usize, except: &(u64, Vec<u8>)) -> bool {
         while self.used_bytes + bytes > self.limit_bytes {
-            let Some(victim) = self.items.keys().find(|place| *place != except).cloned() else {
+            let Some(victim) = self.ages.values().find(|place| *place != except).cloned() else {
                 return false;
             };
             self.remove(&victim);
@@ -211,6 +220,7 @@ impl Worker for ModelWorker<'_> {
                 state.remove(&place);
                 state.used_bytes += bytes;
                 state.statistics.items_total += 1;
+                state.ages.insert(item.id, place.clone());
                 state.items.insert(place.clone(), item);
                 outcome
             }
@@ -265,16 +275,18 @@ impl Worker for ModelWorker<'_> {
 
     fn step(&mut self, now: &Now) -> bool {
         let mut state = self.0.lock();
-        let dead: Vec<_> = state
-            .items
-            .iter()
-            .filter(|(_, item)| !now.is_live(item.expiry, item.generation))
-            .map(|(place, _)| place.clone())
+        let from = std::mem::take(&mut state.swept);
+        let slice = state.items.range(from..).take(SWEEP_ITEMS + 1);
+        let mut places: Vec<_> = slice
+            .map(|(place, item)| (place.clone(), now.is_live(item.expiry, item.generation)))
             .collect();
-        state.statistics.reclaimed += dead.len() as u64;
-        for place in &dead {
+        // One more than is swept says where to go on.
+        let rest = places.split_off(places.len().min(SWEEP_ITEMS));
+        for (place, _) in places.iter().filter(|(_, is_live)| !is_live) {
             state.remove(place);
+            state.statistics.reclaimed += 1;
         }
-        false
+        state.swept = rest.into_iter().next().map(|(place, _)| place).unwrap_or_default();
+        state.swept != Default::default()
     }
 }

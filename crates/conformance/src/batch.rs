@@ -1,0 +1,150 @@
+//! Batched gets: every size, duplicates, misses, sinks that break, and resumption.
+
+use amalgam_index::{Index, Worker};
+use amalgam_op::Key;
+
+use crate::harness::{Random, Recorder, Session, configuration, effort, open};
+
+fn name(number: usize) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+/// Values of all kinds: empty, in the in-place word, at its edge, long.
+fn value(number: usize) -> Vec<u8> {
+    let length = [0, 1, 7, 8, 9, 30, 200, 3000][number % 8];
+    (0..length).map(|i| (i + number) as u8).collect()
+}
+
+const PRESENT: usize = 500;
+const MAX_BATCH: usize = 200;
+
+fn filled<I: Index>() -> I {
+    let index: I = open(&configuration());
+    let mut session = Session::new(&index);
+    for number in 0..PRESENT {
+        session.set(&name(number), &value(number));
+    }
+    drop(session);
+    index
+}
+
+fn picks(random: &mut Random, size: usize) -> Vec<usize> {
+    // A third of the keys is missing, and many come twice.
+    let range = if random.below(2) == 0 { PRESENT * 3 / 2 } else { PRESENT * 3 / 2 / 20 };
+    (0..size).map(|_| random.below(range)).collect()
+}
+
+/// Batches of 1 to 200 keys answer each key, in order.
+pub fn every_size<I: Index>() {
+    let index: I = filled();
+    let mut session = Session::new(&index);
+    let mut random = Random(1);
+    assert!(session.get_batch(&[]).is_empty());
+    for size in (1..=MAX_BATCH).cycle().take(MAX_BATCH * effort()) {
+        let picks = picks(&mut random, size);
+        let names: Vec<_> = picks.iter().map(|number| name(*number)).collect();
+        let keys: Vec<_> = names.iter().map(Vec::as_slice).collect();
+        for (number, item) in picks.iter().zip(session.get_batch(&keys)) {
+            let expected = (*number < PRESENT).then(|| value(*number));
+            assert_eq!(item.map(|item| item.value), expected, "key {number} of {size}");
+        }
+    }
+}
+
+/// A sink that breaks ends the batch right there, and the rest can be read later, after writes.
+pub fn breaks_and_resumes<I: Index>() {
+    let index: I = filled();
+    let mut session = Session::new(&index);
+    let mut random = Random(2);
+    for size in (1..=MAX_BATCH).step_by(7).cycle().take(60 * effort()) {
+        let picks = picks(&mut random, size);
+        let names: Vec<_> = picks.iter().map(|number| name(*number)).collect();
+        let mut left: Vec<_> = names.iter().map(Vec::as_slice).collect();
+        let mut answers = Vec::new();
+        while !left.is_empty() {
+            let (answered, items) = session.get_some(&left, Some(1 + random.below(20)));
+            answers.extend(items.into_iter().map(|item| item.map(|item| item.value)));
+            left.drain(..answered);
+            // Something else happens before the batch goes on.
+            session.set(b"between", &vec![7; random.below(100)]);
+            session.worker.quiesce();
+        }
+        let expected = picks.iter().map(|number| (*number < PRESENT).then(|| value(*number)));
+        assert_eq!(answers, expected.collect::<Vec<_>>());
+    }
+}
+
+/// A batch that touches an expired item, a flushed one and a live one tells them apart.
+pub fn dead_items_miss<I: Index>() {
+    use amalgam_op::{Store, StoreMode, Verb};
+    let index: I = open(&configuration());
+    let mut session = Session::new(&index);
+    session.set(b"flushed", b"1");
+    session.flush();
+    session.apply(b"expired", Verb::Store(Store::new(StoreMode::Set, b"2", 0, 5)));
+    session.set(b"live", b"3");
+    session.now.seconds += 5;
+    let keys: [&[u8]; 6] = [b"flushed", b"live", b"expired", b"live", b"never", b"flushed"];
+    let found: Vec<_> = session.get_batch(&keys).iter().map(Option::is_some).collect();
+    assert_eq!(found, [false, true, false, true, false, false]);
+}
+
+/// A prefetched key reads the same; prefetching changes nothing.
+pub fn prefetch_is_a_hint<I: Index>() {
+    let index: I = filled();
+    let mut session = Session::new(&index);
+    for number in 0..PRESENT * 2 {
+        let name = name(number);
+        session.worker.prefetch(&Key::new(&name, index.seed()));
+        assert_eq!(session.value(&name), (number < PRESENT).then(|| value(number)));
+    }
+    let mut sink = Recorder::default();
+    assert_eq!(session.worker.get_batch(&[], &session.now, &mut sink), 0);
+    assert_eq!(index.statistics().items, PRESENT as u64);
+}
+
+/// A pinned value outlives its item, its successor and the worker.
+pub fn pins<I: Index>() {
+    use amalgam_index::{Found, Sink, mem::Pinned};
+    use std::ops::ControlFlow;
+
+    #[derive(Default)]
+    struct Pins(Vec<Option<Pinned>>);
+    impl Sink for Pins {
+        fn hit(&mut self, _position: usize, found: &Found<'_>) -> ControlFlow<()> {
+            self.0.push(found.pin());
+            ControlFlow::Continue(())
+        }
+        fn miss(&mut self, position: usize) -> ControlFlow<()> {
+            panic!("key {position} is there")
+        }
+    }
+
+    let index: I = open(&configuration());
+    let mut session = Session::new(&index);
+    let value = |round: u8| vec![round; 300_000];
+    let mut pins = Pins::default();
+    const ROUNDS: u8 = 30;
+    for round in 0..ROUNDS {
+        session.set(b"k", &value(round));
+        let key = Key::new(b"k", index.seed());
+        assert_eq!(session.worker.get_batch(&[key], &session.now, &mut pins), 1);
+        session.worker.quiesce();
+    }
+    session.delete(b"k");
+    session.settle();
+    for number in 0..200 {
+        session.set(&name(number), &[0xee; 50_000]);
+        session.worker.quiesce();
+    }
+    drop(session);
+    for (round, pinned) in (0..ROUNDS).zip(&pins.0) {
+        if let Some(pinned) = pinned {
+            assert_eq!(pinned.as_bytes(), value(round), "pinned in round {round}");
+        }
+    }
+    drop(pins);
+    let mut session = Session::new(&index);
+    session.set(b"k", &value(1));
+    assert_eq!(session.value(b"k"), Some(value(1)));
+}
