@@ -1,3 +1,93 @@
 //! The `amalgam` binary: command line, configuration file, start-up.
+//!
+//! `amalgam serve` takes memcached's options. So does the binary when it is called `memcached` (or
+//! `memcached-debug`), or when its first argument is an option.
 
-fn main() {}
+mod extended;
+mod options;
+mod serve;
+mod size;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// An in-memory key-value store that speaks memcached's protocol, with a choice of index engines.
+#[derive(Parser)]
+#[command(name = "amalgam", version, arg_required_else_help = true)]
+struct Amalgam {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Runs the server; takes memcached's options.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Serve(Box<options::Options>),
+    /// Measures engines and servers.
+    #[command(subcommand)]
+    Bench(amalgam_bench::BenchCommand),
+}
+
+fn main() -> ExitCode {
+    let arguments = with_subcommand(std::env::args_os().collect());
+    let matches = Amalgam::command().get_matches_from(arguments);
+    let result = match Amalgam::from_arg_matches(&matches) {
+        Ok(Amalgam { command: Action::Serve(options) }) => serve::serve(&options),
+        Ok(Amalgam { command: Action::Bench(command) }) => {
+            amalgam_bench::run(&command, amalgam_bench::engines::ENGINES)
+        }
+        Err(error) => error.exit(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            amalgam_server::log(&format!("amalgam: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Puts `serve` before the options of somebody who means memcached.
+fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let name = arguments.first().and_then(|path| Path::new(path).file_name());
+    let is_memcached = name.is_some_and(|name| name == "memcached" || name == "memcached-debug");
+    let first = arguments.get(1).map(|first| first.to_string_lossy().into_owned());
+    let is_option = first.is_some_and(|first| {
+        first.starts_with('-') && !["--help", "--version"].contains(&first.as_str())
+    });
+    if is_memcached || is_option {
+        arguments.insert(1, "serve".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(words: &[&str]) -> Vec<String> {
+        let words = words.iter().map(OsString::from).collect();
+        with_subcommand(words).into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn options_without_a_subcommand_are_for_the_server() {
+        assert_eq!(arguments(&["memcached"]), ["memcached", "serve"]);
+        assert_eq!(
+            arguments(&["/usr/bin/memcached-debug", "-m", "64"]),
+            ["/usr/bin/memcached-debug", "serve", "-m", "64"]
+        );
+        assert_eq!(arguments(&["amalgam", "-p", "0"]), ["amalgam", "serve", "-p", "0"]);
+        assert_eq!(arguments(&["amalgam", "--help"]), ["amalgam", "--help"]);
+        assert_eq!(arguments(&["amalgam", "bench"]), ["amalgam", "bench"]);
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Amalgam::command().debug_assert();
+    }
+}

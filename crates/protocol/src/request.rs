@@ -210,6 +210,16 @@ impl<'a> Refusal<'a> {
         Self { reply, problem: None, swallow: 0, closes: true, removes: None }
     }
 
+    /// The same refusal, for want of memory to receive the value.
+    pub fn out_of_memory(self) -> Self {
+        Self { problem: self.problem.map(|_| Problem::OUT_OF_MEMORY), ..self }
+    }
+
+    /// What is wrong; none where the connection is closed without an answer.
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
+    }
+
     /// Appends the answer, if there is one.
     pub fn write(&self, out: &mut Vec<u8>) {
         if let Some(problem) = self.problem {

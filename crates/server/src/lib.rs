@@ -1,1 +1,35 @@
-//! Placeholder head; see ARCHITECTURE.md.
+//! The server: sockets, worker threads and statistics around an index.
+//!
+//! A request takes this way: `sockets` receive it, `worker` gathers what all its connections
+//! received, `batch` parses, resolves and answers, `output` leaves. `commands` are requests about
+//! the server itself. Everything is generic over the engine, which is chosen once at start.
+//!
+//! Invariants of this room:
+//! 1. Threads share nothing on the way of a request but the index.
+//! 2. What a client can make the server keep is bounded, and counted ([`budget`]).
+//! 3. No unsafe code.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod budget;
+mod clock;
+mod commands;
+mod connection;
+mod connections;
+mod counters;
+mod output;
+mod server;
+mod settings;
+mod sockets;
+mod statistics;
+mod sweep;
+mod tally;
+mod worker;
+
+pub use server::{Server, ServerError, Stopper, log, port_file};
+pub use settings::{Settings, WireProtocol};
+
+/// The version of memcached whose behaviour this server has, and which it answers to `version`:
+/// clients parse it to learn what they may send.
+pub const MEMCACHED_VERSION: &str = "1.6.45";

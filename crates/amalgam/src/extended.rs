@@ -1,0 +1,103 @@
+//! memcached's `-o` options.
+
+use anyhow::{Context, bail};
+
+/// What `-o` may set here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// `idle_timeout`.
+    pub idle_timeout_seconds: Option<u32>,
+    /// `maxconns_fast` or `no_maxconns_fast`.
+    pub refuses_fast: Option<bool>,
+    /// `hashpower`: the table starts with two to this power of buckets.
+    pub hash_power: Option<u32>,
+    /// Options that mean nothing here, to be mentioned.
+    pub ignored: Vec<String>,
+}
+
+/// What memcached knows and this server has no use for, with and without a `no_` before it.
+const WITHOUT_MEANING: &[&str] = &[
+    "tail_repair_time",
+    "hash_algorithm",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "read_buf_mem_limit",
+    "resp_obj_mem_limit",
+    "lru_maintainer",
+    "hot_lru_pct",
+    "warm_lru_pct",
+    "hot_max_factor",
+    "warm_max_factor",
+    "temporary_ttl",
+    "temp_lru",
+    "slab_reassign",
+    "slab_automove",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_automove_freeratio",
+    "slab_chunk_max",
+    "slab_sizes",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+    "track_sizes",
+    "hashexpand",
+    "inline_ascii_resp",
+    "inline_ascii_response",
+    "drop_privileges",
+    "relaxed_privileges",
+    "modern",
+    "chunk_max",
+];
+
+/// Reads a comma separated list of extended options.
+///
+/// # Errors
+///
+/// If an option is unknown or its value is none.
+pub fn parse(list: &str) -> anyhow::Result<Extended> {
+    let mut extended = Extended::default();
+    for option in list.split(',').filter(|option| !option.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let number = || -> anyhow::Result<u32> {
+            let value = value.with_context(|| format!("-o {name} needs a value: {name}=N"))?;
+            value.parse().with_context(|| format!("-o {name}: '{value}' is no number"))
+        };
+        match name {
+            "idle_timeout" => extended.idle_timeout_seconds = Some(number()?),
+            "maxconns_fast" => extended.refuses_fast = Some(true),
+            "no_maxconns_fast" => extended.refuses_fast = Some(false),
+            "hashpower" => {
+                let power = number()?;
+                if !(12..=32).contains(&power) {
+                    bail!("-o hashpower must be 12 to 32, not {power}");
+                }
+                extended.hash_power = Some(power);
+            }
+            _ if WITHOUT_MEANING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
+                extended.ignored.push(name.to_owned());
+            }
+            _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
+        }
+    }
+    Ok(extended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_options_are_read_and_unknown_ones_refused() {
+        let extended = parse("idle_timeout=30,no_maxconns_fast,modern,no_lru_crawler").unwrap();
+        assert_eq!(extended.idle_timeout_seconds, Some(30));
+        assert_eq!(extended.refuses_fast, Some(false));
+        assert_eq!(extended.ignored, ["modern", "no_lru_crawler"]);
+        for list in ["idle_timeout", "idle_timeout=x", "no_such_thing", "hashpower=99"] {
+            assert!(parse(list).is_err(), "{list}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `amalgam serve`.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use amalgam_index::op::HashSeed;
+use amalgam_index::{Configuration, Index, model};
+use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::extended::{self, Extended};
+use crate::options::Options;
+
+/// The engine unless another is asked for.
+pub const DEFAULT_ENGINE: &str = "model";
+
+/// The engines that serve, by name.
+const ENGINES: &[(&str, Serve)] = &[("model", serve_with::<model::Model>)];
+
+type Serve = fn(Settings, Configuration) -> anyhow::Result<()>;
+
+/// SIGINT and SIGTERM.
+const STOP_SIGNALS: &[i32] = &[2, 15];
+
+/// File descriptors beside those of connections.
+const OTHER_FILES: u64 = 64;
+
+/// memcached's bounds of `-I`, but for its relation to `-m`.
+const LEAST_ITEM_BYTES: usize = 1 << 10;
+const LARGEST_ITEM_BYTES: usize = 1 << 30;
+
+/// Runs the server until it is told to stop.
+///
+/// # Errors
+///
+/// If an option makes no sense or the server cannot start; the text says what to do.
+pub fn serve(given: &Options) -> anyhow::Result<()> {
+    let mut output = std::io::stdout();
+    if given.version {
+        let version = env!("CARGO_PKG_VERSION");
+        writeln!(output, "memcached {MEMCACHED_VERSION} (amalgam {version})")?;
+        return Ok(());
+    }
+    if given.license {
+        writeln!(output, "Amalgam, licensed under the Apache License, Version 2.0")?;
+        return Ok(());
+    }
+    let options = given.effective()?;
+    let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
+    let Some((_, run)) = ENGINES.iter().find(|(engine, _)| *engine == name) else {
+        let names: Vec<_> = ENGINES.iter().map(|(name, _)| *name).collect();
+        bail!("there is no engine '{name}': choose among {}", names.join(", "));
+    };
+    let extended = extended::parse(&options.extended.join(","))?;
+    let settings = settings(&options, &extended)?;
+    let configuration = Configuration {
+        prefault: options.lock_memory,
+        expected_items: 1 << extended.hash_power.unwrap_or(16),
+        seed: HashSeed::new(random_seed()),
+        ..Configuration::default()
+    };
+    mention_ignored(&options, &extended);
+    log(&format!("# effective configuration\n{}", options.to_toml().trim_end()));
+    raise_file_limit(settings.max_connections as u64 + OTHER_FILES);
+    run(settings, configuration)
+}
+
+fn serve_with<I: Index>(settings: Settings, configuration: Configuration) -> anyhow::Result<()> {
+    let server = Server::<I>::open(settings, configuration)?;
+    server.stop_on_signals(STOP_SIGNALS)?;
+    if let Some(path) = port_file() {
+        server
+            .write_port_file(&path)
+            .with_context(|| format!("cannot write the ports to {}", path.display()))?;
+    }
+    let mut output = std::io::stdout();
+    for address in server.addresses() {
+        // Nobody may be reading.
+        let _ = writeln!(output, "listening on {address}");
+    }
+    let _ = output.flush();
+    server.run()?;
+    Ok(())
+}
+
+/// Keys must be hashed with a secret that clients cannot know; the standard library's hasher has
+/// one from the system.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_nanos());
+    RandomState::new().hash_one((time, std::process::id()))
+}
+
+fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> {
+    let threads = options.threads.unwrap_or(4);
+    ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
+    let memory_bytes = options.memory.context("no memory limit")?.in_bytes(1 << 20)?;
+    let max_item_bytes = options.max_item_size.context("no item limit")?.in_bytes(1)?;
+    ensure!(
+        (LEAST_ITEM_BYTES..=LARGEST_ITEM_BYTES).contains(&max_item_bytes),
+        "-I must be 1k to 1024m"
+    );
+    ensure!(
+        max_item_bytes <= memory_bytes / 2,
+        "-I must be at most half of -m: raise --memory or lower --max-item-size"
+    );
+    let max_connections = options.conn_limit.unwrap_or(1024);
+    ensure!(max_connections > 0, "-c must be more than 0");
+    ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
+    ensure!(options.udp_port.unwrap_or(0) == 0, "UDP (-U) is not supported yet");
+    let protocol = match options.protocol.as_deref() {
+        None | Some("auto") => WireProtocol::Negotiated,
+        Some("ascii") => WireProtocol::Text,
+        Some(other) => bail!("-B: '{other}' is not supported; use auto or ascii"),
+    };
+    let mask = options.unix_mask.as_deref().unwrap_or("700");
+    Ok(Settings {
+        listen: addresses(options)?,
+        listen_udp: Vec::new(),
+        unix_socket: options.unix_socket.clone(),
+        unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
+        threads,
+        memory_bytes,
+        evicts: !options.disable_evictions,
+        max_connections,
+        refuses_fast: extended.refuses_fast.unwrap_or(true),
+        max_item_bytes,
+        requests_per_turn: options.max_reqs_per_event,
+        backlog: options.listen_backlog.unwrap_or(1024),
+        idle_timeout_seconds: extended.idle_timeout_seconds.unwrap_or(0),
+        protocol,
+        hands_out_cas: !options.disable_cas,
+        allows_shutdown: options.enable_shutdown,
+        allows_flush: !options.disable_flush_all,
+        allows_dump: !options.disable_dumping,
+        allows_watch: !options.disable_watch,
+        verbosity: options.verbose,
+        pins_threads: options.pin_threads,
+    })
+}
+
+/// Where to listen: each `-l`, at its own port or at `-p`.
+fn addresses(options: &Options) -> anyhow::Result<Vec<SocketAddr>> {
+    let port = match options.port.unwrap_or(11211) {
+        -1 => 0,
+        port => u16::try_from(port).ok().with_context(|| format!("-p {port} is no port"))?,
+    };
+    let mut addresses = Vec::new();
+    for name in options.listen.iter().flat_map(|list| list.split([',', ';'])) {
+        addresses.extend(resolve(name.trim(), port)?);
+    }
+    if options.listen.is_empty() {
+        addresses.push((IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into());
+    }
+    Ok(addresses)
+}
+
+fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    if let Ok(address) = name.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let (host, port) = match name.rsplit_once(':') {
+        Some((host, text)) => {
+            (host, text.parse().with_context(|| format!("-l {name}: '{text}' is no port"))?)
+        }
+        None => (name, port),
+    };
+    let found = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("-l {name}: the name cannot be resolved"))?;
+    Ok(found.collect())
+}
+
+fn mention_ignored(options: &Options, extended: &Extended) {
+    let given = [
+        ("-f", options.slab_growth_factor.is_some()),
+        ("-n", options.slab_min_size.is_some()),
+        ("-L", options.enable_largepages),
+        ("-N", options.napi_ids.is_some()),
+    ];
+    let ignored = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    let ignored: Vec<_> = ignored.chain(extended.ignored.iter().map(String::as_str)).collect();
+    if !ignored.is_empty() {
+        log(&format!("# ignored, as they mean nothing here: {}", ignored.join(", ")));
+    }
+}
+
+/// Lets the process have so many files, as far as the system allows.
+fn raise_file_limit(files: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < files) {
+        let maximum = limit.maximum.map_or(files, |maximum| maximum.max(files));
+        let wanted = Rlimit { current: Some(files), maximum: Some(maximum) };
+        if setrlimit(Resource::Nofile, wanted).is_err() {
+            let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+            let _ = setrlimit(Resource::Nofile, most);
+            log("# the limit of open files could not be raised to what -c asks for");
+        }
+    }
+}

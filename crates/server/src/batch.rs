@@ -1,0 +1,633 @@
+//! Requests of many connections, resolved together.
+//!
+//! All requests that the connections of a turn sent are parsed into *rounds*: of each connection
+//! its reads up to its next other request go into the first round, then its other requests up to
+//! its next read, then the second round begins. The reads of a round are one batch for the index,
+//! whose answers go in order straight into each connection's output; the other requests follow one
+//! by one, with their buckets asked for ahead.
+//!
+//! Invariants of this room:
+//! 1. The requests of a connection are carried out, and answered, in the order they came in.
+//! 2. Nothing is copied and nothing is allocated for a request, but into its connection's output.
+//! 3. A connection whose output passes [`OUTPUT_BYTES`] stalls: its requests from there on stay in
+//!    its input, to be parsed again when the output is drained.
+
+use std::ops::ControlFlow;
+
+use amalgam_index::{Found, Index, Sink, Worker};
+use amalgam_op::{Delete, Key, Now, Op, Outcome, Verb};
+use amalgam_protocol::{
+    Apply, Command, Each, KeyScratch, Limits, Problem, Protocol, Read, Refusal, Reply, Request,
+    Step,
+};
+
+use crate::commands;
+use crate::connection::OWN_BUFFER_BYTES;
+use crate::counters::Counts;
+use crate::output::Output;
+use crate::server::Shared;
+use crate::settings::WireProtocol;
+use crate::tally::tally;
+
+/// Output of one connection above which its requests wait until it is drained.
+pub const OUTPUT_BYTES: usize = 256 << 10;
+
+/// Values of this length and more are sent from where they lie.
+pub const PIN_BYTES: usize = 16 << 10;
+
+/// What a connection's protocol remembers between turns.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    protocol: Option<Protocol>,
+    /// Bytes to come that are to be thrown away.
+    swallow_bytes: usize,
+    /// Keys of the first request that were answered before the connection stalled.
+    skip_keys: usize,
+    wanted_bytes: usize,
+    has_backlog: bool,
+}
+
+impl Conversation {
+    /// Whether the input may hold whole requests that were not carried out yet.
+    pub fn has_backlog(&self) -> bool {
+        self.has_backlog
+    }
+
+    /// How many bytes the first request has; 0 when unknown because its line is not complete.
+    pub fn wanted_bytes(&self) -> usize {
+        self.wanted_bytes
+    }
+}
+
+/// A connection's part in a batch.
+pub struct Seat {
+    /// See [`Conversation`].
+    pub conversation: Conversation,
+    /// Where answers go.
+    pub output: Output,
+    /// Bytes of the input that are done with.
+    pub consumed: usize,
+    /// Close the connection once the output is sent.
+    pub is_closing: bool,
+    /// The output is full; `consumed` says what was answered.
+    is_stalled: bool,
+}
+
+impl Seat {
+    /// A seat for a connection.
+    pub fn new(conversation: Conversation, output: Output) -> Self {
+        Self { conversation, output, consumed: 0, is_closing: false, is_stalled: false }
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.output.bytes.len() + self.output.pinned_bytes() >= OUTPUT_BYTES
+    }
+
+    /// Stops here: the next request to look at starts at `start`, `skip_keys` of its keys answered.
+    fn stall(&mut self, start: usize, skip_keys: usize) {
+        self.is_stalled = true;
+        self.consumed = start;
+        self.conversation.swallow_bytes = 0;
+        self.conversation.has_backlog = true;
+        self.conversation.skip_keys = skip_keys;
+        self.conversation.wanted_bytes = 0;
+    }
+}
+
+/// What a batch runs on.
+pub struct Turn<'t, 's, I: Index + 's> {
+    /// The server.
+    pub shared: &'s Shared<I>,
+    /// The worker's number.
+    pub worker: usize,
+    /// The worker's access to the index.
+    pub index: &'t mut I::Worker<'s>,
+    /// What the worker counts.
+    pub counts: &'t mut Counts,
+    /// The moment.
+    pub now: Now,
+}
+
+/// Where a request of a connection lies.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The connection's seat.
+    seat: u32,
+    /// The request's first byte.
+    start: u32,
+    /// The byte behind it.
+    end: u32,
+}
+
+/// A read whose keys stand in its round.
+struct Reading<'t> {
+    read: Read<'t>,
+    place: Place,
+    /// The position in the round behind its last key.
+    keys_end: u32,
+    /// Keys that were answered before a stall and are not in the round.
+    skipped: u32,
+}
+
+/// A request that is not a read.
+struct Deed<'t> {
+    place: Place,
+    request: DeedRequest<'t>,
+}
+
+enum DeedRequest<'t> {
+    Apply { apply: Apply<'t>, hash: u64 },
+    Each { each: Each<'t>, skipped: usize },
+    Command { command: Command<'t>, reply: Reply<'t> },
+    Refusal(Refusal<'t>),
+}
+
+#[derive(Default)]
+struct Round<'t> {
+    keys: Vec<Key<'t>>,
+    readings: Vec<Reading<'t>>,
+    deeds: Vec<Deed<'t>>,
+}
+
+/// Empties a vector and gives its memory to one of another lifetime.
+fn recycle<T, U>(mut vector: Vec<T>) -> Vec<U> {
+    vector.clear();
+    // The standard library collects in place, as source and target have the same layout.
+    vector.into_iter().map(|_| unreachable!("the vector is empty")).collect()
+}
+
+impl Round<'_> {
+    fn recycle<'u>(self) -> Round<'u> {
+        Round {
+            keys: recycle(self.keys),
+            readings: recycle(self.readings),
+            deeds: recycle(self.deeds),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.readings.is_empty() && self.deeds.is_empty()
+    }
+}
+
+/// Memory for batches, used again and again.
+#[derive(Default)]
+pub struct Batch {
+    rounds: Vec<Round<'static>>,
+}
+
+/// Rounds whose memory is kept.
+const ROUNDS_KEPT: usize = 64;
+
+impl Batch {
+    /// Carries out what `inputs`, one for each seat, hold.
+    pub fn run<'i, 's, I: Index>(
+        &mut self,
+        turn: &mut Turn<'_, 's, I>,
+        inputs: impl Iterator<Item = &'i [u8]>,
+        seats: &mut [Seat],
+    ) {
+        let mut rounds: Vec<Round<'i>> = std::mem::take(&mut self.rounds);
+        for (number, input) in inputs.enumerate() {
+            parse(turn, input, number, &mut seats[number], &mut rounds);
+        }
+        for round in &mut rounds {
+            if round.is_empty() {
+                break;
+            }
+            resolve(turn, round, seats);
+            carry_out(turn, round, seats);
+        }
+        rounds.truncate(ROUNDS_KEPT);
+        self.rounds = rounds.into_iter().map(Round::recycle).collect();
+    }
+}
+
+/// Parses what a connection sent into rounds.
+fn parse<'i, I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    input: &'i [u8],
+    number: usize,
+    seat: &mut Seat,
+    rounds: &mut Vec<Round<'i>>,
+) {
+    let settings = &turn.shared.settings;
+    let swallowed = seat.conversation.swallow_bytes.min(input.len());
+    seat.conversation.swallow_bytes -= swallowed;
+    seat.conversation.has_backlog = false;
+    seat.conversation.wanted_bytes = 0;
+    let mut at = swallowed;
+    let Some(protocol) = protocol_of(&mut seat.conversation, settings.protocol, &input[at..])
+    else {
+        seat.consumed = at;
+        return;
+    };
+    let mut skip = std::mem::take(&mut seat.conversation.skip_keys);
+    let mut requests_left = settings.requests_per_turn.unwrap_or(usize::MAX);
+    let mut round = 0;
+    let mut is_in_deeds = false;
+    while at < input.len() {
+        if requests_left == 0 {
+            seat.conversation.has_backlog = true;
+            turn.counts.conn_yields += 1;
+            break;
+        }
+        requests_left -= 1;
+        let step = parse_one(turn, protocol, &input[at..]);
+        let used = match step {
+            Step::Request { used, .. } | Step::Refused { used, .. } => used,
+            Step::Incomplete { at_least } => {
+                seat.conversation.wanted_bytes = wanted_bytes(&input[at..], at_least);
+                break;
+            }
+        };
+        let place = Place { seat: number as u32, start: at as u32, end: (at + used) as u32 };
+        at += used;
+        let is_read = matches!(step, Step::Request { request: Request::Read(_), .. });
+        round += usize::from(is_in_deeds && is_read);
+        is_in_deeds = !is_read;
+        if round == rounds.len() {
+            rounds.push(Round::default());
+        }
+        let round = &mut rounds[round];
+        let request = match step {
+            Step::Request { request: Request::Read(read), .. } => {
+                push_reading(turn, round, read, place, std::mem::take(&mut skip));
+                continue;
+            }
+            Step::Request { request, .. } => deed_request(turn, request, std::mem::take(&mut skip)),
+            Step::Refused { refusal, .. } => {
+                at += refusal.swallow;
+                if refusal.closes {
+                    at = input.len();
+                }
+                DeedRequest::Refusal(refusal)
+            }
+            Step::Incomplete { .. } => break,
+        };
+        if matches!(request, DeedRequest::Command { command: Command::Quit, .. }) {
+            at = input.len();
+        }
+        round.deeds.push(Deed { place, request });
+    }
+    seat.conversation.swallow_bytes += at.saturating_sub(input.len());
+    seat.consumed = at.min(input.len());
+}
+
+/// Parses the first request of `rest`; refuses a value under way for which there is no memory.
+#[inline]
+fn parse_one<'i, I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    protocol: Protocol,
+    rest: &'i [u8],
+) -> Step<'i> {
+    let step = protocol.parse(rest, &turn.shared.limits);
+    if let Step::Incomplete { at_least } = step
+        && at_least > OWN_BUFFER_BYTES
+        && !turn.shared.buffers.allows(at_least - rest.len())
+    {
+        // Under a stricter limit the same bytes are a refusal, which says what to throw away.
+        let strict = Limits { max_item_bytes: 0, ..turn.shared.limits };
+        if let Step::Refused { refusal, used } = protocol.parse(rest, &strict) {
+            turn.counts.read_buf_oom += 1;
+            return Step::Refused { refusal: refusal.out_of_memory(), used };
+        }
+    }
+    step
+}
+
+/// How many bytes the request at the start of `rest` has, or 0 if its line is not complete.
+fn wanted_bytes(rest: &[u8], at_least: usize) -> usize {
+    let is_exact = at_least > rest.len() + 1 || rest.contains(&b'\n');
+    if is_exact { at_least } else { 0 }
+}
+
+fn protocol_of(
+    conversation: &mut Conversation,
+    setting: WireProtocol,
+    input: &[u8],
+) -> Option<Protocol> {
+    if conversation.protocol.is_none() {
+        let first = *input.first()?;
+        conversation.protocol = Some(match setting {
+            WireProtocol::Negotiated => Protocol::detect(first),
+            WireProtocol::Text | WireProtocol::Binary => Protocol::Text,
+        });
+    }
+    conversation.protocol
+}
+
+#[inline]
+fn push_reading<'i, I: Index>(
+    turn: &Turn<'_, '_, I>,
+    round: &mut Round<'i>,
+    read: Read<'i>,
+    place: Place,
+    skip: usize,
+) {
+    let seed = turn.shared.index.seed();
+    for key in read.keys.skip(skip) {
+        round.keys.push(Key::new(key, seed));
+    }
+    let keys_end = round.keys.len() as u32;
+    round.readings.push(Reading { read, place, keys_end, skipped: skip as u32 });
+}
+
+fn deed_request<'i, I: Index>(
+    turn: &Turn<'_, '_, I>,
+    request: Request<'i>,
+    skipped: usize,
+) -> DeedRequest<'i> {
+    match request {
+        Request::Apply(apply) => {
+            let mut scratch: KeyScratch = [0; _];
+            let key = Key::new(apply.key.resolve(&mut scratch), turn.shared.index.seed());
+            turn.index.prefetch(&key);
+            DeedRequest::Apply { apply, hash: key.hash() }
+        }
+        Request::Each(each) => DeedRequest::Each { each, skipped },
+        Request::Command { command, reply } => DeedRequest::Command { command, reply },
+        Request::Read(_) => unreachable!("reads are no deeds"),
+    }
+}
+
+/// Why a batch of reads broke off.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Stop {
+    #[default]
+    Not,
+    /// The item must be changed to be answered.
+    MustApply,
+    /// The connection's output is full.
+    Full,
+}
+
+/// Takes what a round's reads find into the outputs of their connections.
+struct Answers<'r, 'i> {
+    readings: &'r [Reading<'i>],
+    seats: &'r mut [Seat],
+    now: &'r Now,
+    /// The reading that is being answered.
+    reading: usize,
+    /// The position in the round of the batch's first key.
+    first: usize,
+    hits: u64,
+    misses: u64,
+    stop: Stop,
+}
+
+impl Answers<'_, '_> {
+    /// The key at `position` of the round was answered.
+    #[inline]
+    fn next(&mut self, position: usize) -> ControlFlow<()> {
+        let reading = &self.readings[self.reading];
+        let seat = &mut self.seats[reading.place.seat as usize];
+        if position + 1 == reading.keys_end as usize {
+            reading.read.reply.end(&mut seat.output.bytes);
+            self.reading += 1;
+        }
+        if seat.is_full() {
+            self.stop = Stop::Full;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The position in the round of the first key of a reading.
+    fn first_key(&self, reading: usize) -> usize {
+        reading.checked_sub(1).map_or(0, |before| self.readings[before].keys_end as usize)
+    }
+
+    /// Stalls the connection whose output the key before `position` filled.
+    fn stall(&mut self, position: usize) {
+        let before = self.first_key(self.reading);
+        if position == before {
+            let place = self.readings[self.reading - 1].place;
+            self.seats[place.seat as usize].stall(place.end as usize, 0);
+        } else {
+            let reading = &self.readings[self.reading];
+            let answered = reading.skipped as usize + position - before;
+            let place = reading.place;
+            self.seats[place.seat as usize].stall(place.start as usize, answered);
+        }
+    }
+
+    /// The next keys from `position` on that belong to connections that are not stalled.
+    fn runnable(&mut self, mut position: usize) -> std::ops::Range<usize> {
+        let is_stalled = |reading: &Reading<'_>| self.seats[reading.place.seat as usize].is_stalled;
+        while self.readings.get(self.reading).is_some_and(is_stalled) {
+            position = self.readings[self.reading].keys_end as usize;
+            self.reading += 1;
+        }
+        let rest = &self.readings[self.reading..];
+        let count = rest.iter().position(is_stalled).unwrap_or(rest.len());
+        let end = count.checked_sub(1).map_or(position, |last| rest[last].keys_end as usize);
+        position..end
+    }
+}
+
+impl Sink for Answers<'_, '_> {
+    #[inline]
+    fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        let reading = &self.readings[self.reading];
+        if reading.read.must_apply(&found.item) {
+            self.stop = Stop::MustApply;
+            return ControlFlow::Break(());
+        }
+        let seat = &mut self.seats[reading.place.seat as usize];
+        answer_hit(&reading.read.reply, &mut seat.output, found, self.now);
+        self.hits += 1;
+        self.next(self.first + position)
+    }
+
+    #[inline]
+    fn miss(&mut self, position: usize) -> ControlFlow<()> {
+        let reading = &self.readings[self.reading];
+        let seat = &mut self.seats[reading.place.seat as usize];
+        reading.read.reply.miss(&mut seat.output.bytes);
+        self.misses += 1;
+        self.next(self.first + position)
+    }
+}
+
+#[inline]
+fn answer_hit(reply: &Reply<'_>, output: &mut Output, found: &Found<'_>, now: &Now) {
+    if !reply.hit_head(&mut output.bytes, &found.item, found.hit, now) {
+        return;
+    }
+    if found.item.value.len() >= PIN_BYTES
+        && let Some(value) = found.pin()
+    {
+        output.push_pinned(value);
+    } else {
+        output.bytes.extend_from_slice(found.item.value.as_bytes());
+    }
+    reply.hit_tail(&mut output.bytes);
+}
+
+/// Resolves the reads of a round.
+fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
+    let now = turn.now;
+    let mut answers = Answers {
+        readings: &round.readings,
+        seats,
+        now: &now,
+        reading: 0,
+        first: 0,
+        hits: 0,
+        misses: 0,
+        stop: Stop::Not,
+    };
+    let mut position = 0;
+    loop {
+        let keys = answers.runnable(position);
+        if keys.is_empty() {
+            break;
+        }
+        answers.first = keys.start;
+        let done = turn.index.get_batch(&round.keys[keys.clone()], &now, &mut answers);
+        position = keys.start + done;
+        if answers.stop == Stop::MustApply {
+            answers.stop = Stop::Not;
+            apply_read(turn, &round.keys[position - 1], &mut answers);
+            let _ = answers.next(position - 1);
+        }
+        if answers.stop == Stop::Full {
+            answers.stop = Stop::Not;
+            answers.stall(position);
+        }
+    }
+    turn.counts.cmd_get += answers.hits + answers.misses;
+    turn.counts.get_hits += answers.hits;
+    turn.counts.get_misses += answers.misses;
+}
+
+/// Answers a key whose item has to change for it, such as one that gets its CAS id now.
+fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut Answers<'_, '_>) {
+    let reading = &answers.readings[answers.reading];
+    let output = &mut answers.seats[reading.place.seat as usize].output;
+    let op = Op { key: *key, verb: reading.read.verb() };
+    let mut sink = OneAnswer { reply: &reading.read.reply, output, now: answers.now };
+    match turn.index.apply(&op, answers.now, &mut sink) {
+        Outcome::Hit(_) => answers.hits += 1,
+        outcome => {
+            reading.read.reply.outcome(&mut output.bytes, &outcome, answers.now);
+            answers.misses += 1;
+        }
+    }
+}
+
+/// Takes what one operation shows.
+struct OneAnswer<'r, 'i> {
+    reply: &'r Reply<'i>,
+    output: &'r mut Output,
+    now: &'r Now,
+}
+
+impl Sink for OneAnswer<'_, '_> {
+    fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
+        answer_hit(self.reply, self.output, found, self.now);
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Carries out the requests of a round that are no reads.
+fn carry_out<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
+    for deed in &round.deeds {
+        let seat = &mut seats[deed.place.seat as usize];
+        if seat.is_stalled {
+            continue;
+        }
+        match &deed.request {
+            DeedRequest::Apply { apply, hash } => carry_out_apply(turn, seat, apply, *hash),
+            DeedRequest::Each { each, skipped } => {
+                carry_out_each(turn, seat, each, *skipped, deed.place);
+            }
+            DeedRequest::Command { command, reply } => commands::run(turn, seat, command, reply),
+            DeedRequest::Refusal(refusal) => carry_out_refusal(turn, seat, refusal),
+        }
+        if seat.is_full() && !seat.is_stalled {
+            seat.stall(deed.place.end as usize, 0);
+        }
+    }
+}
+
+fn carry_out_apply<I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    seat: &mut Seat,
+    apply: &Apply<'_>,
+    hash: u64,
+) {
+    let mut scratch: KeyScratch = [0; _];
+    let key = Key::with_hash(apply.key.resolve(&mut scratch), hash);
+    let op = Op { key, verb: apply.verb };
+    let mut sink = OneAnswer { reply: &apply.reply, output: &mut seat.output, now: &turn.now };
+    let outcome = turn.index.apply(&op, &turn.now, &mut sink);
+    apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
+    tally(turn.counts, &op.verb, &outcome);
+    let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
+    if is_lost && matches!(op.verb, Verb::Store(_)) {
+        // So that nobody reads a value that the client meant to replace.
+        remove(turn, key);
+    }
+}
+
+fn remove<I: Index>(turn: &mut Turn<'_, '_, I>, key: Key<'_>) {
+    struct Nowhere;
+    impl Sink for Nowhere {
+        fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+        fn miss(&mut self, _: usize) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+    }
+    let op = Op { key, verb: Verb::Delete(Delete::default()) };
+    turn.index.apply(&op, &turn.now, &mut Nowhere);
+}
+
+fn carry_out_each<I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    seat: &mut Seat,
+    each: &Each<'_>,
+    skipped: usize,
+    place: Place,
+) {
+    let verb = Verb::Get(each.get);
+    for (number, key) in each.keys.enumerate().skip(skipped) {
+        if seat.is_full() {
+            seat.stall(place.start as usize, number);
+            return;
+        }
+        let op = Op { key: Key::new(key, turn.shared.index.seed()), verb };
+        let mut sink = OneAnswer { reply: &each.reply, output: &mut seat.output, now: &turn.now };
+        let outcome = turn.index.apply(&op, &turn.now, &mut sink);
+        each.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
+        tally(turn.counts, &verb, &outcome);
+        turn.counts.cmd_get += 1;
+        let is_hit = matches!(outcome, Outcome::Hit(_));
+        turn.counts.get_hits += u64::from(is_hit);
+        turn.counts.get_misses += u64::from(!is_hit);
+    }
+    each.reply.end(&mut seat.output.bytes);
+}
+
+fn carry_out_refusal<I: Index>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat, refusal: &Refusal<'_>) {
+    refusal.write(&mut seat.output.bytes);
+    match refusal.problem() {
+        Some(Problem::TOO_LARGE) => turn.counts.store_too_large += 1,
+        Some(Problem::OUT_OF_MEMORY) => turn.counts.store_no_memory += 1,
+        _ => {}
+    }
+    seat.is_closing |= refusal.closes;
+    if let Some(key) = &refusal.removes {
+        let mut scratch: KeyScratch = [0; _];
+        let key = Key::new(key.resolve(&mut scratch), turn.shared.index.seed());
+        remove(turn, key);
+    }
+}

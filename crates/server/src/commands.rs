@@ -1,0 +1,110 @@
+//! Requests about the server itself.
+
+use std::sync::atomic::Ordering;
+
+use amalgam_index::{Index, Worker};
+use amalgam_op::Expiry;
+use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
+
+use crate::batch::{Seat, Turn};
+use crate::{MEMCACHED_VERSION, statistics};
+
+/// Carries out a command and answers it.
+pub fn run<I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    seat: &mut Seat,
+    command: &Command<'_>,
+    reply: &Reply<'_>,
+) {
+    let shared = turn.shared;
+    let out = &mut seat.output.bytes;
+    match command {
+        Command::Version => reply.version(out, MEMCACHED_VERSION),
+        Command::Quit => {
+            reply.ok(out);
+            seat.is_closing = true;
+        }
+        Command::NoOperation => reply.ok(out),
+        Command::Stats(arguments) => stats(turn, out, arguments.clone(), reply),
+        Command::Verbosity(level) => {
+            let level = u8::try_from(*level).unwrap_or(u8::MAX);
+            shared.verbosity.store(level, Ordering::Relaxed);
+            reply.ok(out);
+        }
+        Command::FlushAll { .. } if !shared.settings.allows_flush => {
+            reply.problem(out, Problem::FLUSH_DISABLED);
+        }
+        Command::FlushAll { delay_seconds } => {
+            flush(turn, *delay_seconds);
+            reply.ok(&mut seat.output.bytes);
+        }
+        Command::Shutdown(_) if !shared.settings.allows_shutdown => {
+            reply.problem(out, Problem::SHUTDOWN_DISABLED);
+        }
+        Command::Shutdown(ShutdownMode::Unknown) => reply.problem(out, Problem::BAD_SHUTDOWN_MODE),
+        Command::Shutdown(_) => {
+            seat.is_closing = true;
+            shared.stop();
+        }
+        Command::MemoryLimit { mebibytes } => {
+            shared.set_memory_limit((*mebibytes as usize) << 20);
+            reply.ok(out);
+        }
+        // Knobs of a crawler and of slab pages that this server does without: nothing to do.
+        Command::Lru(_) | Command::Slabs(_) => reply.ok(out),
+        Command::LruCrawler(arguments) => match arguments.clone().next() {
+            Some(b"enable" | b"disable" | b"sleep" | b"tocrawl" | b"crawl") => reply.ok(out),
+            _ => reply.problem(out, Problem::UNKNOWN),
+        },
+        Command::Watch(_)
+        | Command::RefreshCertificates
+        | Command::DebugTime(_)
+        | Command::DebugItem(_)
+        | Command::Misbehave => reply.problem(out, Problem::UNKNOWN),
+    }
+}
+
+/// Drops everything, now or later. What follows in the same batch is written after the flush.
+fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) {
+    turn.counts.cmd_flush += 1;
+    let clock = &turn.shared.clock;
+    if delay_seconds > 0 {
+        clock.flush_at(Expiry::from_client(delay_seconds, &turn.now).0);
+        return;
+    }
+    while clock.flush().is_err() {
+        // Dozens of flushes in a row: the dead must be swept before the count comes round. This
+        // worker must hold up neither the sweep nor the memory that it frees.
+        clock.end_turn(turn.worker);
+        turn.index.quiesce();
+        turn.shared.wake_main();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    turn.now = clock.begin_turn(turn.worker);
+}
+
+fn stats<I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    out: &mut Vec<u8>,
+    mut arguments: Arguments<'_>,
+    reply: &Reply<'_>,
+) {
+    let shared = turn.shared;
+    // Others' numbers are as of their last turn; ours should not be older.
+    shared.counters.of_worker(turn.worker).publish(turn.counts);
+    let mut stat = |name: &str, value: &dyn std::fmt::Display| {
+        reply.stat(out, name.as_bytes(), value.to_string().as_bytes());
+    };
+    match arguments.next() {
+        None => statistics::general(shared, &mut stat),
+        Some(b"settings") => statistics::settings(shared, &mut stat),
+        Some(b"items") => statistics::items(shared, &mut stat),
+        Some(b"slabs") => statistics::slabs(shared, &mut stat),
+        Some(b"reset") => {
+            shared.counters.reset();
+            return reply.line(out, b"RESET");
+        }
+        Some(_) => return reply.problem(out, Problem::UNKNOWN),
+    }
+    reply.end(out);
+}

@@ -1,0 +1,403 @@
+//! Start, threads, and the end.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use amalgam_index::{Configuration, Index, OpenError, maintenance};
+use amalgam_protocol::Limits;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::Settings;
+use crate::budget::Budget;
+use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
+use crate::counters::AllCounters;
+use crate::sockets::{Listener, accept, open_listeners, write_port_file};
+use crate::sweep::sweep;
+use crate::worker::{Mailbox, Worker};
+
+/// How often the main thread looks after what is nobody's request.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How often it looks whether a connection may be accepted again.
+const GATE_TICK: Duration = Duration::from_millis(10);
+
+/// The index learns of the buffers' memory in steps of this size.
+const MEMORY_STEP_BYTES: usize = 1 << 20;
+
+/// The smallest budget for connection buffers.
+const LEAST_BUFFER_BYTES: usize = 8 << 20;
+
+/// Workers of the index that serve no connections: maintenance and the sweeps of the main thread.
+const EXTRA_WORKERS: usize = 2;
+
+/// Why a server did not start, or stopped.
+#[derive(Debug)]
+pub enum ServerError {
+    /// The index could not be opened.
+    Index(OpenError),
+    /// The system refused something; the text says what.
+    System(io::Error),
+}
+
+impl std::fmt::Display for ServerError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Index(error) => error.fmt(formatter),
+            Self::System(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+impl From<io::Error> for ServerError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<OpenError> for ServerError {
+    fn from(error: OpenError) -> Self {
+        Self::Index(error)
+    }
+}
+
+/// Whether connections are accepted.
+pub struct Gate {
+    /// Whether they are now.
+    pub is_open: AtomicBool,
+    /// How often they were not.
+    pub closed_count: AtomicU64,
+    /// Connections turned away.
+    pub rejected: AtomicU64,
+}
+
+/// What all threads of a server share.
+pub struct Shared<I> {
+    /// Fixed at start.
+    pub settings: Settings,
+    /// What the protocols accept.
+    pub limits: Limits,
+    /// The items.
+    pub index: I,
+    /// The time.
+    pub clock: Clock,
+    /// What workers count.
+    pub counters: AllCounters,
+    /// Where workers are handed connections.
+    pub mailboxes: Vec<Mailbox>,
+    /// What connections may keep.
+    pub buffers: Budget,
+    /// Whether connections are accepted.
+    pub gate: Gate,
+    /// How much is logged.
+    pub verbosity: AtomicU8,
+    /// The TCP port in use.
+    pub tcp_port: OnceLock<u16>,
+    memory_limit: AtomicUsize,
+    is_stopping: AtomicBool,
+    /// Written to wake the main thread.
+    bell: OwnedFd,
+}
+
+impl<I: Index> Shared<I> {
+    /// Whether the server is about to end.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Ends the server: workers answer what has arrived and close.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.wake_main();
+        self.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// Makes the main thread look around.
+    pub fn wake_main(&self) {
+        // Fails only when the pipe is full of earlier calls.
+        let _ = rustix::io::write(&self.bell, b"!");
+    }
+
+    /// The memory limit in bytes.
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the memory limit; items are evicted as needed.
+    pub fn set_memory_limit(&self, bytes: usize) {
+        self.memory_limit.store(bytes, Ordering::Relaxed);
+        self.buffers.set_limit(buffer_limit(bytes, &self.settings));
+        self.index.set_memory_limit(bytes.saturating_sub(self.buffers.used_bytes()));
+    }
+}
+
+/// What connections may keep of the memory: a quarter, or what two large values take.
+fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
+    let two_values = settings.max_item_bytes.saturating_mul(2);
+    (memory_bytes / 4).max(two_values).max(LEAST_BUFFER_BYTES)
+}
+
+/// A server that listens, and serves once it [`Server::run`]s.
+pub struct Server<I> {
+    shared: Shared<I>,
+    listeners: Vec<Listener>,
+    /// Reads what [`Shared::bell`] is told.
+    called: OwnedFd,
+}
+
+/// Ends a running server from another thread.
+pub struct Stopper(OwnedFd);
+
+impl Stopper {
+    /// Asks the server to end.
+    pub fn stop(&self) {
+        let _ = rustix::io::write(&self.0, STOP);
+    }
+}
+
+/// What to write to the bell so that the server ends. Signal handlers write `X` too.
+const STOP: &[u8] = b"X";
+
+impl<I: Index> Server<I> {
+    /// Opens the index and the sockets.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be opened or an address cannot be bound.
+    pub fn open(settings: Settings, configuration: Configuration) -> Result<Self, ServerError> {
+        let (called, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|error| ServerError::System(error.into()))?;
+        let listeners = open_listeners(&settings)?;
+        let threads = settings.threads;
+        let index = I::open(&Configuration {
+            memory_bytes: settings.memory_bytes,
+            evicts: settings.evicts,
+            max_item_bytes: settings.max_item_bytes,
+            workers: threads + EXTRA_WORKERS,
+            ..configuration
+        })?;
+        let limits = Limits {
+            max_item_bytes: settings.max_item_bytes,
+            hands_out_cas: settings.hands_out_cas,
+            ..Limits::default()
+        };
+        let gate = Gate {
+            is_open: AtomicBool::new(true),
+            closed_count: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+        };
+        let tcp_port = OnceLock::new();
+        if let Some(port) = listeners.iter().find_map(|listener| listener.port) {
+            tcp_port.get_or_init(|| port);
+        }
+        let shared = Shared {
+            limits,
+            index,
+            clock: Clock::new(threads),
+            counters: AllCounters::new(threads),
+            mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
+            buffers: Budget::new(buffer_limit(settings.memory_bytes, &settings)),
+            gate,
+            verbosity: AtomicU8::new(settings.verbosity),
+            tcp_port,
+            memory_limit: AtomicUsize::new(settings.memory_bytes),
+            is_stopping: AtomicBool::new(false),
+            bell,
+            settings,
+        };
+        Ok(Self { shared, listeners, called })
+    }
+
+    /// Where the server listens, for people.
+    pub fn addresses(&self) -> Vec<String> {
+        self.listeners.iter().map(|listener| listener.name.clone()).collect()
+    }
+
+    /// The TCP port, where it listens on one.
+    pub fn tcp_port(&self) -> Option<u16> {
+        self.shared.tcp_port.get().copied()
+    }
+
+    /// Writes the ports where `MEMCACHED_PORT_FILENAME` says.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn write_port_file(&self, path: &std::path::Path) -> io::Result<()> {
+        write_port_file(path, &self.listeners, &[])
+    }
+
+    /// What ends the server.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the descriptor.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        Ok(Stopper(self.shared.bell.try_clone()?))
+    }
+
+    /// Ends the server gracefully on these signals.
+    ///
+    /// # Errors
+    ///
+    /// If a handler cannot be installed.
+    pub fn stop_on_signals(&self, signals: &[i32]) -> io::Result<()> {
+        for signal in signals {
+            signal_hook::low_level::pipe::register(*signal, self.shared.bell.try_clone()?)?;
+        }
+        Ok(())
+    }
+
+    /// Serves until it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started or the system fails the server.
+    pub fn run(self) -> Result<(), ServerError> {
+        let shared = &self.shared;
+        let maintenance_stops = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let upkeep =
+                std::thread::Builder::new().name("upkeep".into()).spawn_scoped(scope, || {
+                    maintenance::run(&shared.index, || shared.clock.now(), &maintenance_stops)
+                })?;
+            let mut workers = Vec::new();
+            for number in 0..shared.settings.threads {
+                let body = move || {
+                    let result = Worker::new(shared, number).and_then(|mut worker| worker.run());
+                    if result.is_err() {
+                        shared.stop();
+                    }
+                    result
+                };
+                let name = format!("worker {number}");
+                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, body)?);
+            }
+            let result = self.accept_until_stopped();
+            shared.stop();
+            for worker in workers {
+                worker.join().map_err(|_| io::Error::other("a worker panicked"))??;
+            }
+            maintenance_stops.store(true, Ordering::Relaxed);
+            shared.index.maintenance().raise();
+            upkeep.join().map_err(|_| io::Error::other("the upkeep thread panicked"))?;
+            if let Some(path) = &shared.settings.unix_socket {
+                let _ = std::fs::remove_file(path);
+            }
+            result
+        })
+        .map_err(ServerError::System)
+    }
+
+    fn accept_until_stopped(&self) -> io::Result<()> {
+        let mut next_worker = 0;
+        let mut told_bytes = 0;
+        while !self.shared.is_stopping() {
+            let is_open = self.shared.gate.is_open.load(Ordering::Relaxed);
+            let timeout = if is_open { TICK } else { GATE_TICK };
+            let ready = self.wait(timeout, is_open)?;
+            if self.is_told_to_stop() {
+                return Ok(());
+            }
+            for listener in ready {
+                self.accept_all(listener, &mut next_worker);
+            }
+            if !is_open && self.has_room() {
+                self.shared.gate.is_open.store(true, Ordering::Relaxed);
+            }
+            self.look_after_memory(&mut told_bytes);
+        }
+        Ok(())
+    }
+
+    /// Waits until a listener has connections or somebody calls.
+    fn wait(&self, timeout: Duration, accepts: bool) -> io::Result<Vec<&Listener>> {
+        let mut descriptors = vec![PollFd::new(&self.called, PollFlags::IN)];
+        if accepts {
+            descriptors
+                .extend(self.listeners.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        }
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut descriptors, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
+        let ready = descriptors[1..].iter().zip(&self.listeners);
+        Ok(ready.filter(|(one, _)| is_ready(one)).map(|(_, listener)| listener).collect())
+    }
+
+    fn is_told_to_stop(&self) -> bool {
+        let mut calls = [0; 64];
+        let count = rustix::io::read(self.called.as_fd(), &mut calls).unwrap_or(0);
+        self.shared.is_stopping() || calls[..count].contains(&STOP[0])
+    }
+
+    fn has_room(&self) -> bool {
+        self.shared.counters.connections() < self.shared.settings.max_connections as u64
+    }
+
+    fn accept_all(&self, listener: &Listener, next_worker: &mut usize) {
+        // Counters lag by the connections that workers have not taken up yet.
+        let mut room = (self.shared.settings.max_connections as u64)
+            .saturating_sub(self.shared.counters.connections());
+        loop {
+            let gate = &self.shared.gate;
+            if room == 0 && !self.shared.settings.refuses_fast {
+                gate.is_open.store(false, Ordering::Relaxed);
+                gate.closed_count.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            match accept(listener) {
+                Ok(None) => return,
+                Ok(Some(socket)) if room == 0 => {
+                    gate.rejected.fetch_add(1, Ordering::Relaxed);
+                    let _ = rustix::io::write(&socket, b"ERROR Too many open connections\r\n");
+                }
+                Ok(Some(socket)) => {
+                    room -= 1;
+                    let worker = *next_worker % self.shared.mailboxes.len();
+                    *next_worker = worker + 1;
+                    self.shared.mailboxes[worker].hand_over(socket);
+                }
+                Err(_) => {
+                    // Too many open files, most likely: wait for some to be closed.
+                    gate.is_open.store(false, Ordering::Relaxed);
+                    gate.closed_count.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Lets the index have what the buffers leave, and clears away what many flushes left.
+    fn look_after_memory(&self, told_bytes: &mut usize) {
+        let used = self.shared.buffers.used_bytes();
+        if used.abs_diff(*told_bytes) >= MEMORY_STEP_BYTES {
+            *told_bytes = used;
+            self.shared.set_memory_limit(self.shared.memory_limit());
+        }
+        if self.shared.clock.outstanding() >= OUTSTANDING_WORTH_A_SWEEP {
+            sweep(&self.shared.index, &self.shared.clock);
+        }
+    }
+}
+
+/// Where memcached's users expect the ports to be written.
+pub fn port_file() -> Option<PathBuf> {
+    std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from)
+}
+
+/// Prints a line on standard error; there is nobody to tell if that fails.
+pub fn log(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

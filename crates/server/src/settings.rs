@@ -1,0 +1,92 @@
+//! What a server is started with.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The wire protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WireProtocol {
+    /// Told by the first byte that a client sends.
+    #[default]
+    Negotiated,
+    /// Text and meta commands.
+    Text,
+    /// The binary protocol.
+    Binary,
+}
+
+/// Settings of a server, checked by whoever builds them, fixed from then on.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to listen for TCP; port 0 lets the system choose.
+    pub listen: Vec<SocketAddr>,
+    /// Where to listen for UDP.
+    pub listen_udp: Vec<SocketAddr>,
+    /// A unix socket to listen on.
+    pub unix_socket: Option<PathBuf>,
+    /// Permissions of the unix socket.
+    pub unix_mode: u32,
+    /// Worker threads.
+    pub threads: usize,
+    /// Bounds items, index and buffers together, in bytes.
+    pub memory_bytes: usize,
+    /// Whether a full cache evicts or refuses.
+    pub evicts: bool,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Refuse connections above the limit with an answer (or leave them waiting in the backlog).
+    pub refuses_fast: bool,
+    /// The largest item in bytes.
+    pub max_item_bytes: usize,
+    /// Requests of one connection that run before others have their turn; none leaves it to the
+    /// bytes that one read brings.
+    pub requests_per_turn: Option<usize>,
+    /// The queue of connections that wait to be accepted.
+    pub backlog: u32,
+    /// Close connections that sent nothing for so long; 0 for never.
+    pub idle_timeout_seconds: u32,
+    /// How connections speak.
+    pub protocol: WireProtocol,
+    /// Whether items have CAS ids.
+    pub hands_out_cas: bool,
+    /// Whether the `shutdown` command is obeyed.
+    pub allows_shutdown: bool,
+    /// Whether the `flush_all` command is obeyed.
+    pub allows_flush: bool,
+    /// Whether keys may be listed (cachedump, metadump).
+    pub allows_dump: bool,
+    /// Whether clients may watch the log.
+    pub allows_watch: bool,
+    /// How much is logged, 0 to 3.
+    pub verbosity: u8,
+    /// Pin worker `i` to CPU `i` of those that the process may use.
+    pub pins_threads: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from(([0, 0, 0, 0], 11211))],
+            listen_udp: Vec::new(),
+            unix_socket: None,
+            unix_mode: 0o700,
+            threads: 4,
+            memory_bytes: 64 << 20,
+            evicts: true,
+            max_connections: 1024,
+            refuses_fast: true,
+            max_item_bytes: 1 << 20,
+            requests_per_turn: None,
+            backlog: 1024,
+            idle_timeout_seconds: 0,
+            protocol: WireProtocol::Negotiated,
+            hands_out_cas: true,
+            allows_shutdown: false,
+            allows_flush: true,
+            allows_dump: true,
+            allows_watch: true,
+            verbosity: 0,
+            pins_threads: false,
+        }
+    }
+}

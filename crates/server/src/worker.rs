@@ -1,0 +1,393 @@
+//! A worker thread: its sockets, its turns.
+//!
+//! A turn of the loop: wait for events; receive once from every connection that is ready; then
+//! parse, resolve and answer for all of them together ([`crate::batch`]); then send once to each.
+//! Sockets are watched edge-triggered and registered once: no call changes a registration later.
+//!
+//! Invariants of this room:
+//! 1. A connection that may have more to read is either in `ready` or waits for its output to
+//!    drain; an edge is never lost.
+//! 2. A connection whose output is not drained is not read from: its memory is bounded by one read,
+//!    one unfinished request and one output.
+//! 3. Time is sampled after the requests of a batch were received.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use amalgam_index::{Index, Worker as _};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::batch::{Batch, Seat, Turn};
+use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
+use crate::connections::{Connections, Token};
+use crate::counters::Counts;
+use crate::server::Shared;
+
+/// Events fetched at once.
+const EVENTS: usize = 256;
+
+/// Received for all connections of one batch: requests and answers of a batch should stay in the
+/// core's own cache between being written and being sent.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// Answer buffers kept for reuse, and the largest of them.
+const SPARE_BUFFERS: usize = 256;
+const SPARE_BUFFER_BYTES: usize = 256 << 10;
+
+/// The worker looks at its clock at least so often.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a stopping worker tries to send what it owes.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+const WATCHED: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+
+/// The event that means: look into the mailbox.
+const MAILBOX: u64 = u64::MAX;
+
+/// Where a worker is given connections, and woken.
+pub struct Mailbox {
+    arrived: Mutex<Vec<OwnedFd>>,
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the descriptor.
+    pub fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { arrived: Mutex::default(), bell })
+    }
+
+    /// Hands over a connection.
+    pub fn hand_over(&self, socket: OwnedFd) {
+        let mut arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        arrived.push(socket);
+        drop(arrived);
+        self.wake();
+    }
+
+    /// Makes the worker look around.
+    pub fn wake(&self) {
+        // Fails only when the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<OwnedFd> {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+/// See the head of this module.
+pub struct Worker<'s, I: Index + 's> {
+    shared: &'s Shared<I>,
+    number: usize,
+    index: I::Worker<'s>,
+    epoll: OwnedFd,
+    connections: Connections<Connection>,
+    /// Connections to be served.
+    ready: Vec<Token>,
+    scratch: Vec<u8>,
+    batch: Batch,
+    inputs: Vec<(Token, Input)>,
+    seats: Vec<Seat>,
+    spare: Vec<Vec<u8>>,
+    counts: Counts,
+    seconds: u32,
+    last_tick_seconds: u32,
+}
+
+impl<'s, I: Index> Worker<'s, I> {
+    /// Prepares a worker on the calling thread, which then [`Worker::run`]s it.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses a descriptor.
+    pub fn new(shared: &'s Shared<I>, number: usize) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let bell = &shared.mailboxes[number].bell;
+        epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+        let seconds = shared.clock.seconds();
+        Ok(Self {
+            shared,
+            number,
+            index: shared.index.worker(),
+            epoll,
+            connections: Connections::default(),
+            ready: Vec::new(),
+            scratch: vec![0; BATCH_BYTES],
+            batch: Batch::default(),
+            inputs: Vec::new(),
+            seats: Vec::new(),
+            spare: Vec::new(),
+            counts: Counts::default(),
+            seconds,
+            last_tick_seconds: seconds,
+        })
+    }
+
+    /// Serves until the server stops.
+    ///
+    /// # Errors
+    ///
+    /// If waiting for events fails, which no client can bring about.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.shared.is_stopping() {
+            let timeout = if self.ready.is_empty() { LONGEST_WAIT } else { Duration::ZERO };
+            self.wait(&mut events, timeout)?;
+            self.serve_ready();
+            self.index.quiesce();
+            self.tick();
+            self.shared.counters.of_worker(self.number).publish(&mut self.counts);
+        }
+        self.farewell(&mut events);
+        self.shared.counters.of_worker(self.number).publish(&mut self.counts);
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Vec<Event>, timeout: Duration) -> io::Result<()> {
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        events.clear();
+        let spare = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, spare, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.iter() {
+            if event.data.u64() == MAILBOX {
+                self.take_arrivals();
+            } else {
+                self.note(Token::from_bits(event.data.u64()), event.flags);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_arrivals(&mut self) {
+        for socket in self.shared.mailboxes[self.number].take() {
+            let connection = Connection::new(socket, self.seconds);
+            let token = self.connections.insert(connection);
+            self.counts.connections_opened += 1;
+            let Some(connection) = self.connections.get(token) else { continue };
+            let data = EventData::new_u64(token.to_bits());
+            if epoll::add(&self.epoll, &connection.socket, data, WATCHED).is_err() {
+                self.close(token);
+            }
+        }
+    }
+
+    /// Takes up what the system says of a connection.
+    fn note(&mut self, token: Token, flags: EventFlags) {
+        let Some(connection) = self.connections.get(token) else { return };
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            connection.is_hung_up = true;
+            connection.is_readable = true;
+        }
+        if flags.contains(EventFlags::IN) {
+            connection.is_readable = true;
+        }
+        // A full socket that has room again is noticed here too: there is output to send.
+        let is_useful = connection.is_readable || !connection.output.is_empty();
+        if is_useful && !connection.is_queued {
+            connection.is_queued = true;
+            self.ready.push(token);
+        }
+    }
+
+    fn serve_ready(&mut self) {
+        let ready = std::mem::take(&mut self.ready);
+        let mut rest = &ready[..];
+        while !rest.is_empty() {
+            rest = self.serve(rest);
+        }
+        // What was put back meanwhile goes behind; the old buffer is kept.
+        let mut buffer = ready;
+        buffer.clear();
+        buffer.append(&mut self.ready);
+        self.ready = buffer;
+    }
+
+    /// Serves as many connections as fit one batch; returns the others.
+    fn serve<'r>(&mut self, ready: &'r [Token]) -> &'r [Token] {
+        let mut filled = 0;
+        let mut taken = 0;
+        while taken < ready.len() && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
+            self.receive(ready[taken], &mut filled);
+            taken += 1;
+        }
+        if !self.seats.is_empty() {
+            self.answer();
+            self.dismiss_all();
+        }
+        &ready[taken..]
+    }
+
+    /// Receives once from a connection, if it may say something, and gives it a seat.
+    fn receive(&mut self, token: Token, filled: &mut usize) {
+        let Some(connection) = self.connections.get(token) else { return };
+        connection.is_queued = false;
+        if !connection.output.is_empty() && !self.send(token) {
+            return;
+        }
+        let Some(connection) = self.connections.get(token) else { return };
+        let count = &mut self.counts.bytes_read;
+        let bounds = Bounds {
+            buffers: &self.shared.buffers,
+            longest_line_bytes: self.shared.limits.max_get_line_bytes,
+        };
+        match connection.receive(&mut self.scratch, filled, &bounds, count) {
+            Received::End => self.close(token),
+            Received::Nothing => self.rest(token),
+            Received::Input(input) => {
+                connection.active_seconds = self.seconds;
+                let mut seat = Seat::new(
+                    std::mem::take(&mut connection.conversation),
+                    std::mem::take(&mut connection.output),
+                );
+                if seat.output.bytes.capacity() == 0 {
+                    seat.output.bytes = self.spare.pop().unwrap_or_default();
+                }
+                self.inputs.push((token, input));
+                self.seats.push(seat);
+            }
+        }
+    }
+
+    fn answer(&mut self) {
+        let now = self.shared.clock.begin_turn(self.number);
+        self.seconds = now.seconds;
+        let (inputs, scratch) = (&self.inputs, &self.scratch);
+        let inputs = inputs.iter().map(|(_, input)| input.bytes(scratch));
+        let mut turn = Turn {
+            shared: self.shared,
+            worker: self.number,
+            index: &mut self.index,
+            counts: &mut self.counts,
+            now,
+        };
+        self.batch.run(&mut turn, inputs, &mut self.seats);
+        self.shared.clock.end_turn(self.number);
+    }
+
+    fn dismiss_all(&mut self) {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        let mut seats = std::mem::take(&mut self.seats);
+        for ((token, input), seat) in inputs.drain(..).zip(seats.drain(..)) {
+            let Some(connection) = self.connections.get(token) else { continue };
+            connection.input = input.rest(seat.consumed, &self.scratch);
+            connection.conversation = seat.conversation;
+            connection.output = seat.output;
+            connection.is_closing |= seat.is_closing;
+            self.send(token);
+            self.rest(token);
+        }
+        (self.inputs, self.seats) = (inputs, seats);
+    }
+
+    /// Sends what can be sent. Whether the connection is open and owes nothing.
+    fn send(&mut self, token: Token) -> bool {
+        let Some(connection) = self.connections.get(token) else { return false };
+        let before = connection.output.len();
+        let result = connection.output.send(&mut &connection.socket);
+        self.counts.bytes_written += (before - connection.output.len()) as u64;
+        match result {
+            Ok(true) => {
+                let buffer = connection.output.take_buffer();
+                let is_closing = connection.is_closing;
+                let is_kept = buffer.capacity() <= SPARE_BUFFER_BYTES;
+                if is_kept && self.spare.len() < SPARE_BUFFERS && buffer.capacity() > 0 {
+                    self.spare.push(buffer);
+                }
+                if is_closing {
+                    self.close(token);
+                }
+                !is_closing
+            }
+            Ok(false) => false,
+            Err(_) => {
+                self.close(token);
+                false
+            }
+        }
+    }
+
+    /// A connection was served: settles what its buffers cost, and queues it if it can go on.
+    fn rest(&mut self, token: Token) {
+        let Some(connection) = self.connections.get(token) else { return };
+        let bytes = connection.buffer_bytes();
+        if bytes != connection.charged_bytes {
+            self.shared.buffers.settle(connection.charged_bytes, bytes);
+            connection.charged_bytes = bytes;
+        }
+        let can_go_on = connection.is_readable || connection.conversation.has_backlog();
+        if can_go_on && connection.output.is_empty() && !connection.is_queued {
+            connection.is_queued = true;
+            self.ready.push(token);
+        }
+    }
+
+    fn close(&mut self, token: Token) {
+        let Some(connection) = self.connections.remove(token) else { return };
+        self.shared.buffers.settle(connection.charged_bytes, 0);
+        self.counts.connections_closed += 1;
+        // Dropping the socket closes it and takes it out of the watched set.
+    }
+
+    /// Once a second: closes connections that have been silent for too long.
+    fn tick(&mut self) {
+        let seconds = self.shared.clock.seconds();
+        if seconds == self.last_tick_seconds {
+            return;
+        }
+        (self.seconds, self.last_tick_seconds) = (seconds, seconds);
+        self.spare.truncate(SPARE_BUFFERS / 8);
+        let timeout = self.shared.settings.idle_timeout_seconds;
+        if timeout == 0 {
+            return;
+        }
+        for place in 0..self.connections.places() {
+            let Some((token, connection)) = self.connections.at(place) else { continue };
+            if seconds.saturating_sub(connection.active_seconds) > timeout {
+                self.counts.idle_kicks += 1;
+                self.close(token);
+            }
+        }
+    }
+
+    /// Answers what has arrived, sends what is owed, in bounded time, and closes everything.
+    fn farewell(&mut self, events: &mut Vec<Event>) {
+        let end = Instant::now() + FAREWELL;
+        let _ = self.wait(events, Duration::ZERO);
+        self.serve_ready();
+        loop {
+            let mut owes = false;
+            for place in 0..self.connections.places() {
+                if let Some((token, connection)) = self.connections.at(place) {
+                    owes |= !connection.output.is_empty() && !self.send(token);
+                }
+            }
+            if !owes || Instant::now() > end {
+                break;
+            }
+            let _ = self.wait(events, Duration::from_millis(20));
+        }
+        for place in 0..self.connections.places() {
+            if let Some((token, _)) = self.connections.at(place) {
+                self.close(token);
+            }
+        }
+    }
+}

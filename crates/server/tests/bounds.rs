@@ -1,0 +1,230 @@
+//! Clients that mean no good, or are slow, or many.
+
+mod support;
+
+use std::io::Write;
+use std::net::Shutdown;
+
+use amalgam_server::Settings;
+use support::{Running, raise_file_limit, settings};
+
+#[test]
+fn half_a_command_harms_nobody() {
+    let server = Running::start(settings(1));
+    let mut other = server.connect();
+    for half in ["g", "get", "get a", "get a\r", "set a 0 0 10\r\n01234", "set a 0 0 10", "\r", ""]
+    {
+        let mut client = server.connect();
+        client.send(half);
+        client.0.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.rest(), b"", "{half:?}");
+        other.talk("get a\r\n", "END\r\n");
+    }
+}
+
+#[test]
+fn a_command_before_the_end_of_the_stream_is_answered() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    client.send("set a 0 0 1\r\nx\r\nget a\r\n");
+    client.0.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.rest(), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn a_slow_reader_gets_everything_and_keeps_little() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    let value = vec![b'v'; 100_000];
+    let stored = [&b"set big 0 0 100000\r\n"[..], &value, b"\r\n"].concat();
+    client.talk(stored, "STORED\r\n");
+    let answer = [&b"VALUE big 0 100000\r\n"[..], &value, b"\r\n"].concat();
+    // 2,000 answers of 100 kB, in lines of 100 keys and one key, are far more than sockets hold.
+    let mut slow = server.connect();
+    let many = format!("get{}\r\n", " big".repeat(100));
+    for _ in 0..10 {
+        slow.send(&many);
+        slow.send("get big\r\n".repeat(100));
+    }
+    for _ in 0..100 {
+        client.talk("get big\r\n", [&answer[..], b"END\r\n"].concat());
+    }
+    let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
+    assert!(kept < 2 << 20, "{kept} bytes kept for a slow reader");
+    for _ in 0..10 {
+        slow.expect(answer.repeat(100));
+        slow.expect("END\r\n");
+        slow.expect([&answer[..], b"END\r\n"].concat().repeat(100));
+    }
+    slow.talk("get nothing\r\n", "END\r\n");
+}
+
+#[test]
+fn an_endless_line_is_cut_off() {
+    let server = Running::start(settings(1));
+    for start in ["", "get ", "gets   "] {
+        let mut client = server.connect();
+        client.send(start);
+        let chunk = "a ".repeat(32 << 10);
+        let sent = (0..1000).take_while(|_| client.0.write_all(chunk.as_bytes()).is_ok()).count();
+        assert!(sent < 1000, "took 64 MB of a line that starts with {start:?}");
+    }
+    let mut client = server.connect();
+    let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
+    assert!(kept < 1 << 20, "{kept} bytes kept after everybody left");
+}
+
+#[test]
+fn a_long_get_is_answered_however_it_arrives() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    let line = format!("get{}\r\n", " a".repeat(50_000));
+    for chunk in line.as_bytes().chunks(10_007) {
+        client.send(chunk);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    client.expect("VALUE a 0 1\r\nx\r\n".repeat(50_000));
+    client.expect("END\r\n");
+}
+
+#[test]
+fn a_large_value_may_trickle_in() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    let value: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
+    client.send("set big 0 0 1000000\r\n");
+    for chunk in value.chunks(77_777) {
+        client.send(chunk);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    client.talk("\r\nget big\r\n", "STORED\r\nVALUE big 0 1000000\r\n");
+    client.expect(&value);
+    client.expect("\r\nEND\r\n");
+}
+
+#[test]
+fn a_value_that_is_too_large_is_swallowed() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    client.send("set a 0 0 5000000\r\n");
+    client.send(vec![b'x'; 5_000_000]);
+    client.talk("\r\nget a\r\n", "SERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+#[test]
+fn announced_values_cost_what_has_arrived() {
+    let server = Running::start(Settings { memory_bytes: 32 << 20, ..settings(1) });
+    let mut clients: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("set k 0 0 1000000\r\nbut little comes");
+    }
+    let mut other = server.connect();
+    let kept: usize = other.stat("read_buf_bytes").parse().unwrap();
+    assert!(kept < 200 * (80 << 10), "{kept} bytes for 200 values of which nothing has come");
+    // All of them may then send, but together they may not fill more than a share of the memory.
+    let part = vec![b'v'; 900_000];
+    let mut refused = 0;
+    for client in &mut clients {
+        client.0.set_nonblocking(true).unwrap();
+        refused += usize::from(!matches!(client.0.write(&part), Ok(count) if count > 0));
+    }
+    let kept: usize = other.stat("read_buf_bytes").parse().unwrap();
+    assert!(kept < 16 << 20, "{kept} bytes kept, {refused} clients waiting");
+    other
+        .talk("set small 0 0 1\r\nx\r\nget small\r\n", "STORED\r\nVALUE small 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn garbage_leaves_the_server_alive_and_small() {
+    let server = Running::start(settings(2));
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut garbage: Vec<u8> = (0..1 << 20).flat_map(|_| random().to_ne_bytes()).collect();
+            // Short lines, so that most of it is taken for commands.
+            for place in 0..garbage.len() / 200 {
+                garbage[place * 200] = b'\n';
+            }
+            let mut client = server.connect();
+            scope.spawn(move || {
+                let mut reader = support::Client(client.0.try_clone().unwrap());
+                let read = std::thread::spawn(move || reader.rest());
+                let _ = client.0.write_all(&garbage);
+                let _ = client.0.shutdown(Shutdown::Both);
+                read.join().unwrap();
+            });
+        }
+    });
+    let mut client = server.connect();
+    client.talk("version\r\n", "VERSION 1.6.45\r\n");
+    let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
+    assert!(kept < 1 << 20, "{kept} bytes kept");
+}
+
+#[test]
+fn thousands_of_connections_are_served() {
+    // Both ends are in this process.
+    let files = raise_file_limit();
+    let count = usize::try_from((files / 2).saturating_sub(100)).unwrap_or(5000).min(5000);
+    let server = Running::start(Settings { max_connections: 6000, ..settings(2) });
+    let mut clients: Vec<_> = (0..count).map(|_| server.connect()).collect();
+    for round in 0..2 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send(format!("set {number} {round} 0 1\r\nx\r\nget {number}\r\n"));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.expect(format!("STORED\r\nVALUE {number} {round} 1\r\nx\r\nEND\r\n"));
+        }
+    }
+    let mut client = clients.pop().expect("a connection");
+    assert_eq!(client.stat("curr_connections"), count.to_string());
+    assert_eq!(client.stat("read_buf_bytes"), "0");
+}
+
+#[test]
+fn connections_above_the_limit_are_refused() {
+    let server = Running::start(Settings { max_connections: 3, ..settings(2) });
+    let mut clients: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.talk("get a\r\n", "END\r\n");
+    }
+    assert_eq!(server.connect().rest(), b"ERROR Too many open connections\r\n");
+    assert_eq!(clients[0].stat("rejected_connections"), "1");
+    drop(clients);
+    // The workers notice the closed ones in their own time.
+    let served = (0..1000).any(|_| {
+        let mut client = server.connect();
+        client.0.write_all(b"mn\r\nquit\r\n").is_ok() && client.rest() == b"MN\r\n"
+    });
+    assert!(served, "no room after everybody left");
+}
+
+#[test]
+fn connections_above_the_limit_wait_where_asked() {
+    let server =
+        Running::start(Settings { max_connections: 1, refuses_fast: false, ..settings(1) });
+    let mut first = server.connect();
+    first.talk("mn\r\n", "MN\r\n");
+    let mut second = server.connect();
+    second.send("mn\r\n");
+    first.talk("mn\r\n", "MN\r\n");
+    drop(first);
+    second.expect("MN\r\n");
+}
+
+#[test]
+fn silent_connections_are_closed_after_the_timeout() {
+    let server = Running::start(Settings { idle_timeout_seconds: 1, ..settings(1) });
+    let mut silent = server.connect();
+    silent.talk("mn\r\n", "MN\r\n");
+    assert_eq!(silent.rest(), b"");
+    assert_eq!(server.connect().stat("idle_kicks"), "1");
+}

@@ -1,0 +1,148 @@
+//! Byte scripts over a real socket.
+
+mod support;
+
+use support::{Running, settings};
+
+/// Sent, and what comes back.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("set a 1 0 5\r\nhello\r\n", "STORED\r\n"),
+    ("get a\r\n", "VALUE a 1 5\r\nhello\r\nEND\r\n"),
+    ("get b\r\n", "END\r\n"),
+    ("get b a b a\r\n", "VALUE a 1 5\r\nhello\r\nVALUE a 1 5\r\nhello\r\nEND\r\n"),
+    (
+        "append a 0 0 2\r\n, \r\nprepend a 0 0 1\r\n>\r\nget a\r\n",
+        "STORED\r\nSTORED\r\nVALUE a 1 8\r\n>hello, \r\nEND\r\n",
+    ),
+    ("add a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n"),
+    (
+        "set n 0 0 2\r\n41\r\nincr n 1\r\ndecr n 50\r\nget n\r\n",
+        "STORED\r\n42\r\n0\r\nVALUE n 0 2\r\n0 \r\nEND\r\n",
+    ),
+    (
+        "incr a 1\r\nincr nothing 1\r\n",
+        "CLIENT_ERROR cannot increment or decrement non-numeric value\r\nNOT_FOUND\r\n",
+    ),
+    ("set a 0 0 3 noreply\r\nnew\r\nget a\r\n", "VALUE a 0 3\r\nnew\r\nEND\r\n"),
+    ("touch a 100\r\ngat 100 a b\r\n", "TOUCHED\r\nVALUE a 0 3\r\nnew\r\nEND\r\n"),
+    ("delete a\r\ndelete a\r\nget a\r\n", "DELETED\r\nNOT_FOUND\r\nEND\r\n"),
+    ("set e 0 -1 1\r\nx\r\nget e\r\n", "STORED\r\nEND\r\n"),
+    ("nonsense\r\n", "ERROR\r\n"),
+    (
+        "set a 0 0 x\r\nget \r\n",
+        "CLIENT_ERROR bad command line format\r\nCLIENT_ERROR bad command line format\r\n",
+    ),
+    (
+        "set a 0 0 3\r\ntoolong\r\nversion\r\n",
+        "CLIENT_ERROR bad data chunk\r\nERROR\r\nVERSION 1.6.45\r\n",
+    ),
+    ("verbosity 1\r\nverbosity 0 noreply\r\nmn\r\n", "OK\r\nMN\r\n"),
+    (
+        "set z 0 0 0\r\n\r\nget z\r\nflush_all\r\nget z\r\nset z 7 0 1\r\nz\r\nget z\r\n",
+        "STORED\r\nVALUE z 0 0\r\n\r\nEND\r\nOK\r\nEND\r\nSTORED\r\nVALUE z 7 1\r\nz\r\nEND\r\n",
+    ),
+    ("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n"),
+    ("stats reset\r\nstats nonsense\r\n", "RESET\r\nERROR\r\n"),
+];
+
+#[test]
+fn one_script_after_the_other() {
+    for threads in [1, 4] {
+        let server = Running::start(settings(threads));
+        let mut client = server.connect();
+        for (sent, expected) in SCRIPTS {
+            client.talk(sent, expected);
+        }
+    }
+}
+
+#[test]
+fn all_scripts_at_once() {
+    let server = Running::start(settings(1));
+    let sent: String = SCRIPTS.iter().map(|(sent, _)| *sent).collect();
+    let expected: String = SCRIPTS.iter().map(|(_, expected)| *expected).collect();
+    for _ in 0..20 {
+        server.connect().talk(&sent, &expected);
+    }
+}
+
+#[test]
+fn byte_by_byte() {
+    let server = Running::start(settings(2));
+    let mut client = server.connect();
+    for (sent, expected) in SCRIPTS {
+        for byte in sent.bytes() {
+            client.send([byte]);
+        }
+        client.expect(expected);
+    }
+}
+
+#[test]
+fn one_request_a_turn() {
+    let server =
+        Running::start(amalgam_server::Settings { requests_per_turn: Some(1), ..settings(1) });
+    let sent: String = SCRIPTS.iter().map(|(sent, _)| *sent).collect();
+    let expected: String = SCRIPTS.iter().map(|(_, expected)| *expected).collect();
+    let mut client = server.connect();
+    client.talk(&sent, &expected);
+    client.talk("mn\r\n".repeat(10), "MN\r\n".repeat(10));
+    assert_ne!(client.stat("conn_yields"), "0");
+}
+
+#[test]
+fn connections_of_a_turn_do_not_mix() {
+    let server = Running::start(settings(1));
+    let mut clients: Vec<_> = (0..50).map(|_| server.connect()).collect();
+    for round in 0..20 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send(format!(
+                "set k{number} {number} 0 3\r\n{round:03}\r\nget k{number} x\r\nget x k{number}\r\n\
+                 delete k{number}\r\nget k{number}\r\n"
+            ));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let value = format!("VALUE k{number} {number} 3\r\n{round:03}\r\nEND\r\n");
+            client.expect(format!("STORED\r\n{value}{value}DELETED\r\nEND\r\n"));
+        }
+    }
+}
+
+#[test]
+fn cas_ids_change_with_the_item() {
+    let server = Running::start(settings(1));
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\n", "STORED\r\nSTORED\r\n");
+    let cas_of = |client: &mut support::Client<std::net::TcpStream>| -> u64 {
+        client.send("gets a nothing b\r\nmn\r\n");
+        let mut text = String::new();
+        let mut byte = [0];
+        while !text.ends_with("MN\r\n") {
+            std::io::Read::read_exact(&mut client.0, &mut byte).unwrap();
+            text.push(byte[0] as char);
+        }
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with("VALUE a 0 1 "), "{text}");
+        assert!(text.contains("VALUE b 0 1 "), "{text}");
+        first.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let first = cas_of(&mut client);
+    assert_eq!(cas_of(&mut client), first);
+    client.talk(format!("cas a 0 0 1 {}\r\nx\r\n", first + 1000), "EXISTS\r\n");
+    client.talk(format!("cas a 0 0 1 {first}\r\nx\r\n"), "STORED\r\n");
+    client.talk(format!("cas a 0 0 1 {first}\r\nx\r\n"), "EXISTS\r\n");
+    client.talk("cas c 0 0 1 1\r\nx\r\n", "NOT_FOUND\r\n");
+    assert_ne!(cas_of(&mut client), first);
+}
+
+#[test]
+fn a_long_row_of_flushes_brings_nothing_back() {
+    let server = Running::start(settings(2));
+    let mut client = server.connect();
+    client.talk("set old 0 0 1\r\nx\r\n", "STORED\r\n");
+    for number in 0..200 {
+        client.talk(format!("set k{number} 0 0 1\r\nx\r\nflush_all\r\n"), "STORED\r\nOK\r\n");
+        client.talk(format!("get old k{number}\r\n"), "END\r\n");
+    }
+    client.talk("set new 0 0 1\r\nx\r\nget new\r\n", "STORED\r\nVALUE new 0 1\r\nx\r\nEND\r\n");
+}

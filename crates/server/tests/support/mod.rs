@@ -1,0 +1,140 @@
+//! A server in this process, and clients of it.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use amalgam_index::Configuration;
+use amalgam_index::model::Model;
+use amalgam_server::{Server, ServerError, Settings, Stopper};
+
+/// Longer than anything here takes, so that a hang becomes a failure.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that ends with the test.
+pub struct Running {
+    pub port: u16,
+    pub stopper: Stopper,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
+}
+
+/// Settings for a server on a free port of the loopback interface.
+pub fn settings(threads: usize) -> Settings {
+    Settings { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], threads, ..Settings::default() }
+}
+
+impl Running {
+    pub fn start(settings: Settings) -> Self {
+        let server = Server::<Model>::open(settings, Configuration::default()).expect("starts");
+        let stopper = server.stopper().expect("a descriptor");
+        let port = server.tcp_port().unwrap_or(0);
+        let thread = Some(std::thread::spawn(|| server.run()));
+        Self { port, stopper, thread }
+    }
+
+    pub fn connect(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        Client(stream)
+    }
+
+    /// Waits until the server has ended by itself.
+    pub fn join(mut self) {
+        self.thread.take().expect("runs").join().expect("no panic").expect("a clean end");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take()
+            && !std::thread::panicking()
+        {
+            thread.join().expect("no panic").expect("a clean end");
+        }
+    }
+}
+
+/// One end of a connection.
+pub struct Client<S>(pub S);
+
+impl<S: Read + Write> Client<S> {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).expect("sends");
+    }
+
+    /// Reads as many bytes as `expected` has and compares.
+    pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut received = vec![0; expected.len()];
+        let mut filled = 0;
+        while filled < received.len() {
+            match self.0.read(&mut received[filled..]) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) => panic!(
+                    "{error} after {:?} instead of {:?}",
+                    String::from_utf8_lossy(&received[..filled.min(500)]),
+                    String::from_utf8_lossy(&expected[..expected.len().min(500)])
+                ),
+            }
+            let (got, wanted) = (&received[..filled], &expected[..filled]);
+            assert!(
+                got == wanted,
+                "got {:?} instead of {:?}",
+                String::from_utf8_lossy(&got[..filled.min(500)]),
+                String::from_utf8_lossy(&expected[..expected.len().min(500)])
+            );
+        }
+        assert_eq!(filled, expected.len(), "the server closed");
+    }
+
+    pub fn talk(&mut self, sent: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+        self.send(sent);
+        self.expect(expected);
+    }
+
+    /// Reads up to the end of the stream.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match self.0.read(&mut buffer) {
+                Ok(0) => return bytes,
+                Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                // The server closed while something of ours was still on its way.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return bytes,
+                Err(error) => panic!("{error} instead of an end"),
+            }
+        }
+    }
+
+    /// The value of a statistic.
+    pub fn stat(&mut self, name: &str) -> String {
+        self.send("stats\r\n");
+        let mut text = Vec::new();
+        let mut byte = [0];
+        while !text.ends_with(b"END\r\n") {
+            self.0.read_exact(&mut byte).expect("statistics");
+            text.push(byte[0]);
+        }
+        let text = String::from_utf8(text).expect("text");
+        let start = format!("STAT {name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&start));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+    }
+}
+
+/// Lets this process have as many files as it may.
+pub fn raise_file_limit() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, most).expect("up to the maximum is always allowed");
+    limit.maximum.unwrap_or(u64::MAX)
+}
