@@ -69,7 +69,9 @@ mod tests {
             }
             assert_eq!(classes.of((1 << 19) + 1), None);
             assert!(classes.of(1 << 19).is_some());
-            assert!((0..classes.count()).all(|class| classes.slot_bytes(class) % step == 0));
+            assert!(
+                (0..classes.count()).all(|class| classes.slot_bytes(class).is_multiple_of(step))
+            );
         }
     }
 }

@@ -28,8 +28,14 @@ const STRIDE_SLOTS: u32 = 64;
 /// After this many slots without a victim the hand takes recent items as well: a request must not
 /// wait for a whole turn.
 const PATIENCE_SLOTS: usize = 4096;
-/// How often a request tries to make room before it is refused.
-const ROUNDS: usize = 64;
+/// How often a request looks for room before it is refused.
+const ROUNDS: usize = 512;
+/// It evicts in every so many rounds, and waits for grace periods in the others.
+const ROUNDS_PER_EVICTION: usize = 128;
+/// In the first rounds it only yields.
+const EAGER_ROUNDS: usize = 16;
+/// How long it waits in a later round; 50 ms in all.
+const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 /// Large items the hand looks at in one round.
 const LARGE_STRIDE: usize = 16;
 /// A sweep of all pages takes this many steps.
@@ -74,55 +80,80 @@ impl Pool<'_> {
     /// it without a guard and without a lock of the engine.
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
-        for _ in 0..ROUNDS {
-            let progress = match shortage.0 {
+        for round in 0..ROUNDS {
+            if round % ROUNDS_PER_EVICTION == 0 {
+                self.evict_for(shortage.0, now, swap);
+            }
+            self.flush();
+            let has_room = match shortage.0 {
                 Need::TooLarge => return false,
-                Need::Class(class) => self.make_room_in_class(class, now, swap),
-                Need::Large(bytes) => self.make_room_for_large(bytes, now, swap),
+                Need::Class(class) => self.set_slot_aside(class, round > 0),
+                Need::Large(bytes) => self.has_budget_for(bytes),
             };
-            if progress {
+            if has_room {
                 return true;
             }
             if !self.memory.evicts {
                 break;
             }
-            // Other workers are between pin and unpin: let them finish.
-            std::thread::yield_now();
+            // What was evicted waits for workers between pin and unpin, or lies in the bag or in a
+            // page of a worker: ask for it, and let them run.
+            if round == 0 {
+                self.memory.pressure.fetch_add(1, Ordering::Relaxed);
+                self.give_up_all();
+            }
+            match round < EAGER_ROUNDS {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(PAUSE),
+            }
         }
         add(&self.counters().out_of_memory, 1);
         false
     }
 
-    fn make_room_in_class(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
-        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-        let target = (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS);
+    fn evict_for(&mut self, need: Need, now: &Now, swap: &mut Swap<'_>) {
         let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
-        let evicted = self.evict_class(class, target, take, now, swap);
-        if evicted == 0 && self.memory.evicts {
-            self.evacuate_donor(class, now, swap);
-        }
-        self.flush();
-        self.has_slot(class)
-    }
-
-    /// Whether a slot of `class` could be taken now.
-    fn has_slot(&mut self, class: usize) -> bool {
-        let shortage = self.take_slot(class);
-        shortage.map(|slot| self.free_slot(slot)).is_ok()
-    }
-
-    fn make_room_for_large(&mut self, bytes: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
-        let needed = Large::charge(bytes + 8);
-        let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
-        if self.evict_large(needed, take, now, swap) < needed && self.memory.evicts {
-            let pages = needed.div_ceil(self.memory.page_bytes());
-            for _ in 0..pages {
-                self.evacuate_donor(usize::MAX, now, swap);
+        match need {
+            Need::TooLarge => {}
+            Need::Class(class) => {
+                let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
+                let target = (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS);
+                if self.evict_class(class, target, take, now, swap) == 0 && self.memory.evicts {
+                    self.evacuate_donor(class, now, swap);
+                }
+            }
+            Need::Large(bytes) => {
+                let needed = Large::charge(bytes + 8);
+                let freed = self.evict_large(needed, take, now, swap);
+                if freed < needed && self.memory.evicts {
+                    for _ in 0..(needed - freed).div_ceil(self.memory.page_bytes()) {
+                        self.evacuate_donor(usize::MAX, now, swap);
+                    }
+                }
             }
         }
-        self.flush();
-        self.memory.discard_free_pages(needed);
-        self.memory.budget.limit().saturating_sub(self.memory.budget.used()) >= needed
+    }
+
+    fn has_budget_for(&mut self, bytes: usize) -> bool {
+        let needed = Large::charge(bytes + 8);
+        let unused = |memory: &Memory| memory.budget.limit().saturating_sub(memory.budget.used());
+        if unused(self.memory) < needed {
+            self.memory.discard_free_pages(needed - unused(self.memory));
+        }
+        unused(self.memory) >= needed
+    }
+
+    /// Takes a slot for the caller's next try. Where a limit of few pages is shared by many classes
+    /// and threads, all pages may be owned by threads that do not run now; then a larger slot
+    /// serves as well.
+    fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
+        let mut slot = self.take_slot(class).ok();
+        if slot.is_none() && accepts_larger {
+            let larger = class + 1..self.memory.classes.count();
+            slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
+        }
+        self.aside = slot.map(|slot| (class, slot));
+        slot.is_some()
     }
 
     /// Walks the class's hand until `target` items are unlinked. Returns how many were.
@@ -246,13 +277,7 @@ impl Pool<'_> {
             .map(|class| (pages(class), class))
             .collect();
         donors.sort_unstable_by(|left, right| right.cmp(left));
-        if donors.into_iter().any(|(_, class)| self.evacuate_from(class, now, swap)) {
-            return true;
-        }
-        // Workers own all pages that there are: they give them up when they next quiesce.
-        self.memory.pressure.fetch_add(1, Ordering::Relaxed);
-        self.give_up_all();
-        false
+        donors.into_iter().any(|(_, class)| self.evacuate_from(class, now, swap))
     }
 
     /// Empties the emptiest page of a class: its items move to other pages of the class, or are

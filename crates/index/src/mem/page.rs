@@ -13,7 +13,7 @@
 //! (2) `free` counts the set bits, sometimes late, never early by an unclaimed bit; (3) a page
 //! changes its class only in state Free, so whoever is pinned and saw it in a class may walk it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::class::Classes;
 
@@ -35,8 +35,9 @@ pub(super) enum PageState {
 pub(super) struct Page {
     /// State in the low byte, class above: they change together.
     word: AtomicU32,
-    /// Free slots, those claimed by the owner not counted.
-    free: AtomicU32,
+    /// Free slots, those claimed by the owner not counted. Below zero for the moment in which the
+    /// owner has claimed a slot that its freer did not count yet.
+    free: AtomicI32,
 }
 
 impl Page {
@@ -70,20 +71,20 @@ impl Page {
     }
 
     pub(super) fn free(&self) -> u32 {
-        self.free.load(Ordering::SeqCst)
+        self.free.load(Ordering::SeqCst).max(0) as u32
     }
 
     pub(super) fn set_free(&self, slots: u32) {
-        self.free.store(slots, Ordering::SeqCst);
+        self.free.store(slots as i32, Ordering::SeqCst);
     }
 
     /// Counts freed slots; returns the new number.
     pub(super) fn add_free(&self, slots: u32) -> u32 {
-        self.free.fetch_add(slots, Ordering::SeqCst) + slots
+        (self.free.fetch_add(slots as i32, Ordering::SeqCst) + slots as i32).max(0) as u32
     }
 
     pub(super) fn subtract_free(&self, slots: u32) {
-        self.free.fetch_sub(slots, Ordering::SeqCst);
+        self.free.fetch_sub(slots as i32, Ordering::SeqCst);
     }
 }
 

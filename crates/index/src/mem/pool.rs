@@ -21,8 +21,10 @@ use super::{Item, ItemRef, Memory};
 
 /// A bag is sealed when it holds this many items, or [`BAG_BYTES`]: one membarrier serves them all.
 const BAG_ITEMS: usize = 512;
-/// See [`BAG_ITEMS`].
+/// See [`BAG_ITEMS`]; less where the limit is small.
 const BAG_BYTES: usize = 1 << 20;
+/// What lies in one worker's bag is at most this part of the limit.
+const BAG_SHARE: usize = 256;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 /// CAS ids a pool draws at once.
@@ -36,11 +38,14 @@ pub struct Pool<'m> {
     current: Box<[Current]>,
     bag: Vec<Retired>,
     bag_bytes: usize,
+    max_bag_bytes: usize,
     /// Sealed bags, oldest first.
     limbo: VecDeque<Bag>,
     spare_bags: Vec<Vec<Retired>>,
     next_cas: u64,
     last_cas: u64,
+    /// A slot found by `make_room`, for an item of the class.
+    pub(super) aside: Option<(usize, ItemRef)>,
     /// The memory's count of pressure that this pool answered.
     pressure: u64,
 }
@@ -132,10 +137,12 @@ impl<'m> Pool<'m> {
             current: vec![none; memory.classes.count()].into(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
+            max_bag_bytes: BAG_BYTES.min(memory.budget.limit() / BAG_SHARE),
             limbo: VecDeque::new(),
             spare_bags: Vec::new(),
             next_cas: 0,
             last_cas: 0,
+            aside: None,
             pressure: 0,
         }
     }
@@ -269,7 +276,7 @@ impl<'m> Pool<'m> {
         self.bag.push(retired);
         self.bag_bytes += bytes;
         add(&self.counters().waiting_bytes, bytes as u64);
-        if self.bag.len() >= BAG_ITEMS || self.bag_bytes >= BAG_BYTES {
+        if self.bag.len() >= BAG_ITEMS || self.bag_bytes >= self.max_bag_bytes {
             self.seal();
         }
     }
@@ -358,9 +365,19 @@ impl<'m> Pool<'m> {
     #[inline]
     pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
         if self.current[class].claimed == 0 && !self.claim(class) {
-            return Err(Shortage(Need::Class(class)));
+            return self.take_aside(class).ok_or(Shortage(Need::Class(class)));
         }
         Ok(self.take_claimed(class))
+    }
+
+    /// The slot that `make_room` found for `class`.
+    fn take_aside(&mut self, class: usize) -> Option<ItemRef> {
+        let (for_class, slot) = self.aside.take()?;
+        if for_class != class {
+            self.free_slot(slot);
+            return None;
+        }
+        Some(slot)
     }
 
     #[inline]
@@ -524,6 +541,9 @@ impl<'m> Pool<'m> {
 
 impl Drop for Pool<'_> {
     fn drop(&mut self) {
+        if let Some((_, slot)) = self.aside.take() {
+            self.free_slot(slot);
+        }
         self.give_up_all();
         self.flush();
         self.seal();

@@ -223,6 +223,15 @@ fn a_pinned_value_outlives_its_item() {
     }
 }
 
+/// Counts a thread as finished, also when it panics.
+struct Finished<'c>(&'c AtomicU64);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn readers_never_see_memory_that_was_reused() {
     let (keys, rounds) = if cfg!(miri) { (32, 60) } else { (512, 60_000) };
@@ -234,6 +243,7 @@ fn readers_never_see_memory_that_was_reused() {
         for thread in 0..2 {
             let (toy, start, running) = (&toy, &start, &running);
             scope.spawn(move || {
+                let _finished = Finished(running);
                 let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
                 start.wait();
                 let mut random = 88_172_645_463_325_252_u64 + thread;
@@ -246,11 +256,14 @@ fn readers_never_see_memory_that_was_reused() {
                         toy.delete(&mut pool, number);
                     } else {
                         let length = (random >> 20) as usize % 6000;
-                        assert!(toy.set(&mut pool, &helper, number, length));
+                        assert!(
+                            toy.set(&mut pool, &helper, number, length),
+                            "{:?}",
+                            toy.memory.statistics()
+                        );
                     }
                     pool.quiesce();
                 }
-                running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         let (toy, running, start) = (&toy, &running, &start);
