@@ -53,6 +53,12 @@ impl<'a> Tokens<'a> {
         Some(&self.input[start..self.at])
     }
 
+    /// The token behind the next `count`.
+    pub fn nth(&mut self, count: usize) -> Option<&'a [u8]> {
+        (0..count).try_for_each(|_| self.next().map(|_| ()))?;
+        self.next()
+    }
+
     /// Passes over spaces, to the start of the next token or the end of the line.
     #[inline]
     pub fn skip_spaces(&mut self) -> usize {
@@ -135,9 +141,9 @@ impl<'a> Arguments<'a> {
         Self { tokens, left: MAX_TOKENS - 1 }
     }
 
-    /// No arguments, or one.
-    pub(crate) fn whole(argument: &'a [u8]) -> Self {
-        Self { tokens: Tokens { input: argument, at: 0, end: argument.len() }, left: 1 }
+    /// The words of `text`.
+    pub(crate) fn whole(text: &'a [u8]) -> Self {
+        Self::new(Tokens { input: text, at: 0, end: text.len() })
     }
 }
 

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod base64;
+mod binary;
 mod keys;
 mod meta;
 mod number;
@@ -31,8 +32,8 @@ pub use number::append_decimal;
 pub use problem::Problem;
 pub use reply::Reply;
 pub use request::{
-    Apply, Command, Each, Limits, MAX_LINE_BYTES, Read, Refusal, Request, ShutdownMode, Step,
-    item_bytes,
+    Apply, Authentication, Command, Each, Limits, MAX_LINE_BYTES, Read, Refusal, Request,
+    ShutdownMode, Step, item_bytes,
 };
 
 /// The wire format of a connection.
@@ -40,12 +41,14 @@ pub use request::{
 pub enum Protocol {
     /// Lines: the classic commands and the meta commands.
     Text,
+    /// Packets with a header of 24 bytes.
+    Binary,
 }
 
 impl Protocol {
     /// The protocol of a connection whose first byte is `first`.
-    pub fn detect(_first: u8) -> Self {
-        Self::Text
+    pub fn detect(first: u8) -> Self {
+        if first == binary::REQUEST_MAGIC { Self::Binary } else { Self::Text }
     }
 
     /// Reads the first request of `input`, the bytes received and not yet used.
@@ -53,6 +56,7 @@ impl Protocol {
     pub fn parse<'a>(self, input: &'a [u8], limits: &Limits) -> Step<'a> {
         match self {
             Self::Text => text::parse(input, limits),
+            Self::Binary => binary::parse(input, limits),
         }
     }
 }

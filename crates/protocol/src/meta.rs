@@ -84,22 +84,25 @@ struct Flags {
 /// `CLIENT_ERROR`s of flags.
 mod problems {
     use crate::Problem;
+    use crate::binary::status;
 
-    pub const TOO_MANY: Problem = Problem { line: "CLIENT_ERROR options flags are too long" };
-    pub const DUPLICATE: Problem = Problem { line: "CLIENT_ERROR duplicate flag" };
-    pub const INVALID: Problem = Problem { line: "CLIENT_ERROR invalid flag" };
-    pub const BAD_TOKEN: Problem =
-        Problem { line: "CLIENT_ERROR bad token in command line format" };
-    pub const BAD_KEY: Problem = Problem { line: "CLIENT_ERROR error decoding key" };
-    pub const BAD_INITIAL: Problem = Problem { line: "CLIENT_ERROR invalid numeric initial value" };
-    pub const BAD_DELTA: Problem = Problem { line: "CLIENT_ERROR invalid numeric delta value" };
-    pub const BAD_ARITHMETIC: Problem = Problem { line: "CLIENT_ERROR invalid or duplicate flag" };
-    pub const BAD_SET_MODE: Problem = Problem { line: "CLIENT_ERROR invalid mode for ms M token" };
-    pub const BAD_ARITHMETIC_MODE: Problem =
-        Problem { line: "CLIENT_ERROR invalid mode for ma M token" };
-    pub const LONG_OPAQUE: Problem = Problem { line: "CLIENT_ERROR opaque token too long" };
+    const fn problem(line: &'static str) -> Problem {
+        Problem { line, status: status::INVALID }
+    }
+
+    pub const TOO_MANY: Problem = problem("CLIENT_ERROR options flags are too long");
+    pub const DUPLICATE: Problem = problem("CLIENT_ERROR duplicate flag");
+    pub const INVALID: Problem = problem("CLIENT_ERROR invalid flag");
+    pub const BAD_TOKEN: Problem = problem("CLIENT_ERROR bad token in command line format");
+    pub const BAD_KEY: Problem = problem("CLIENT_ERROR error decoding key");
+    pub const BAD_INITIAL: Problem = problem("CLIENT_ERROR invalid numeric initial value");
+    pub const BAD_DELTA: Problem = problem("CLIENT_ERROR invalid numeric delta value");
+    pub const BAD_ARITHMETIC: Problem = problem("CLIENT_ERROR invalid or duplicate flag");
+    pub const BAD_SET_MODE: Problem = problem("CLIENT_ERROR invalid mode for ms M token");
+    pub const BAD_ARITHMETIC_MODE: Problem = problem("CLIENT_ERROR invalid mode for ma M token");
+    pub const LONG_OPAQUE: Problem = problem("CLIENT_ERROR opaque token too long");
     pub const NO_MEMORY_CREATING: Problem =
-        Problem { line: "SERVER_ERROR Out of memory allocating new item" };
+        problem("SERVER_ERROR Out of memory allocating new item");
 }
 
 /// Whether every flag token starts like one; where not, memcached's tokenizer gives up at once.

@@ -2,6 +2,7 @@
 
 use amalgam_op::{Hit, ItemView, Now, Outcome};
 
+use crate::binary::BinaryReply;
 use crate::meta::MetaReply;
 use crate::text::{TextForm, TextReply};
 use crate::{Problem, append_decimal};
@@ -14,14 +15,21 @@ pub struct Reply<'a>(pub(crate) Form<'a>);
 pub(crate) enum Form<'a> {
     Text(TextReply),
     Meta(MetaReply<'a>),
+    Binary(BinaryReply<'a>),
 }
 
-impl Form<'_> {
-    /// The reply to a command about the server.
-    fn command(&self) -> TextReply {
+/// What answers commands about the server.
+enum CommandReply<'a> {
+    Lines(TextReply),
+    Packets(BinaryReply<'a>),
+}
+
+impl<'a> Form<'a> {
+    fn command(&self) -> CommandReply<'a> {
         match self {
-            Form::Text(reply) => *reply,
-            Form::Meta(_) => TextReply { form: TextForm::Line, quiet: false },
+            Form::Text(reply) => CommandReply::Lines(*reply),
+            Form::Meta(_) => CommandReply::Lines(TextReply { form: TextForm::Line, quiet: false }),
+            Form::Binary(reply) => CommandReply::Packets(*reply),
         }
     }
 }
@@ -35,6 +43,11 @@ impl<'a> Reply<'a> {
     #[inline]
     pub(crate) fn meta(reply: MetaReply<'a>) -> Self {
         Self(Form::Meta(reply))
+    }
+
+    #[inline]
+    pub(crate) fn binary(reply: BinaryReply<'a>) -> Self {
+        Self(Form::Binary(reply))
     }
 
     /// An answer of one line, which `noreply` suppresses.
@@ -59,6 +72,7 @@ impl<'a> Reply<'a> {
         match &self.0 {
             Form::Text(reply) => reply.hit_head(out, item),
             Form::Meta(reply) => reply.hit_head(out, item, hit, now),
+            Form::Binary(reply) => reply.hit_head(out, item),
         }
     }
 
@@ -67,6 +81,7 @@ impl<'a> Reply<'a> {
     pub fn hit_tail(&self, out: &mut Vec<u8>) {
         match &self.0 {
             Form::Text(_) | Form::Meta(_) => out.extend_from_slice(b"\r\n"),
+            Form::Binary(_) => {}
         }
     }
 
@@ -82,6 +97,7 @@ impl<'a> Reply<'a> {
         match &self.0 {
             Form::Text(reply) => reply.end(out),
             Form::Meta(_) => {}
+            Form::Binary(reply) => reply.end(out),
         }
     }
 
@@ -91,35 +107,77 @@ impl<'a> Reply<'a> {
         match &self.0 {
             Form::Text(reply) => reply.outcome(out, outcome),
             Form::Meta(reply) => reply.outcome(out, outcome, now),
+            Form::Binary(reply) => reply.outcome(out, outcome),
         }
     }
 
     /// Says that something was not done.
     pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
-        self.line(out, problem.line.as_bytes());
+        match self.0.command() {
+            CommandReply::Lines(reply) => reply.line(out, problem.line.as_bytes()),
+            CommandReply::Packets(reply) => reply.problem(out, problem),
+        }
     }
 
     /// Says that a command was done.
     pub fn ok(&self, out: &mut Vec<u8>) {
-        self.0.command().ok(out);
+        match self.0.command() {
+            CommandReply::Lines(reply) => reply.ok(out),
+            CommandReply::Packets(reply) => reply.ok(out),
+        }
     }
 
     /// Answers a command of the text protocol with a line of its own (`line` without line end).
     pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
-        self.0.command().line(out, line);
+        match self.0.command() {
+            CommandReply::Lines(reply) => reply.line(out, line),
+            CommandReply::Packets(reply) => reply.body(out, line),
+        }
+    }
+
+    /// Answers with `body`: a packet that holds it, or the bytes as they are.
+    pub fn body(&self, out: &mut Vec<u8>, body: &[u8]) {
+        match self.0.command() {
+            CommandReply::Lines(_) => out.extend_from_slice(body),
+            CommandReply::Packets(reply) => reply.body(out, body),
+        }
     }
 
     /// Answers [`crate::Command::Version`].
     pub fn version(&self, out: &mut Vec<u8>, version: &str) {
-        out.extend_from_slice(b"VERSION ");
-        out.extend_from_slice(version.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        match self.0.command() {
+            CommandReply::Lines(reply) => {
+                reply.line(out, &[b"VERSION ", version.as_bytes()].concat())
+            }
+            CommandReply::Packets(reply) => reply.body(out, version.as_bytes()),
+        }
+    }
+
+    /// Says that the credentials were right.
+    pub fn authenticated(&self, out: &mut Vec<u8>) {
+        match self.0.command() {
+            CommandReply::Lines(reply) => reply.line(out, b"STORED"),
+            CommandReply::Packets(reply) => reply.body(out, b"Authenticated"),
+        }
+    }
+
+    /// Asks the client to go on with authentication (binary).
+    pub fn challenge(&self, out: &mut Vec<u8>, challenge: &[u8]) {
+        match self.0.command() {
+            CommandReply::Lines(reply) => reply.line(out, challenge),
+            CommandReply::Packets(reply) => reply.challenge(out, challenge),
+        }
     }
 
     /// One line of [`crate::Command::Stats`].
     pub fn stat(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        for part in [b"STAT ", name, b" ", value, b"\r\n"] {
-            out.extend_from_slice(part);
+        match self.0.command() {
+            CommandReply::Lines(_) => {
+                for part in [b"STAT ", name, b" ", value, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+            CommandReply::Packets(reply) => reply.stat(out, name, value),
         }
     }
 

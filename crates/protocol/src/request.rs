@@ -17,11 +17,29 @@ pub struct Limits {
     pub max_get_line_bytes: usize,
     /// Whether items have CAS ids (no `-C`).
     pub hands_out_cas: bool,
+    /// Whether this connection must authenticate, and whether it has.
+    pub authentication: Authentication,
+}
+
+/// Where a connection stands with authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authentication {
+    /// The server knows no users.
+    NotOffered,
+    /// Nothing but authentication is taken from this connection.
+    Missing,
+    /// The connection has authenticated.
+    Given,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_item_bytes: 1 << 20, max_get_line_bytes: 1 << 20, hands_out_cas: true }
+        Self {
+            max_item_bytes: 1 << 20,
+            max_get_line_bytes: 1 << 20,
+            hands_out_cas: true,
+            authentication: Authentication::NotOffered,
+        }
     }
 }
 
@@ -152,6 +170,26 @@ pub enum Command<'a> {
     Quit,
     /// Nothing ([`Reply::ok`]): the client wants to know that everything before is answered.
     NoOperation,
+    /// [`Reply::body`] with the names of mechanisms, separated by spaces (binary).
+    ListMechanisms,
+    /// Credentials of the binary protocol. Answered by [`Reply::authenticated`],
+    /// [`Reply::challenge`] or [`Problem::NOT_AUTHENTICATED`].
+    Authenticate {
+        /// Goes on with an exchange that was begun.
+        is_step: bool,
+        /// The name of the mechanism.
+        mechanism: &'a [u8],
+        /// What the client says.
+        message: &'a [u8],
+    },
+    /// Credentials of the text protocol. Answered by [`Reply::authenticated`] or
+    /// [`Problem::WRONG_CREDENTIALS`].
+    LogIn {
+        /// The user.
+        user: &'a [u8],
+        /// The password.
+        password: &'a [u8],
+    },
     /// Report; [`Reply::stat`], then [`Reply::end`]. memcached takes any beginning of a
     /// subcommand's name for the whole name.
     Stats(Arguments<'a>),

@@ -18,8 +18,8 @@ use crate::number::{
     append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
 };
 use crate::{
-    Apply, Arguments, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read, Refusal, Reply,
-    Request, ShutdownMode, Step, WireKey, item_bytes,
+    Apply, Arguments, Authentication, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read,
+    Refusal, Reply, Request, ShutdownMode, Step, WireKey, item_bytes,
 };
 
 /// The shortest line that can be a command, its line end included.
@@ -184,11 +184,54 @@ pub(crate) fn parse<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
     };
     let has_return = newline > 0 && input[newline - 1] == b'\r';
     let line = Line { input, end: newline - usize::from(has_return), used: newline + 1 };
+    if limits.authentication == Authentication::Missing {
+        return parse_log_in(line);
+    }
     match input {
         [b'g', b'e', b't', b' ', ..] => parse_get(line.tokens(4), line, false),
         [b's', b'e', b't', b' ', ..] => parse_store(line.tokens(4), line, Storing::Set, limits),
         _ => parse_other(line, limits),
     }
+}
+
+/// The shortest line that can announce credentials, without its line end.
+const MIN_LOG_IN_BYTES: usize = 6;
+
+/// The most bytes that user and password may have.
+const MAX_CREDENTIALS_BYTES: u32 = 16_384;
+
+/// The only thing taken before authentication: `set KEY FLAGS EXPIRY LENGTH`, and behind it user and
+/// password. Of the line only its length counts.
+#[cold]
+fn parse_log_in<'a>(line: Line<'a>) -> Step<'a> {
+    if line.used <= MIN_LOG_IN_BYTES {
+        return line.refuse(Refusal::close(Reply::line_reply(true)));
+    }
+    let refuse = |problem| line.refuse(Refusal::new(Reply::line_reply(false), problem));
+    let mut tokens = line.tokens(0);
+    let length = tokens.nth(4).and_then(parse_u32);
+    let (true, Some(length)) = (line.input.starts_with(b"set"), length) else {
+        return refuse(Problem::NOT_AUTHENTICATED);
+    };
+    if length > MAX_CREDENTIALS_BYTES {
+        return refuse(Problem::LONG_CREDENTIALS);
+    }
+    let (credentials, used) = match value(line, length as usize) {
+        Value::Whole(credentials, used) => (credentials, used),
+        Value::Incomplete { at_least } => return Step::Incomplete { at_least },
+        Value::Bad { used } => {
+            let refusal = Refusal::new(Reply::line_reply(false), Problem::UNENDED_CREDENTIALS);
+            return Step::Refused { refusal, used };
+        }
+    };
+    let Some(space) = memchr::memchr(b' ', credentials) else {
+        let refusal = Refusal::new(Reply::line_reply(false), Problem::BAD_CREDENTIALS);
+        return Step::Refused { refusal, used };
+    };
+    let (user, password) = (&credentials[..space], &credentials[space + 1..]);
+    let command = Command::LogIn { user, password };
+    let request = Request::Command { command, reply: Reply::line_reply(false) };
+    Step::Request { request, used }
 }
 
 /// A line whose end has not come yet: it may grow to [`MAX_LINE_BYTES`], a get further.
@@ -200,7 +243,8 @@ fn parse_endless<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
         let spaces = input.iter().take_while(|byte| **byte == b' ').count();
         let name = &input[spaces..];
         let is_get = name.starts_with(b"get ") || name.starts_with(b"gets ");
-        match is_get && spaces <= MAX_LEADING_SPACES {
+        let is_taken = limits.authentication != Authentication::Missing;
+        match is_get && is_taken && spaces <= MAX_LEADING_SPACES {
             true => limits.max_get_line_bytes,
             false => MAX_LINE_BYTES,
         }

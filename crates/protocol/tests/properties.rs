@@ -45,7 +45,39 @@ const WORDS: &[&[u8]] = &[
     b"x\r\n",
 ];
 
+/// A packet of the binary protocol whose lengths may lie.
+fn packet() -> impl Strategy<Value = Vec<u8>> {
+    let opcode = prop_oneof![9 => 0_u8..0x26, 1 => any::<u8>()];
+    let extras = prop::sample::select(&[0_usize, 0, 4, 8, 8, 20, 3][..]);
+    let key = prop_oneof![9 => 0_usize..4, 1 => 249_usize..252];
+    let lies = prop::collection::vec(any::<u8>(), 4);
+    let lie =
+        prop_oneof![9 => Just(None), 1 => (lies, any::<prop::sample::Index>()).prop_map(Some)];
+    (opcode, extras, key, 0_usize..30, any::<u8>(), lie).prop_map(
+        |(opcode, extras, key, value, filler, lie)| {
+            let mut packet = vec![0; 24];
+            packet[0] = 0x80;
+            packet[1] = opcode;
+            packet[2..4].copy_from_slice(&(key as u16).to_be_bytes());
+            packet[4] = extras as u8;
+            let body = extras + key + value;
+            packet[8..12].copy_from_slice(&(body as u32).to_be_bytes());
+            packet[12] = filler;
+            packet.resize(24 + body, filler % 3);
+            if let Some((bytes, at)) = lie {
+                let at = at.index(20);
+                packet[at..at + 4].copy_from_slice(&bytes);
+            }
+            packet
+        },
+    )
+}
+
 fn input() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![lines(), prop::collection::vec(packet(), 1..8).prop_map(|packets| packets.concat()),]
+}
+
+fn lines() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         8 => prop::sample::select(WORDS).prop_map(<[u8]>::to_vec),
         1 => prop::collection::vec(any::<u8>(), 0..20),
@@ -56,7 +88,8 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
 
 /// Lines that may close a connection depending on how they arrive (see the crate's head).
 fn has_endless_line(input: &[u8]) -> bool {
-    input.split(|byte| *byte == b'\n').any(|line| line.len() > MAX_LINE_BYTES)
+    input.first() != Some(&0x80)
+        && input.split(|byte| *byte == b'\n').any(|line| line.len() > MAX_LINE_BYTES)
 }
 
 fn small_limits() -> Limits {
@@ -86,8 +119,8 @@ proptest! {
     }
 
     #[test]
-    fn a_step_uses_some_of_what_it_was_given(input in input(), first in any::<u8>()) {
-        let protocol = Protocol::detect(first);
+    fn a_step_uses_some_of_what_it_was_given(input in input(), is_binary in any::<bool>()) {
+        let protocol = if is_binary { Protocol::Binary } else { Protocol::Text };
         match protocol.parse(&input, &small_limits()) {
             Step::Incomplete { at_least } => prop_assert!(at_least > input.len()),
             Step::Request { used, .. } | Step::Refused { used, .. } => {

@@ -38,6 +38,9 @@ fn run(name: &str, actions: &[Action], cut: Cut) -> usize {
             Action::Wait { seconds } => connection.now.seconds += seconds,
             Action::Closed => assert!(connection.is_closed, "{name}: still open, {cut:?}"),
             Action::Exchange { sent, expected, line } => {
+                if connection.is_closed {
+                    connection = Connection::new(Limits::default());
+                }
                 let sent = substitute(sent, &names);
                 longest = longest.max(sent.len());
                 let answer: Vec<u8> =
@@ -122,4 +125,8 @@ scripts! {
     meta_delete
     meta_arithmetic
     meta_recache
+    binary_items
+    binary_numbers
+    binary_commands
+    binary_close
 }

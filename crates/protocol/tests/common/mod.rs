@@ -2,8 +2,6 @@
 
 pub mod store;
 
-use std::collections::VecDeque;
-
 use amalgam_op::{HashSeed, Key, MAX_KEY_BYTES, Now, Op, Outcome, StoreMode, Verb};
 use amalgam_protocol::{Command, Limits, Problem, Protocol, Refusal, Reply, Request, Step};
 use store::Store;
@@ -165,13 +163,13 @@ impl Connection {
             Command::NoOperation | Command::Verbosity(_) | Command::MemoryLimit { .. } => {
                 reply.ok(out);
             }
-            Command::Stats(arguments) => {
-                let words: VecDeque<_> = arguments.collect();
-                if words.is_empty() {
+            Command::Stats(mut arguments) => match arguments.next() {
+                None => {
                     reply.stat_number(out, b"pid", 1);
+                    reply.end(out);
                 }
-                reply.end(out);
-            }
+                Some(_) => reply.problem(out, Problem::UNKNOWN_STATISTIC),
+            },
             Command::FlushAll { delay_seconds } => {
                 if delay_seconds <= 0 {
                     self.now.generation = Now::next_generation(self.now.generation);

@@ -3,7 +3,8 @@
 //! A line `> BYTES` is sent, a line `< BYTES` is expected; several lines of one kind follow each
 //! other on the wire. `\r`, `\n`, `\s` (space), `\\`, `\xHH` and `\*N(BYTES)` (N times) escape. In
 //! expected bytes `{name}` takes a number under a name, or compares it with the number taken
-//! before; in sent bytes it stands for that number. `~` means that the server closes here, `+ N`
+//! before; in sent bytes it stands for that number. `{name:8}` does so with eight bytes. `~` means
+//! that the server closes here, and that what follows has a connection of its own, `+ N`
 //! that N seconds pass, `#` starts a comment.
 
 use std::collections::HashMap;
@@ -102,7 +103,10 @@ pub fn substitute(template: &[u8], names: &Names) -> Vec<u8> {
 pub fn matches(actual: &[u8], template: &[u8], names: &mut Names) -> bool {
     let Some((before, name, behind)) = split_name(template) else { return actual == template };
     let Some(rest) = actual.strip_prefix(before) else { return false };
-    let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let length = match name.strip_suffix(b":8") {
+        Some(_) => rest.len().min(8),
+        None => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
+    };
     let number = rest[..length].to_vec();
     let known = names.entry(name.to_vec()).or_insert_with(|| number.clone());
     length > 0 && *known == number && matches(&rest[length..], behind, names)
