@@ -19,6 +19,7 @@
 
 mod base64;
 mod binary;
+pub mod datagram;
 mod keys;
 mod meta;
 mod number;
