@@ -5,8 +5,8 @@
 //! when it is answered, for what they make it show, in their order. They are never copied.
 //!
 //! Differences from memcached 1.6.45: `k` shows a key in base64 if the request sent it so (`b`),
-//! not if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not a
-//! number that wrapped around.
+//! not if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not
+//! a number that wrapped around.
 
 use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, ItemView, MAX_KEY_BYTES, Now, Outcome,
