@@ -156,10 +156,12 @@ pub(super) type BitmapWord = AtomicU64;
 mod tests {
     use super::*;
 
+    const STRIDE: usize = if cfg!(miri) { 97 } else { 1 };
+
     #[test]
     fn slots_fill_the_page_and_do_not_overlap() {
         for (step, link) in [(8, 0), (16, 8)] {
-            for page_bytes in [1 << 16, 2 << 20] {
+            for page_bytes in if cfg!(miri) { vec![1 << 16] } else { vec![1 << 16, 2 << 20] } {
                 let classes = Classes::new(step, page_bytes / 4);
                 for geometry in geometries(&classes, page_bytes, link).iter() {
                     let end = geometry.header_of(geometry.slots - 1)
@@ -170,7 +172,7 @@ mod tests {
                     assert!(waste < u64::from(geometry.slot_bytes) + 64, "{geometry:?}");
                     assert!(geometry.first_header >= geometry.words * 8 + link as u32);
                     assert!(link == 0 || geometry.first_header % 16 == 0);
-                    for slot in 0..geometry.slots {
+                    for slot in (0..geometry.slots).step_by(STRIDE) {
                         assert_eq!(geometry.slot_of(geometry.header_of(slot)), slot);
                     }
                 }
