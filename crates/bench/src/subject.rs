@@ -99,6 +99,14 @@ impl ReadSink {
         }
     }
 
+    /// Names one more.
+    #[inline]
+    pub fn expect_also(&mut self, id: u32) {
+        if cfg!(debug_assertions) {
+            self.expected_ids.push(id);
+        }
+    }
+
     /// Keeps the compiler from seeing that nobody looks at what was read.
     pub fn finish(&self) {
         std::hint::black_box((self.words, &self.copy));

@@ -96,7 +96,6 @@ pub fn run_thread<W: SubjectWorker>(
         sink: ReadSink::new(round.value_bytes),
         tally: Tally::default(),
         timing,
-        read_ids: Vec::with_capacity(round.batch),
         write_ids: Vec::with_capacity(round.batch),
     };
     let step = round.batch.max(TURN / round.batch * round.batch);
@@ -133,7 +132,6 @@ struct Run<'a, 'r, W> {
     sink: ReadSink,
     tally: Tally,
     timing: Option<&'a mut Timing>,
-    read_ids: Vec<u32>,
     write_ids: Vec<u32>,
 }
 
@@ -144,7 +142,14 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
         if let Some(timing) = &mut self.timing {
             timing.start();
         }
-        if self.round.batch == 1 {
+        if self.round.batch == 1 && self.timing.is_none() && !self.round.reads_latest {
+            match self.round.key_space.key_bytes() {
+                8 => self.singles::<8>(requests),
+                16 => self.singles::<16>(requests),
+                24 => self.singles::<24>(requests),
+                _ => requests.iter().for_each(|request| self.single(*request)),
+            }
+        } else if self.round.batch == 1 {
             for request in requests {
                 self.single(*request);
                 self.lap(1);
@@ -201,6 +206,25 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
         }
     }
 
+    /// As many single requests, with little of the driver in between: how many operations overlap
+    /// is decided by how many instructions lie between two cache misses.
+    #[inline]
+    fn singles<const KEY_BYTES: usize>(&mut self, requests: &[Request]) {
+        let key_space = self.round.key_space;
+        for request in requests {
+            if request.action() == Action::Read {
+                let id = request.number();
+                let bytes: [u8; KEY_BYTES] = key_space.array(id);
+                let key = Key::new(&bytes, self.round.seed);
+                self.sink.expect([id].into_iter());
+                self.worker.get_batch(std::slice::from_ref(&key), &mut self.sink);
+                self.tally.reads += 1;
+            } else {
+                self.single(*request);
+            }
+        }
+    }
+
     #[inline]
     fn single(&mut self, request: Request) {
         let id = self.id_of(request);
@@ -232,35 +256,32 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
     /// A batch: hints for its writes, all its reads in one call, then its writes one by one. Reads
     /// and writes of one batch are as if they came from different connections: in no order.
     fn group(&mut self, requests: &[Request]) {
-        self.read_ids.clear();
+        let first_write = self.round.batch;
+        let (mut reads, mut writes) = (0, 0);
         self.write_ids.clear();
+        self.sink.expect(std::iter::empty());
         for request in requests {
             let id = self.id_of(*request);
-            match request.action() {
-                Action::Read => self.read_ids.push(id),
-                Action::Update | Action::Insert => self.write_ids.push(id),
-                Action::ReadModifyWrite => {
-                    self.read_ids.push(id);
-                    self.write_ids.push(id);
-                }
+            let action = request.action();
+            if matches!(action, Action::Read | Action::ReadModifyWrite) {
+                self.keys.fill(reads, id);
+                self.sink.expect_also(id);
+                reads += 1;
+            }
+            if action != Action::Read {
+                self.keys.fill(first_write + writes, id);
+                self.worker.prefetch(&self.keys.key(first_write + writes, self.round.seed));
+                self.write_ids.push(id);
+                writes += 1;
             }
         }
-        let first_write = self.read_ids.len();
-        for slot in 0..self.write_ids.len() {
-            self.keys.fill(first_write + slot, self.write_ids[slot]);
-            self.worker.prefetch(&self.keys.key(first_write + slot, self.round.seed));
-        }
-        if first_write > 0 {
-            for slot in 0..first_write {
-                self.keys.fill(slot, self.read_ids[slot]);
-            }
-            self.sink.expect(self.read_ids.iter().copied());
-            self.keys.with_keys(first_write, self.round.seed, |keys| {
+        if reads > 0 {
+            self.keys.with_keys(reads, self.round.seed, |keys| {
                 self.worker.get_batch(keys, &mut self.sink);
             });
-            self.tally.reads += first_write as u64;
+            self.tally.reads += reads as u64;
         }
-        for slot in 0..self.write_ids.len() {
+        for slot in 0..writes {
             self.write(first_write + slot, self.write_ids[slot]);
         }
     }
@@ -268,43 +289,54 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
 
 /// The bytes of the keys of a batch.
 pub struct KeyBuffer {
-    bytes: Vec<u8>,
-    stride: usize,
+    words: Vec<[u8; 8]>,
+    words_per_key: usize,
     key_space: KeySpace,
     /// Always empty; keeps the allocation from batch to batch.
     spare: Vec<Key<'static>>,
 }
 
 impl KeyBuffer {
+    /// Slots for the reads of a batch, then for its writes.
     fn new(round: &Round<'_>) -> Self {
         Self::with_slots(round.key_space, 2 * round.batch)
     }
 
     /// Room for so many keys.
     pub fn with_slots(key_space: KeySpace, slots: usize) -> Self {
-        let stride = key_space.key_bytes().next_multiple_of(8);
-        Self { bytes: vec![0; stride * slots], stride, key_space, spare: Vec::new() }
+        let words_per_key = key_space.key_bytes().div_ceil(8);
+        let words = vec![[0; 8]; words_per_key * slots];
+        Self { words, words_per_key, key_space, spare: Vec::new() }
     }
 
     /// Writes the key of `id` into a slot.
     #[inline]
     pub fn fill(&mut self, slot: usize, id: u32) {
-        let start = slot * self.stride;
-        self.key_space.write(id, &mut self.bytes[start..start + self.stride]);
+        if self.words_per_key == 1 {
+            self.words[slot] = self.key_space.array(id);
+            return;
+        }
+        let start = slot * self.words_per_key;
+        self.key_space.write(id, &mut self.words[start..start + self.words_per_key]);
     }
 
     /// The key in a slot.
     #[inline]
     pub fn key(&self, slot: usize, seed: &HashSeed) -> Key<'_> {
-        let start = slot * self.stride;
-        Key::new(&self.bytes[start..start + self.key_space.key_bytes()], seed)
+        let start = slot * self.words_per_key * 8;
+        let bytes = self.words.as_flattened();
+        Key::new(&bytes[start..start + self.key_space.key_bytes()], seed)
     }
 
     /// Calls `use_keys` with the keys in the first `count` slots.
     #[inline]
     fn with_keys(&mut self, count: usize, seed: &HashSeed, use_keys: impl FnOnce(&[Key<'_>])) {
         let mut keys = emptied(std::mem::take(&mut self.spare));
-        keys.extend((0..count).map(|slot| self.key(slot, seed)));
+        if self.key_space.key_bytes() == 8 {
+            keys.extend(self.words[..count].iter().map(|bytes| Key::new(bytes, seed)));
+        } else {
+            keys.extend((0..count).map(|slot| self.key(slot, seed)));
+        }
         use_keys(&keys);
         self.spare = emptied(keys);
     }
@@ -331,15 +363,20 @@ mod tests {
         for _ in 0..3 {
             buffer.with_keys(64, &seed, |keys| {
                 assert_eq!(keys.len(), 64);
-                assert_eq!(keys[7], buffer_key(space, 7, &seed, &mut [0; 8]));
+                assert_eq!(keys[7], buffer_key(space, 7, &seed, &mut [[0; 8]]));
                 allocations.push(keys.as_ptr() as usize);
             });
         }
         assert_eq!(allocations[1], allocations[2], "the second batch's memory serves the third");
     }
 
-    fn buffer_key<'k>(space: KeySpace, id: u32, seed: &HashSeed, slot: &'k mut [u8]) -> Key<'k> {
+    fn buffer_key<'k>(
+        space: KeySpace,
+        id: u32,
+        seed: &HashSeed,
+        slot: &'k mut [[u8; 8]; 1],
+    ) -> Key<'k> {
         space.write(id, slot);
-        Key::new(slot, seed)
+        Key::new(&slot[0], seed)
     }
 }

@@ -40,19 +40,26 @@ impl KeySpace {
         self.key_bytes
     }
 
-    /// Writes the key of `id` to the front of `slot`, and whatever to the rest of it.
-    ///
-    /// # Panics
-    ///
-    /// If the slot is shorter than the key (rounded up to 8 bytes).
+    /// Writes the key of `id` to the front of `slot`, which has a key's bytes in whole words.
     #[inline]
-    pub fn write(&self, id: u32, slot: &mut [u8]) {
-        let first = self.mix(id);
-        let mut word = first;
-        for chunk in slot[..self.key_bytes.next_multiple_of(8)].chunks_exact_mut(8) {
-            chunk.copy_from_slice(&word.to_le_bytes());
-            word = word.rotate_left(23) ^ 0x6a09_e667_f3bc_c908;
+    pub fn write(&self, id: u32, slot: &mut [[u8; 8]]) {
+        let mut word = self.mix(id);
+        for place in slot {
+            *place = word.to_le_bytes();
+            word = following(word);
         }
+    }
+
+    /// The key of `id`, where keys have `KEY_BYTES` bytes: whole words.
+    #[inline]
+    pub fn array<const KEY_BYTES: usize>(&self, id: u32) -> [u8; KEY_BYTES] {
+        let mut bytes = [0; KEY_BYTES];
+        let mut word = self.mix(id);
+        for place in bytes.chunks_exact_mut(8) {
+            place.copy_from_slice(&word.to_le_bytes());
+            word = following(word);
+        }
+        bytes
     }
 
     /// The key of `id` as letters and digits, for protocols that allow no other bytes.
@@ -77,6 +84,12 @@ impl KeySpace {
     }
 }
 
+/// The word of a key behind `word`.
+#[inline]
+fn following(word: u64) -> u64 {
+    word.rotate_left(23) ^ 0x6a09_e667_f3bc_c908
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -89,13 +102,23 @@ mod tests {
             let space = KeySpace::new(key_bytes).expect("valid");
             let mut seen = HashSet::new();
             for id in (0..50_000).chain((1 << 30) - 1000..1 << 30) {
-                let mut slot = [0; 256];
+                let mut slot = vec![[0; 8]; key_bytes.div_ceil(8)];
                 space.write(id, &mut slot);
-                assert!(seen.insert(slot[..key_bytes].to_vec()), "{key_bytes} bytes, id {id}");
+                let key = slot.as_flattened()[..key_bytes].to_vec();
+                assert!(seen.insert(key), "{key_bytes} bytes, id {id}");
             }
         }
         assert!(KeySpace::new(3).is_err());
         assert!(KeySpace::new(LONGEST_KEY_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn both_ways_to_a_key_agree() {
+        for id in [0, 1, 77, u32::MAX] {
+            let (space, mut slot) = (KeySpace::new(24).expect("valid"), [[0; 8]; 3]);
+            space.write(id, &mut slot);
+            assert_eq!(slot.as_flattened(), space.array::<24>(id));
+        }
     }
 
     #[test]

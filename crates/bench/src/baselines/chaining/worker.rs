@@ -42,6 +42,25 @@ impl<'i> ChainingWorker<'i> {
         Found::in_memory(view, memory, item.reference())
     }
 
+    #[inline]
+    fn get(
+        &self,
+        key: &Key<'_>,
+        position: usize,
+        guard: &Guard<'_>,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()> {
+        let Some(item) = self.index.get(key, guard) else { return sink.miss(position) };
+        let header = item.header();
+        if !now.is_live(item.expiry_of(header), header.generation()) {
+            return sink.miss(position);
+        }
+        let flow = sink.hit(position, &self.found(&item, item.view_of(header)));
+        item.mark_accessed(header);
+        flow
+    }
+
     /// A slot for `shape`, evicting where that is allowed.
     fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
         loop {
@@ -222,25 +241,15 @@ impl Worker for ChainingWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let index = self.index;
         let guard = self.pool.pin();
+        if let [key] = keys {
+            let _ = self.get(key, 0, &guard, now, sink);
+            return 1;
+        }
         let mut answered = 0;
         for lanes in keys.chunks(LANES) {
-            if lanes.len() > 1 {
-                index.ask_ahead(lanes);
-            }
+            index.ask_ahead(lanes);
             for key in lanes {
-                let found = index.get(key, &guard).and_then(|item| {
-                    let header = item.header();
-                    let view = item.view_of(header);
-                    now.is_live(view.expiry, view.generation).then_some((item, header, view))
-                });
-                let flow = match found {
-                    Some((item, header, view)) => {
-                        let flow = sink.hit(answered, &self.found(&item, view));
-                        item.mark_accessed(header);
-                        flow
-                    }
-                    None => sink.miss(answered),
-                };
+                let flow = self.get(key, answered, &guard, now, sink);
                 answered += 1;
                 if flow.is_break() {
                     return answered;
