@@ -19,6 +19,7 @@ mod connection;
 mod connections;
 mod counters;
 mod output;
+mod rehearsal;
 mod server;
 mod settings;
 mod sockets;
@@ -27,6 +28,7 @@ mod sweep;
 mod tally;
 mod worker;
 
+pub use rehearsal::Rehearsal;
 pub use server::{Server, ServerError, Stopper, log, port_file};
 pub use settings::{Settings, WireProtocol};
 

@@ -214,6 +214,10 @@ impl<I: Index> Server<I> {
         Ok(Self { shared, listeners, called })
     }
 
+    pub(crate) fn shared(&self) -> &Shared<I> {
+        &self.shared
+    }
+
     /// Where the server listens, for people.
     pub fn addresses(&self) -> Vec<String> {
         self.listeners.iter().map(|listener| listener.name.clone()).collect()
