@@ -3,10 +3,12 @@
 //! `amalgam serve` takes memcached's options. So does the binary when it is called `memcached` (or
 //! `memcached-debug`), or when its first argument is an option.
 
+mod daemon;
 mod extended;
 mod options;
 mod serve;
 mod size;
+mod user;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -29,7 +31,7 @@ enum Action {
     Serve(Box<options::Options>),
     /// Measures engines and servers.
     #[command(subcommand)]
-    Bench(amalgam_bench::BenchCommand),
+    Bench(Box<amalgam_bench::BenchCommand>),
 }
 
 fn main() -> ExitCode {

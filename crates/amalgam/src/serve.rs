@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
@@ -12,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
 use crate::options::Options;
+use crate::{daemon, user};
 
 /// The engine unless another is asked for.
 pub const DEFAULT_ENGINE: &str = "model";
@@ -19,7 +21,7 @@ pub const DEFAULT_ENGINE: &str = "model";
 /// The engines that serve, by name.
 const ENGINES: &[(&str, Serve)] = &[("model", serve_with::<model::Model>)];
 
-type Serve = fn(Settings, Configuration) -> anyhow::Result<()>;
+type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 
 /// SIGINT and SIGTERM.
 const STOP_SIGNALS: &[i32] = &[2, 15];
@@ -48,6 +50,9 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let options = given.effective()?;
+    if options.daemon && !daemon::is_daemon() {
+        return daemon::start();
+    }
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
     let Some((_, run)) = ENGINES.iter().find(|(engine, _)| *engine == name) else {
         let names: Vec<_> = ENGINES.iter().map(|(name, _)| *name).collect();
@@ -64,10 +69,20 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     mention_ignored(&options, &extended);
     log(&format!("# effective configuration\n{}", options.to_toml().trim_end()));
     raise_file_limit(settings.max_connections as u64 + OTHER_FILES);
-    run(settings, configuration)
+    if options.enable_coredumps {
+        raise_to_maximum(Resource::Core);
+    }
+    if let Some(name) = &options.user {
+        user::become_user(name)?;
+    }
+    run(settings, configuration, options.pidfile.as_deref())
 }
 
-fn serve_with<I: Index>(settings: Settings, configuration: Configuration) -> anyhow::Result<()> {
+fn serve_with<I: Index>(
+    settings: Settings,
+    configuration: Configuration,
+    pidfile: Option<&Path>,
+) -> anyhow::Result<()> {
     let server = Server::<I>::open(settings, configuration)?;
     server.stop_on_signals(STOP_SIGNALS)?;
     if let Some(path) = port_file() {
@@ -75,14 +90,21 @@ fn serve_with<I: Index>(settings: Settings, configuration: Configuration) -> any
             .write_port_file(&path)
             .with_context(|| format!("cannot write the ports to {}", path.display()))?;
     }
+    if let Some(path) = pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .with_context(|| format!("cannot write the process id to {}", path.display()))?;
+    }
     let mut output = std::io::stdout();
     for address in server.addresses() {
         // Nobody may be reading.
         let _ = writeln!(output, "listening on {address}");
     }
     let _ = output.flush();
-    server.run()?;
-    Ok(())
+    let result = server.run();
+    if let Some(path) = pidfile {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(result?)
 }
 
 /// Keys must be hashed with a secret that clients cannot know; the standard library's hasher has
@@ -113,7 +135,8 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     let protocol = match options.protocol.as_deref() {
         None | Some("auto") => WireProtocol::Negotiated,
         Some("ascii") => WireProtocol::Text,
-        Some(other) => bail!("-B: '{other}' is not supported; use auto or ascii"),
+        Some("binary") => WireProtocol::Binary,
+        Some(other) => bail!("-B: there is no protocol '{other}'; use auto, ascii or binary"),
     };
     let mask = options.unix_mask.as_deref().unwrap_or("700");
     Ok(Settings {
@@ -191,6 +214,13 @@ fn mention_ignored(options: &Options, extended: &Extended) {
     }
 }
 
+fn raise_to_maximum(resource: Resource) {
+    let maximum = getrlimit(resource).maximum;
+    if setrlimit(resource, Rlimit { current: maximum, maximum }).is_err() {
+        log("# a limit of the system could not be raised");
+    }
+}
+
 /// Lets the process have so many files, as far as the system allows.
 fn raise_file_limit(files: u64) {
     let limit = getrlimit(Resource::Nofile);
@@ -198,8 +228,7 @@ fn raise_file_limit(files: u64) {
         let maximum = limit.maximum.map_or(files, |maximum| maximum.max(files));
         let wanted = Rlimit { current: Some(files), maximum: Some(maximum) };
         if setrlimit(Resource::Nofile, wanted).is_err() {
-            let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-            let _ = setrlimit(Resource::Nofile, most);
+            raise_to_maximum(Resource::Nofile);
             log("# the limit of open files could not be raised to what -c asks for");
         }
     }

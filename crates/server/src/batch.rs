@@ -312,7 +312,8 @@ fn protocol_of(
         let first = *input.first()?;
         conversation.protocol = Some(match setting {
             WireProtocol::Negotiated => Protocol::detect(first),
-            WireProtocol::Text | WireProtocol::Binary => Protocol::Text,
+            WireProtocol::Text => Protocol::Text,
+            WireProtocol::Binary => Protocol::Binary,
         });
     }
     conversation.protocol

@@ -25,7 +25,7 @@ pub fn run<I: Index>(
             seat.is_closing = true;
         }
         Command::NoOperation => reply.ok(out),
-        Command::Stats(arguments) => stats(turn, out, arguments.clone(), reply),
+        Command::Stats(arguments) => stats(turn, out, *arguments, reply),
         Command::Verbosity(level) => {
             let level = u8::try_from(*level).unwrap_or(u8::MAX);
             shared.verbosity.store(level, Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub fn run<I: Index>(
         }
         // Knobs of a crawler and of slab pages that this server does without: nothing to do.
         Command::Lru(_) | Command::Slabs(_) => reply.ok(out),
-        Command::LruCrawler(arguments) => match arguments.clone().next() {
+        Command::LruCrawler(arguments) => match { *arguments }.next() {
             Some(b"enable" | b"disable" | b"sleep" | b"tocrawl" | b"crawl") => reply.ok(out),
             _ => reply.problem(out, Problem::UNKNOWN),
         },

@@ -1,0 +1,48 @@
+//! `-u`: gives up the rights of root before any client is heard.
+
+use anyhow::{Context, ensure};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use rustix::{process::Gid, process::Uid};
+
+/// Becomes the user called `name`, if this process is root's; else stays who it is. To be called
+/// while the process has one thread: later ones inherit.
+///
+/// # Errors
+///
+/// If there is no such user or the system refuses.
+pub fn become_user(name: &str) -> anyhow::Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let users = std::fs::read_to_string("/etc/passwd").context("cannot read the list of users")?;
+    let (uid, gid) =
+        find(&users, name).with_context(|| format!("-u: there is no user '{name}'"))?;
+    set_thread_groups(&[gid]).context("cannot give up the groups of root")?;
+    set_thread_gid(gid).context("cannot give up the group of root")?;
+    set_thread_uid(uid).context("cannot give up the rights of root")?;
+    ensure!(geteuid() == uid, "the system did not change the user");
+    Ok(())
+}
+
+/// The ids of a user in a list as `/etc/passwd` has it.
+fn find(users: &str, name: &str) -> Option<(Uid, Gid)> {
+    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    let uid = fields.next()?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    Some((Uid::from_raw(uid), Gid::from_raw(gid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_their_whole_name() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nmemcache:x:101:102::/:/bin/false\n";
+        assert_eq!(find(users, "memcache"), Some((Uid::from_raw(101), Gid::from_raw(102))));
+        assert_eq!(find(users, "mem"), None);
+        assert_eq!(find("broken\n", "broken"), None);
+    }
+}

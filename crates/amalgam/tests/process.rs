@@ -1,0 +1,234 @@
+//! The server as a process: options, ports, signals, death and restart.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server process, killed at the end of its test.
+struct Process {
+    child: Child,
+    port: u16,
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command.args(arguments).env_remove("MEMCACHED_PORT_FILENAME");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("runs")
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("is piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening on ").expect("an address");
+        let (_, port) = address.rsplit_once(':').expect("a port");
+        Self { port: port.parse().expect("a number"), child }
+    }
+
+    fn talk(&self, sent: &str, expected: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(sent.as_bytes()).expect("sends");
+        let mut received = vec![0; expected.len()];
+        stream.read_exact(&mut received).expect("answers");
+        assert_eq!(String::from_utf8_lossy(&received), expected);
+        stream
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("runs");
+    }
+
+    /// Waits for the end; whether it was a success.
+    fn ends(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the server does not end");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()))
+}
+
+const ANY_PORT: &[&str] = &["serve", "-l", "127.0.0.1", "-p", "0"];
+
+#[test]
+fn an_unknown_option_is_named() {
+    for (arguments, mention) in [
+        (&["serve", "--no-such-option"][..], "--no-such-option"),
+        (&["-Q"], "-Q"),
+        (&["serve", "-t", "many"], "many"),
+        (&["serve", "-t", "0"], "-t must be 1 to 256"),
+        (&["serve", "-o", "no_such_thing"], "no_such_thing"),
+        (&["serve", "--engine", "steam"], "choose among"),
+        (&["serve", "-m", "8", "-I", "64m"], "raise --memory"),
+        (&["serve", "-l", "127.0.0.1:http"], "'http' is no port"),
+        (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
+        (&["serve", "-l", "203.0.113.77", "-p", "0"], "203.0.113.77"),
+    ] {
+        let output = run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(mention), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn every_short_option_of_memcached_is_known() {
+    let help = run(&["serve", "-h"]);
+    assert!(help.status.success());
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for option in "psUaAldrumMcKkvhiVPfnLDtRCbBIFXWoN".chars().filter(|option| *option != 'K') {
+        assert!(help.contains(&format!("-{option}")), "-{option} is missing in {help}");
+    }
+    let version = run(&["-V"]);
+    assert!(version.stdout.starts_with(b"memcached 1.6.45"));
+}
+
+#[test]
+fn options_without_meaning_are_mentioned_and_accepted() {
+    let mut process = Process::start(command(ANY_PORT).args([
+        "-f",
+        "1.5",
+        "-n",
+        "72",
+        "-L",
+        "-o",
+        "modern,no_lru_crawler,slab_automove=1",
+    ]));
+    process.talk("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.ends());
+}
+
+#[test]
+fn the_port_is_written_where_memcached_would() {
+    let path = temporary("ports");
+    let process = Process::start(command(ANY_PORT).env("MEMCACHED_PORT_FILENAME", &path));
+    let text = std::fs::read_to_string(&path).expect("written before the port is announced");
+    assert_eq!(text, format!("TCP INET: {}\n", process.port));
+    process.talk("mn\r\n", "MN\r\n");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_configuration_file_is_read_and_overridden() {
+    let path = temporary("config");
+    std::fs::write(&path, "listen = [\"127.0.0.1\"]\nport = 0\nthreads = 2\nmemory = 32\n")
+        .unwrap();
+    let path_text = path.to_str().unwrap();
+    let process = Process::start(&mut command(&["serve", "--config", path_text, "-t", "3"]));
+    process.talk("stats settings\r\n", "STAT maxbytes 33554432\r\nSTAT maxconns 1024\r\n");
+    let mut stream = process.talk("stats\r\n", "STAT pid ");
+    let mut text = String::new();
+    stream.write_all(b"quit\r\n").unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("STAT threads 3\r\n"), "{text}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn signals_end_the_server_after_its_answers() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut process = Process::start(&mut command(ANY_PORT));
+        let mut stream = process.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+        process.signal(signal);
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+        assert!(process.ends());
+    }
+}
+
+#[test]
+fn a_killed_server_can_be_started_again_on_its_port() {
+    let mut first = Process::start(&mut command(ANY_PORT));
+    let _open = first.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    let port = first.port.to_string();
+    first.signal(Signal::KILL);
+    assert!(!first.ends());
+    let again = Process::start(&mut command(&["-l", "127.0.0.1", "-p", &port]));
+    again.talk(
+        "get a\r\nset a 0 0 1\r\nx\r\nget a\r\n",
+        "END\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn two_addresses_are_served() {
+    let mut command = command(&["serve", "-l", "127.0.0.1:0,127.0.0.2:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    for line in output.lines().take(2) {
+        let line = line.unwrap();
+        let address = line.strip_prefix("listening on ").unwrap().to_owned();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"mn\r\n").unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"MN\r\n");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_daemon_leaves_its_pid_and_removes_it() {
+    let (pids, ports) = (temporary("pid"), temporary("daemon-ports"));
+    let status = command(ANY_PORT)
+        .args(["-d", "-P"])
+        .arg(&pids)
+        .env("MEMCACHED_PORT_FILENAME", &ports)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    // The command returns once the daemon serves.
+    let pid: i32 = std::fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
+    let port = std::fs::read_to_string(&ports).unwrap();
+    let port: u16 = port.trim().strip_prefix("TCP INET: ").unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"mn\r\n").unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    let start = Instant::now();
+    while pids.exists() {
+        assert!(start.elapsed() < PATIENCE, "the pid file stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_file(&ports).unwrap();
+}
