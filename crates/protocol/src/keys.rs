@@ -3,69 +3,103 @@
 use amalgam_op::MAX_KEY_BYTES;
 
 use crate::base64;
-
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
+use crate::scan::{self, WINDOW_BYTES, Window};
 
 /// memcached looks at this many tokens of a line and takes no notice of the others.
 pub(crate) const MAX_TOKENS: usize = 23;
 
-/// Where the token that starts at `from` ends: at the next space, or at `end`. `input` may go on
-/// behind `end`, which saves byte-wise work at the end of a line.
-#[inline]
-pub(crate) fn token_end(input: &[u8], from: usize, end: usize) -> usize {
-    let mut at = from;
-    while at < end {
-        let Some(word) = input[at..].first_chunk::<8>() else {
-            let rest = &input[at..end];
-            return rest.iter().position(|byte| *byte == b' ').map_or(end, |space| at + space);
-        };
-        let differs = u64::from_le_bytes(*word) ^ (ONES * b' ' as u64);
-        let spaces = differs.wrapping_sub(ONES) & !differs & HIGHS;
-        if spaces != 0 {
-            return (at + spaces.trailing_zeros() as usize / 8).min(end);
-        }
-        at += 8;
-    }
-    end
-}
-
-/// The rest of a line, cut at spaces.
+/// A line, or another text, cut at spaces. The spaces of 64 bytes at a time are kept as bits of a
+/// word, so that a token costs a few instructions, whatever its length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a> {
-    /// The bytes received: the line and whatever follows it.
-    pub input: &'a [u8],
-    /// Where the next token is looked for.
-    pub at: usize,
-    /// Where the line ends, its line end left out.
-    pub end: usize,
+    text: &'a [u8],
+    /// Where the next token starts, or spaces before it.
+    start: usize,
+    /// Bit n: byte `base + n` is a space, not before `start`.
+    spaces: u64,
+    base: usize,
+    /// Up to where spaces were looked for. At or beyond the end of the text: everywhere.
+    covered: usize,
 }
 
 impl<'a> Tokens<'a> {
+    /// Cuts `text`.
+    #[inline]
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, start: 0, spaces: 0, base: 0, covered: 0 }
+    }
+
+    /// Cuts `line` from `start` on, which is below 64; `window` has seen its first bytes.
+    #[inline]
+    pub fn of_line(line: &'a [u8], start: usize, window: &Window) -> Self {
+        let mut spaces = window.spaces & (u64::MAX << start);
+        if line.len() < WINDOW_BYTES {
+            spaces &= (1 << line.len()) - 1;
+        }
+        Self { text: line, start, spaces, base: 0, covered: window.bytes }
+    }
+
+    /// One token, spaces and all.
+    #[inline]
+    fn single(text: &'a [u8]) -> Self {
+        Self { covered: text.len(), ..Self::new(text) }
+    }
+
     /// The next token.
     #[inline]
     pub fn next(&mut self) -> Option<&'a [u8]> {
-        let start = self.skip_spaces();
-        if start >= self.end {
-            return None;
+        loop {
+            if self.spaces == 0 {
+                if self.covered >= self.text.len() {
+                    return self.take_last();
+                }
+                self.cover_more();
+                continue;
+            }
+            let end = self.base + self.spaces.trailing_zeros() as usize;
+            self.spaces &= self.spaces - 1;
+            let token = &self.text[self.start..end];
+            self.start = end + 1;
+            if !token.is_empty() {
+                return Some(token);
+            }
         }
-        self.at = token_end(self.input, start, self.end);
-        Some(&self.input[start..self.at])
     }
 
-    /// The token behind the next `count`.
-    pub fn nth(&mut self, count: usize) -> Option<&'a [u8]> {
-        (0..count).try_for_each(|_| self.next().map(|_| ()))?;
-        self.next()
-    }
-
-    /// Passes over spaces, to the start of the next token or the end of the line.
     #[inline]
-    pub fn skip_spaces(&mut self) -> usize {
-        while self.at < self.end && self.input[self.at] == b' ' {
-            self.at += 1;
+    fn cover_more(&mut self) {
+        self.base = self.covered;
+        self.spaces = scan::spaces(&self.text[self.base..]);
+        self.covered += WINDOW_BYTES;
+    }
+
+    /// The token that no space ends.
+    #[inline]
+    fn take_last(&mut self) -> Option<&'a [u8]> {
+        let token = self.rest();
+        self.start = self.text.len() + 1;
+        (!token.is_empty()).then_some(token)
+    }
+
+    /// Whether there is no further token.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        match self.text.get(self.start) {
+            None => true,
+            Some(b' ') => { *self }.next().is_none(),
+            Some(_) => false,
         }
-        self.at
+    }
+
+    /// Where in the text the token starts that `next` gave last.
+    pub fn start_of(&self, token: &[u8]) -> usize {
+        self.start - 1 - token.len()
+    }
+
+    /// What was not cut yet.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.text.get(self.start..).unwrap_or_default()
     }
 
     /// The last token, if there are more; `before` tokens of the line came before.
@@ -81,18 +115,29 @@ impl<'a> Tokens<'a> {
         last
     }
 
+    /// The token behind the next `count`.
+    pub fn nth(&mut self, count: usize) -> Option<&'a [u8]> {
+        (0..count).try_for_each(|_| self.next().map(|_| ()))?;
+        self.next()
+    }
+
     /// Whether a token is longer than a key may be. Looks at one space in 250 bytes, so that a get
     /// of many keys can be refused as a whole before any of its keys is looked up.
+    #[inline]
     pub fn has_long_token(&self) -> bool {
-        let mut rest = &self.input[self.at..self.end];
-        while rest.len() > MAX_KEY_BYTES {
-            match memchr::memrchr(b' ', &rest[..=MAX_KEY_BYTES]) {
-                Some(space) => rest = &rest[space + 1..],
-                None => return true,
-            }
-        }
-        false
+        let rest = self.rest();
+        rest.len() > MAX_KEY_BYTES && has_long_token(rest)
     }
+}
+
+fn has_long_token(mut rest: &[u8]) -> bool {
+    while rest.len() > MAX_KEY_BYTES {
+        match memchr::memrchr(b' ', &rest[..=MAX_KEY_BYTES]) {
+            Some(space) => rest = &rest[space + 1..],
+            None => return true,
+        }
+    }
+    false
 }
 
 /// The keys of a read, in the order in which they were asked for. Each has 1 to 250 bytes.
@@ -109,9 +154,7 @@ impl<'a> Keys<'a> {
     /// One key that may hold any byte, as the binary protocol allows.
     #[inline]
     pub(crate) fn single(key: &'a [u8]) -> Self {
-        // With the position past the end marked by an empty line, `next` would see spaces in the
-        // key; so a single key is kept whole, as a line that starts behind its own end.
-        Self(Tokens { input: key, at: usize::MAX, end: key.len() })
+        Self(Tokens::single(key))
     }
 }
 
@@ -120,10 +163,6 @@ impl<'a> Iterator for Keys<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.0.at == usize::MAX {
-            self.0.at = self.0.end;
-            return Some(self.0.input);
-        }
         self.0.next()
     }
 }
@@ -143,7 +182,7 @@ impl<'a> Arguments<'a> {
 
     /// The words of `text`.
     pub(crate) fn whole(text: &'a [u8]) -> Self {
-        Self::new(Tokens { input: text, at: 0, end: text.len() })
+        Self::new(Tokens::new(text))
     }
 }
 
@@ -210,24 +249,52 @@ impl<'a> WireKey<'a> {
 mod tests {
     use super::*;
 
-    fn tokens(input: &[u8], end: usize) -> Tokens<'_> {
-        Tokens { input, at: 0, end }
+    #[test]
+    fn tokens_end_at_spaces_whatever_follows_the_line() {
+        let text =
+            b"  a bb   16-bytes-of-key!  last and more, and still more behind the window   x ";
+        for end in 0..=text.len() {
+            let line = &text[..end];
+            let expected: Vec<_> =
+                line.split(|byte| *byte == b' ').filter(|token| !token.is_empty()).collect();
+            assert_eq!(Keys::new(Tokens::new(line)).collect::<Vec<_>>(), expected, "{end}");
+            let mut tokens = Tokens::new(line);
+            for (number, token) in expected.iter().enumerate() {
+                assert!(!tokens.is_empty());
+                assert_eq!(
+                    Keys::new(Tokens::new(tokens.rest())).collect::<Vec<_>>(),
+                    expected[number..]
+                );
+                assert_eq!(tokens.next(), Some(*token));
+                assert_eq!(&line[tokens.start_of(token)..][..token.len()], *token);
+            }
+            assert!(tokens.is_empty());
+            assert_eq!((tokens.next(), tokens.next()), (None, None));
+        }
     }
 
     #[test]
-    fn tokens_end_at_spaces_whatever_follows_the_line() {
-        let text = b"  a bb   16-bytes-of-key!  last and more";
-        let mut cut = tokens(text, 31);
-        assert_eq!(cut.next(), Some(&b"a"[..]));
-        assert_eq!(cut.next(), Some(&b"bb"[..]));
-        assert_eq!(cut.next(), Some(&b"16-bytes-of-key!"[..]));
-        assert_eq!(cut.next(), Some(&b"last"[..]));
-        assert_eq!(cut.next(), None);
-        for end in 0..text.len() {
-            let expected: Vec<_> =
-                text[..end].split(|byte| *byte == b' ').filter(|token| !token.is_empty()).collect();
-            assert_eq!(Keys::new(tokens(text, end)).collect::<Vec<_>>(), expected, "{end}");
-            assert_eq!(Keys::new(tokens(&text[..end], end)).collect::<Vec<_>>(), expected);
+    fn a_token_knows_where_it_started() {
+        let mut tokens = Tokens::new(b" ab  c");
+        let token = tokens.next().expect("ab");
+        assert_eq!(tokens.start_of(token), 1);
+        let token = tokens.next().expect("c");
+        assert_eq!((tokens.start_of(token), tokens.is_empty()), (5, true));
+    }
+
+    #[test]
+    fn a_window_saves_looking_twice() {
+        let text =
+            b"  a bb   16-bytes-of-key!  last and more, and still more behind the window   x ";
+        for end in 0..=text.len() {
+            let mut input = text[..end].to_vec();
+            input.extend_from_slice(b"\r\n and a line that follows");
+            for from in 0..end.min(WINDOW_BYTES) {
+                let tokens = Tokens::of_line(&input[..end], from, &Window::of_line(&input));
+                let expected = Keys::new(Tokens::new(&input[from..end])).collect::<Vec<_>>();
+                assert_eq!(Keys::new(tokens).collect::<Vec<_>>(), expected, "{from} {end}");
+                assert_eq!(tokens.is_empty(), expected.is_empty());
+            }
         }
     }
 
@@ -243,7 +310,7 @@ mod tests {
                 for tail in [&b""[..], b" ", b" x", b"        y z"] {
                     let mut line = line.clone();
                     line.extend_from_slice(tail);
-                    let found = tokens(&line, line.len()).has_long_token();
+                    let found = Tokens::new(&line).has_long_token();
                     assert_eq!(found, length > MAX_KEY_BYTES, "{before} {length} {tail:?}");
                 }
             }

@@ -26,6 +26,7 @@ mod number;
 mod problem;
 mod reply;
 mod request;
+mod scan;
 mod text;
 
 pub use keys::{Arguments, KeyScratch, Keys, WireKey};

@@ -53,7 +53,7 @@ pub(crate) struct MetaReply<'a> {
     /// Length of the value sent, in bytes.
     sent_bytes: usize,
     key: WireKey<'a>,
-    flags: Tokens<'a>,
+    flags: &'a [u8],
 }
 
 /// What the flags of a request ask for.
@@ -133,8 +133,7 @@ impl Flags {
                 return Err(problems::DUPLICATE);
             }
             seen |= 1 << flag;
-            let after = tokens.input.get(tokens.at).copied().unwrap_or(b'\n');
-            let is_fine = flags.take(flag, &token[1..], after, key)?;
+            let is_fine = flags.take(flag, &token[1..], key)?;
             if let Err(told) = is_fine {
                 problem = told.or(problem).or(Some(Problem::BAD_FORMAT));
             }
@@ -148,7 +147,6 @@ impl Flags {
         &mut self,
         flag: u8,
         token: &[u8],
-        after: u8,
         key: &[u8],
     ) -> Result<Result<(), Option<Problem>>, Problem> {
         let seconds = || parse_argument(token, parse_i32).ok_or(Some(problems::BAD_TOKEN));
@@ -177,7 +175,8 @@ impl Flags {
             b'J' => number(problems::BAD_INITIAL).map(|initial| self.initial = initial),
             b'D' => number(problems::BAD_DELTA).map(|delta| self.delta = delta),
             b'M' => {
-                self.mode = token.first().copied().unwrap_or(after);
+                // Without a letter, memcached takes what follows, which is no mode.
+                self.mode = token.first().copied().unwrap_or(b' ');
                 Ok(())
             }
             b'O' => {
@@ -212,7 +211,7 @@ impl Flags {
             has_version: self.compare,
             sent_bytes: 0,
             key,
-            flags,
+            flags: flags.rest(),
         }
     }
 
@@ -527,7 +526,7 @@ impl MetaReply<'_> {
 
     /// Walks over the flags: opaque and key are shown by every command, the others by `show`.
     fn append_flags(&self, out: &mut Vec<u8>, mut show: impl FnMut(&mut Vec<u8>, u8)) {
-        let mut flags = self.flags;
+        let mut flags = Tokens::new(self.flags);
         while let Some(token) = flags.next() {
             match token[0] {
                 b'O' => {

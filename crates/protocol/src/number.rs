@@ -46,10 +46,14 @@ fn append_long(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
+/// Digits that any number of which fits a `u64`.
+const SAFE_DIGITS: usize = 19;
+
 /// Reads a token of digits alone, at most `longest` of them.
+#[inline]
 fn parse_digits(token: &[u8], longest: usize) -> Option<u64> {
-    if token.len() > longest {
-        return None;
+    if token.len() > SAFE_DIGITS {
+        return parse_many_digits(token, longest);
     }
     let mut number = 0_u64;
     for byte in token {
@@ -57,9 +61,22 @@ fn parse_digits(token: &[u8], longest: usize) -> Option<u64> {
         if digit > 9 {
             return None;
         }
-        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
+        // No overflow: there are too few digits for one.
+        number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
     }
-    Some(number)
+    (token.len() <= longest).then_some(number)
+}
+
+#[cold]
+fn parse_many_digits(token: &[u8], longest: usize) -> Option<u64> {
+    if token.len() > longest {
+        return None;
+    }
+    token.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        let number = (digit <= 9).then(|| number.checked_mul(10))??;
+        number.checked_add(u64::from(digit))
+    })
 }
 
 /// A token that is a 64-bit number.

@@ -17,6 +17,7 @@ use crate::meta::{self, MetaKind};
 use crate::number::{
     append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
 };
+use crate::scan::Window;
 use crate::{
     Apply, Arguments, Authentication, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read,
     Refusal, Reply, Request, ShutdownMode, Step, WireKey, item_bytes,
@@ -40,13 +41,20 @@ pub(crate) struct Line<'a> {
     pub end: usize,
     /// Where the next line starts.
     pub used: usize,
+    /// What is known of its first bytes.
+    window: Window,
 }
 
 impl<'a> Line<'a> {
-    /// The tokens from `at` on.
+    /// The tokens from `start` on, which is at most the length of a command's name.
     #[inline]
-    pub fn tokens(&self, at: usize) -> Tokens<'a> {
-        Tokens { input: self.input, at, end: self.end }
+    pub fn tokens(&self, start: usize) -> Tokens<'a> {
+        Tokens::of_line(&self.input[..self.end], start, &self.window)
+    }
+
+    /// The line from `start` on, its line end included.
+    fn from(&self, start: usize) -> &'a [u8] {
+        &self.input[start..self.used]
     }
 
     #[inline]
@@ -179,17 +187,23 @@ impl TextReply {
 /// Reads the first request of `input`.
 #[inline]
 pub(crate) fn parse<'a>(input: &'a [u8], limits: &Limits) -> Step<'a> {
-    let Some(newline) = memchr::memchr(b'\n', input) else {
-        return parse_endless(input, limits);
+    let window = Window::of_line(input);
+    let newline = if window.line_ends != 0 {
+        window.line_ends.trailing_zeros() as usize
+    } else {
+        match memchr::memchr(b'\n', &input[window.bytes..]) {
+            Some(newline) => window.bytes + newline,
+            None => return parse_endless(input, limits),
+        }
     };
     let has_return = newline > 0 && input[newline - 1] == b'\r';
-    let line = Line { input, end: newline - usize::from(has_return), used: newline + 1 };
+    let line = Line { input, end: newline - usize::from(has_return), used: newline + 1, window };
     if limits.authentication == Authentication::Missing {
         return parse_log_in(line);
     }
-    match input {
-        [b'g', b'e', b't', b' ', ..] => parse_get(line.tokens(4), line, false),
-        [b's', b'e', b't', b' ', ..] => parse_store(line.tokens(4), line, Storing::Set, limits),
+    match input.first_chunk() {
+        Some(b"get ") if line.end >= 4 => parse_get(line.tokens(4), line, false),
+        Some(b"set ") if line.end >= 4 => parse_store(line.tokens(4), line, Storing::Set, limits),
         _ => parse_other(line, limits),
     }
 }
@@ -273,9 +287,12 @@ fn parse_other<'a>(line: Line<'a>, limits: &Limits) -> Step<'a> {
     if line.used < MIN_LINE_BYTES {
         return line.bad_format();
     }
-    let text = &line.input[..line.end];
-    let name = &text[..memchr::memchr(b' ', text).unwrap_or(text.len())];
-    let tokens = line.tokens(name.len());
+    // The name starts the line, or it is one of the few that need not.
+    let mut tokens = line.tokens(0);
+    let name = match line.input[0] {
+        b' ' => &[],
+        _ => tokens.next().unwrap_or_default(),
+    };
     match name {
         b"get" => parse_get(tokens, line, false),
         b"gets" => parse_get(tokens, line, limits.hands_out_cas),
@@ -318,10 +335,8 @@ fn is_quiet(tokens: Tokens<'_>, before: usize) -> bool {
 }
 
 #[inline]
-fn parse_get<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a> {
-    if tokens.skip_spaces() == line.end
-        || (line.end - tokens.at > MAX_KEY_BYTES && tokens.has_long_token())
-    {
+fn parse_get<'a>(tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a> {
+    if tokens.is_empty() || tokens.has_long_token() {
         return line.bad_format();
     }
     let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
@@ -334,7 +349,7 @@ fn parse_get<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step
 }
 
 fn parse_get_and_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a> {
-    let (Some(expiry), true) = (tokens.next(), tokens.skip_spaces() < line.end) else {
+    let (Some(expiry), true) = (tokens.next(), !tokens.is_empty()) else {
         return line.bad_format();
     };
     let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
@@ -358,20 +373,19 @@ fn parse_store<'a>(
 ) -> Step<'a> {
     let fields = (|| {
         let key = tokens.next()?;
-        let flags_at = tokens.skip_spaces();
         let flags = tokens.next()?;
-        let expiry_at = tokens.skip_spaces();
+        let flags_start = tokens.start_of(flags);
         let expiry = tokens.next()?;
+        let expiry_start = tokens.start_of(expiry);
         let length = parse_i32(tokens.next()?)?;
         (0..=MAX_VALUE_BYTES).contains(&length).then_some(())?;
-        let flags = parse_flags(flags, &line.input[flags_at..line.used]);
-        let expiry = parse_expiry(expiry, &line.input[expiry_at..line.used]);
+        let flags = parse_flags(flags, || line.from(flags_start));
+        let expiry = parse_expiry(expiry, || line.from(expiry_start));
         Some((key, flags, expiry, length as usize))
     })();
     let Some((key, flags, expiry, length)) = fields else { return line.bad_format() };
     // `noreply` is the last token, whatever stands between.
-    let is_last = tokens.skip_spaces() == line.end;
-    let quiet = !is_last && is_quiet(tokens, 5);
+    let quiet = !tokens.is_empty() && is_quiet(tokens, 5);
     let cas = match storing {
         Storing::Cas => tokens.next().and_then(parse_u64),
         _ => Some(0),
@@ -429,16 +443,16 @@ fn store<'a>(
 
 /// Flags are nearly always a few digits; what else C accepts takes the long way.
 #[inline]
-fn parse_flags(token: &[u8], from_token: &[u8]) -> Option<u32> {
-    parse_u32(token).or_else(|| parse_c_flags(from_token))
+fn parse_flags<'a>(token: &[u8], from_token: impl Fn() -> &'a [u8]) -> Option<u32> {
+    parse_u32(token).or_else(|| parse_c_flags(from_token()))
 }
 
 #[inline]
-fn parse_expiry(token: &[u8], from_token: &[u8]) -> Option<i32> {
+fn parse_expiry<'a>(token: &[u8], from_token: impl Fn() -> &'a [u8]) -> Option<i32> {
     match token {
         b"0" => Some(0),
         [b'-'] => None,
-        _ => parse_i32(token).or_else(|| parse_c_expiry(from_token)),
+        _ => parse_i32(token).or_else(|| parse_c_expiry(from_token())),
     }
 }
 
