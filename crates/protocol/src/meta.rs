@@ -111,31 +111,37 @@ fn starts_like_flags(mut tokens: Tokens<'_>, before: usize) -> bool {
     (before..MAX_TOKENS).map_while(|_| tokens.next()).all(is_flag)
 }
 
+/// What memcached says of flags among which it finds `problem`: it counts all of them first.
+#[cold]
+fn worst(mut tokens: Tokens<'_>, before: usize, problem: Problem) -> Problem {
+    let count = (before..=MAX_META_TOKENS).map_while(|_| tokens.next()).count();
+    if before + count > MAX_META_TOKENS { problems::TOO_MANY } else { problem }
+}
+
 impl Flags {
     /// Reads the flags of a line whose first `before` tokens are read.
+    #[inline]
     fn parse(mut tokens: Tokens<'_>, key: &[u8], before: usize) -> Result<Self, Problem> {
+        let mut flags = Self { delta: 1, ..Self::default() };
         if key.len() > MAX_KEY_BYTES {
             return Err(Problem::BAD_FORMAT);
         }
-        let mut counted = tokens;
-        if (before..=MAX_META_TOKENS).map_while(|_| counted.next()).count()
-            > MAX_META_TOKENS - before
-        {
-            return Err(problems::TOO_MANY);
-        }
-        let mut flags = Self { delta: 1, ..Self::default() };
+        let all = tokens;
+        let mut count = before;
         let mut seen = 0_u128;
         // An error in a token is told only if nothing worse follows; then the last one.
         let mut problem = None;
         while let Some(token) = tokens.next() {
+            count += 1;
             let flag = token[0];
-            if flag >= 127 || seen >> flag & 1 != 0 {
-                return Err(problems::DUPLICATE);
+            if count > MAX_META_TOKENS || flag >= 127 || seen >> flag & 1 != 0 {
+                return Err(worst(all, before, problems::DUPLICATE));
             }
             seen |= 1 << flag;
-            let is_fine = flags.take(flag, &token[1..], key)?;
-            if let Err(told) = is_fine {
-                problem = told.or(problem).or(Some(Problem::BAD_FORMAT));
+            match flags.take(flag, &token[1..], key) {
+                Ok(Ok(())) => {}
+                Ok(Err(told)) => problem = told.or(problem).or(Some(Problem::BAD_FORMAT)),
+                Err(problem) => return Err(worst(all, before, problem)),
             }
         }
         problem.map_or(Ok(flags), Err)
@@ -154,8 +160,7 @@ impl Flags {
         let taken = match flag {
             b'b' => {
                 self.key_is_base64 = true;
-                let decoded = base64::decode(key, &mut [0; MAX_KEY_BYTES]);
-                decoded.map(|_| ()).ok_or(Some(problems::BAD_KEY))
+                decodes(key).then_some(()).ok_or(Some(problems::BAD_KEY))
             }
             b'N' => seconds().map(|seconds| {
                 self.vivify = Some(seconds);
@@ -220,6 +225,12 @@ impl Flags {
     }
 }
 
+/// Whether `key` is base64 of a key.
+#[inline(never)]
+fn decodes(key: &[u8]) -> bool {
+    base64::decode(key, &mut [0; MAX_KEY_BYTES]).is_some()
+}
+
 /// The argument of a flag, which must not be missing.
 fn parse_argument<T>(token: &[u8], parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     if token.is_empty() { None } else { parse(token) }
@@ -241,14 +252,12 @@ pub(crate) fn parse<'a>(
     if kind == MetaKind::Set {
         return parse_set(key, tokens, line, limits);
     }
-    if !starts_like_flags(tokens, 2) {
-        return refuse(line, Problem::BAD_FORMAT, 0);
-    }
     if kind == MetaKind::Debug {
         return parse_debug(key, tokens, line);
     }
     let flags = match Flags::parse(tokens, key, 2) {
         Ok(flags) => flags,
+        Err(_) if !starts_like_flags(tokens, 2) => return refuse(line, Problem::BAD_FORMAT, 0),
         Err(_) if kind == MetaKind::Arithmetic => {
             return refuse(line, problems::BAD_ARITHMETIC, 0);
         }
@@ -365,15 +374,13 @@ fn parse_set<'a>(
     line: Line<'a>,
     limits: &Limits,
 ) -> Step<'a> {
-    let length = tokens
-        .next()
-        .filter(|_| starts_like_flags(tokens, 3))
-        .and_then(parse_i32)
-        .filter(|length| (0..=MAX_VALUE_BYTES).contains(length));
+    let length =
+        tokens.next().and_then(parse_i32).filter(|length| (0..=MAX_VALUE_BYTES).contains(length));
     let Some(length) = length else { return refuse(line, Problem::BAD_FORMAT, 0) };
     let length = length as usize;
     let flags = match Flags::parse(tokens, key, 3) {
         Ok(flags) => flags,
+        Err(_) if !starts_like_flags(tokens, 3) => return refuse(line, Problem::BAD_FORMAT, 0),
         Err(problem) => return refuse(line, problem, length + 2),
     };
     let wants_cas = flags.wants_cas && limits.hands_out_cas;
@@ -408,8 +415,10 @@ fn parse_set<'a>(
 fn parse_debug<'a>(key: &'a [u8], tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
     let mut flags = tokens;
     let is_base64 = flags.next() == Some(b"b") && flags.next().is_some();
-    let decodes = || base64::decode(key, &mut [0; MAX_KEY_BYTES]).is_some();
-    if key.len() > MAX_KEY_BYTES || (is_base64 && !decodes()) {
+    if !starts_like_flags(tokens, 2) {
+        return refuse(line, Problem::BAD_FORMAT, 0);
+    }
+    if key.len() > MAX_KEY_BYTES || (is_base64 && !decodes(key)) {
         return refuse(line, Problem::BAD_FORMAT, 0);
     }
     let flags = Flags { key_is_base64: is_base64, shows_value: true, ..Flags::default() };
