@@ -131,17 +131,17 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     let max_connections = options.conn_limit.unwrap_or(1024);
     ensure!(max_connections > 0, "-c must be more than 0");
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
-    ensure!(options.udp_port.unwrap_or(0) == 0, "UDP (-U) is not supported yet");
     let protocol = match options.protocol.as_deref() {
         None | Some("auto") => WireProtocol::Negotiated,
         Some("ascii") => WireProtocol::Text,
         Some("binary") => WireProtocol::Binary,
         Some(other) => bail!("-B: there is no protocol '{other}'; use auto, ascii or binary"),
     };
+    let (listen, listen_udp) = listen(options)?;
     let mask = options.unix_mask.as_deref().unwrap_or("700");
     Ok(Settings {
-        listen: addresses(options)?,
-        listen_udp: Vec::new(),
+        listen,
+        listen_udp,
         unix_socket: options.unix_socket.clone(),
         unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
         threads,
@@ -164,11 +164,23 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     })
 }
 
-/// Where to listen: each `-l`, at its own port or at `-p`.
-fn addresses(options: &Options) -> anyhow::Result<Vec<SocketAddr>> {
-    let port = match options.port.unwrap_or(11211) {
+/// Where to listen for TCP and for UDP.
+fn listen(options: &Options) -> anyhow::Result<(Vec<SocketAddr>, Vec<SocketAddr>)> {
+    let (tcp, udp) = (options.port.unwrap_or(11211), options.udp_port.unwrap_or(0));
+    let over_tcp = if tcp == 0 && udp != 0 { Vec::new() } else { addresses(options, tcp)? };
+    let mut over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
+    // A port given with -l is for TCP.
+    if udp > 0 {
+        over_udp.iter_mut().for_each(|address| address.set_port(udp as u16));
+    }
+    Ok((over_tcp, over_udp))
+}
+
+/// Each `-l`, at its own port or at `port`.
+fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<SocketAddr>> {
+    let port = match port {
         -1 => 0,
-        port => u16::try_from(port).ok().with_context(|| format!("-p {port} is no port"))?,
+        port => u16::try_from(port).ok().with_context(|| format!("there is no port {port}"))?,
     };
     let mut addresses = Vec::new();
     for name in options.listen.iter().flat_map(|list| list.split([',', ';'])) {

@@ -71,12 +71,19 @@ pub struct Seat {
     pub is_closing: bool,
     /// The output is full; `consumed` says what was answered.
     is_stalled: bool,
+    /// Large values may be sent from where they lie.
+    pins: bool,
 }
 
 impl Seat {
     /// A seat for a connection.
     pub fn new(conversation: Conversation, output: Output) -> Self {
-        Self { conversation, output, consumed: 0, is_closing: false, is_stalled: false }
+        Self { conversation, output, consumed: 0, is_closing: false, is_stalled: false, pins: true }
+    }
+
+    /// A seat whose output is to hold every byte of the answer.
+    pub fn without_pins(conversation: Conversation, output: Output) -> Self {
+        Self { pins: false, ..Self::new(conversation, output) }
     }
 
     #[inline]
@@ -437,7 +444,7 @@ impl Sink for Answers<'_, '_> {
             return ControlFlow::Break(());
         }
         let seat = &mut self.seats[reading.place.seat as usize];
-        answer_hit(&reading.read.reply, &mut seat.output, found, self.now);
+        answer_hit(&reading.read.reply, seat, found, self.now);
         self.hits += 1;
         self.next(self.first + position)
     }
@@ -453,11 +460,13 @@ impl Sink for Answers<'_, '_> {
 }
 
 #[inline]
-fn answer_hit(reply: &Reply<'_>, output: &mut Output, found: &Found<'_>, now: &Now) {
+fn answer_hit(reply: &Reply<'_>, seat: &mut Seat, found: &Found<'_>, now: &Now) {
+    let output = &mut seat.output;
     if !reply.hit_head(&mut output.bytes, &found.item, found.hit, now) {
         return;
     }
-    if found.item.value.len() >= PIN_BYTES
+    if seat.pins
+        && found.item.value.len() >= PIN_BYTES
         && let Some(value) = found.pin()
     {
         output.push_pinned(value);
@@ -507,13 +516,13 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
 /// Answers a key whose item has to change for it, such as one that gets its CAS id now.
 fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut Answers<'_, '_>) {
     let reading = &answers.readings[answers.reading];
-    let output = &mut answers.seats[reading.place.seat as usize].output;
+    let seat = &mut answers.seats[reading.place.seat as usize];
     let op = Op { key: *key, verb: reading.read.verb() };
-    let mut sink = OneAnswer { reply: &reading.read.reply, output, now: answers.now };
+    let mut sink = OneAnswer { reply: &reading.read.reply, seat, now: answers.now };
     match turn.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
         outcome => {
-            reading.read.reply.outcome(&mut output.bytes, &outcome, answers.now);
+            reading.read.reply.outcome(&mut seat.output.bytes, &outcome, answers.now);
             answers.misses += 1;
         }
     }
@@ -522,13 +531,13 @@ fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut
 /// Takes what one operation shows.
 struct OneAnswer<'r, 'i> {
     reply: &'r Reply<'i>,
-    output: &'r mut Output,
+    seat: &'r mut Seat,
     now: &'r Now,
 }
 
 impl Sink for OneAnswer<'_, '_> {
     fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
-        answer_hit(self.reply, self.output, found, self.now);
+        answer_hit(self.reply, self.seat, found, self.now);
         ControlFlow::Continue(())
     }
 
@@ -567,7 +576,7 @@ fn carry_out_apply<I: Index>(
     let mut scratch: KeyScratch = [0; _];
     let key = Key::with_hash(apply.key.resolve(&mut scratch), hash);
     let op = Op { key, verb: apply.verb };
-    let mut sink = OneAnswer { reply: &apply.reply, output: &mut seat.output, now: &turn.now };
+    let mut sink = OneAnswer { reply: &apply.reply, seat: &mut *seat, now: &turn.now };
     let outcome = turn.index.apply(&op, &turn.now, &mut sink);
     apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
     tally(turn.counts, &op.verb, &outcome);
@@ -606,7 +615,7 @@ fn carry_out_each<I: Index>(
             return;
         }
         let op = Op { key: Key::new(key, turn.shared.index.seed()), verb };
-        let mut sink = OneAnswer { reply: &each.reply, output: &mut seat.output, now: &turn.now };
+        let mut sink = OneAnswer { reply: &each.reply, seat: &mut *seat, now: &turn.now };
         let outcome = turn.index.apply(&op, &turn.now, &mut sink);
         each.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
         tally(turn.counts, &verb, &outcome);

@@ -16,7 +16,7 @@ use crate::Settings;
 use crate::budget::Budget;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
-use crate::sockets::{Listener, accept, open_listeners, write_port_file};
+use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
 use crate::sweep::sweep;
 use crate::worker::{Mailbox, Worker};
 
@@ -91,6 +91,8 @@ pub struct Shared<I> {
     pub counters: AllCounters,
     /// Where workers are handed connections.
     pub mailboxes: Vec<Mailbox>,
+    /// Where datagrams arrive, shared by all workers.
+    pub datagram_sockets: Vec<OwnedFd>,
     /// What connections may keep.
     pub buffers: Budget,
     /// Whether connections are accepted.
@@ -147,6 +149,7 @@ fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
 pub struct Server<I> {
     shared: Shared<I>,
     listeners: Vec<Listener>,
+    udp_ports: Vec<u16>,
     /// Reads what [`Shared::bell`] is told.
     called: OwnedFd,
 }
@@ -174,6 +177,7 @@ impl<I: Index> Server<I> {
         let (called, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| ServerError::System(error.into()))?;
         let listeners = open_listeners(&settings)?;
+        let (datagram_sockets, udp_ports) = open_datagram_sockets(&settings)?.into_iter().unzip();
         let threads = settings.threads;
         let index = I::open(&Configuration {
             memory_bytes: settings.memory_bytes,
@@ -204,6 +208,7 @@ impl<I: Index> Server<I> {
             mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
             buffers: Budget::new(buffer_limit(settings.memory_bytes, &settings)),
             gate,
+            datagram_sockets,
             verbosity: AtomicU8::new(settings.verbosity),
             tcp_port,
             memory_limit: AtomicUsize::new(settings.memory_bytes),
@@ -211,7 +216,7 @@ impl<I: Index> Server<I> {
             bell,
             settings,
         };
-        Ok(Self { shared, listeners, called })
+        Ok(Self { shared, listeners, udp_ports, called })
     }
 
     pub(crate) fn shared(&self) -> &Shared<I> {
@@ -234,7 +239,12 @@ impl<I: Index> Server<I> {
     ///
     /// If the file cannot be written.
     pub fn write_port_file(&self, path: &std::path::Path) -> io::Result<()> {
-        write_port_file(path, &self.listeners, &[])
+        write_port_file(path, &self.listeners, &self.udp_ports)
+    }
+
+    /// The UDP port, where it listens on one.
+    pub fn udp_port(&self) -> Option<u16> {
+        self.udp_ports.first().copied()
     }
 
     /// What ends the server.

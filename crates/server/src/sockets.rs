@@ -56,6 +56,24 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
     settings.listen.iter().map(open).collect()
 }
 
+/// Opens the datagram sockets that `settings` ask for, and tells their ports.
+///
+/// # Errors
+///
+/// If an address cannot be bound; the text says which.
+pub fn open_datagram_sockets(settings: &Settings) -> io::Result<Vec<(OwnedFd, u16)>> {
+    let open = |address: &SocketAddr| -> io::Result<(OwnedFd, u16)> {
+        let socket = std::net::UdpSocket::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let port = socket.local_addr()?.port();
+        Ok((socket.into(), port))
+    };
+    let open = |address: &SocketAddr| {
+        open(address).map_err(|error| explain(error, &format!("UDP {address}")))
+    };
+    settings.listen_udp.iter().map(open).collect()
+}
+
 fn explain(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen on {what}: {error}"))
 }

@@ -25,6 +25,7 @@ use crate::batch::{Batch, Seat, Turn};
 use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
 use crate::connections::{Connections, Token};
 use crate::counters::Counts;
+use crate::datagrams::Datagrams;
 use crate::server::Shared;
 
 /// Events fetched at once.
@@ -49,6 +50,9 @@ const WATCHED: EventFlags =
 
 /// The event that means: look into the mailbox.
 const MAILBOX: u64 = u64::MAX;
+
+/// Events of datagram sockets: this and the numbers after it. No token is as large.
+const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
 /// Where a worker is given connections, and woken.
 pub struct Mailbox {
@@ -94,6 +98,7 @@ pub struct Worker<'s, I: Index + 's> {
     index: I::Worker<'s>,
     epoll: OwnedFd,
     connections: Connections<Connection>,
+    datagrams: Vec<Datagrams>,
     /// Connections to be served.
     ready: Vec<Token>,
     scratch: Vec<u8>,
@@ -117,12 +122,21 @@ impl<'s, I: Index> Worker<'s, I> {
         let bell = &shared.mailboxes[number].bell;
         epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
         let seconds = shared.clock.seconds();
+        let mut datagrams = Vec::new();
+        for (place, socket) in shared.datagram_sockets.iter().enumerate() {
+            let socket = Datagrams::new(socket.try_clone()?);
+            let data = EventData::new_u64(DATAGRAM_SOCKETS + place as u64);
+            // One of the workers that share the socket is woken, not all.
+            epoll::add(&epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+            datagrams.push(socket);
+        }
         Ok(Self {
             shared,
             number,
             index: shared.index.worker(),
             epoll,
             connections: Connections::default(),
+            datagrams,
             ready: Vec::new(),
             scratch: vec![0; BATCH_BYTES],
             batch: Batch::default(),
@@ -167,10 +181,12 @@ impl<'s, I: Index> Worker<'s, I> {
             Err(error) => return Err(error.into()),
         }
         for event in events.iter() {
-            if event.data.u64() == MAILBOX {
-                self.take_arrivals();
-            } else {
-                self.note(Token::from_bits(event.data.u64()), event.flags);
+            match event.data.u64() {
+                MAILBOX => self.take_arrivals(),
+                socket @ DATAGRAM_SOCKETS.. => {
+                    self.serve_datagrams((socket - DATAGRAM_SOCKETS) as usize);
+                }
+                token => self.note(Token::from_bits(token), event.flags),
             }
         }
         Ok(())
@@ -264,6 +280,25 @@ impl<'s, I: Index> Worker<'s, I> {
                 self.seats.push(seat);
             }
         }
+    }
+
+    /// Serves a batch of datagrams.
+    fn serve_datagrams(&mut self, place: usize) {
+        let Some(datagrams) = self.datagrams.get_mut(place) else { return };
+        self.counts.bytes_read += datagrams.receive(&mut self.seats);
+        if self.seats.is_empty() {
+            return;
+        }
+        let mut turn = Turn {
+            shared: self.shared,
+            worker: self.number,
+            index: &mut self.index,
+            counts: &mut self.counts,
+            now: self.shared.clock.begin_turn(self.number),
+        };
+        self.batch.run(&mut turn, datagrams.inputs(), &mut self.seats);
+        self.shared.clock.end_turn(self.number);
+        self.counts.bytes_written += datagrams.send(&mut self.seats);
     }
 
     fn answer(&mut self) {

@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A server that ends with the test.
 pub struct Running {
     pub port: u16,
+    pub udp_port: u16,
     pub stopper: Stopper,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
@@ -31,8 +32,9 @@ impl Running {
         let server = Server::<Model>::open(settings, Configuration::default()).expect("starts");
         let stopper = server.stopper().expect("a descriptor");
         let port = server.tcp_port().unwrap_or(0);
+        let udp_port = server.udp_port().unwrap_or(0);
         let thread = Some(std::thread::spawn(|| server.run()));
-        Self { port, stopper, thread }
+        Self { port, udp_port, stopper, thread }
     }
 
     pub fn connect(&self) -> Client<TcpStream> {

@@ -1,0 +1,100 @@
+//! Requests over UDP.
+
+mod support;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use amalgam_server::Settings;
+use support::{Running, settings};
+
+fn with_udp(threads: usize) -> Running {
+    let listen_udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    Running::start(Settings { listen_udp, ..settings(threads) })
+}
+
+fn client(server: &Running) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(("127.0.0.1", server.udp_port)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket
+}
+
+fn frame(id: u16, request: &[u8]) -> Vec<u8> {
+    [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request].concat()
+}
+
+/// The answer to `id`, put together from its datagrams, in whatever order they come.
+fn answer(socket: &UdpSocket, id: u16) -> Vec<u8> {
+    let mut parts = Vec::new();
+    loop {
+        let mut datagram = [0; 2000];
+        let length = socket.recv(&mut datagram).expect("an answer");
+        assert!(length <= 1400);
+        let field = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
+        assert_eq!(field(0), id);
+        parts.push((field(2), datagram[8..length].to_vec()));
+        if parts.len() == usize::from(field(4)) {
+            parts.sort();
+            return parts.into_iter().flat_map(|(_, part)| part).collect();
+        }
+    }
+}
+
+#[test]
+fn datagrams_are_answered() {
+    for threads in [1, 4] {
+        let server = with_udp(threads);
+        let socket = client(&server);
+        let talk = |id: u16, request: &[u8], expected: &[u8]| {
+            socket.send(&frame(id, request)).unwrap();
+            assert_eq!(answer(&socket, id), expected);
+        };
+        talk(1, b"set a 5 0 5\r\nhello\r\n", b"STORED\r\n");
+        talk(2, b"get a\r\n", b"VALUE a 5 5\r\nhello\r\nEND\r\n");
+        talk(
+            65535,
+            b"get a b\r\nget a\r\n",
+            b"VALUE a 5 5\r\nhello\r\nEND\r\nVALUE a 5 5\r\nhello\r\nEND\r\n",
+        );
+        talk(3, b"nonsense\r\n", b"ERROR\r\n");
+        let mut over_tcp = server.connect();
+        over_tcp.talk("get a\r\n", "VALUE a 5 5\r\nhello\r\nEND\r\n");
+        // Half a request, a request of two datagrams, and no request at all draw no answer.
+        socket.send(&frame(4, b"set a 0 0 100\r\nhalf")).unwrap();
+        socket.send(&[0, 5, 0, 0, 0, 2, 0, 0, b'g', b'e', b't']).unwrap();
+        socket.send(&frame(6, b"")).unwrap();
+        socket.send(b"x").unwrap();
+        talk(7, b"get a\r\n", b"VALUE a 5 5\r\nhello\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn long_answers_take_several_datagrams() {
+    let server = with_udp(1);
+    let value: Vec<u8> = (0..30_000_u32).map(|number| (number % 251) as u8).collect();
+    let mut over_tcp = server.connect();
+    over_tcp.send("set big 0 0 30000\r\n");
+    over_tcp.send(&value);
+    over_tcp.talk("\r\n", "STORED\r\n");
+    let socket = client(&server);
+    socket.send(&frame(9, b"get big\r\n")).unwrap();
+    let expected = [b"VALUE big 0 30000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    assert_eq!(answer(&socket, 9), expected);
+}
+
+#[test]
+fn many_clients_get_their_own_answers() {
+    let server = with_udp(2);
+    let sockets: Vec<_> = (0..100).map(|_| client(&server)).collect();
+    for round in 0..5_u16 {
+        for (number, socket) in sockets.iter().enumerate() {
+            let request = format!("set k{number} 0 0 1\r\n{round}\r\nget k{number}\r\n");
+            socket.send(&frame(round, request.as_bytes())).unwrap();
+        }
+        for (number, socket) in sockets.iter().enumerate() {
+            let expected = format!("STORED\r\nVALUE k{number} 0 1\r\n{round}\r\nEND\r\n");
+            assert_eq!(answer(socket, round), expected.as_bytes());
+        }
+    }
+}
