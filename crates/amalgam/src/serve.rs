@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Index, model};
+use amalgam_index::{Configuration, Index, mercury, model};
 use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,10 +16,11 @@ use crate::options::Options;
 use crate::{daemon, user};
 
 /// The engine unless another is asked for.
-pub const DEFAULT_ENGINE: &str = "model";
+pub const DEFAULT_ENGINE: &str = "mercury";
 
 /// The engines that serve, by name.
-const ENGINES: &[(&str, Serve)] = &[("model", serve_with::<model::Model>)];
+const ENGINES: &[(&str, Serve)] =
+    &[("mercury", serve_with::<mercury::Mercury>), ("model", serve_with::<model::Model>)];
 
 type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 

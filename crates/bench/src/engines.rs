@@ -1,6 +1,7 @@
 //! The one table of engines that can be measured.
 
 use amalgam_index::Configuration;
+use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
 
 use crate::baselines::{Chaining, Null};
@@ -22,6 +23,12 @@ pub struct Entry {
 
 /// The engines of this program. Other programs may add theirs.
 pub const ENGINES: &[Entry] = &[
+    entry::<Engine<Mercury>>("mercury", "a lock, a moved bit and a chain in each bucket's word"),
+    entry::<Engine<MercuryPthread>>("mercury-pthread", "Mercury with a pthread mutex a bucket"),
+    Entry {
+        is_read_only: true,
+        ..entry::<Engine<MercuryNoLock>>("mercury-nolock", "Mercury whose reads take no locks")
+    },
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
     entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
     entry::<Null>("null", "nothing: the driver's own cost"),

@@ -16,6 +16,7 @@ mod configuration;
 mod engine;
 pub mod maintenance;
 pub mod mem;
+pub mod mercury;
 pub mod model;
 mod statistics;
 mod sync;

@@ -1,10 +1,32 @@
 //! The atomics that protocols are written against: the real ones, or loom's under `--cfg loom`.
 
 #[cfg(not(loom))]
+pub(crate) use std::sync::Mutex;
+#[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
+pub(crate) use loom::sync::Mutex;
+#[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Rounds that [`spin`] stays on the processor.
+const ROUNDS_BEFORE_YIELD: u32 = 64;
+
+/// Waits a moment for another thread, in round `round` of a loop that waits for it.
+pub(crate) fn spin(round: u32) {
+    #[cfg(not(loom))]
+    if round < ROUNDS_BEFORE_YIELD {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+    #[cfg(loom)]
+    {
+        let _ = (round, ROUNDS_BEFORE_YIELD);
+        loom::thread::yield_now();
+    }
+}
 
 /// Keeps what one thread writes off the cache lines (two, for the adjacent-line prefetcher) of its
 /// neighbours.

@@ -205,7 +205,7 @@ impl Shape {
 impl Header {
     /// Bytes of the item from its header on.
     #[inline]
-    pub(super) fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         let value = if self.has_word() { 0 } else { self.value_bytes() };
         self.key_offset() + self.key_bytes() + value
     }

@@ -269,3 +269,19 @@ pub(crate) fn prefetch(address: *const u8) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }
+
+/// As [`prefetch`], for a line that this thread will write: it comes in a state that allows it.
+#[inline]
+pub(crate) fn prefetch_for_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch never faults, and does nothing on processors that do not know it.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{address}]",
+            address = in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}

@@ -31,13 +31,14 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use clock::Swap;
 pub use epoch::Guard;
 pub use exchange::changes_in_place;
 pub use header::{Header, Shape, WORD_BYTES};
-pub(crate) use item::prefetch;
 pub use item::{Item, ItemRef};
+pub(crate) use item::{prefetch, prefetch_for_write};
 pub use pin::Pinned;
-pub use pool::{Pool, Shortage, Slot};
+pub use pool::{Pinner, Pool, Shortage, Slot};
 pub use table::{Table, Zeroable};
 
 use std::io;
@@ -65,14 +66,30 @@ pub enum Layout {
     Plain,
     /// A link word before the header; header and word on one 16-byte boundary; slots by 16 bytes.
     Linked,
+    /// A link word before the header, and nothing asked beyond; slots by 8 bytes.
+    Chained,
 }
 
 impl Layout {
     const fn link_bytes(self) -> usize {
         match self {
             Self::Plain => 0,
-            Self::Linked => 8,
+            Self::Linked | Self::Chained => 8,
         }
+    }
+
+    /// Slots are multiples of this, in bytes.
+    const fn step_bytes(self) -> usize {
+        match self {
+            Self::Plain | Self::Chained => 8,
+            Self::Linked => 16,
+        }
+    }
+
+    /// What of a slot lies on a line's boundary in the first slot of a page: its link word, or its
+    /// header. Slots of 32 or 64 bytes then never straddle lines (but for a link that does).
+    const fn aligns_header(self) -> bool {
+        matches!(self, Self::Plain | Self::Linked)
     }
 }
 
@@ -186,8 +203,7 @@ impl Memory {
         let large_start = page_count * page_bytes;
         let large_bytes = limit.next_multiple_of(page_bytes) * LARGE_SPACE;
         let arena = Arena::reserve(large_start + large_bytes, large_start)?;
-        let step = if layout == Layout::Linked { 16 } else { 8 };
-        let classes = Classes::new(step, page_bytes / LARGE_DIVISOR);
+        let classes = Classes::new(layout.step_bytes(), page_bytes / LARGE_DIVISOR);
         let memory = Self {
             arena,
             layout,
@@ -197,7 +213,7 @@ impl Memory {
             page_shift: page_bytes.trailing_zeros(),
             pages: (0..page_count).map(|_| Page::default()).collect(),
             fresh: Mutex::new(Fresh { list: vec![], discarded: vec![], next: 0 }),
-            geometries: page::geometries(&classes, page_bytes, layout.link_bytes()),
+            geometries: page::geometries(&classes, page_bytes, layout),
             class_states: (0..classes.count()).map(|_| CachePadded::default()).collect(),
             classes,
             large: Large::new(large_start as u64, large_bytes as u64),
@@ -260,6 +276,18 @@ impl Memory {
     #[inline]
     pub unsafe fn item<'g>(&'g self, reference: ItemRef, _guard: &'g Guard<'_>) -> Item<'g> {
         // SAFETY: published items were filled, and the guard keeps them.
+        unsafe { Item::new(self.arena.at(reference.to_bits()), reference) }
+    }
+
+    /// The item that `reference` names, for threads that hold no guard.
+    ///
+    /// # Safety
+    ///
+    /// `reference` was read from an index word of this memory's engine under a lock of the engine
+    /// without which nobody unlinks the item, and the lock is held while `'g` lasts.
+    #[inline]
+    pub unsafe fn linked_item<'g>(&'g self, reference: ItemRef) -> Item<'g> {
+        // SAFETY: published items were filled; an item that is linked is not reused.
         unsafe { Item::new(self.arena.at(reference.to_bits()), reference) }
     }
 

@@ -15,6 +15,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::Layout;
 use super::class::Classes;
 
 /// Where a page stands in its life.
@@ -88,6 +89,9 @@ impl Page {
     }
 }
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
 /// How the pages of a class are divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
@@ -104,9 +108,16 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    fn new(page_bytes: usize, slot_bytes: usize, link_bytes: usize) -> Self {
-        // With a link before it, the header has to lie on a multiple of 16 (see `header`).
-        let first_slot = |slots: usize| (slots.div_ceil(64) * 8).next_multiple_of(16) + link_bytes;
+    fn new(page_bytes: usize, slot_bytes: usize, layout: Layout) -> Self {
+        let link_bytes = layout.link_bytes();
+        let first_slot = |slots: usize| {
+            let bitmap_bytes = slots.div_ceil(64) * 8;
+            if layout.aligns_header() {
+                (bitmap_bytes + link_bytes).next_multiple_of(LINE_BYTES) - link_bytes
+            } else {
+                bitmap_bytes.next_multiple_of(LINE_BYTES)
+            }
+        };
         let mut slots = page_bytes / slot_bytes;
         while first_slot(slots) + slots * slot_bytes > page_bytes {
             slots -= 1;
@@ -144,8 +155,8 @@ impl Geometry {
 }
 
 /// The geometries of all classes.
-pub(super) fn geometries(classes: &Classes, page_bytes: usize, link: usize) -> Box<[Geometry]> {
-    let geometry = |class| Geometry::new(page_bytes, classes.slot_bytes(class), link);
+pub(super) fn geometries(classes: &Classes, page_bytes: usize, layout: Layout) -> Box<[Geometry]> {
+    let geometry = |class| Geometry::new(page_bytes, classes.slot_bytes(class), layout);
     (0..classes.count()).map(geometry).collect()
 }
 
@@ -160,18 +171,22 @@ mod tests {
 
     #[test]
     fn slots_fill_the_page_and_do_not_overlap() {
-        for (step, link) in [(8, 0), (16, 8)] {
+        for layout in [Layout::Plain, Layout::Linked, Layout::Chained] {
+            let link = layout.link_bytes();
             for page_bytes in if cfg!(miri) { vec![1 << 16] } else { vec![1 << 16, 2 << 20] } {
-                let classes = Classes::new(step, page_bytes / 4);
-                for geometry in geometries(&classes, page_bytes, link).iter() {
+                let classes = Classes::new(layout.step_bytes(), page_bytes / 4);
+                for geometry in geometries(&classes, page_bytes, layout).iter() {
                     let end = geometry.header_of(geometry.slots - 1)
                         + u64::from(geometry.slot_bytes)
                         - link as u64;
                     assert!(end <= page_bytes as u64, "{geometry:?}");
                     let waste = page_bytes as u64 - end;
-                    assert!(waste < u64::from(geometry.slot_bytes) + 64, "{geometry:?}");
+                    assert!(waste < u64::from(geometry.slot_bytes) + 2 * 64, "{geometry:?}");
                     assert!(geometry.first_header >= geometry.words * 8 + link as u32);
-                    assert!(link == 0 || geometry.first_header % 16 == 0);
+                    assert!(layout != Layout::Linked || geometry.first_header % 16 == 0);
+                    let first = geometry.first_header
+                        - if layout.aligns_header() { 0 } else { link as u32 };
+                    assert_eq!(first % LINE_BYTES as u32, 0);
                     for slot in (0..geometry.slots).step_by(STRIDE) {
                         assert_eq!(geometry.slot_of(geometry.header_of(slot)), slot);
                     }

@@ -50,6 +50,23 @@ pub struct Pool<'m> {
     pressure: u64,
 }
 
+/// Pins the thread of a [`Pool`] where the pool itself is borrowed: in the callbacks that it makes.
+#[derive(Clone, Copy)]
+pub struct Pinner<'m> {
+    memory: &'m Memory,
+    slot: usize,
+    /// Belongs to the pool's thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'m> Pinner<'m> {
+    /// See [`Pool::pin`].
+    #[inline]
+    pub fn pin(&self) -> Guard<'m> {
+        self.memory.epochs.pin(self.slot)
+    }
+}
+
 /// Where a pool stands in a page that it owns.
 #[derive(Clone, Copy)]
 struct Current {
@@ -157,6 +174,15 @@ impl<'m> Pool<'m> {
     #[inline]
     pub fn pin(&self) -> Guard<'m> {
         self.memory.epochs.pin(self.slot)
+    }
+
+    /// A handle that pins while the pool is borrowed.
+    ///
+    /// # Safety
+    ///
+    /// The handle is used only while the pool lives.
+    pub unsafe fn pinner(&self) -> Pinner<'m> {
+        Pinner { memory: self.memory, slot: self.slot, not_send: PhantomData }
     }
 
     /// A CAS id that was never handed out.

@@ -1,0 +1,136 @@
+//! A table of buckets, and the critical section of one bucket.
+
+use std::io;
+
+use super::locking::Locking;
+use super::word::{Bucket, Word};
+use crate::mem::{ItemRef, Memory, Table, prefetch_for_write};
+
+/// Fewer buckets than this make no table.
+pub(super) const MIN_BUCKETS: usize = 8;
+
+/// A table. The bucket of a hash is its top bits, so that bucket `l` of a table of n is the union
+/// of the buckets `2l` and `2l + 1` of one of 2n.
+pub(super) struct Buckets<L: Locking> {
+    words: Table<Bucket>,
+    sides: Option<Table<L::Side>>,
+    shift: u32,
+}
+
+impl<L: Locking> Buckets<L> {
+    /// A table of `count` buckets, a power of two.
+    ///
+    /// # Errors
+    ///
+    /// If the memory limit or the system refuses.
+    pub(super) fn new(memory: &Memory, count: usize) -> io::Result<Self> {
+        assert!(count.is_power_of_two() && count >= MIN_BUCKETS, "a power of two");
+        let words = memory.table(count)?;
+        let sides = L::HAS_SIDE.then(|| memory.table(count)).transpose()?;
+        Ok(Self { words, sides, shift: 64 - count.trailing_zeros() })
+    }
+
+    /// Touches all of the table.
+    pub(super) fn populate(&self) {
+        self.words.populate();
+        self.sides.iter().for_each(Table::populate);
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.words.len()
+    }
+
+    /// What the memory limit was charged.
+    pub(super) fn bytes(&self) -> usize {
+        self.words.bytes() + self.sides.as_ref().map_or(0, Table::bytes)
+    }
+
+    #[inline]
+    pub(super) fn index_of(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
+    }
+
+    /// The lowest hash of the bucket behind `index`, or none behind the last.
+    pub(super) fn end_of(&self, index: usize) -> Option<u64> {
+        (index + 1 < self.count()).then(|| (index as u64 + 1) << self.shift)
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, index: usize) -> &Bucket {
+        &self.words[index]
+    }
+
+    /// Enters the critical section of a bucket.
+    #[inline]
+    pub(super) fn lock(&self, index: usize) -> Locked<'_, L> {
+        let bucket = &self.words[index];
+        let side = self.sides.as_ref().map(|sides| &sides[index]);
+        Locked { bucket, side, word: L::lock(bucket, side) }
+    }
+
+    /// A hint for [`Buckets::lock`] of this hash, to be used when the table may be gone.
+    #[inline]
+    pub(super) fn hint(&self) -> Hint {
+        Hint { base: self.words.as_ptr().cast(), shift: self.shift }
+    }
+}
+
+/// Where a table's buckets lie, or lay.
+#[derive(Clone, Copy)]
+pub(super) struct Hint {
+    base: *const u8,
+    shift: u32,
+}
+
+impl Default for Hint {
+    fn default() -> Self {
+        Self { base: std::ptr::null(), shift: u64::BITS - 1 }
+    }
+}
+
+impl Hint {
+    /// Asks for the bucket of `hash`; it will be locked, so for writing.
+    #[inline]
+    pub(super) fn prefetch(self, hash: u64) {
+        let offset = (hash >> self.shift) as usize * size_of::<Bucket>();
+        prefetch_for_write(self.base.wrapping_add(offset));
+    }
+}
+
+/// The critical section of a bucket; ends on drop, also in a panic, with the word as it then is.
+pub(super) struct Locked<'t, L: Locking> {
+    bucket: &'t Bucket,
+    side: Option<&'t L::Side>,
+    word: Word,
+}
+
+impl<L: Locking> Locked<'_, L> {
+    #[inline]
+    pub(super) fn is_moved(&self) -> bool {
+        self.word.is_moved()
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<ItemRef> {
+        self.word.item()
+    }
+
+    /// The chain starts with `item` from now on, or, where others read without locks, from the end
+    /// of the critical section.
+    #[inline]
+    pub(super) fn set_first(&mut self, item: Option<ItemRef>) {
+        self.word = Word::of(item);
+    }
+
+    /// The chain lives in the other table from now on.
+    pub(super) fn set_moved(&mut self) {
+        self.word = Word::MOVED;
+    }
+}
+
+impl<L: Locking> Drop for Locked<'_, L> {
+    #[inline]
+    fn drop(&mut self) {
+        L::unlock(self.bucket, self.side, self.word);
+    }
+}

@@ -1,0 +1,118 @@
+//! Chains: the one place where an index word or a link becomes an item.
+
+use super::buckets::Locked;
+use super::locking::Locking;
+use crate::mem::{Guard, Item, ItemRef, Memory};
+use std::sync::atomic::Ordering;
+
+/// Items as the holder of a guard may follow them.
+///
+/// Why following is safe, with a bucket's lock and without: a reference in a bucket or a link names
+/// an item that was filled before it was published (release; we load with acquire). An item that
+/// was linked at any moment since our guard was taken is retired after that moment, so its memory
+/// stays while the guard lasts. And what we follow was linked at such a moment: a bucket's word by
+/// the guard's own argument (see `mem::epoch`); a link of an item that is linked, likewise; a link
+/// of an item that was unlinked since, because it still names what was behind it at that moment,
+/// later than our guard.
+#[derive(Clone, Copy)]
+pub(super) struct Follow<'g> {
+    memory: &'g Memory,
+    guard: &'g Guard<'g>,
+}
+
+/// Where an item was found in its chain.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'g> {
+    pub(super) item: Item<'g>,
+    /// The item before it, or none if it is the first.
+    previous: Option<Item<'g>>,
+}
+
+impl<'g> Follow<'g> {
+    #[inline]
+    pub(super) fn new(memory: &'g Memory, guard: &'g Guard<'_>) -> Self {
+        Self { memory, guard }
+    }
+
+    /// The item of a reference that was loaded from a bucket or a link under the guard.
+    #[inline]
+    pub(super) fn item(&self, reference: ItemRef) -> Item<'g> {
+        // SAFETY: see the head of `Follow`; only this module and its callers in this room make
+        // references, all from words that they loaded under this guard.
+        unsafe { self.memory.item(reference, self.guard) }
+    }
+
+    /// The item behind `item`.
+    #[inline]
+    pub(super) fn next(&self, item: Item<'g>) -> Option<Item<'g>> {
+        next_of(item).map(|next| self.item(next))
+    }
+
+    /// The item of `key` in the chain that starts at `first`.
+    #[inline]
+    pub(super) fn find(&self, first: Option<ItemRef>, key: &[u8]) -> Option<Place<'g>> {
+        self.find_by(first, |item| item.has_key(key))
+    }
+
+    /// Exactly the item `wanted`.
+    pub(super) fn find_exact(&self, first: Option<ItemRef>, wanted: ItemRef) -> Option<Place<'g>> {
+        self.find_by(first, |item| item.reference() == wanted)
+    }
+
+    #[inline]
+    fn find_by(
+        &self,
+        first: Option<ItemRef>,
+        is_wanted: impl Fn(Item<'g>) -> bool,
+    ) -> Option<Place<'g>> {
+        let mut previous = None;
+        let mut item = self.item(first?);
+        loop {
+            if is_wanted(item) {
+                return Some(Place { item, previous });
+            }
+            previous = Some(item);
+            item = self.next(item)?;
+        }
+    }
+
+    /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
+    pub(super) fn push<L: Locking>(&self, locked: &mut Locked<'_, L>, new: Item<'g>) {
+        set_next(new, locked.first());
+        locked.set_first(Some(new.reference()));
+    }
+}
+
+impl<'g> Place<'g> {
+    /// Takes the item out of the chain.
+    pub(super) fn unlink<L: Locking>(&self, locked: &mut Locked<'_, L>) {
+        self.set_reference_to(locked, next_of(self.item));
+    }
+
+    /// Puts `new` where the item is.
+    pub(super) fn replace<L: Locking>(&self, locked: &mut Locked<'_, L>, new: Item<'g>) {
+        set_next(new, next_of(self.item));
+        self.set_reference_to(locked, Some(new.reference()));
+    }
+
+    fn set_reference_to<L: Locking>(&self, locked: &mut Locked<'_, L>, to: Option<ItemRef>) {
+        match self.previous {
+            Some(previous) => set_next(previous, to),
+            None => locked.set_first(to),
+        }
+    }
+}
+
+/// The reference behind `item`.
+#[inline]
+pub(super) fn next_of(item: Item<'_>) -> Option<ItemRef> {
+    // Acquire pairs with the release in `set_next`, for those who follow links without the lock.
+    ItemRef::from_bits(item.link().load(Ordering::Acquire))
+}
+
+/// Changes the reference behind `item`: by the holder of its bucket's lock, or the owner of an item
+/// that is not published.
+#[inline]
+pub(super) fn set_next(item: Item<'_>, next: Option<ItemRef>) {
+    item.link().store(next.map_or(0, ItemRef::to_bits), Ordering::Release);
+}

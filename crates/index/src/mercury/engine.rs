@@ -1,0 +1,238 @@
+//! The index and its workers: the trait's methods, each a few lines.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+
+use super::buckets::{Buckets, MIN_BUCKETS};
+use super::chain::next_of;
+use super::expand::Expander;
+use super::locking::Locking;
+use super::tables::{Seat, Tables};
+use crate::maintenance::Signal;
+use crate::mem::{ItemRef, Layout, Memory, Pinner, Pool, Shortage, Swap};
+use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+
+/// Items that a worker inserts between two looks at the load.
+const INSERTS_PER_LOOK: u32 = 256;
+/// Buckets that a call of [`Worker::step`] moves.
+const STEP_BUCKETS: usize = 1 << 14;
+/// Where nobody calls [`Worker::step`], workers expand the table themselves, from this many times
+/// the load on that it is meant for, and this many buckets at a time.
+const OVERDUE: usize = 4;
+/// See [`OVERDUE`].
+const HELP_BUCKETS: usize = 1 << 10;
+/// Buckets that statistics look at, and the lengths of chains that they tell apart.
+const SAMPLE_BUCKETS: usize = 4096;
+/// See [`SAMPLE_BUCKETS`].
+const SAMPLE_LENGTHS: usize = 10;
+
+/// A Mercury index, by how its buckets are locked.
+pub struct Engine<L: Locking> {
+    pub(super) memory: Arc<Memory>,
+    pub(super) tables: Tables<L>,
+    pub(super) expander: Expander,
+    pub(super) signal: Signal,
+}
+
+/// A worker of an [`Engine`].
+pub struct EngineWorker<'i, L: Locking> {
+    pub(super) engine: &'i Engine<L>,
+    pub(super) seat: Seat<'i, L>,
+    pub(super) pool: Pool<'i>,
+    /// Distance from an item's header to its last byte, as far as recent hits tell: how far to
+    /// prefetch.
+    pub(super) reach_bytes: usize,
+    inserts: u32,
+    /// Whether the table is far smaller than it should be.
+    is_overdue: bool,
+    pub(super) scanned: Vec<ItemRef>,
+}
+
+impl<L: Locking> Index for Engine<L> {
+    const NAME: &'static str = L::NAME;
+    type Worker<'i> = EngineWorker<'i, L>;
+
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        configuration.tuning.check_disabled(&[])?;
+        let memory = Memory::new(configuration, Layout::Chained)?;
+        let buckets = configuration.tuning.buckets.unwrap_or(configuration.expected_items);
+        let buckets = buckets.max(MIN_BUCKETS).checked_next_power_of_two().ok_or_else(|| {
+            OpenError::Configuration(format!("{buckets} buckets are more than there can be"))
+        })?;
+        let first = Buckets::new(&memory, buckets).map_err(|error| match error.kind() {
+            std::io::ErrorKind::OutOfMemory => OpenError::Configuration(format!(
+                "a table for {} items does not fit a memory limit of {} bytes",
+                configuration.expected_items, configuration.memory_bytes
+            )),
+            _ => OpenError::Memory(error),
+        })?;
+        if configuration.prefault {
+            first.populate();
+        }
+        Ok(Self {
+            memory,
+            expander: Expander::new(configuration.tuning.grows, buckets),
+            tables: Tables::new(first, configuration.workers),
+            signal: Signal::default(),
+        })
+    }
+
+    fn worker(&self) -> EngineWorker<'_, L> {
+        EngineWorker {
+            engine: self,
+            seat: self.tables.seat(),
+            pool: Pool::new(&self.memory),
+            reach_bytes: 0,
+            inserts: 0,
+            is_overdue: false,
+            scanned: Vec::new(),
+        }
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.memory.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let mut statistics = self.memory.index_statistics();
+        self.expander.with_tables(&self.tables, |pair| {
+            let bytes = pair.current.bytes() + pair.next.map_or(0, Buckets::bytes);
+            statistics.memory.index = bytes as u64;
+            statistics.slots = pair.next.unwrap_or(pair.current).count() as u64;
+            statistics.buckets =
+                (pair.current.count() + pair.next.map_or(0, Buckets::count)) as u64;
+            statistics.length_histogram = self.lengths(pair.next.unwrap_or(pair.current));
+        });
+        statistics.expansions = self.expander.finished();
+        statistics.is_expanding = self.expander.is_running();
+        statistics.longest_pause_ns = self.expander.longest_pause_ns();
+        statistics
+    }
+
+    fn maintenance(&self) -> &Signal {
+        &self.signal
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.memory.set_limit(bytes);
+    }
+}
+
+impl<L: Locking> Engine<L> {
+    /// How many of some buckets hold 0, 1, 2, … items.
+    fn lengths(&self, buckets: &Buckets<L>) -> Vec<u64> {
+        let mut histogram = vec![0; SAMPLE_LENGTHS];
+        let stride = buckets.count().div_ceil(SAMPLE_BUCKETS);
+        for index in (0..buckets.count()).step_by(stride) {
+            let locked = buckets.lock(index);
+            let mut length = 0;
+            let mut item = locked.first();
+            while let Some(reference) = item {
+                length += 1;
+                // SAFETY: read from a bucket, or from a link of its chain, whose lock we hold.
+                item = next_of(unsafe { self.memory.linked_item(reference) });
+            }
+            histogram[length.min(SAMPLE_LENGTHS - 1)] += 1;
+        }
+        histogram
+    }
+}
+
+impl<L: Locking> Worker for EngineWorker<'_, L> {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        match keys {
+            [key] => {
+                let _ = self.get(key, 0, now, sink);
+                1
+            }
+            keys => self.get_groups(keys, now, sink),
+        }
+    }
+
+    #[inline]
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        self.carry_out(op, now, sink)
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &Key<'_>) {
+        self.seat.prefetch(key.hash());
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        self.scan_buckets(from, budget, visit)
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.seat.swap(&self.engine.memory, &self.pool.pin(), hash, old, new)
+    }
+
+    #[inline]
+    fn quiesce(&mut self) {
+        self.pool.quiesce();
+        if self.is_overdue {
+            self.help();
+        }
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        let is_expanding = self.expand(now.seconds, STEP_BUCKETS);
+        let more = self.with_swap(|pool, swap| pool.step(now, swap));
+        is_expanding || more
+    }
+}
+
+impl<L: Locking> EngineWorker<'_, L> {
+    /// An item was inserted: looks after the load now and then.
+    #[inline]
+    pub(super) fn note_insert(&mut self) {
+        self.inserts += 1;
+        if self.inserts >= INSERTS_PER_LOOK {
+            self.inserts = 0;
+            self.look_at_load();
+        }
+    }
+
+    #[cold]
+    fn look_at_load(&mut self) {
+        let items = self.engine.memory.items() as usize;
+        let threshold = self.engine.expander.threshold();
+        if items > threshold && !self.engine.expander.is_running() {
+            self.engine.signal.raise();
+        }
+        self.is_overdue = items / OVERDUE > threshold;
+    }
+
+    #[cold]
+    fn help(&mut self) {
+        // The time is unknown here; a refused table is asked for again once a second elsewhere.
+        self.is_overdue = self.expand(0, HELP_BUCKETS);
+    }
+
+    fn expand(&mut self, second: u32, budget: usize) -> bool {
+        let (engine, pool) = (self.engine, &self.pool);
+        engine.expander.step(&engine.tables, &engine.memory, || pool.pin(), second, budget)
+    }
+
+    /// Finds memory after a shortage. Returns whether to try again.
+    #[cold]
+    pub(super) fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
+    }
+
+    /// Lends the pool together with what unlinks for it.
+    fn with_swap<R>(&mut self, work: impl FnOnce(&mut Pool<'_>, &mut Swap<'_>) -> R) -> R {
+        let Self { engine, seat, pool, .. } = self;
+        // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.
+        let pinner: Pinner<'_> = unsafe { pool.pinner() };
+        work(pool, &mut |hash, old, new| seat.swap(&engine.memory, &pinner.pin(), hash, old, new))
+    }
+}

@@ -1,0 +1,51 @@
+//! Mercury (Gandhi et al., SYSTOR 2013): a chained hash table whose bucket is one word of item
+//! reference, lock bit and moved bit. `docs/mercury.md` argues why it is built like this.
+//!
+//! A look-up costs the bucket's line and the item's line. An operation holds its worker's *thread
+//! lock* (so that the tables stand still), then the *bucket lock*, and under that lock only follows
+//! and changes links: items are immutable, so they are built before and copied out after, under a
+//! guard of the memory room.
+//!
+//! Invariants:
+//! 1. A bucket's chain, and the words of its items, change only under the bucket's lock.
+//! 2. Order of locks: expansion's state, thread lock(s), one bucket lock (the expand thread: one
+//!    of the old table or a pair of neighbours, then one of the new). No allocation, eviction or
+//!    call-back under a bucket lock or a thread lock.
+//! 3. Each item is in the chain of exactly one bucket, that of its hash in the table that holds the
+//!    hash now (see `tables`).
+
+#[cfg(not(loom))]
+mod buckets;
+#[cfg(not(loom))]
+mod chain;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod expand;
+#[cfg(not(loom))]
+mod locking;
+#[cfg(not(loom))]
+mod read;
+#[cfg(not(loom))]
+mod scan;
+#[cfg(not(loom))]
+mod tables;
+mod thread_lock;
+mod word;
+#[cfg(not(loom))]
+mod write;
+
+#[cfg(not(loom))]
+pub use engine::{Engine, EngineWorker};
+#[cfg(not(loom))]
+pub use locking::{Locking, NoLock, Pthread, TestAndSet};
+
+/// Mercury as the paper has it.
+#[cfg(not(loom))]
+pub type Mercury = Engine<TestAndSet>;
+/// Mercury with a mutex of the system's thread library for each bucket.
+#[cfg(not(loom))]
+pub type MercuryPthread = Engine<Pthread>;
+/// Mercury whose reads take no locks: for read-only workloads.
+#[cfg(not(loom))]
+pub type MercuryNoLock = Engine<NoLock>;

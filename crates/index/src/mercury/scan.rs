@@ -1,0 +1,45 @@
+//! Scanning: bucket by bucket in the order of hashes, so that a cursor is a hash and means the same
+//! in every table. Buckets split and join where they lie, so what a cursor has passed it has
+//! passed, however the table grows meanwhile.
+
+use std::ops::ControlFlow;
+
+use amalgam_op::ItemView;
+
+use super::chain::Follow;
+use super::engine::EngineWorker;
+use super::locking::Locking;
+use crate::Cursor;
+
+impl<L: Locking> EngineWorker<'_, L> {
+    /// See [`crate::Worker::scan`]. The cursor is the lowest hash that was not visited.
+    pub(super) fn scan_buckets(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let mut hash = from.0;
+        for _ in 0..budget.max(1) {
+            let guard = self.pool.pin();
+            let follow = Follow::new(&self.engine.memory, &guard);
+            let inside = self.seat.enter();
+            let (locked, end) = inside.lock_range(hash);
+            self.scanned.clear();
+            let mut item = locked.first().map(|first| follow.item(first));
+            while let Some(here) = item {
+                self.scanned.push(here.reference());
+                item = follow.next(here);
+            }
+            drop(locked);
+            drop(inside);
+            for reference in &self.scanned {
+                if visit(&follow.item(*reference).view()).is_break() {
+                    return Some(Cursor(hash));
+                }
+            }
+            hash = end?;
+        }
+        Some(Cursor(hash))
+    }
+}

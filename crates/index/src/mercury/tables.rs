@@ -1,0 +1,318 @@
+//! Which tables there are, and which of them holds a hash now.
+//!
+//! ```text
+//! steady        current
+//! expanding     current -> next      buckets [0, moved) of current are moved, later ones may be
+//! ```
+//!
+//! Invariants:
+//! 1. `current`, `next` and `version` change only while all thread locks are held (or, where reads
+//!    take no locks, by stores that readers acquire). So they stand still while a worker is
+//!    *inside*: between taking and giving back its thread lock.
+//! 2. A table that is neither current nor next any more is freed after the thread locks were given
+//!    back: no worker knows it any more. Where reads take no locks it is kept to the end.
+//! 3. A hash lives in `next` if its bucket of `current` is moved, else in `current`. The bucket's
+//!    own moved bit decides, under the bucket's lock; the count `moved` only saves the look.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::time::{Duration, Instant};
+
+use super::buckets::{Buckets, Hint, Locked};
+use super::locking::Locking;
+use super::thread_lock::{ThreadLock, ThreadLocks};
+use super::word::Bucket;
+use crate::sync::{AtomicU64, CachePadded, Ordering};
+
+/// The tables of an index.
+pub(super) struct Tables<L: Locking> {
+    current: AtomicPtr<Buckets<L>>,
+    next: AtomicPtr<Buckets<L>>,
+    /// Counts the changes of the two.
+    version: AtomicU64,
+    /// Buckets of `current`, from the first on, that are known to be moved.
+    moved: CachePadded<AtomicUsize>,
+    thread_locks: ThreadLocks,
+    /// Tables out of use that readers without locks may still look at.
+    kept: Mutex<Vec<AtomicPtr<Buckets<L>>>>,
+    owns: PhantomData<Box<Buckets<L>>>,
+}
+
+/// The tables as the thread that expands them sees them.
+pub(super) struct Pair<'t, L: Locking> {
+    pub(super) current: &'t Buckets<L>,
+    pub(super) next: Option<&'t Buckets<L>>,
+}
+
+impl<L: Locking> Tables<L> {
+    pub(super) fn new(first: Buckets<L>, workers: usize) -> Self {
+        Self {
+            current: AtomicPtr::new(Box::into_raw(Box::new(first))),
+            next: AtomicPtr::new(null_mut()),
+            version: AtomicU64::new(1),
+            moved: CachePadded(AtomicUsize::new(0)),
+            thread_locks: ThreadLocks::new(workers),
+            kept: Mutex::default(),
+            owns: PhantomData,
+        }
+    }
+
+    pub(super) fn seat(&self) -> Seat<'_, L> {
+        let lock = self.thread_locks.take_seat();
+        let (version, view, hint) = (Cell::new(0), Cell::new(self.view()), Cell::default());
+        Seat { tables: self, lock, version, view, hint }
+    }
+
+    /// Both tables, stable while the borrow lasts.
+    ///
+    /// # Safety
+    ///
+    /// The caller keeps [`Tables::begin`] and [`Tables::end`] from being called meanwhile.
+    pub(super) unsafe fn pair(&self) -> Pair<'_, L> {
+        let view = self.view();
+        // SAFETY: the tables are ours, and only `end` frees one.
+        let (current, next) = unsafe { (view.current.as_ref(), view.next.map(|t| t.as_ref())) };
+        Pair { current, next }
+    }
+
+    /// Initialisation of an expansion: from now on chains may move to `next`. Answers how long
+    /// workers were kept out, or the table if one of them did not come out of its operation.
+    pub(super) fn begin(&self, next: Box<Buckets<L>>) -> Result<Duration, Box<Buckets<L>>> {
+        let next = Box::into_raw(next);
+        let begun = self.thread_locks.exclusively(|| {
+            let started = Instant::now();
+            self.moved.store(0, Ordering::Relaxed);
+            // Release, here and below: pairs with the acquire in `Seat::refresh` of readers that
+            // take no thread lock. For all others the thread locks order everything.
+            self.next.store(next, Ordering::Release);
+            self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+            started
+        });
+        // SAFETY: made from a box above, and not published.
+        begun.map(|started| started.elapsed()).ok_or_else(|| unsafe { Box::from_raw(next) })
+    }
+
+    /// Termination of an expansion whose buckets have all moved, or nothing if a worker did not
+    /// come out of its operation.
+    ///
+    /// # Safety
+    ///
+    /// Nobody holds a [`Pair`].
+    pub(super) unsafe fn end(&self) -> Option<Ended<L>> {
+        let next = self.next.load(Ordering::Relaxed);
+        assert!(!next.is_null(), "an expansion is running");
+        let (old, started) = self.thread_locks.exclusively(|| {
+            let started = Instant::now();
+            let old = self.current.swap(next, Ordering::AcqRel);
+            self.next.store(null_mut(), Ordering::Release);
+            self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+            (old, started)
+        })?;
+        let pause = started.elapsed();
+        if !L::READS_LOCK {
+            let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            kept.push(AtomicPtr::new(old));
+            return Some(Ended { old: None, pause });
+        }
+        // SAFETY: `new` or `begin` made it from a box; invariant 2: no worker knows it any more.
+        let old = unsafe { Box::from_raw(old) };
+        Some(Ended { old: Some(old), pause })
+    }
+
+    /// Says that the first `count` buckets of `current` are moved.
+    pub(super) fn set_moved(&self, count: usize) {
+        // Release pairs with the acquire in `Inside::lock`: their chains are in `next`.
+        self.moved.store(count, Ordering::Release);
+    }
+
+    fn view(&self) -> View<L> {
+        let current = NonNull::new(self.current.load(Ordering::Acquire));
+        View {
+            current: current.expect("there is always a table"),
+            next: NonNull::new(self.next.load(Ordering::Acquire)),
+        }
+    }
+}
+
+/// An expansion that ended.
+pub(super) struct Ended<L: Locking> {
+    /// The old table, unless it has to be kept.
+    pub(super) old: Option<Box<Buckets<L>>>,
+    /// How long workers were kept out.
+    pub(super) pause: Duration,
+}
+
+impl<L: Locking> Drop for Tables<L> {
+    fn drop(&mut self) {
+        let kept = self.kept.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let kept = kept.drain(..).map(AtomicPtr::into_inner);
+        for table in kept.chain([*self.current.get_mut(), *self.next.get_mut()]) {
+            if !table.is_null() {
+                // SAFETY: made from a box; nobody else is left.
+                drop(unsafe { Box::from_raw(table) });
+            }
+        }
+    }
+}
+
+/// The tables as a worker last saw them. To be followed while the worker is inside only.
+struct View<L: Locking> {
+    current: NonNull<Buckets<L>>,
+    next: Option<NonNull<Buckets<L>>>,
+}
+
+impl<L: Locking> Clone for View<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L: Locking> Copy for View<L> {}
+
+/// A worker's access to the tables.
+pub(super) struct Seat<'i, L: Locking> {
+    tables: &'i Tables<L>,
+    lock: &'i ThreadLock,
+    /// The version that `view` is of.
+    version: Cell<u64>,
+    view: Cell<View<L>>,
+    hint: Cell<Hint>,
+}
+
+impl<L: Locking> Drop for Seat<'_, L> {
+    fn drop(&mut self) {
+        self.tables.thread_locks.return_seat(self.lock);
+    }
+}
+
+impl<'i, L: Locking> Seat<'i, L> {
+    /// Asks for the bucket of `hash`; a hint.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        self.hint.get().prefetch(hash);
+    }
+
+    /// Takes the thread lock. Not while the worker is inside already.
+    #[inline]
+    pub(super) fn enter(&self) -> Inside<'_, 'i, L> {
+        self.lock.lock();
+        self.inside(true)
+    }
+
+    /// As [`Seat::enter`], for a read: without a lock where reads take none.
+    #[inline]
+    pub(super) fn enter_to_read(&self) -> Inside<'_, 'i, L> {
+        if L::READS_LOCK {
+            self.lock.lock();
+        }
+        self.inside(L::READS_LOCK)
+    }
+
+    #[inline]
+    fn inside(&self, is_locked: bool) -> Inside<'_, 'i, L> {
+        if self.tables.version.load(Ordering::Acquire) != self.version.get() {
+            self.refresh();
+        }
+        Inside { seat: self, view: self.view.get(), is_locked }
+    }
+
+    #[cold]
+    fn refresh(&self) {
+        self.version.set(self.tables.version.load(Ordering::Acquire));
+        self.view.set(self.tables.view());
+        // SAFETY: the worker is inside (or the table is kept).
+        self.hint.set(unsafe { self.view.get().current.as_ref() }.hint());
+    }
+}
+
+/// A worker inside of an operation or a batch: the tables stand still. Ends on drop.
+pub(super) struct Inside<'s, 'i, L: Locking> {
+    seat: &'s Seat<'i, L>,
+    view: View<L>,
+    is_locked: bool,
+}
+
+impl<L: Locking> Drop for Inside<'_, '_, L> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_locked {
+            self.seat.lock.unlock();
+        }
+    }
+}
+
+impl<'s, 'i, L: Locking> Inside<'s, 'i, L> {
+    /// Takes the thread lock after all, for a read that went without.
+    pub(super) fn reenter(&self) -> Inside<'s, 'i, L> {
+        assert!(!self.is_locked, "the thread lock is taken once");
+        self.seat.enter()
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> &Buckets<L> {
+        // SAFETY: invariants 1 and 2: the view is that of now, and its tables stay while we are
+        // inside.
+        unsafe { self.view.current.as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn next(&self) -> Option<&Buckets<L>> {
+        // SAFETY: as in `current`.
+        self.view.next.map(|next| unsafe { next.as_ref() })
+    }
+
+    /// Whether chains may be moving.
+    #[inline]
+    pub(super) fn is_expanding(&self) -> bool {
+        self.view.next.is_some()
+    }
+
+    /// Whether bucket `index` of `current` is known to be moved.
+    #[inline]
+    fn is_known_moved(&self, index: usize) -> bool {
+        // Acquire pairs with the release in `Tables::set_moved`.
+        index < self.seat.tables.moved.load(Ordering::Acquire)
+    }
+
+    /// Enters the critical section of the bucket that holds `hash` now, and says where the bucket's
+    /// hashes end.
+    pub(super) fn lock_range(&self, hash: u64) -> (Locked<'_, L>, Option<u64>) {
+        let current = self.current();
+        let index = current.index_of(hash);
+        if let Some(next) = self.next() {
+            let locked = (!self.is_known_moved(index)).then(|| current.lock(index));
+            match locked.filter(|locked| !locked.is_moved()) {
+                Some(locked) => return (locked, current.end_of(index)),
+                None => {
+                    let index = next.index_of(hash);
+                    return (next.lock(index), next.end_of(index));
+                }
+            }
+        }
+        (current.lock(index), current.end_of(index))
+    }
+
+    /// Enters the critical section of the bucket that holds `hash` now.
+    #[inline]
+    pub(super) fn lock(&self, hash: u64) -> Locked<'_, L> {
+        if self.is_expanding() {
+            return self.lock_range(hash).0;
+        }
+        let current = self.current();
+        current.lock(current.index_of(hash))
+    }
+
+    /// The bucket that seems to hold `hash` now: for a hint, and for reads without locks.
+    #[inline]
+    pub(super) fn bucket(&self, hash: u64) -> &Bucket {
+        let current = self.current();
+        let index = current.index_of(hash);
+        match self.next() {
+            Some(next) if self.is_known_moved(index) => next.bucket(next.index_of(hash)),
+            _ => current.bucket(index),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A bucket: one word that holds the first item of the chain, the lock and the moved bit.
+//!
+//! ```text
+//! bit  0      locked
+//! bit  1      moved: the chain lives in the other table
+//! bit  3..48  the first item (its reference; a multiple of 8), or 0 for an empty chain
+//! ```
+//!
+//! Invariants:
+//! 1. Whoever holds the lock has the only copy of the rest of the word; it comes back with the
+//!    store that unlocks. Nobody else writes a locked word, but for other takers of the lock, who
+//!    write [`Word::LOCKED`] over it.
+//! 2. Moved is set once, by the expansion, and stays until the table is freed.
+//!
+//! The lock is taken by an exchange (acquire) that pairs with the store that unlocks (release):
+//! what one holder did to the chain, the next one sees. A linearization point inside of a bucket's
+//! critical section is that store.
+
+use crate::mem::ItemRef;
+use crate::sync::{AtomicU64, Ordering, spin};
+
+/// What a bucket says, unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word(u64);
+
+impl Word {
+    /// A bucket whose chain lives in the other table.
+    pub(super) const MOVED: Self = Self(2);
+    const LOCKED: u64 = 1;
+    const FLAGS: u64 = 7;
+
+    /// A chain that starts with `item`.
+    #[inline]
+    pub(super) fn of(item: Option<ItemRef>) -> Self {
+        Self(item.map_or(0, ItemRef::to_bits))
+    }
+
+    /// The first item of the chain.
+    #[inline]
+    pub(super) fn item(self) -> Option<ItemRef> {
+        ItemRef::from_bits(self.0 & !Self::FLAGS)
+    }
+
+    #[inline]
+    pub(super) fn is_moved(self) -> bool {
+        self.0 & Self::MOVED.0 != 0
+    }
+
+    #[inline]
+    fn is_locked(self) -> bool {
+        self.0 & Self::LOCKED != 0
+    }
+}
+
+/// A bucket of a table.
+#[repr(transparent)]
+pub struct Bucket(AtomicU64);
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Bucket>() == 8, "one word a bucket");
+
+// SAFETY: an atomic integer; zero is an empty bucket.
+#[cfg(not(loom))]
+unsafe impl crate::mem::Zeroable for Bucket {}
+
+impl Bucket {
+    /// What the bucket seems to hold: good for a hint, and, under a guard, for following. While it
+    /// is locked it seems empty.
+    #[inline]
+    pub(super) fn peek(&self) -> Word {
+        // Acquire pairs with the release of whoever published the first item.
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Asks for the bucket's line, to lock it.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        crate::mem::prefetch_for_write(std::ptr::from_ref(self).cast());
+    }
+
+    /// Takes the lock: test-and-set, and while that fails, look until it may succeed.
+    #[inline]
+    pub(super) fn lock(&self) -> Word {
+        let word = Word(self.0.swap(Word::LOCKED, Ordering::Acquire));
+        if word.is_locked() { self.lock_contended() } else { word }
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Word {
+        let mut round = 0;
+        loop {
+            // Bounded by the other holders' critical sections, which neither allocate nor wait.
+            if !self.peek().is_locked() {
+                let word = Word(self.0.swap(Word::LOCKED, Ordering::Acquire));
+                if !word.is_locked() {
+                    return word;
+                }
+            }
+            spin(round);
+            round += 1;
+        }
+    }
+
+    /// Writes the word back and lets the next one in. Only for the holder of the lock, or for a
+    /// bucket that no other thread can reach yet.
+    #[inline]
+    pub(super) fn unlock(&self, word: Word) {
+        debug_assert!(!word.is_locked(), "a lock is no part of the word");
+        self.0.store(word.0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Bucket {
+    /// Loom's atomics cannot start as zeroed memory.
+    pub(super) fn new(word: Word) -> Self {
+        Self(AtomicU64::new(word.0))
+    }
+}
