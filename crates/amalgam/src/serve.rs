@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Index, mercury, model};
+use amalgam_index::{Configuration, Index, hotring, mercury, model};
 use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,8 +19,12 @@ use crate::{daemon, user};
 pub const DEFAULT_ENGINE: &str = "mercury";
 
 /// The engines that serve, by name.
-const ENGINES: &[(&str, Serve)] =
-    &[("mercury", serve_with::<mercury::Mercury>), ("model", serve_with::<model::Model>)];
+const ENGINES: &[(&str, Serve)] = &[
+    ("mercury", serve_with::<mercury::Mercury>),
+    ("hotring-r", serve_with::<hotring::HotRingR>),
+    ("hotring-s", serve_with::<hotring::HotRingS>),
+    ("model", serve_with::<model::Model>),
+];
 
 type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 

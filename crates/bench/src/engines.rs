@@ -1,6 +1,7 @@
 //! The one table of engines that can be measured.
 
 use amalgam_index::Configuration;
+use amalgam_index::hotring::{HotRingR, HotRingS};
 use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
 
@@ -29,6 +30,8 @@ pub const ENGINES: &[Entry] = &[
         is_read_only: true,
         ..entry::<Engine<MercuryNoLock>>("mercury-nolock", "Mercury whose reads take no locks")
     },
+    entry::<Engine<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
+    entry::<Engine<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
     entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
     entry::<Null>("null", "nothing: the driver's own cost"),

@@ -14,6 +14,7 @@
 
 mod configuration;
 mod engine;
+pub mod hotring;
 pub mod maintenance;
 pub mod mem;
 pub mod mercury;

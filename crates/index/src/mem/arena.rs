@@ -36,6 +36,11 @@ impl Arena {
         Ok(Self { base, bytes, mapping: (start, mapping_bytes) })
     }
 
+    /// How long the reservation is.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The address of `offset`.
     #[inline]
     pub(super) fn at(&self, offset: u64) -> NonNull<u8> {

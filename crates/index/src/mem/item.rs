@@ -151,6 +151,16 @@ impl<'g> Item<'g> {
         }
     }
 
+    /// Clears the recency bit: the CLOCK hand takes the item when it next passes.
+    pub fn forget_access(&self) {
+        self.header_word().fetch_and(!Header::RECENT, Ordering::Relaxed);
+    }
+
+    /// Bytes of the item from its header on.
+    pub fn bytes_held(&self) -> usize {
+        self.header().bytes()
+    }
+
     /// Asks the memory system for the item's first line.
     #[inline]
     pub fn prefetch(&self) {

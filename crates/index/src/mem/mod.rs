@@ -38,7 +38,7 @@ pub use header::{Header, Shape, WORD_BYTES};
 pub use item::{Item, ItemRef};
 pub(crate) use item::{prefetch, prefetch_for_write};
 pub use pin::Pinned;
-pub use pool::{Pinner, Pool, Shortage, Slot};
+pub use pool::{Grace, Pinner, Pool, Shortage, Slot};
 pub use table::{Table, Zeroable};
 
 use std::io;
@@ -249,6 +249,11 @@ impl Memory {
     /// The seed that keys are hashed with.
     pub fn seed(&self) -> &HashSeed {
         &self.seed
+    }
+
+    /// Every reference lies below this many bytes.
+    pub fn address_space_bytes(&self) -> u64 {
+        self.arena.bytes() as u64
     }
 
     /// Charges `bytes` that live outside of the arena, if the limit allows it.

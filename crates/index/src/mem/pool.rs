@@ -67,6 +67,10 @@ impl<'m> Pinner<'m> {
     }
 }
 
+/// A moment after which a grace period may pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace(u64);
+
 /// Where a pool stands in a page that it owns.
 #[derive(Clone, Copy)]
 struct Current {
@@ -183,6 +187,22 @@ impl<'m> Pool<'m> {
     /// The handle is used only while the pool lives.
     pub unsafe fn pinner(&self) -> Pinner<'m> {
         Pinner { memory: self.memory, slot: self.slot, not_send: PhantomData }
+    }
+
+    /// The pool's number: below [`crate::Configuration::workers`], and no other live pool's.
+    pub fn number(&self) -> usize {
+        self.slot
+    }
+
+    /// Begins a grace period for what the calling thread made unreachable before.
+    pub fn begin_grace(&self) -> Grace {
+        Grace(self.memory.epochs.seal())
+    }
+
+    /// Whether every thread that was pinned when the grace period began has let go since. Costs a
+    /// barrier (about 10 microseconds); call it without a guard.
+    pub fn is_over(&self, grace: Grace) -> bool {
+        grace.0 < self.memory.epochs.oldest_pin()
     }
 
     /// A CAS id that was never handed out.

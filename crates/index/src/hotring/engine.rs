@@ -1,0 +1,341 @@
+//! The index and its workers: what belongs to no single operation.
+
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+
+use super::change::{Place, locate, move_head, occupy, replace, unlink};
+use super::grow::Growth;
+use super::items::{Items, node_of, place_bits};
+use super::sample;
+use super::space::{Order, Space};
+use super::table::{HeadTable, Tables};
+use super::word::{Bits, MOST_SAMPLES, Node};
+use crate::maintenance::Signal;
+use crate::mem::{Guard, ItemRef, Layout, Memory, Pinner, Pool};
+use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+
+/// R: every so many requests a worker looks whether a head should move (section 3.2).
+pub(super) const REQUESTS_PER_LOOK: u32 = 5;
+/// Items a ring has at start, if `expected_items` come: doubling brings it to half of that.
+const ITEMS_PER_RING: usize = 4;
+/// Requests over which a worker averages what accesses cost.
+const REQUESTS_PER_VERDICT: u32 = 4096;
+/// A rehash is wanted when an access looks at more items than this on average.
+const MOST_VISITED: u32 = 3;
+/// Head items that one call to make room passes over at most.
+const MOST_SPARED: u32 = 64;
+
+/// How heads find hot items.
+pub trait Strategy: Send + Sync + 'static {
+    /// The engine's name.
+    const NAME: &'static str;
+    /// Whether heads move by samples; else they move to what the R-th request touched.
+    const SAMPLES: bool;
+}
+
+/// Section 3.2.1.
+pub struct RandomMovement;
+
+/// Section 3.2.2.
+pub struct StatisticalSampling;
+
+impl Strategy for RandomMovement {
+    const NAME: &'static str = "hotring-r";
+    const SAMPLES: bool = false;
+}
+
+impl Strategy for StatisticalSampling {
+    const NAME: &'static str = "hotring-s";
+    const SAMPLES: bool = true;
+}
+
+/// See the head of the module.
+pub struct HotRing<S> {
+    pub(super) memory: Arc<Memory>,
+    pub(super) tables: Tables,
+    pub(super) bits: Bits,
+    pub(super) growth: Growth,
+    /// Whether some worker found accesses too expensive.
+    pub(super) wants_growth: AtomicBool,
+    grows: bool,
+    pub(super) moves: bool,
+    pub(super) counts_predecessors: bool,
+    signal: Signal,
+    strategy: PhantomData<S>,
+}
+
+/// A worker of [`HotRing`].
+pub struct HotRingWorker<'i, S> {
+    pub(super) index: &'i HotRing<S>,
+    pub(super) pool: Pool<'i>,
+    number: u64,
+    /// Requests of this worker, modulo 2^32.
+    pub(super) requests: u32,
+    cost: Cost,
+}
+
+/// What accesses cost a worker lately.
+#[derive(Default)]
+struct Cost {
+    /// Where `requests` stood when the average began.
+    since: u32,
+    /// Items looked at since, those that heads led to apart.
+    visited: u32,
+}
+
+impl<S: Strategy> Index for HotRing<S> {
+    const NAME: &'static str = S::NAME;
+    type Worker<'i> = HotRingWorker<'i, S>;
+
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        let tuning = &configuration.tuning;
+        tuning.check_disabled(&["movement", "predecessor"])?;
+        if configuration.workers as u64 > MOST_SAMPLES {
+            return Err(OpenError::Configuration(format!(
+                "{} workers are more than the {MOST_SAMPLES} that a head word can name",
+                configuration.workers
+            )));
+        }
+        let memory = Memory::new(configuration, Layout::Linked)?;
+        let buckets = tuning.buckets.unwrap_or(configuration.expected_items / ITEMS_PER_RING);
+        let heads = memory.table(buckets.next_power_of_two().max(2))?;
+        if configuration.prefault {
+            heads.populate();
+        }
+        let bits =
+            Bits::new(place_bits(memory.address_space_bytes()), heads.len().trailing_zeros());
+        let table = HeadTable::new(heads);
+        let growth = Growth::default();
+        growth.note_table(&table);
+        Ok(Self {
+            memory,
+            tables: Tables::new(table),
+            bits,
+            growth,
+            wants_growth: AtomicBool::new(false),
+            grows: tuning.grows,
+            moves: !is_disabled(configuration, "movement"),
+            counts_predecessors: !is_disabled(configuration, "predecessor"),
+            signal: Signal::default(),
+            strategy: PhantomData,
+        })
+    }
+
+    fn worker(&self) -> HotRingWorker<'_, S> {
+        let pool = Pool::new(&self.memory);
+        let number = pool.number() as u64;
+        HotRingWorker { index: self, pool, number, requests: 0, cost: Cost::default() }
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.memory.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let mut statistics = self.memory.index_statistics();
+        self.growth.fill(&mut statistics);
+        statistics
+    }
+
+    fn maintenance(&self) -> &Signal {
+        &self.signal
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.memory.set_limit(bytes);
+    }
+}
+
+fn is_disabled(configuration: &Configuration, feature: &str) -> bool {
+    configuration.tuning.disabled.iter().any(|name| name == feature)
+}
+
+impl<S: Strategy> HotRing<S> {
+    /// The rings under `guard`.
+    #[inline]
+    pub(super) fn items<'g>(&'g self, number: u64, guard: &'g Guard<'g>) -> Items<'g> {
+        Items { memory: &self.memory, tables: &self.tables, bits: &self.bits, number, guard }
+    }
+
+    /// See [`Worker::swap_exact`].
+    fn swap(&self, items: &Items<'_>, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        let node = node_of(old);
+        let item = items.item(node);
+        let order = Order { hash, key: item.key() };
+        let Place::Present { before, found } = locate(items, order) else { return false };
+        if found.node != node {
+            return false;
+        }
+        let is_done = match new.map(node_of) {
+            None => occupy(items, node).is_some(),
+            Some(copy) => {
+                self.carry_word_over(items, node, copy);
+                replace(items, node, copy, items.address(copy, hash))
+            }
+        };
+        if is_done {
+            unlink(items, order, node, Some(before));
+        }
+        is_done
+    }
+
+    /// The word may have changed since it was copied; it is carried over once it is final.
+    fn carry_word_over(&self, items: &Items<'_>, old: Node, copy: Node) {
+        let (old, copy) = (items.item(old), items.item(copy));
+        loop {
+            let (header, word) = old.header_and_word();
+            if !header.has_word() {
+                return;
+            }
+            if header.is_sealed() || old.seal(header, word) {
+                // Relaxed: published with the copy.
+                copy.word().store(word, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// As `swap` for eviction: passes over a live item that is the head of its ring and was read
+    /// since the last sweep, `spare` times at most; the next sweep takes it.
+    fn swap_sparing_hot(
+        &self,
+        items: &Items<'_>,
+        swap: (u64, ItemRef, Option<ItemRef>),
+        now: &Now,
+        spare: &mut u32,
+    ) -> bool {
+        let (hash, old, new) = swap;
+        if new.is_none() && *spare > 0 {
+            let item = items.item(node_of(old));
+            let header = item.header();
+            let (_, head) = items.head(hash);
+            let is_head = self.bits.node_of(head.address()) == Some(node_of(old));
+            let is_live = now.is_live(item.expiry_of(header), header.generation());
+            if is_head && is_live && header.is_recent() {
+                *spare -= 1;
+                item.forget_access();
+                return false;
+            }
+        }
+        self.swap(items, hash, old, new)
+    }
+}
+
+impl<S: Strategy> HotRingWorker<'_, S> {
+    /// Notes a request that looked at `visited` items beyond the one that its head led to, and asks
+    /// for a rehash when requests have become too expensive (section 3.4).
+    #[inline]
+    pub(super) fn note_cost(&mut self, visited: u32) {
+        self.cost.visited = self.cost.visited.wrapping_add(visited);
+        let requests = self.requests.wrapping_sub(self.cost.since);
+        if requests >= REQUESTS_PER_VERDICT {
+            self.judge_cost(requests);
+        }
+    }
+
+    #[cold]
+    fn judge_cost(&mut self, requests: u32) {
+        let is_expensive = self.cost.visited / requests >= MOST_VISITED - 1;
+        self.cost = Cost { since: self.requests, visited: 0 };
+        // Relaxed: a hint for the thread that steps.
+        if is_expensive
+            && self.index.grows
+            && !self.index.wants_growth.swap(true, Ordering::Relaxed)
+        {
+            self.index.signal.raise();
+        }
+    }
+
+    /// Notes a cold access to `node`: every R-th request that is one moves the head there, or begins
+    /// to sample.
+    #[cold]
+    pub(super) fn note_cold(&self, items: &Items<'_>, hash: u64, node: Node) {
+        if !self.index.moves || !self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
+            return;
+        }
+        if S::SAMPLES {
+            sample::start(items, hash);
+        } else {
+            let (word, head) = items.head(hash);
+            if !head.is_moving() {
+                move_head(items, word, head, items.address(node, hash));
+            }
+        }
+    }
+
+    pub(super) fn items<'g>(&self, guard: &'g Guard<'g>) -> Items<'g>
+    where
+        Self: 'g,
+    {
+        self.index.items(self.number, guard)
+    }
+
+    /// Lends the pool together with what unlinks for it.
+    pub(super) fn with_swap<R>(
+        &mut self,
+        now: &Now,
+        work: impl FnOnce(&mut Pool<'_>, &mut dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool) -> R,
+    ) -> R {
+        let Self { index, pool, number, .. } = self;
+        // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.
+        let pinner: Pinner<'_> = unsafe { pool.pinner() };
+        let mut spare = MOST_SPARED;
+        work(pool, &mut |hash, old, new| {
+            let guard = pinner.pin();
+            let items = index.items(*number, &guard);
+            index.swap_sparing_hot(&items, (hash, old, new), now, &mut spare)
+        })
+    }
+}
+
+impl<S: Strategy> Worker for HotRingWorker<'_, S> {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        match keys {
+            [key] => {
+                // One key answered is one key answered, whether the sink breaks or not.
+                let _ = self.get(key, 0, now, sink);
+                1
+            }
+            keys => self.get_groups(keys, now, sink),
+        }
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        self.carry_out(op, now, sink)
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &Key<'_>) {
+        let guard = self.pool.pin();
+        self.index.tables.current(&guard).prefetch(key.hash());
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        self.scan_rings(from, budget, visit)
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        let guard = self.pool.pin();
+        self.index.swap(&self.items(&guard), hash, old, new)
+    }
+
+    #[inline]
+    fn quiesce(&mut self) {
+        self.pool.quiesce();
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        let grows = self.step_growth(now);
+        self.with_swap(now, |pool, swap| pool.step(now, swap)) || grows
+    }
+}

@@ -1,0 +1,224 @@
+//! Rehash of the whole table (section 3.4), a slice at a time: rings are split, and after one grace
+//! period for many of them parted.
+//!
+//! Thread safety: one mutex, taken by whoever steps and only tried for; nobody waits for it but
+//! those who read statistics.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, TryLockError};
+
+use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+
+use super::engine::{HotRing, HotRingWorker, Strategy};
+use super::items::{Items, node_of};
+use super::split::{Buckets, move_vacant, part, split};
+use super::table::{HeadTable, RetiredTable};
+use crate::Statistics;
+use crate::mem::{Grace, ItemRef, Pool, Shape};
+
+/// Rings that one step splits or parts.
+const SLICE: usize = 64;
+/// Rings that share a grace period.
+const BATCH: usize = if cfg!(test) { 4 } else { 8192 };
+
+/// What an index knows of its rehashes.
+#[derive(Default)]
+pub(super) struct Growth {
+    state: Mutex<State>,
+    /// Numbers for statistics.
+    rings: AtomicU64,
+    table_bytes: AtomicU64,
+    finished: AtomicU64,
+    is_under_way: AtomicBool,
+    /// Pairs of rehash items in memory: no items of users.
+    pairs: AtomicU64,
+    pair_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// The next ring to split; none while there is no rehash.
+    next_ring: Option<usize>,
+    /// Pairs whose rings are split, before the grace period.
+    split: Vec<ItemRef>,
+    /// Pairs during and after it.
+    waiting: Option<(Grace, Vec<ItemRef>)>,
+    retired: Option<(Grace, RetiredTable)>,
+}
+
+impl Growth {
+    /// Tells of a table that is in use from now on.
+    pub(super) fn note_table(&self, table: &HeadTable) {
+        self.rings.store(table.len() as u64, Ordering::Relaxed);
+        self.table_bytes.store(table.bytes() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn fill(&self, statistics: &mut Statistics) {
+        let pairs = self.pairs.load(Ordering::Relaxed);
+        let is_under_way = self.is_under_way.load(Ordering::Relaxed);
+        let tables = if is_under_way { 3 } else { 1 };
+        statistics.items = statistics.items.saturating_sub(pairs);
+        let pair_bytes = self.pair_bytes.load(Ordering::Relaxed);
+        statistics.memory.items = statistics.memory.items.saturating_sub(pair_bytes);
+        statistics.buckets = self.rings.load(Ordering::Relaxed) * tables;
+        statistics.slots = self.rings.load(Ordering::Relaxed);
+        statistics.memory.index = self.table_bytes.load(Ordering::Relaxed) * tables;
+        statistics.expansions = self.finished.load(Ordering::Relaxed);
+        statistics.is_expanding = is_under_way;
+    }
+}
+
+impl<S: Strategy> HotRingWorker<'_, S> {
+    /// Does a slice of a rehash, or begins one. Returns whether more waits.
+    pub(super) fn step_growth(&mut self, now: &Now) -> bool {
+        let index = self.index;
+        let mut state = match index.growth.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody else steps.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if let Some((grace, _)) = &state.retired {
+            if !self.pool.is_over(*grace) {
+                return true;
+            }
+            if let Some((_, table)) = state.retired.take() {
+                // SAFETY: a grace period has passed since it went out of use.
+                unsafe { table.free() };
+            }
+        }
+        if state.next_ring.is_none() {
+            return self.begin(&mut state);
+        }
+        if state.waiting.is_some() {
+            return self.part_slice(&mut state);
+        }
+        self.split_slice(&mut state, now)
+    }
+
+    fn begin(&mut self, state: &mut State) -> bool {
+        let index = self.index;
+        if !index.wants_growth.load(Ordering::Relaxed) {
+            return false;
+        }
+        let guard = self.pool.pin();
+        let current = index.tables.current(&guard);
+        let is_worth_it = index.memory.items() >= current.len() as u64;
+        if !is_worth_it || current.shift() <= 1 {
+            index.wants_growth.store(false, Ordering::Relaxed);
+            return false;
+        }
+        let Ok(heads) = index.memory.table(current.len() * 2) else {
+            // No room for a larger table: it goes on as it is.
+            index.wants_growth.store(false, Ordering::Relaxed);
+            return false;
+        };
+        index.tables.begin(HeadTable::new(heads), &guard);
+        index.growth.is_under_way.store(true, Ordering::Relaxed);
+        state.next_ring = Some(0);
+        true
+    }
+
+    /// Splits some rings.
+    fn split_slice(&mut self, state: &mut State, now: &Now) -> bool {
+        let index = self.index;
+        let Some(first) = state.next_ring else { return false };
+        let guard = self.pool.pin();
+        let table = index.tables.current(&guard);
+        let end = table.len().min(first + SLICE);
+        for ring in first..end {
+            if state.split.len() >= BATCH {
+                break;
+            }
+            let items = self.items(&guard);
+            if !split_ring(index, &mut self.pool, &items, table, ring, &mut state.split, now) {
+                // No memory for a pair: later.
+                return false;
+            }
+            state.next_ring = Some(ring + 1);
+        }
+        let is_last = state.next_ring == Some(table.len());
+        if state.split.len() >= BATCH || is_last {
+            state.waiting = Some((self.pool.begin_grace(), std::mem::take(&mut state.split)));
+        }
+        true
+    }
+
+    /// Parts some of the rings that were split, after their grace period.
+    fn part_slice(&mut self, state: &mut State) -> bool {
+        let index = self.index;
+        let Some((grace, pairs)) = &mut state.waiting else { return false };
+        if !self.pool.is_over(*grace) {
+            std::thread::yield_now();
+            return true;
+        }
+        let guard = self.pool.pin();
+        let items = self.items(&guard);
+        for _ in 0..SLICE {
+            let Some(pair) = pairs.pop() else { break };
+            part(&items, node_of(pair));
+            let bytes = items.item(node_of(pair)).bytes_held() as u64;
+            // SAFETY: both items of the pair left their rings.
+            unsafe { self.pool.retire(pair) };
+            index.growth.pairs.fetch_sub(1, Ordering::Relaxed);
+            index.growth.pair_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        if pairs.is_empty() {
+            state.waiting = None;
+            let rings = index.tables.current(&guard).len();
+            if state.next_ring == Some(rings) {
+                let retired = index.tables.finish(&guard);
+                state.next_ring = None;
+                state.retired = Some((self.pool.begin_grace(), retired));
+                index.wants_growth.store(false, Ordering::Relaxed);
+                index.growth.note_table(index.tables.current(&guard));
+                index.growth.is_under_way.store(false, Ordering::Relaxed);
+                index.growth.finished.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+}
+
+/// Splits one ring. Returns false if there is no memory for its rehash items.
+fn split_ring<S: Strategy>(
+    index: &HotRing<S>,
+    pool: &mut Pool<'_>,
+    items: &Items<'_>,
+    table: &HeadTable,
+    ring: usize,
+    pairs: &mut Vec<ItemRef>,
+    now: &Now,
+) -> bool {
+    let Some(next) = table.next(items.guard) else { return true };
+    let buckets = Buckets {
+        old: table.head_at(ring),
+        new: [next.head_at(2 * ring), next.head_at(2 * ring + 1)],
+    };
+    if move_vacant(&buckets) {
+        return true;
+    }
+    let division = (2 * ring as u64 + 1) << next.shift();
+    let Some(pair) = make_pair(pool, division, now) else { return false };
+    index.growth.pairs.fetch_add(1, Ordering::Relaxed);
+    let bytes = items.item(node_of(pair)).bytes_held() as u64;
+    index.growth.pair_bytes.fetch_add(bytes, Ordering::Relaxed);
+    split(items, &buckets, node_of(pair));
+    pairs.push(pair);
+    true
+}
+
+/// Two rehash items in the memory of one item with a word: the item's link, and the word.
+fn make_pair(pool: &mut Pool<'_>, division: u64, now: &Now) -> Option<ItemRef> {
+    let key = division.to_le_bytes();
+    let draft = Draft {
+        parts: [Part::Bytes(&[0; 8]), Part::Empty],
+        flags: 0,
+        expiry: Expiry::NEVER,
+        cas: None,
+        marks: Marks::default(),
+    };
+    let shape = Shape::new(key.len(), &draft, 0, now)?;
+    let slot = pool.reserve(shape).ok()?;
+    Some(pool.fill(slot, &key, &draft, &[]))
+}

@@ -1,0 +1,46 @@
+//! HotRing (Chen et al., FAST 2020): a hash table of ordered rings whose heads move to hot items,
+//! lock-free throughout. `docs/hotring.md` is its specification: words, invariants, the points where
+//! operations take effect, and the races between them by number.
+//!
+//! Thread safety: everything shared is a head word, a link word, or an immutable item; each step of a
+//! protocol is one exchange of one word.
+//!
+//! Invariants:
+//! 1. What can be reached from a head is a ring of items in ascending order, but for one wrap.
+//! 2. An item whose link is not occupied is in its ring; an occupied link is frozen.
+//! 3. Whoever occupied an item retires it, after no head and no link in reach leads to it.
+//! 4. The protocols (`walk`, `change`, `sample`, `split`) know no memory and no table; they are
+//!    written against `space`, and run on model words under loom.
+
+mod change;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod grow;
+#[cfg(not(loom))]
+mod items;
+#[cfg(not(loom))]
+mod read;
+mod sample;
+#[cfg(not(loom))]
+mod scan;
+mod space;
+mod split;
+#[cfg(not(loom))]
+mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod walk;
+mod word;
+#[cfg(not(loom))]
+mod write;
+
+#[cfg(not(loom))]
+pub use engine::{HotRing, HotRingWorker, RandomMovement, StatisticalSampling, Strategy};
+
+/// HotRing that moves a head to whatever the R-th request touched.
+#[cfg(not(loom))]
+pub type HotRingR = HotRing<RandomMovement>;
+/// HotRing that moves heads by what it samples.
+#[cfg(not(loom))]
+pub type HotRingS = HotRing<StatisticalSampling>;

@@ -1,0 +1,130 @@
+//! Statistical sampling (section 3.2.2): count a ring's accesses for a while, then move its head to
+//! where the accesses cost least.
+
+use super::change::move_head;
+use super::space::{Space, exchange_head, exchange_link};
+use super::walk::{Step, tour};
+use super::word::{Head, Node};
+
+/// Begins to sample the ring of `hash`: as many accesses as it has items. Does nothing if that, or a
+/// movement, is under way.
+#[cold]
+pub(super) fn start<S: Space>(space: &S, hash: u64) {
+    let (word, head) = space.head(hash);
+    if head.is_active() || head.is_moving() || head == Head::EMPTY {
+        return;
+    }
+    let mut items = 0;
+    let is_complete = tour(space, hash, |step| {
+        items += 1;
+        clear(space, step);
+    });
+    if is_complete && items > 1 {
+        exchange_head(word, head, head.activated(items));
+    }
+}
+
+/// Forgets what an item was counted.
+fn clear<S: Space>(space: &S, step: Step) {
+    if step.link.count() != 0 {
+        // A link that changed meanwhile keeps its count: noise, for one round.
+        let _ = exchange_link(space.link(step.node), step.link, step.link.uncounted());
+    }
+}
+
+/// Counts an access to `node`, or one for which its predecessor `node` should be the head. Whoever
+/// takes the last sample moves the head.
+#[cold]
+pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node) {
+    let (word, head) = space.head(hash);
+    if !head.is_active() {
+        return;
+    }
+    let link = space.load_link(node);
+    if link.is_plain() {
+        // Lost if the link changes at this moment: a sample fewer.
+        let _ = exchange_link(space.link(node), link, link.counted());
+    }
+    if head.counter() > 1 {
+        exchange_head(word, head, head.sampled());
+    } else if exchange_head(word, head, head.settled()) {
+        // Only one thread takes Active away, and goes on.
+        conclude(space, hash, head.settled());
+    }
+}
+
+/// Moves the head to the position of least income, formula 6, and forgets the counts.
+fn conclude<S: Space>(space: &S, hash: u64, head: Head) {
+    let (mut items, mut samples) = (0, 0);
+    let is_complete = tour(space, hash, |step| {
+        items += 1;
+        samples += step.link.count();
+    });
+    let mut best = Best::new(items, samples);
+    tour(space, hash, |step| {
+        best.see(step.node, step.link.count());
+        clear(space, step);
+    });
+    if let (true, Some(node)) = (is_complete, best.node) {
+        let (word, _) = space.head(hash);
+        let address = space.address(node, space.order(node).hash);
+        move_head(space, word, head, address);
+    }
+}
+
+/// Finds the position of least income in one pass. With k items, of which item i was met n(i) times
+/// in N samples, W(t) is the sum of n(i)/N times the distance from t to i. A step from t to t+1
+/// brings all items nearer by one, but item t, which is then k-1 away: N W(t+1) = N W(t) - N + k n(t).
+struct Best {
+    items: i64,
+    samples: i64,
+    /// N W(t) - N W(0) at the next position.
+    income: i64,
+    least: i64,
+    /// The position of least income; none while that is the first.
+    node: Option<Node>,
+}
+
+impl Best {
+    fn new(items: u64, samples: u64) -> Self {
+        let (items, samples) = (items as i64, samples as i64);
+        Self { items, samples, income: 0, least: 0, node: None }
+    }
+
+    fn see(&mut self, node: Node, count: u64) {
+        if self.income < self.least {
+            (self.least, self.node) = (self.income, Some(node));
+        }
+        self.income += self.items * count as i64 - self.samples;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Formula 6 as printed.
+    fn income(counts: &[u64], t: usize) -> u64 {
+        let k = counts.len();
+        (0..k).map(|i| counts[i] * ((i + k - t) % k) as u64).sum()
+    }
+
+    #[test]
+    fn the_best_position_has_the_least_income() {
+        let mut random = 1_u64;
+        for _ in 0..2000 {
+            let mut below = |bound: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 33) % bound
+            };
+            let counts: Vec<u64> = (0..1 + below(12)).map(|_| below(9)).collect();
+            let mut best = Best::new(counts.len() as u64, counts.iter().sum());
+            for (position, count) in counts.iter().enumerate() {
+                best.see(Node(position as u64 + 1), *count);
+            }
+            let chosen = best.node.map_or(0, |node| node.0 as usize - 1);
+            let least = (0..counts.len()).map(|t| income(&counts, t)).min();
+            assert_eq!(Some(income(&counts, chosen)), least, "{counts:?}");
+        }
+    }
+}

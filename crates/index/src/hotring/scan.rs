@@ -1,0 +1,109 @@
+//! Scans, in the order of hashes: the cursor is a hash, so no rehash disturbs it.
+
+use std::ops::ControlFlow;
+
+use amalgam_op::ItemView;
+
+use super::engine::{HotRingWorker, Strategy};
+use super::items::Items;
+use super::space::{Order, Space, Target, lower_of};
+use super::walk::{Event, Step, Walk};
+use super::word::Head;
+use crate::Cursor;
+
+impl<S: Strategy> HotRingWorker<'_, S> {
+    /// See [`crate::Worker::scan`].
+    pub(super) fn scan_rings(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let mut from = from.0;
+        for _ in 0..budget.max(1) {
+            let guard = self.pool.pin();
+            let items = self.items(&guard);
+            // The ring as it is divided now, or less finely: then it is visited whole.
+            let last = from | (u64::MAX >> (64 - items.tables.current(&guard).shift()));
+            if let ControlFlow::Break(at) = visit_range(&items, from, last, visit) {
+                return Some(Cursor(at));
+            }
+            from = last.checked_add(1)?;
+        }
+        Some(Cursor(from))
+    }
+}
+
+/// Visits the items with hashes from `from` to `last`, which lie in one ring, or in the rings that it
+/// is being divided into. Breaks with the hash at which the visitor broke.
+fn visit_range(
+    items: &Items<'_>,
+    from: u64,
+    last: u64,
+    visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+) -> ControlFlow<u64> {
+    let mut from = from;
+    loop {
+        let end = visit_ring(items, from, last, visit)?;
+        match end.checked_add(1) {
+            Some(next) if end < last => from = next,
+            _ => return ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Visits what the head of `from` leads to, up to `last`. Returns up to which hash that went.
+fn visit_ring(
+    items: &Items<'_>,
+    from: u64,
+    last: u64,
+    visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+) -> ControlFlow<u64, u64> {
+    let (last, head) = items.ring_end(from, last);
+    if head == Head::EMPTY {
+        return ControlFlow::Continue(last);
+    }
+    let target = Target::new(items.bits, Order { hash: from, key: &[] });
+    let mut walk = Walk::new(items, target, head.address());
+    // To the place of `from`, then on until it comes again.
+    let start = match walk.finish() {
+        Event::Passed => match walk.before {
+            Some(before) => before.link.address(),
+            None => return ControlFlow::Continue(last),
+        },
+        // A boundary, that of a rehash item.
+        Event::Hit(step) => step.link.address(),
+        Event::Item(_) | Event::Boundary { .. } | Event::Vacant => {
+            return ControlFlow::Continue(last);
+        }
+    };
+    let mut walk = Walk::new(items, target, start);
+    loop {
+        let step = match walk.step() {
+            Event::Item(step) => step,
+            // The ring may have been divided under us; the other half is not on our way then.
+            Event::Boundary { met, own } if met.node != own => {
+                return ControlFlow::Continue(end_of_half(items, from, last, met));
+            }
+            Event::Hit(met) if met.link.is_rehash() => {
+                return ControlFlow::Continue(end_of_half(items, from, last, met));
+            }
+            Event::Boundary { .. } => continue,
+            Event::Hit(_) | Event::Passed | Event::Vacant => return ControlFlow::Continue(last),
+        };
+        let hash = items.order(step.node).hash;
+        if !(from..=last).contains(&hash) {
+            return ControlFlow::Continue(last);
+        }
+        if visit(&items.item(step.node).view()).is_break() {
+            return ControlFlow::Break(hash);
+        }
+    }
+}
+
+/// Up to which hash the half of `from` goes, `last` at most, where `met` is one of the pair that
+/// divides the ring.
+fn end_of_half(items: &Items<'_>, from: u64, last: u64, met: Step) -> u64 {
+    let division = items.division(lower_of(met.node, met.link));
+    if from < division { last.min(division - 1) } else { last }
+}

@@ -1,0 +1,132 @@
+//! What the protocols of a ring ask of the world around it: where words lie and how items are
+//! ordered. The engine answers for items in memory, the model tests for a handful of words.
+
+use std::cmp::Ordering;
+
+use super::word::{Address, Bits, Head, Link, Node};
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::SeqCst;
+
+/// Rings, as one thread sees them while it holds a guard: nothing that can be reached is reused.
+pub(super) trait Space {
+    /// How words are divided.
+    fn bits(&self) -> &Bits;
+
+    /// The word that leads to the ring of `hash` now, and what was in it: never [`Head::MOVED`].
+    fn head(&self, hash: u64) -> (&AtomicU64, Head);
+
+    /// The link of an item, or of a rehash item.
+    fn link(&self, node: Node) -> &AtomicU64;
+
+    /// Where an item that is no rehash item stands.
+    fn order(&self, node: Node) -> Order<'_>;
+
+    /// Whether the item, which is no rehash item, has this key. Cheaper than its order.
+    fn has_key(&self, node: Node, key: &[u8]) -> bool;
+
+    /// The hash at which the pair of rehash items divides its ring. `lower` is the first of them;
+    /// the other follows it.
+    fn division(&self, lower: Node) -> u64;
+
+    /// The calling worker's number.
+    fn number(&self) -> u64;
+
+    /// Loads a link. Sequentially consistent, as all accesses of these protocols.
+    #[inline]
+    fn load_link(&self, node: Node) -> Link {
+        Link(load(self.link(node)))
+    }
+
+    /// The address of an item whose hash is known.
+    #[inline]
+    fn address(&self, node: Node, hash: u64) -> Address {
+        self.bits().address(node, hash)
+    }
+}
+
+/// The value of a word, in the one order of all such accesses.
+#[inline]
+pub(super) fn load(word: &AtomicU64) -> u64 {
+    // Loom does not order plain loads sequentially; a change that changes nothing reads the newest.
+    #[cfg(loom)]
+    return word.fetch_add(0, SeqCst);
+    #[cfg(not(loom))]
+    word.load(SeqCst)
+}
+
+/// Exchanges a link; on failure the link as it is.
+#[inline]
+pub(super) fn exchange_link(word: &AtomicU64, old: Link, new: Link) -> Result<(), Link> {
+    word.compare_exchange(old.0, new.0, SeqCst, SeqCst).map(drop).map_err(Link)
+}
+
+/// Exchanges a head. Returns whether it was `old`.
+#[inline]
+pub(super) fn exchange_head(word: &AtomicU64, old: Head, new: Head) -> bool {
+    word.compare_exchange(old.0, new.0, SeqCst, SeqCst).is_ok()
+}
+
+/// Where something stands in the order of all rings: by hash, then by key. A rehash item has the
+/// hash of its boundary and no key, so it comes before all items of its half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Order<'k> {
+    pub(super) hash: u64,
+    pub(super) key: &'k [u8],
+}
+
+/// What a walk looks for.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'k> {
+    pub(super) order: Order<'k>,
+    pub(super) tag: u64,
+}
+
+impl<'k> Target<'k> {
+    #[inline]
+    pub(super) fn new(bits: &Bits, order: Order<'k>) -> Self {
+        Self { order, tag: bits.tag_of_hash(order.hash) }
+    }
+
+    /// How far behind the target's tag the one of `address` lies, around the ring; 0 is the same.
+    #[inline]
+    pub(super) fn distance(&self, bits: &Bits, address: Address) -> u64 {
+        bits.tag_of(address).wrapping_sub(self.tag)
+    }
+}
+
+/// The first of the pair to which a rehash item belongs.
+#[inline]
+pub(super) fn lower_of(node: Node, link: Link) -> Node {
+    Node(node.0 - u64::from(link.is_upper()))
+}
+
+/// Where to go on from a rehash item when looking for `hash`: from the one in whose half it lies,
+/// once both are in the ring; before that the ring is whole.
+pub(super) fn rehash_item_for<S: Space>(space: &S, hash: u64, node: Node, link: Link) -> Node {
+    if !link.is_paired() {
+        return node;
+    }
+    let lower = lower_of(node, link);
+    Node(lower.0 + u64::from(hash >= space.division(lower)))
+}
+
+/// The hash at which the half of a rehash item begins.
+pub(super) fn boundary<S: Space>(space: &S, node: Node, link: Link) -> u64 {
+    let division = space.division(lower_of(node, link));
+    // The lower half begins where the ring does: at the bucket without its new last bit.
+    if link.is_upper() { division } else { division & (division - 1) }
+}
+
+/// Where any item stands.
+pub(super) fn order_of<S: Space>(space: &S, node: Node, link: Link) -> Order<'_> {
+    if link.is_rehash() {
+        Order { hash: boundary(space, node, link), key: &[] }
+    } else {
+        space.order(node)
+    }
+}
+
+/// Compares any two items.
+pub(super) fn compare<S: Space>(space: &S, left: (Node, Link), right: (Node, Link)) -> Ordering {
+    order_of(space, left.0, left.1).cmp(&order_of(space, right.0, right.1))
+}

@@ -1,0 +1,278 @@
+//! The engine by itself: what the suite of all engines cannot see.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use amalgam_op::{Delete, Key, Now, Op, Outcome, Store, StoreMode, Verb};
+
+use super::space::Space;
+use super::walk::tour;
+use super::word::Node;
+use super::{HotRing, HotRingR, HotRingS, HotRingWorker, Strategy};
+use crate::{Configuration, Cursor, Found, Index, Sink, Tuning, Worker};
+
+const NOW: Now = Now::at(10);
+
+/// Takes the first bytes of the last hit.
+#[derive(Default)]
+struct Last(Option<Vec<u8>>);
+
+impl Sink for Last {
+    fn hit(&mut self, _position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        self.0 = Some(found.item.value.as_bytes().to_vec());
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _position: usize) -> ControlFlow<()> {
+        self.0 = None;
+        ControlFlow::Continue(())
+    }
+}
+
+fn open<S: Strategy>(buckets: usize, grows: bool) -> HotRing<S> {
+    let configuration = Configuration {
+        memory_bytes: if cfg!(miri) { 1 << 20 } else { 32 << 20 },
+        max_item_bytes: 1 << 10,
+        evicts: false,
+        workers: 8,
+        tuning: Tuning { buckets: Some(buckets), grows, ..Tuning::default() },
+        ..Configuration::default()
+    };
+    HotRing::open(&configuration).expect("a valid configuration")
+}
+
+fn set<S: Strategy>(worker: &mut HotRingWorker<'_, S>, name: &str, value: &[u8]) {
+    let key = Key::new(name.as_bytes(), worker.index.seed());
+    let verb = Verb::Store(Store::new(StoreMode::Set, value, 0, 0));
+    let outcome = worker.apply(&Op { key, verb }, &NOW, &mut Last::default());
+    assert!(matches!(outcome, Outcome::Stored(_)), "{name}: {outcome:?}");
+}
+
+fn get<S: Strategy>(worker: &mut HotRingWorker<'_, S>, name: &str) -> Option<Vec<u8>> {
+    let key = Key::new(name.as_bytes(), worker.index.seed());
+    let mut last = Last::default();
+    worker.get_batch(&[key], &NOW, &mut last);
+    last.0
+}
+
+fn delete<S: Strategy>(worker: &mut HotRingWorker<'_, S>, name: &str) -> bool {
+    let key = Key::new(name.as_bytes(), worker.index.seed());
+    let verb = Verb::Delete(Delete::default());
+    worker.apply(&Op { key, verb }, &NOW, &mut Last::default()) == Outcome::Deleted
+}
+
+/// The node that the head of `name`'s ring leads to, and the nodes of the ring from there on.
+fn ring<S: Strategy>(worker: &HotRingWorker<'_, S>, name: &str) -> Vec<Node> {
+    let guard = worker.pool.pin();
+    let items = worker.items(&guard);
+    let mut nodes = Vec::new();
+    tour(&items, worker.index.seed().hash(name.as_bytes()), |step| nodes.push(step.node));
+    nodes
+}
+
+/// The node of `name`.
+fn node<S: Strategy>(worker: &HotRingWorker<'_, S>, name: &str) -> Option<Node> {
+    let guard = worker.pool.pin();
+    let items = worker.items(&guard);
+    ring(worker, name).into_iter().find(|node| items.has_key(*node, name.as_bytes()))
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("key {number}")).collect()
+}
+
+#[test]
+fn a_read_of_a_cold_item_moves_the_head() {
+    let index = open::<super::RandomMovement>(2, false);
+    let mut worker = index.worker();
+    let names = names(16);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    for name in &names {
+        for _ in 0..super::engine::REQUESTS_PER_LOOK {
+            assert_eq!(get(&mut worker, name).as_deref(), Some(&b"a value"[..]));
+        }
+        assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));
+    }
+}
+
+#[test]
+fn sampling_moves_the_head_to_the_hot_item() {
+    let index = open::<super::StatisticalSampling>(2, false);
+    let mut worker = index.worker();
+    let names = names(20);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    for hot in ["key 3", "key 11", "key 17"] {
+        for turn in 0..400 {
+            get(&mut worker, if turn % 8 == 0 { &names[turn % 20] } else { hot });
+        }
+        assert_eq!(ring(&worker, hot).first().copied(), node(&worker, hot), "{hot}");
+    }
+}
+
+#[test]
+fn updates_of_a_hot_item_move_the_head_before_it() {
+    let index = open::<super::StatisticalSampling>(2, false);
+    let mut worker = index.worker();
+    let names = names(20);
+    let value = [7; 100];
+    names.iter().for_each(|name| set(&mut worker, name, &value));
+    for _ in 0..400 {
+        set(&mut worker, "key 5", &value);
+    }
+    assert_eq!(ring(&worker, "key 5").get(1).copied(), node(&worker, "key 5"));
+}
+
+#[test]
+fn a_replaced_head_hands_its_place_on() {
+    let index = open::<super::RandomMovement>(2, false);
+    let mut worker = index.worker();
+    let names = names(12);
+    names.iter().for_each(|name| set(&mut worker, name, &[1; 50]));
+    for name in &names {
+        let head = ring(&worker, name)[0];
+        if node(&worker, name) != Some(head) || ring(&worker, name).len() == 1 {
+            continue;
+        }
+        let next = ring(&worker, name)[1];
+        worker.requests = 1;
+        set(&mut worker, name, &[2; 50]);
+        assert_ne!(ring(&worker, name)[0], head, "the old version is gone");
+        assert_eq!(node(&worker, name), Some(ring(&worker, name)[0]), "the new one is head");
+        assert!(delete(&mut worker, name));
+        assert_eq!(ring(&worker, name)[0], next, "the next item is head");
+    }
+}
+
+#[test]
+fn expensive_accesses_make_the_table_grow_twice() {
+    fn grow<S: Strategy>() {
+        let index = open::<S>(2, true);
+        let mut worker = index.worker();
+        let names = names(if cfg!(miri) { 24 } else { 3000 });
+        names.iter().for_each(|name| set(&mut worker, name, name.as_bytes()));
+        let rounds = if cfg!(miri) { 1 } else { 40 };
+        for _ in 0..rounds {
+            for name in &names {
+                assert_eq!(get(&mut worker, name).as_deref(), Some(name.as_bytes()));
+            }
+            if cfg!(miri) {
+                index.wants_growth.store(true, Ordering::Relaxed);
+            }
+            let bound = 100_000;
+            assert!((0..bound).any(|_| !worker.step(&NOW)), "background work ends");
+        }
+        let statistics = index.statistics();
+        assert!(statistics.expansions >= if cfg!(miri) { 1 } else { 4 }, "{statistics:?}");
+        assert_eq!(statistics.items, names.len() as u64);
+        for name in &names {
+            assert_eq!(get(&mut worker, name).as_deref(), Some(name.as_bytes()));
+        }
+        let mut visited = 0;
+        let end = worker.scan(Cursor::START, usize::MAX, &mut |_| {
+            visited += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!((end, visited), (None, names.len()));
+        for name in &names {
+            assert!(delete(&mut worker, name));
+        }
+        worker.pool.flush();
+        let statistics = index.statistics();
+        assert_eq!((statistics.items, statistics.memory.items), (0, 0));
+    }
+    grow::<super::RandomMovement>();
+    grow::<super::StatisticalSampling>();
+}
+
+/// Readers, writers and a thread that rehashes, all on the same few keys; heads move all the time.
+/// Each value vouches for its key; what is not deleted is found.
+fn race<I: Strategy>() {
+    let (keys, turns) = if cfg!(miri) { (6, 60) } else { (24, 40_000) };
+    let index = open::<I>(2, true);
+    let names = names(keys);
+    // Keys that are only ever replaced: they must be found at all times.
+    let stays = |number: usize| number % 3 == 0;
+    {
+        let mut worker = index.worker();
+        names.iter().for_each(|name| set(&mut worker, name, name.as_bytes()));
+    }
+    let running = AtomicU64::new(3);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (index, names, running) = (&index, &names, &running);
+            scope.spawn(move || {
+                let _done = Done(running);
+                let mut worker = index.worker();
+                let mut random = thread + 1;
+                for turn in 0..turns {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let number = (random >> 33) as usize % keys;
+                    let name = &names[number];
+                    match random >> 60 {
+                        0..6 => {
+                            let found = get(&mut worker, name);
+                            assert!(found.is_some() || !stays(number), "{name} was missed");
+                            let is_own = |value: Vec<u8>| value.starts_with(name.as_bytes());
+                            assert!(found.is_none_or(is_own), "{name} has another's value");
+                        }
+                        6..12 => {
+                            let length = (random >> 40) as usize % 30;
+                            let tail = "x".repeat(length);
+                            set(&mut worker, name, format!("{name}{tail}").as_bytes());
+                        }
+                        _ if !stays(number) => _ = delete(&mut worker, name),
+                        _ => {}
+                    }
+                    if turn % 8 == 0 {
+                        worker.quiesce();
+                    }
+                }
+            });
+        }
+        let (index, running) = (&index, &running);
+        scope.spawn(move || {
+            let mut worker = index.worker();
+            while running.load(Ordering::Relaxed) > 0 {
+                if index.statistics().expansions < 4 {
+                    index.wants_growth.store(true, Ordering::Relaxed);
+                }
+                worker.step(&NOW);
+                worker.quiesce();
+                std::thread::yield_now();
+            }
+        });
+    });
+    let mut worker = index.worker();
+    assert!((0..100_000).any(|_| !worker.step(&NOW)), "background work ends");
+    names.iter().for_each(|name| _ = delete(&mut worker, name));
+    for _ in 0..4 {
+        worker.pool.flush();
+    }
+    let statistics = index.statistics();
+    assert_eq!((statistics.items, statistics.memory.items), (0, 0), "all memory came back");
+    assert_eq!(statistics.memory.waiting, 0);
+}
+
+/// Counts down when a thread ends, also by a panic.
+struct Done<'d>(&'d AtomicU64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn few_keys_under_all_operations_with_random_movement() {
+    race::<super::RandomMovement>();
+}
+
+#[test]
+fn few_keys_under_all_operations_with_sampling() {
+    race::<super::StatisticalSampling>();
+}
+
+#[test]
+fn the_names_are_those_of_the_contract() {
+    assert_eq!((HotRingR::NAME, HotRingS::NAME), ("hotring-r", "hotring-s"));
+}

@@ -1,0 +1,331 @@
+//! Writes: find the item, ask `decide`, carry out what it says, or begin again if somebody else got
+//! further.
+//!
+//! Linearization points: see docs/hotring.md. What is decided without a change takes effect where
+//! the item (or its absence) was seen.
+
+use amalgam_op::{Decision, Draft, Key, Now, Op, Outcome, Value, Verb, decide};
+
+use super::change::{Place, insert, insert_first, locate, occupy, replace, unlink};
+use super::engine::{HotRingWorker, Strategy};
+use super::items::{Items, node_of};
+use super::sample;
+use super::space::{Order, Space, Target};
+use super::walk::{Event, Step, Walk};
+use super::word::{Head, Link, Node};
+use crate::mem::{Item, ItemRef, Shape, Slot, changes_in_place};
+use crate::{Found, Sink};
+
+/// What an attempt came to.
+enum Attempt {
+    Done(Outcome),
+    /// Somebody else changed the item or its neighbours.
+    Again,
+    /// An item of this shape has to be written; there was no slot for it.
+    Needs(Shape),
+}
+
+/// What a walk from the head found.
+struct View {
+    head: Head,
+    /// The item, if it is there.
+    found: Option<Step>,
+    /// What comes before its place, where the walk met that.
+    before: Option<Step>,
+}
+
+/// What an attempt works with.
+struct Job<'j, 'g> {
+    op: &'j Op<'j>,
+    now: &'j Now,
+    items: &'j Items<'g>,
+}
+
+impl Job<'_, '_> {
+    fn hash(&self) -> u64 {
+        self.op.key.hash()
+    }
+
+    fn order(&self) -> Order<'_> {
+        order_of(&self.op.key)
+    }
+}
+
+fn order_of<'k>(key: &Key<'k>) -> Order<'k> {
+    Order { hash: key.hash(), key: key.bytes() }
+}
+
+impl<'i, S: Strategy> HotRingWorker<'i, S> {
+    /// See [`crate::Worker::apply`].
+    pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        self.requests = self.requests.wrapping_add(1);
+        let mut slot = None;
+        // Each round fails only because another thread got further, or needs a slot.
+        let outcome = loop {
+            match self.attempt(op, now, &mut slot, sink) {
+                Attempt::Done(outcome) => break outcome,
+                Attempt::Again => {}
+                Attempt::Needs(shape) => {
+                    if let Some(slot) = slot.take() {
+                        self.pool.give_back(slot);
+                    }
+                    match self.make_slot(shape, now) {
+                        Ok(made) => slot = Some(made),
+                        Err(outcome) => break outcome,
+                    }
+                }
+            }
+        };
+        if let Some(slot) = slot {
+            self.pool.give_back(slot);
+        }
+        outcome
+    }
+
+    /// A slot for `shape`, evicting where that is allowed. Without a guard.
+    fn make_slot(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+        loop {
+            let shortage = match self.pool.reserve(shape) {
+                Ok(slot) => return Ok(slot),
+                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
+                Err(shortage) => shortage,
+            };
+            if !self.with_swap(now, |pool, swap| pool.make_room(shortage, now, swap)) {
+                return Err(Outcome::OutOfMemory);
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        op: &Op<'_>,
+        now: &Now,
+        slot: &mut Option<Slot>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let guard = self.pool.pin();
+        let items = self.index.items(self.pool.number() as u64, &guard);
+        let job = Job { op, now, items: &items };
+        let view = self.find(&job);
+        match view.found {
+            Some(found) => self.attempt_present(&job, &view, found, slot, sink),
+            None => self.attempt_absent(&job, &view, slot, sink),
+        }
+    }
+
+    fn find(&mut self, job: &Job<'_, '_>) -> View {
+        let (_, head) = job.items.head(job.hash());
+        let mut walk =
+            Walk::new(job.items, Target::new(job.items.bits, job.order()), head.address());
+        let event = walk.finish();
+        let is_adjacent = |before: &Step| before.link.address() == walk.at;
+        let before = walk.before.filter(is_adjacent);
+        self.note_cost(walk.visited.saturating_sub(1));
+        match event {
+            Event::Hit(found) => View { head, found: Some(found), before },
+            _ => View { head, found: None, before },
+        }
+    }
+
+    fn attempt_absent(
+        &mut self,
+        job: &Job<'_, '_>,
+        view: &View,
+        slot: &mut Option<Slot>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let (draft, outcome) = match decide(None, job.op, job.now, self.pool.fresh_cas()) {
+            Decision::Keep(outcome) | Decision::Remove(outcome) => return Attempt::Done(outcome),
+            Decision::Replace(draft, outcome) => (draft, outcome),
+        };
+        let new = match self.write(job, &draft, &[], slot) {
+            Ok(new) => new,
+            Err(attempt) => return attempt,
+        };
+        let item = job.items.item(node_of(new));
+        // Looked at before it is published: afterwards others may change its word.
+        let found = item.view();
+        if !insert_new(job, view, node_of(new)) {
+            // SAFETY: filled and never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        self.show(job, &item, found, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    fn attempt_present(
+        &mut self,
+        job: &Job<'_, '_>,
+        view: &View,
+        found: Step,
+        slot: &mut Option<Slot>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let item = job.items.item(found.node);
+        let (header, word) = item.header_and_word();
+        let mut current = item.view_of(header);
+        if header.has_word() {
+            // The word that goes with the header, if an exchange is to follow.
+            current.value = Value::Word(word.to_le_bytes(), header.value_bytes());
+        }
+        match decide(Some(&current), job.op, job.now, self.pool.fresh_cas()) {
+            Decision::Keep(outcome) => {
+                self.show(job, &item, current, outcome, sink);
+                self.note_access(job, view, found.node);
+                Attempt::Done(outcome)
+            }
+            Decision::Remove(outcome) => self.remove(job, view, found.node, outcome),
+            Decision::Replace(draft, outcome) => {
+                let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
+                if in_place && let Some(bytes) = draft.sole_word_change(&current, job.now) {
+                    if !item.exchange_word(header, word, u64::from_le_bytes(bytes)) {
+                        return Attempt::Again;
+                    }
+                    current.value = Value::Word(bytes, header.value_bytes());
+                    self.show(job, &item, current, outcome, sink);
+                    self.note_access(job, view, found.node);
+                    return Attempt::Done(outcome);
+                }
+                let Some(shape) = self.shape(job, &draft, current.value.len()) else {
+                    return Attempt::Done(Outcome::TooLarge);
+                };
+                if !self.has_slot(shape, slot) {
+                    return Attempt::Needs(shape);
+                }
+                // Sealed before it is copied: what is copied is final.
+                if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
+                    return Attempt::Again;
+                }
+                match self.write(job, &draft, current.value.as_bytes(), slot) {
+                    Ok(new) => self.update(job, view, found.node, new, outcome, sink),
+                    Err(attempt) => attempt,
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, job: &Job<'_, '_>, view: &View, node: Node, outcome: Outcome) -> Attempt {
+        if occupy(job.items, node).is_none() {
+            return Attempt::Again;
+        }
+        unlink(job.items, job.order(), node, view.before);
+        // SAFETY: we occupied it, and it left the ring.
+        unsafe { self.pool.retire(super::items::reference_of(node)) };
+        Attempt::Done(outcome)
+    }
+
+    /// Read-copy-update: `new` takes the place of the item at `node`.
+    fn update(
+        &mut self,
+        job: &Job<'_, '_>,
+        view: &View,
+        node: Node,
+        new: ItemRef,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let items = job.items;
+        let copy = node_of(new);
+        let item = items.item(copy);
+        // Looked at before it is published: afterwards others may change its word.
+        let found = item.view();
+        if !replace(items, node, copy, items.address(copy, job.hash())) {
+            // SAFETY: filled and never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        let before = unlink(items, job.order(), node, view.before);
+        // SAFETY: we occupied it, and it left the ring.
+        unsafe { self.pool.retire(super::items::reference_of(node)) };
+        self.show(job, &item, found, outcome, sink);
+        // The next update of this item is fast if the head leads to the item before it.
+        match before {
+            Some(before) if S::SAMPLES && self.index.counts_predecessors => {
+                self.note_access(job, view, before);
+            }
+            _ => self.note_access(job, view, copy),
+        }
+        Attempt::Done(outcome)
+    }
+
+    /// Notes an access for which `node` would be the best head.
+    #[inline]
+    fn note_access(&mut self, job: &Job<'_, '_>, view: &View, node: Node) {
+        if view.head.is_active() {
+            sample::count(job.items, job.hash(), node);
+        } else if job.items.bits.node_of(view.head.address()) != Some(node) {
+            self.note_cold(job.items, job.hash(), node);
+        }
+    }
+
+    fn shape(&self, job: &Job<'_, '_>, draft: &Draft<'_>, current: usize) -> Option<Shape> {
+        Shape::new(job.op.key.bytes().len(), draft, current, job.now)
+    }
+
+    /// Whether `slot` holds one of this shape, reserving it if that needs no eviction.
+    fn has_slot(&mut self, shape: Shape, slot: &mut Option<Slot>) -> bool {
+        if slot.is_none() {
+            *slot = self.pool.reserve(shape).ok();
+        }
+        slot.as_ref().is_some_and(|slot| slot.shape() == shape)
+    }
+
+    /// Writes an item, unpublished, if there is a slot for it.
+    fn write(
+        &mut self,
+        job: &Job<'_, '_>,
+        draft: &Draft<'_>,
+        current: &[u8],
+        slot: &mut Option<Slot>,
+    ) -> Result<ItemRef, Attempt> {
+        let Some(shape) = self.shape(job, draft, current.len()) else {
+            return Err(Attempt::Done(Outcome::TooLarge));
+        };
+        if !self.has_slot(shape, slot) {
+            return Err(Attempt::Needs(shape));
+        }
+        let slot = slot.take().ok_or(Attempt::Needs(shape))?;
+        Ok(self.pool.fill(slot, job.op.key.bytes(), draft, current))
+    }
+
+    /// Hands a hit to the sink and notes the access.
+    #[inline]
+    fn show(
+        &self,
+        job: &Job<'_, '_>,
+        item: &Item<'_>,
+        view: amalgam_op::ItemView<'_>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) {
+        let Outcome::Hit(hit) = outcome else { return };
+        let found = Found::in_memory(view, &self.index.memory, item.reference());
+        // One answer: whether more would fit is of no interest.
+        let _ = sink.hit(0, &found.with_hit(hit));
+        if let Verb::Get(get) = job.op.verb
+            && !get.is_quiet_access
+        {
+            item.mark_accessed(item.header());
+        }
+    }
+}
+
+/// Inserts an item whose key was seen absent.
+fn insert_new(job: &Job<'_, '_>, view: &View, new: Node) -> bool {
+    let items = job.items;
+    let address = items.address(new, job.hash());
+    let link = Link::to(Head::EMPTY.address());
+    let (word, head) = items.head(job.hash());
+    if head == Head::EMPTY {
+        return insert_first(items, word, new, address, link);
+    }
+    if let Some(before) = view.before {
+        return insert(items, before, new, address, link);
+    }
+    // Something occupied stood in the way; it is unlinked first.
+    match locate(items, job.order()) {
+        Place::Absent { before } => insert(items, before, new, address, link),
+        Place::Vacant | Place::Present { .. } => false,
+    }
+}
