@@ -87,15 +87,16 @@ fn chosen_id() -> impl Strategy<Value = Option<u64>> {
 fn get() -> impl Strategy<Value = Act> {
     let rarely = || prop::option::weighted(0.15, expiry());
     let recache = prop::option::weighted(0.2, 0..300_i64);
-    let parts = (rarely(), rarely(), recache, any::<bool>(), chosen_id(), any::<[bool; 2]>());
+    let parts = (rarely(), rarely(), recache, any::<bool>(), chosen_id(), any::<[bool; 3]>());
     parts.prop_map(|(touch, vivify, recache_below_seconds, wants_cas, new_cas, switches)| {
-        let [touches_before_recache, is_quiet_access] = switches;
+        let [minds_stale, touches_before_recache, is_quiet_access] = switches;
         let get = Get {
             touch,
             vivify,
             recache_below_seconds,
             wants_cas,
             new_cas,
+            minds_stale,
             touches_before_recache,
             is_quiet_access,
         };

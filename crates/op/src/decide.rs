@@ -187,7 +187,7 @@ fn decide_get<'a>(
     }
     let judged = if get.touches_before_recache { draft.expiry } else { item.expiry };
     let hit = Hit {
-        won: !item.won && (item.stale || ends_soon(judged, get, now)),
+        won: !item.won && ((get.minds_stale && item.stale) || ends_soon(judged, get, now)),
         already_won: item.won,
         stale: item.stale,
         created: false,
@@ -486,6 +486,21 @@ mod tests {
         let get = Get { recache_below_seconds: Some(1000), ..Get::default() };
         let keep = run(Some(&forever), Verb::Get(get));
         assert!(matches!(keep, Decision::Keep(Outcome::Hit(Hit { won: false, .. }))));
+    }
+
+    #[test]
+    fn only_a_meta_get_is_told_to_recache_a_stale_item() {
+        let stale = ItemView { stale: true, ..item(b"value") };
+        let touch = Get { touch: Some(10), wants_cas: true, ..Get::default() };
+        let (draft, outcome) = replaced(&stale, Verb::Get(touch));
+        let hit = Hit { stale: true, expiry_before: Expiry(1060), ..Hit::default() };
+        assert_eq!((outcome, draft.marks.won), (Outcome::Hit(hit), false));
+        let meta = Get { minds_stale: true, ..Get::default() };
+        let (draft, outcome) = replaced(&stale, Verb::Get(meta));
+        assert_eq!((outcome, draft.marks.won), (Outcome::Hit(Hit { won: true, ..hit }), true));
+        let won = ItemView { won: true, ..stale };
+        let kept = run(Some(&won), Verb::Get(meta));
+        assert!(matches!(kept, Decision::Keep(Outcome::Hit(Hit { won: false, .. }))));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Get {
     pub wants_cas: bool,
     /// The CAS id for an item that this operation creates (meta `E`).
     pub new_cas: Option<u64>,
+    /// Tell the first client that asks for a stale item to recache it (every meta get).
+    pub minds_stale: bool,
     /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
     pub touches_before_recache: bool,
     /// Leave the recency and fetched bits alone (meta `u`).

@@ -4,9 +4,15 @@
 //! The flags are read twice: when the line is parsed, for what they make the operation do, and
 //! when it is answered, for what they make it show, in their order. They are never copied.
 //!
-//! Differences from memcached 1.6.45: `k` shows a key in base64 if the request sent it so (`b`),
-//! not if the item was stored so. `t` of an item that a `T` in the same request let expire is 0, not
-//! a number that wrapped around.
+//! Differences from memcached 1.6.45:
+//! - `k` shows a key in base64 if the request sent it so (`b`), not if the item was stored so.
+//! - `t` of an item that the same request let expire is 0, not a number that wrapped around.
+//! - An opaque token that is too long is refused before anything is done; memcached's mg and ma have
+//!   done it already.
+//! - `T` and `E` of an ma whose number gets more digits count; memcached sets them on the item that
+//!   was just replaced.
+//! - `I` takes an id that was handed out for another key for an older one if the item itself has no
+//!   id yet.
 
 use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, ItemView, MAX_KEY_BYTES, Now, Outcome,
@@ -289,7 +295,10 @@ pub(crate) fn parse<'a>(
                     minds_stale: true,
                 }));
             }
-            get => Verb::Get(get.unwrap_or(Get { wants_cas, ..Get::default() })),
+            get => {
+                let read = Get { wants_cas, minds_stale: true, ..Get::default() };
+                Verb::Get(get.unwrap_or(read))
+            }
         },
     };
     line.step(Request::Apply(Apply { key: wire_key, verb, reply: Reply::meta(reply) }))
@@ -308,6 +317,7 @@ impl Flags {
             recache_below_seconds: self.recache.map(i64::from),
             wants_cas,
             new_cas: self.new_cas,
+            minds_stale: true,
             touches_before_recache: self.touches_before_recache,
             is_quiet_access: self.leaves_recency,
         })

@@ -119,7 +119,8 @@ impl Read<'_> {
 
     /// The operation that answers a hit for which [`Read::must_apply`] holds.
     pub fn verb(&self) -> Verb<'static> {
-        Verb::Get(Get { wants_cas: self.wants_cas, ..Get::default() })
+        let Self { wants_cas, minds_stale, .. } = *self;
+        Verb::Get(Get { wants_cas, minds_stale, ..Get::default() })
     }
 }
 

@@ -4,9 +4,13 @@
 //! else, so a key may hold any other byte. The name of a get, store, arithmetic or meta command
 //! starts the line; other names may have spaces before them (as in memcached).
 //!
-//! Difference from memcached 1.6.45: a get with a key that is too long gets one error line, as in
-//! older versions. 1.6.45 sends an empty line behind it and drops the answers to requests before it
-//! that are not yet sent, which puts a client out of step.
+//! Differences from memcached 1.6.45:
+//! - A get with a key that is too long gets one error line, as in older versions. 1.6.45 sends an
+//!   empty line behind it and drops the answers to requests before it that are not yet sent, which
+//!   puts a client out of step.
+//! - A gat with such a key touches none of its keys; memcached has touched those before it.
+//! - A number that gets fewer digits is filled up with spaces, always; memcached leaves them out if
+//!   an answer with the item is still under way.
 
 use amalgam_op::{
     Arithmetic, Compare, Delete, Get, ItemView, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb,
