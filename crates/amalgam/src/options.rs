@@ -110,6 +110,15 @@ pub struct Options {
     /// Largest item; a bare number is bytes
     #[arg(short = 'I', long, value_name = "SIZE")]
     pub max_item_size: Option<Size>,
+    /// Require SASL authentication (PLAIN, binary protocol); users are in the file that the
+    /// environment variable MEMCACHED_SASL_PWDB names
+    #[arg(short = 'S', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub enable_sasl: bool,
+    /// Require authentication of the text protocol; the file has lines user:password and is read
+    /// again on SIGHUP
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
     /// Refuse the "flush_all" command
     #[arg(short = 'F', long)]
     #[serde(skip_serializing_if = "is_off")]

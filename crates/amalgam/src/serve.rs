@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
@@ -30,6 +30,9 @@ type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 
 /// SIGINT and SIGTERM.
 const STOP_SIGNALS: &[i32] = &[2, 15];
+
+/// SIGHUP.
+const RELOAD_SIGNAL: i32 = 1;
 
 /// File descriptors beside those of connections.
 const OTHER_FILES: u64 = 64;
@@ -90,6 +93,7 @@ fn serve_with<I: Index>(
 ) -> anyhow::Result<()> {
     let server = Server::<I>::open(settings, configuration)?;
     server.stop_on_signals(STOP_SIGNALS)?;
+    server.reload_on_signal(RELOAD_SIGNAL)?;
     if let Some(path) = port_file() {
         server
             .write_port_file(&path)
@@ -136,12 +140,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     let max_connections = options.conn_limit.unwrap_or(1024);
     ensure!(max_connections > 0, "-c must be more than 0");
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
-    let protocol = match options.protocol.as_deref() {
-        None | Some("auto") => WireProtocol::Negotiated,
-        Some("ascii") => WireProtocol::Text,
-        Some("binary") => WireProtocol::Binary,
-        Some(other) => bail!("-B: there is no protocol '{other}'; use auto, ascii or binary"),
-    };
+    let (protocol, users_file) = protocol_and_users(options)?;
     let (listen, listen_udp) = listen(options)?;
     let mask = options.unix_mask.as_deref().unwrap_or("700");
     Ok(Settings {
@@ -159,6 +158,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         backlog: options.listen_backlog.unwrap_or(1024),
         idle_timeout_seconds: extended.idle_timeout_seconds.unwrap_or(0),
         protocol,
+        users_file,
         hands_out_cas: !options.disable_cas,
         allows_shutdown: options.enable_shutdown,
         allows_flush: !options.disable_flush_all,
@@ -167,6 +167,33 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         verbosity: options.verbose,
         pins_threads: options.pin_threads,
     })
+}
+
+/// How connections speak, and where their users are listed. Each way to authenticate belongs to one
+/// protocol, and the other must be shut then.
+fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option<PathBuf>)> {
+    let protocol = match options.protocol.as_deref() {
+        None | Some("auto") => WireProtocol::Negotiated,
+        Some("ascii") => WireProtocol::Text,
+        Some("binary") => WireProtocol::Binary,
+        Some(other) => bail!("-B: there is no protocol '{other}'; use auto, ascii or binary"),
+    };
+    let has_udp = options.udp_port.unwrap_or(0) != 0;
+    match (options.enable_sasl, &options.auth_file) {
+        (false, None) => Ok((protocol, None)),
+        (true, Some(_)) => bail!("-S and -Y exclude each other"),
+        _ if has_udp => bail!("UDP (-U) has no authentication: leave out -U, or -S and -Y"),
+        (true, None) => {
+            ensure!(protocol != WireProtocol::Text, "-S needs the binary protocol, not -B ascii");
+            let path = std::env::var_os("MEMCACHED_SASL_PWDB")
+                .context("-S: MEMCACHED_SASL_PWDB must name a file of user:password lines")?;
+            Ok((WireProtocol::Binary, Some(path.into())))
+        }
+        (false, Some(path)) => {
+            ensure!(protocol != WireProtocol::Binary, "-Y needs the text protocol, not -B binary");
+            Ok((WireProtocol::Text, Some(path.clone())))
+        }
+    }
 }
 
 /// Where to listen for TCP and for UDP.

@@ -106,7 +106,7 @@ fn every_short_option_of_memcached_is_known() {
     let help = run(&["serve", "-h"]);
     assert!(help.status.success());
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    for option in "psUaAldrumMcKkvhiVPfnLDtRCbBIFXWoN".chars().filter(|option| *option != 'K') {
+    for option in "psUaAldrumMcKkvhiVPfnLDtRCbBISFXWYoN".chars().filter(|option| *option != 'K') {
         assert!(help.contains(&format!("-{option}")), "-{option} is missing in {help}");
     }
     let version = run(&["-V"]);

@@ -17,8 +17,8 @@ use std::ops::ControlFlow;
 use amalgam_index::{Found, Index, Sink, Worker};
 use amalgam_op::{Delete, Key, Now, Op, Outcome, Verb};
 use amalgam_protocol::{
-    Apply, Command, Each, KeyScratch, Limits, Problem, Protocol, Read, Refusal, Reply, Request,
-    Step,
+    Apply, Authentication, Command, Each, KeyScratch, Limits, Problem, Protocol, Read, Refusal,
+    Reply, Request, Step,
 };
 
 use crate::commands;
@@ -45,6 +45,10 @@ pub struct Conversation {
     skip_keys: usize,
     wanted_bytes: usize,
     has_backlog: bool,
+    /// The client gave a name and the right password.
+    pub is_authenticated: bool,
+    /// The client began to authenticate and was asked to go on (binary).
+    pub is_authenticating: bool,
 }
 
 impl Conversation {
@@ -231,17 +235,28 @@ fn parse<'i, I: Index>(
         return;
     };
     let mut skip = std::mem::take(&mut seat.conversation.skip_keys);
+    let limits = Limits {
+        authentication: match (&turn.shared.users, seat.conversation.is_authenticated) {
+            (None, _) => Authentication::NotOffered,
+            (Some(_), false) => Authentication::Missing,
+            (Some(_), true) => Authentication::Given,
+        },
+        ..turn.shared.limits
+    };
     let mut requests_left = settings.requests_per_turn.unwrap_or(usize::MAX);
     let mut round = 0;
     let mut is_in_deeds = false;
     while at < input.len() {
         if requests_left == 0 {
+            if seat.conversation.has_backlog {
+                break;
+            }
             seat.conversation.has_backlog = true;
             turn.counts.conn_yields += 1;
             break;
         }
         requests_left -= 1;
-        let step = parse_one(turn, protocol, &input[at..]);
+        let step = parse_one(turn, protocol, &input[at..], &limits);
         let used = match step {
             Step::Request { used, .. } | Step::Refused { used, .. } => used,
             Step::Incomplete { at_least } => {
@@ -273,8 +288,16 @@ fn parse<'i, I: Index>(
             }
             Step::Incomplete { .. } => break,
         };
-        if matches!(request, DeedRequest::Command { command: Command::Quit, .. }) {
-            at = input.len();
+        if let DeedRequest::Command { command, .. } = &request {
+            match command {
+                Command::Quit => at = input.len(),
+                // What follows is read differently once this is done.
+                Command::LogIn { .. } | Command::Authenticate { .. } => {
+                    seat.conversation.has_backlog = at < input.len();
+                    requests_left = 0;
+                }
+                _ => {}
+            }
         }
         round.deeds.push(Deed { place, request });
     }
@@ -288,14 +311,15 @@ fn parse_one<'i, I: Index>(
     turn: &mut Turn<'_, '_, I>,
     protocol: Protocol,
     rest: &'i [u8],
+    limits: &Limits,
 ) -> Step<'i> {
-    let step = protocol.parse(rest, &turn.shared.limits);
+    let step = protocol.parse(rest, limits);
     if let Step::Incomplete { at_least } = step
         && at_least > OWN_BUFFER_BYTES
         && !turn.shared.buffers.allows(at_least - rest.len())
     {
         // Under a stricter limit the same bytes are a refusal, which says what to throw away.
-        let strict = Limits { max_item_bytes: 0, ..turn.shared.limits };
+        let strict = Limits { max_item_bytes: 0, ..*limits };
         if let Step::Refused { refusal, used } = protocol.parse(rest, &strict) {
             turn.counts.read_buf_oom += 1;
             return Step::Refused { refusal: refusal.out_of_memory(), used };

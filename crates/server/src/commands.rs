@@ -56,15 +56,45 @@ pub fn run<I: Index>(
             Some(b"enable" | b"disable" | b"sleep" | b"tocrawl" | b"crawl") => reply.ok(out),
             _ => reply.problem(out, Problem::UNKNOWN),
         },
+        Command::ListMechanisms => reply.body(out, b"PLAIN"),
+        Command::LogIn { user, password } => {
+            let is_right = shared.users.as_ref().is_some_and(|users| users.knows(user, password));
+            conclude(turn, seat, reply, is_right, Problem::WRONG_CREDENTIALS);
+        }
+        Command::Authenticate { is_step, mechanism, message } => {
+            let is_begun = std::mem::take(&mut seat.conversation.is_authenticating);
+            if !is_step && *mechanism == b"PLAIN" && message.is_empty() {
+                seat.conversation.is_authenticating = true;
+                return reply.challenge(out, b"");
+            }
+            let is_plain = *mechanism == b"PLAIN" && (is_begun || !is_step);
+            let users = shared.users.as_ref().filter(|_| is_plain);
+            let is_right = users.is_some_and(|users| users.knows_plain(message));
+            conclude(turn, seat, reply, is_right, Problem::NOT_AUTHENTICATED);
+        }
         Command::Watch(_)
-        // Not parsed as long as `Limits::authentication` is not offered.
-        | Command::ListMechanisms
-        | Command::Authenticate { .. }
-        | Command::LogIn { .. }
         | Command::RefreshCertificates
         | Command::DebugTime(_)
         | Command::DebugItem(_)
         | Command::Misbehave => reply.problem(out, Problem::UNKNOWN),
+    }
+}
+
+/// Ends an attempt to authenticate. A wrong one also ends what a right one before had opened.
+fn conclude<I: Index>(
+    turn: &mut Turn<'_, '_, I>,
+    seat: &mut Seat,
+    reply: &Reply<'_>,
+    is_right: bool,
+    problem: Problem,
+) {
+    turn.counts.auth_cmds += 1;
+    seat.conversation.is_authenticated = is_right;
+    if is_right {
+        reply.authenticated(&mut seat.output.bytes);
+    } else {
+        turn.counts.auth_errors += 1;
+        reply.problem(&mut seat.output.bytes, problem);
     }
 }
 

@@ -29,6 +29,7 @@ mod sweep;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
 mod tally;
+mod users;
 mod worker;
 
 pub use rehearsal::Rehearsal;

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use amalgam_index::{Configuration, Index, OpenError, maintenance};
@@ -18,6 +18,7 @@ use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
 use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
 use crate::sweep::sweep;
+use crate::users::Users;
 use crate::worker::{Mailbox, Worker};
 
 /// How often the main thread looks after what is nobody's request.
@@ -85,6 +86,8 @@ pub struct Shared<I> {
     pub limits: Limits,
     /// The items.
     pub index: I,
+    /// Who may use the server, where not everybody may.
+    pub users: Option<Users>,
     /// The time.
     pub clock: Clock,
     /// What workers count.
@@ -152,6 +155,7 @@ pub struct Server<I> {
     udp_ports: Vec<u16>,
     /// Reads what [`Shared::bell`] is told.
     called: OwnedFd,
+    is_to_reload: Arc<AtomicBool>,
 }
 
 /// Ends a running server from another thread.
@@ -186,6 +190,7 @@ impl<I: Index> Server<I> {
             workers: threads + EXTRA_WORKERS,
             ..configuration
         })?;
+        let users = settings.users_file.as_deref().map(Users::load).transpose()?;
         let limits = Limits {
             max_item_bytes: settings.max_item_bytes,
             hands_out_cas: settings.hands_out_cas,
@@ -203,6 +208,7 @@ impl<I: Index> Server<I> {
         let shared = Shared {
             limits,
             index,
+            users,
             clock: Clock::new(threads),
             counters: AllCounters::new(threads),
             mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
@@ -216,7 +222,8 @@ impl<I: Index> Server<I> {
             bell,
             settings,
         };
-        Ok(Self { shared, listeners, udp_ports, called })
+        let is_to_reload = Arc::default();
+        Ok(Self { shared, listeners, udp_ports, called, is_to_reload })
     }
 
     pub(crate) fn shared(&self) -> &Shared<I> {
@@ -265,6 +272,16 @@ impl<I: Index> Server<I> {
         for signal in signals {
             signal_hook::low_level::pipe::register(*signal, self.shared.bell.try_clone()?)?;
         }
+        Ok(())
+    }
+
+    /// Reads the file of users again on this signal.
+    ///
+    /// # Errors
+    ///
+    /// If the handler cannot be installed.
+    pub fn reload_on_signal(&self, signal: i32) -> io::Result<()> {
+        signal_hook::flag::register(signal, Arc::clone(&self.is_to_reload))?;
         Ok(())
     }
 
@@ -326,6 +343,9 @@ impl<I: Index> Server<I> {
                 self.shared.gate.is_open.store(true, Ordering::Relaxed);
             }
             self.look_after_memory(&mut told_bytes);
+            if self.is_to_reload.swap(false, Ordering::Relaxed) {
+                self.reload();
+            }
         }
         Ok(())
     }
@@ -390,6 +410,12 @@ impl<I: Index> Server<I> {
                     return;
                 }
             }
+        }
+    }
+
+    fn reload(&self) {
+        if let Some(Err(error)) = self.shared.users.as_ref().map(Users::reload) {
+            log(&format!("the users stay as they were: {error}"));
         }
     }
 

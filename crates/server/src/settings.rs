@@ -47,6 +47,9 @@ pub struct Settings {
     pub idle_timeout_seconds: u32,
     /// How connections speak.
     pub protocol: WireProtocol,
+    /// A file of `user:password` lines: connections must then authenticate, in the way of their
+    /// protocol, which must not be negotiated.
+    pub users_file: Option<PathBuf>,
     /// Whether items have CAS ids.
     pub hands_out_cas: bool,
     /// Whether the `shutdown` command is obeyed.
@@ -80,6 +83,7 @@ impl Default for Settings {
             backlog: 1024,
             idle_timeout_seconds: 0,
             protocol: WireProtocol::Negotiated,
+            users_file: None,
             hands_out_cas: true,
             allows_shutdown: false,
             allows_flush: true,

@@ -162,8 +162,12 @@ pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         WireProtocol::Binary => "binary",
     };
     stat("binding_protocol", &protocol);
-    stat("auth_enabled_sasl", &"no");
-    stat("auth_enabled_ascii", &"no");
+    let is_sasl = settings.users_file.is_some() && settings.protocol == WireProtocol::Binary;
+    stat("auth_enabled_sasl", &yes(is_sasl));
+    match &settings.users_file {
+        Some(path) if !is_sasl => stat("auth_enabled_ascii", &path.display()),
+        _ => stat("auth_enabled_ascii", &"no"),
+    }
     stat("item_size_max", &settings.max_item_bytes);
     stat("maxconns_fast", &yes(settings.refuses_fast));
     stat("flush_enabled", &yes(settings.allows_flush));

@@ -1,0 +1,106 @@
+//! Who may use the server: a file of `user:password` lines, as memcached reads it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+
+/// A user and the password.
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// The users of a file, which may be read again while the server runs.
+pub struct Users {
+    path: PathBuf,
+    entries: RwLock<Vec<Entry>>,
+}
+
+impl Users {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or has a line without a colon; the text says which.
+    pub fn load(path: &Path) -> io::Result<Self> {
+        let entries = RwLock::new(read(path)?);
+        Ok(Self { path: path.to_owned(), entries })
+    }
+
+    /// Reads the file again; if that fails, the users stay who they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Users::load`].
+    pub fn reload(&self) -> io::Result<()> {
+        let entries = read(&self.path)?;
+        *self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = entries;
+        Ok(())
+    }
+
+    /// Whether the password is the user's. Takes as long for a wrong one as for the right one.
+    pub fn knows(&self, user: &[u8], password: &[u8]) -> bool {
+        let entries = self.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_this = |(name, secret): &Entry| same(name, user) & same(secret, password);
+        entries.iter().fold(false, |found, entry| found | is_this(entry))
+    }
+
+    /// Whether a message of the PLAIN mechanism (`identity NUL user NUL password`) is right.
+    pub fn knows_plain(&self, message: &[u8]) -> bool {
+        let mut parts = message.splitn(3, |byte| *byte == 0);
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(_), Some(user), Some(password)) => self.knows(user, password),
+            _ => false,
+        }
+    }
+}
+
+/// Compares without telling by the time where the difference is.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let differences =
+        one.iter().zip(other).fold(0, |differences, (one, other)| differences | (one ^ other));
+    one.len() == other.len() && std::hint::black_box(differences) == 0
+}
+
+fn read(path: &Path) -> io::Result<Vec<Entry>> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    let mut entries = Vec::new();
+    for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            continue;
+        }
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+            let text = format!("{}: line {}: not user:password", path.display(), number + 1);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        entries.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_those_of_the_file() {
+        let path = std::env::temp_dir().join(format!("amalgam-users-{}", std::process::id()));
+        std::fs::write(&path, "ann:secret\r\nbob:a:b\n\neve:").unwrap();
+        let users = Users::load(&path).unwrap();
+        assert!(users.knows(b"ann", b"secret"));
+        assert!(users.knows(b"bob", b"a:b"));
+        assert!(users.knows(b"eve", b""));
+        for (user, password) in [("ann", "secre"), ("ann", "secret2"), ("an", "secret"), ("", "")] {
+            assert!(!users.knows(user.as_bytes(), password.as_bytes()), "{user} {password}");
+        }
+        assert!(users.knows_plain(b"\0ann\0secret"));
+        assert!(users.knows_plain(b"ann\0ann\0secret"));
+        assert!(!users.knows_plain(b"ann\0secret"));
+        std::fs::write(&path, "ann:changed\n").unwrap();
+        users.reload().unwrap();
+        assert!(users.knows(b"ann", b"changed") && !users.knows(b"bob", b"a:b"));
+        std::fs::write(&path, "nonsense\n").unwrap();
+        assert!(users.reload().unwrap_err().to_string().contains("line 1"));
+        assert!(users.knows(b"ann", b"changed"));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
