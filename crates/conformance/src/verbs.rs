@@ -268,7 +268,10 @@ pub fn marks<I: Index>() {
 
     let stale = Verb::Delete(Delete { marks_stale: true, ..Delete::default() });
     assert_eq!(session.apply(b"k", stale).0, Outcome::Invalidated);
-    let get = Verb::Get(Get::default());
+    let classic = Verb::Get(Get::default());
+    let Outcome::Hit(hit) = session.apply(b"k", classic).0 else { panic!("stale items answer") };
+    assert!(!hit.won && hit.stale && !hit.already_won, "{hit:?}");
+    let get = Verb::Get(Get { minds_stale: true, ..Get::default() });
     let Outcome::Hit(first) = session.apply(b"k", get).0 else { panic!("stale items answer") };
     let Outcome::Hit(second) = session.apply(b"k", get).0 else { panic!("stale items answer") };
     assert!(first.won && first.stale && !first.already_won, "{first:?}");
