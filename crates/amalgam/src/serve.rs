@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Index, hotring, mercury, model};
+use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model};
 use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,6 +23,7 @@ const ENGINES: &[(&str, Serve)] = &[
     ("mercury", serve_with::<mercury::Mercury>),
     ("hotring-r", serve_with::<hotring::HotRingR>),
     ("hotring-s", serve_with::<hotring::HotRingS>),
+    ("memc3", serve_with::<memc3::Memc3>),
     ("model", serve_with::<model::Model>),
 ];
 

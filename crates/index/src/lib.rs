@@ -17,6 +17,7 @@ mod engine;
 pub mod hotring;
 pub mod maintenance;
 pub mod mem;
+pub mod memc3;
 pub mod mercury;
 pub mod model;
 mod statistics;

@@ -1,0 +1,235 @@
+//! Comparing a tag with all slots of two buckets at once.
+//!
+//! Other threads store to these words meanwhile, so ordinary vector loads would be data races.
+//! Inline assembly reads them instead, which counts as relaxed loads; the scalar twin says so in
+//! the language and serves Miri, loom and other processors. Either way the answer is a hint: who
+//! follows a slot loads its word again, and a miss counts only after validation.
+
+use super::table::Bucket;
+use super::word::{Tag, Word};
+use crate::sync::Ordering;
+
+/// A way of comparing.
+pub(super) trait Probe {
+    /// Bits that each slot has in the answer, as a shift.
+    const SHIFT: u32;
+
+    /// A bit for each slot with `tag`, the first bucket's below the second's.
+    fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64;
+}
+
+/// The ways that this processor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fastest {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    Avx512,
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    Avx2,
+    Scalar,
+}
+
+impl Fastest {
+    /// Looks at the processor.
+    pub(super) fn here() -> Self {
+        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+        {
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        Self::Scalar
+    }
+}
+
+/// One slot after the other.
+pub(super) struct Scalar;
+
+impl Probe for Scalar {
+    const SHIFT: u32 = 0;
+
+    #[inline]
+    fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64 {
+        let mut answer = 0;
+        for slot in 0..SLOTS {
+            let words = [first, second].map(|bucket| Word(bucket[slot].load(Ordering::Relaxed)));
+            answer |= u64::from(words[0].tag() == tag) << slot;
+            answer |= u64::from(words[1].tag() == tag) << (slot + SLOTS);
+        }
+        answer
+    }
+}
+
+/// Two compares with a memory operand. Registers 16 and up, so that code for older processors
+/// around it pays no penalty.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+pub(super) struct Avx512;
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Probe for Avx512 {
+    const SHIFT: u32 = 2;
+
+    #[inline]
+    fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64 {
+        /// The tag is the highest of a word's four lanes of 16 bits.
+        const TAG_LANES: u64 = 0x8888_8888_8888_8888;
+        let (low, high): (u64, u64);
+        // SAFETY: reads the two buckets only, which are as long as a register (two for SLOTS = 4).
+        // The processor has the instructions (`Fastest::here`). Without the feature the compiler
+        // does not use k1, k2 and zmm16; with it, it is told that they change.
+        unsafe {
+            if SLOTS == 8 {
+                std::arch::asm!(
+                    "vpbroadcastw zmm16, {tag:e}",
+                    "vpcmpeqw k1, zmm16, zmmword ptr [{first}]",
+                    "vpcmpeqw k2, zmm16, zmmword ptr [{second}]",
+                    "kmovd {low:e}, k1",
+                    "kmovd {high:e}, k2",
+                    tag = in(reg) u32::from(tag.0),
+                    first = in(reg) first.as_ptr(),
+                    second = in(reg) second.as_ptr(),
+                    low = lateout(reg) low,
+                    high = lateout(reg) high,
+                    out("xmm16") _, out("k1") _, out("k2") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            } else {
+                std::arch::asm!(
+                    "vpbroadcastw ymm16, {tag:e}",
+                    "vpcmpeqw k1, ymm16, ymmword ptr [{first}]",
+                    "vpcmpeqw k2, ymm16, ymmword ptr [{second}]",
+                    "kmovd {low:e}, k1",
+                    "kmovd {high:e}, k2",
+                    tag = in(reg) u32::from(tag.0),
+                    first = in(reg) first.as_ptr(),
+                    second = in(reg) second.as_ptr(),
+                    low = lateout(reg) low,
+                    high = lateout(reg) high,
+                    out("xmm16") _, out("k1") _, out("k2") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+        }
+        (low | high << (4 * SLOTS)) & TAG_LANES
+    }
+}
+
+/// Four slots at a time.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+pub(super) struct Avx2;
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Avx2 {
+    /// A bit for each of four slots from `start` on.
+    ///
+    /// # Safety
+    ///
+    /// 32 bytes of atomics at `start`; the processor has AVX2.
+    #[inline]
+    unsafe fn four(start: *const u8, tag: Tag) -> u64 {
+        let answer: u64;
+        // SAFETY: as promised. The upper halves are cleared, so code for older processors around it
+        // pays no penalty.
+        unsafe {
+            std::arch::asm!(
+                "vmovq xmm0, {tag}",
+                "vpbroadcastq ymm0, xmm0",
+                "vpsrlq ymm1, ymmword ptr [{start}], 48",
+                "vpcmpeqq ymm1, ymm0, ymm1",
+                "vmovmskpd {answer:e}, ymm1",
+                "vzeroupper",
+                tag = in(reg) u64::from(tag.0),
+                start = in(reg) start,
+                answer = lateout(reg) answer,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
+                out("xmm15") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        answer
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Probe for Avx2 {
+    const SHIFT: u32 = 0;
+
+    #[inline]
+    fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64 {
+        let mut answer = 0;
+        for (place, bucket) in [first, second].into_iter().enumerate() {
+            for four in 0..SLOTS / 4 {
+                let start = bucket[4 * four..].as_ptr().cast();
+                // SAFETY: four slots from there; the processor has it (`Fastest::here`).
+                answer |= unsafe { Self::four(start, tag) } << (place * SLOTS + 4 * four);
+            }
+        }
+        answer
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    #[repr(align(64))]
+    struct Line<const SLOTS: usize>(Bucket<SLOTS>);
+
+    fn slots<P: Probe, const SLOTS: usize>(
+        first: &Line<SLOTS>,
+        second: &Line<SLOTS>,
+        tag: Tag,
+    ) -> Vec<usize> {
+        let answer = P::matches(&first.0, &second.0, tag);
+        (0..2 * SLOTS).filter(|slot| answer >> (slot << P::SHIFT) & slot_mask::<P>() != 0).collect()
+    }
+
+    fn slot_mask<P: Probe>() -> u64 {
+        (1 << (1 << P::SHIFT)) - 1
+    }
+
+    fn all_ways_agree<const SLOTS: usize>() {
+        let mut random = 88_172_645_463_325_252;
+        for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
+            let mut line = || {
+                Line::<SLOTS>(std::array::from_fn(|_| {
+                    let bits = super::super::path::next_random(&mut random);
+                    let word = match bits % 4 {
+                        0 => Word::EMPTY,
+                        1 => Word::MOVED,
+                        _ => Word::new(Tag((bits >> 8) as u16 % 6 + 1), (bits >> 16) + 1),
+                    };
+                    AtomicU64::new(word.0)
+                }))
+            };
+            let (first, second) = (line(), line());
+            let tag = Tag(round % 7 + 1);
+            let expected = slots::<Scalar, SLOTS>(&first, &second, tag);
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            {
+                if is_x86_feature_detected!("avx2") {
+                    assert_eq!(slots::<Avx2, SLOTS>(&first, &second, tag), expected);
+                }
+                if Fastest::here() == Fastest::Avx512 {
+                    assert_eq!(slots::<Avx512, SLOTS>(&first, &second, tag), expected);
+                }
+            }
+            for slot in 0..2 * SLOTS {
+                let line = if slot < SLOTS { &first } else { &second };
+                let word = Word(line.0[slot % SLOTS].load(Ordering::Relaxed));
+                assert_eq!(expected.contains(&slot), word.tag() == tag);
+            }
+        }
+    }
+
+    #[test]
+    fn all_ways_of_comparing_agree() {
+        all_ways_agree::<4>();
+        all_ways_agree::<8>();
+    }
+}

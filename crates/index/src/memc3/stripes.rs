@@ -1,0 +1,150 @@
+//! Locks and version counters of stripes of buckets: writers exclude each other by the lock bit,
+//! readers see in the rest whether items of these buckets were moved meanwhile.
+//!
+//! ```text
+//! bit 0      a writer has the stripe
+//! bit 1      it is moving items between buckets: a reader's miss means nothing now
+//! bit 2..64  how often items of the stripe's buckets were moved
+//! ```
+//!
+//! Writers that move nothing (insert into an empty slot, replace, unlink) leave the version as it
+//! is: what they do to one key is one store, before or after which a reader's miss is right.
+//!
+//! Invariants:
+//! 1. Who holds two stripes took the lower one first; who holds stripes takes no other lock but a
+//!    scan's log, and allocates nothing.
+//! 2. Only the holder writes a counter.
+//! 3. 62 bits of version do not wrap: at a billion moves a second that takes a century.
+
+use crate::sync::{AtomicU64, Ordering, fence, spin};
+
+const LOCKED: u64 = 1;
+const MOVING: u64 = 2;
+const VERSION: u64 = 4;
+
+/// The counters of a table.
+pub(super) struct Stripes {
+    counters: Box<[AtomicU64]>,
+    mask: u64,
+}
+
+/// What a reader saw of its two counters.
+#[derive(Clone, Copy)]
+pub(super) struct Snapshot([u64; 2]);
+
+/// One or two stripes held by a writer, until dropped.
+pub(super) struct Held<'s> {
+    counters: [&'s AtomicU64; 2],
+    /// One counter serves both buckets.
+    is_single: bool,
+    has_moved: bool,
+}
+
+impl Stripes {
+    /// `count` stripes, a power of two. A bucket's stripe depends on the low bits of its index
+    /// only, so that both halves of a bucket that is split stay in it.
+    pub(super) fn new(count: usize) -> Self {
+        assert!(count.is_power_of_two(), "stripes come in powers of two");
+        let counters = (0..count).map(|_| AtomicU64::new(0)).collect();
+        Self { counters, mask: count as u64 - 1 }
+    }
+
+    /// Bytes that the counters take.
+    pub(super) fn bytes(&self) -> usize {
+        self.counters.len() * size_of::<AtomicU64>()
+    }
+
+    #[inline]
+    fn counter(&self, bucket: u64) -> &AtomicU64 {
+        &self.counters[(bucket & self.mask) as usize]
+    }
+
+    /// Begins a read of two buckets; none while items of theirs are being moved.
+    #[inline]
+    pub(super) fn begin_read(&self, buckets: [u64; 2]) -> Option<Snapshot> {
+        // Acquire: the reads of the buckets come after these. Pairs with the release that ends a
+        // move: who sees its version sees the moved items where they are now.
+        let seen = buckets.map(|bucket| self.counter(bucket).load(Ordering::Acquire) & !LOCKED);
+        let is_moving = (seen[0] | seen[1]) & MOVING != 0;
+        (!is_moving).then_some(Snapshot(seen))
+    }
+
+    /// Whether no item was moved out of or into the two buckets since the snapshot.
+    #[inline]
+    pub(super) fn is_unchanged(&self, buckets: [u64; 2], snapshot: Snapshot) -> bool {
+        // Pairs with the release fence in `begin_move`: who read a word that a mover stored sees
+        // the mover's mark, or a later version, below.
+        fence(Ordering::Acquire);
+        let seen = buckets.map(|bucket| self.counter(bucket).load(Ordering::Relaxed) & !LOCKED);
+        seen == snapshot.0
+    }
+
+    /// Takes the stripe of one bucket.
+    #[inline]
+    pub(super) fn lock(&self, bucket: u64) -> Held<'_> {
+        let counter = self.counter(bucket);
+        acquire(counter);
+        Held { counters: [counter, counter], is_single: true, has_moved: false }
+    }
+
+    /// Takes the stripes of two buckets.
+    #[inline]
+    pub(super) fn lock_both(&self, buckets: [u64; 2]) -> Held<'_> {
+        let [left, right] = buckets.map(|bucket| bucket & self.mask);
+        if left == right {
+            return self.lock(left);
+        }
+        let counters = [self.counter(left.min(right)), self.counter(left.max(right))];
+        acquire(counters[0]);
+        acquire(counters[1]);
+        Held { counters, is_single: false, has_moved: false }
+    }
+}
+
+impl Held<'_> {
+    /// Tells readers that items are moved from here on.
+    pub(super) fn begin_move(&mut self) {
+        self.has_moved = true;
+        for counter in self.distinct() {
+            // Only the holder writes, so a plain load and store do.
+            counter.store(counter.load(Ordering::Relaxed) | MOVING, Ordering::Relaxed);
+        }
+        // Before the moving stores. Pairs with the acquire fence in `is_unchanged`.
+        fence(Ordering::Release);
+    }
+
+    fn distinct(&self) -> &[&AtomicU64] {
+        if self.is_single { &self.counters[..1] } else { &self.counters }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        for counter in self.distinct() {
+            let value = counter.load(Ordering::Relaxed) & !(LOCKED | MOVING);
+            let value = if self.has_moved { value.wrapping_add(VERSION) } else { value };
+            // Release: the next holder, and readers who see the version, see what was done.
+            counter.store(value, Ordering::Release);
+        }
+    }
+}
+
+#[inline]
+fn acquire(counter: &AtomicU64) {
+    let mut round = 0_u32;
+    loop {
+        let value = counter.load(Ordering::Relaxed);
+        // Acquire pairs with the release in `Held::drop`.
+        let is_free = value & LOCKED == 0;
+        if is_free
+            && counter
+                .compare_exchange_weak(value, value | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            return;
+        }
+        spin(round);
+        round = round.saturating_add(1);
+    }
+}

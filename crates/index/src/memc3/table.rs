@@ -1,0 +1,105 @@
+//! Buckets in memory: one table of one size, and the steps from slot to slot in it.
+
+use std::io;
+
+use super::word::{Tag, Word};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Slots that are searched together: half a cache line or a whole one.
+pub(super) type Bucket<const SLOTS: usize> = [AtomicU64; SLOTS];
+
+#[cfg(not(loom))]
+type Storage<const SLOTS: usize> = crate::mem::Table<Bucket<SLOTS>>;
+#[cfg(loom)]
+type Storage<const SLOTS: usize> = Box<[Bucket<SLOTS>]>;
+
+/// A table of a power of two of buckets.
+pub(super) struct Table<const SLOTS: usize> {
+    buckets: Storage<SLOTS>,
+    mask: usize,
+}
+
+impl<const SLOTS: usize> Table<SLOTS> {
+    /// An empty table of `buckets` (a power of two), charged to `memory`.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if the limit does not allow it, or what the system says.
+    #[cfg(not(loom))]
+    pub(super) fn new(buckets: usize, memory: &crate::mem::Memory) -> io::Result<Self> {
+        assert!(buckets.is_power_of_two(), "a table has a power of two of buckets");
+        Ok(Self { buckets: memory.table(buckets)?, mask: buckets - 1 })
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new(buckets: usize) -> Self {
+        let bucket = |_| std::array::from_fn(|_| AtomicU64::new(0));
+        Self { buckets: (0..buckets).map(bucket).collect(), mask: buckets - 1 }
+    }
+
+    /// How many buckets there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.mask + 1
+    }
+
+    /// How many slots there are.
+    pub(super) fn slots(&self) -> usize {
+        self.len() * SLOTS
+    }
+
+    /// Bytes that the table takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * size_of::<Bucket<SLOTS>>()
+    }
+
+    /// The first bucket of a hash.
+    #[inline]
+    pub(super) fn first(&self, hash: u64) -> usize {
+        hash as usize & self.mask
+    }
+
+    /// The other bucket of a key with `tag` that may lie in `bucket`.
+    #[inline]
+    pub(super) fn other(&self, bucket: usize, tag: Tag) -> usize {
+        (bucket ^ tag.offset() as usize) & self.mask
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, index: usize) -> &Bucket<SLOTS> {
+        &self.buckets[index & self.mask]
+    }
+
+    /// What a slot holds. Acquire pairs with the release of the store that published the item.
+    #[inline]
+    pub(super) fn word(&self, bucket: usize, slot: usize) -> Word {
+        Word(self.bucket(bucket)[slot].load(Ordering::Acquire))
+    }
+
+    /// Stores a word. Release publishes the item that it names.
+    #[inline]
+    pub(super) fn store(&self, bucket: usize, slot: usize, word: Word) {
+        self.bucket(bucket)[slot].store(word.0, Ordering::Release);
+    }
+
+    /// An empty slot of a bucket, or none.
+    #[inline]
+    pub(super) fn empty_slot(&self, bucket: usize) -> Option<usize> {
+        self.bucket(bucket).iter().position(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Asks the memory system for a bucket.
+    #[inline]
+    pub(super) fn prefetch(&self, bucket: usize) {
+        #[cfg(not(loom))]
+        self.buckets.prefetch(bucket & self.mask);
+        #[cfg(loom)]
+        let _ = bucket;
+    }
+
+    /// Touches all of it, so that later stores do not fault.
+    #[cfg(not(loom))]
+    pub(super) fn populate(&self) {
+        self.buckets.populate();
+    }
+}

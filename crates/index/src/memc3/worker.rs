@@ -1,0 +1,583 @@
+//! One thread's access to a store.
+//!
+//! A write looks, decides and fills its item without a lock; then it exchanges the word that it saw
+//! for the new one, under the lock of one stripe, and starts over if the word is gone. Only inserts
+//! of new keys take two stripes, and only they displace others.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use amalgam_op::{
+    Decision, Draft, ItemView, Key, Now, Op, Outcome, Part, StoreMode, Value, Verb, decide,
+};
+
+use super::cuckoo::{Insertion, Place, Spot, View};
+use super::path::{PathFinder, next_random};
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+use super::probe::{Avx2, Avx512};
+use super::probe::{Fastest, Probe, Scalar};
+use super::store::Store;
+use super::word::Word;
+use crate::mem::{Guard, Header, Item, ItemRef, Pool, Shape, Slot, Swap};
+use crate::{Cursor, Found, Sink, Worker};
+
+/// Keys whose buckets and items are asked for together.
+const LANES: usize = 64;
+/// Attempts of a write. Each fails only because another thread's write came first, so this bound is
+/// met by a bug or by nobody.
+const ATTEMPTS: usize = 1 << 20;
+/// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
+/// done before it could be full again.
+const HELP_BUCKETS: usize = 2;
+/// A worker looks whether the table should grow once in so many inserts.
+const INSERTS_PER_CHECK: u32 = 256;
+
+/// See the head of this file.
+pub(super) struct StoreWorker<'i, const SLOTS: usize> {
+    store: &'i Store<SLOTS>,
+    pool: Pool<'i>,
+    paths: PathFinder,
+    /// Bytes of the last item that a read found: where the last line of the next may be.
+    item_bytes: usize,
+    inserts: u32,
+    random: u64,
+}
+
+/// What an attempt of a write came to.
+enum Attempt {
+    Done(Outcome),
+    /// Somebody else's write came first.
+    Again,
+    /// An item of this shape has to be written.
+    Needs(Shape),
+}
+
+/// An operation under way.
+struct Writing<'a, 'k> {
+    op: &'a Op<'k>,
+    spot: Spot,
+    now: &'a Now,
+    /// Memory for the item to be written.
+    slot: Option<Slot>,
+}
+
+/// The item that a read or write found.
+struct Seen<'g, const SLOTS: usize> {
+    place: Place<'g, SLOTS>,
+    item: Item<'g>,
+    view: ItemView<'g>,
+}
+
+impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+    pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
+        let pool = Pool::new(&store.memory);
+        let random = std::ptr::from_ref(store).addr() as u64 | 1;
+        Self { store, pool, paths: store.paths(), item_bytes: 0, inserts: 0, random }
+    }
+
+    /// The live item of a key. `P` is how tags are compared.
+    #[inline]
+    fn get<'g, P: Probe>(
+        &self,
+        view: &View<'g, SLOTS>,
+        key: &Key<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Item<'g>>
+    where
+        'i: 'g,
+    {
+        let spot = Spot::of::<SLOTS>(key.hash());
+        let place = view.glance::<P>(&spot);
+        self.confirm(view, &spot, place.word, key, guard)
+    }
+
+    /// The item of `key`, which `word` most likely names.
+    #[inline]
+    fn confirm<'g>(
+        &self,
+        view: &View<'g, SLOTS>,
+        spot: &Spot,
+        word: Word,
+        key: &Key<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Item<'g>>
+    where
+        'i: 'g,
+    {
+        if word.tag() == spot.tag {
+            let item = self.store.item(word, guard);
+            if item.has_key(key.bytes()) {
+                return Some(item);
+            }
+        }
+        self.get_carefully(view, spot, key, guard)
+    }
+
+    /// As [`Self::get`], for keys that are not there, or not where they were first looked for.
+    #[inline(never)]
+    fn get_carefully<'g>(
+        &self,
+        view: &View<'g, SLOTS>,
+        spot: &Spot,
+        key: &Key<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Item<'g>>
+    where
+        'i: 'g,
+    {
+        let is_wanted = |word| self.store.item(word, guard).has_key(key.bytes());
+        view.find(spot, is_wanted).map(|place| self.store.item(place.word, guard))
+    }
+
+    /// Hands what was found, or that nothing was, to the sink.
+    #[inline]
+    fn answer<'g>(
+        &mut self,
+        position: usize,
+        item: Option<Item<'g>>,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()>
+    where
+        'i: 'g,
+    {
+        let Some(item) = item else { return sink.miss(position) };
+        let header = item.header();
+        if !now.is_live(item.expiry_of(header), header.generation()) {
+            return sink.miss(position);
+        }
+        let view = item.view_of(header);
+        self.item_bytes = WIDEST_FIELDS + view.key.len() + view.value.len();
+        let flow = sink.hit(position, &self.found(&item, view));
+        item.mark_accessed(header);
+        flow
+    }
+
+    #[inline]
+    fn found<'g>(&self, item: &Item<'g>, view: ItemView<'g>) -> Found<'g>
+    where
+        'i: 'g,
+    {
+        let memory: &'i std::sync::Arc<crate::mem::Memory> = &self.store.memory;
+        Found::in_memory(view, memory, item.reference())
+    }
+
+    /// All of [`Worker::get_batch`] with one way of comparing.
+    #[inline]
+    fn get_all<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let guard = self.pool.pin();
+        let view = self.store.view(&guard);
+        if let [key] = keys {
+            let item = self.get::<P>(&view, key, &guard);
+            let _ = self.answer(0, item, now, sink);
+            return 1;
+        }
+        let mut answered = 0;
+        for keys in keys.chunks(LANES) {
+            let words = self.ask_ahead::<P>(&view, keys);
+            for (key, word) in keys.iter().zip(words) {
+                let spot = Spot::of::<SLOTS>(key.hash());
+                let item = self.confirm(&view, &spot, word, key, &guard);
+                let flow = self.answer(answered, item, now, sink);
+                answered += 1;
+                if flow.is_break() {
+                    return answered;
+                }
+            }
+        }
+        answered
+    }
+
+    /// Asks for all buckets, then for the item that each key's word most likely is.
+    #[inline]
+    fn ask_ahead<P: Probe>(&self, view: &View<'_, SLOTS>, keys: &[Key<'_>]) -> [Word; LANES] {
+        for key in keys {
+            view.prefetch(&Spot::of::<SLOTS>(key.hash()));
+        }
+        let mut words = [Word::EMPTY; LANES];
+        for (key, word) in keys.iter().zip(&mut words) {
+            *word = view.glance::<P>(&Spot::of::<SLOTS>(key.hash())).word;
+            // A word of another key, or of none, costs a line that nobody wanted.
+            self.prefetch_item(*word);
+        }
+        words
+    }
+
+    #[inline]
+    fn prefetch_item(&self, word: Word) {
+        if let Some(reference) = ItemRef::from_bits(word.reference()) {
+            self.store.memory.prefetch_item(reference);
+            self.store.memory.prefetch_item_at(reference, self.item_bytes);
+        }
+    }
+
+    /// The item of `key`, dead or alive, for a write.
+    fn see<'g>(
+        &self,
+        view: &View<'g, SLOTS>,
+        spot: &Spot,
+        key: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> Option<Seen<'g, SLOTS>>
+    where
+        'i: 'g,
+    {
+        let is_wanted = |word| self.store.item(word, guard).has_key(key);
+        let place = view.glance::<Scalar>(spot);
+        let place = match place.word.tag() == spot.tag && is_wanted(place.word) {
+            true => place,
+            false => view.find(spot, is_wanted)?,
+        };
+        let item = self.store.item(place.word, guard);
+        Some(Seen { place, item, view: item.view() })
+    }
+
+    fn attempt(&mut self, writing: &mut Writing<'_, '_>, sink: &mut impl Sink) -> Attempt {
+        let guard = self.pool.pin();
+        let view = self.store.view(&guard);
+        let key = writing.op.key.bytes();
+        let seen = self.see(&view, &writing.spot, key, &guard);
+        let current = seen.as_ref().map(|seen| &seen.view);
+        match decide(current, writing.op, writing.now, self.pool.fresh_cas()) {
+            Decision::Keep(outcome) => {
+                if let Some(seen) = &seen {
+                    self.show(writing.op, &seen.item, seen.view, outcome, sink);
+                }
+                Attempt::Done(outcome)
+            }
+            Decision::Remove(outcome) => match seen {
+                Some(seen) => self.remove(&view, &seen, outcome),
+                None => Attempt::Done(outcome),
+            },
+            Decision::Replace(draft, outcome) => match seen {
+                Some(seen) => self.replace(&view, writing, &seen, &draft, outcome, &guard, sink),
+                None => self.insert(&view, writing, &draft, outcome, &guard, sink),
+            },
+        }
+    }
+
+    fn remove(
+        &mut self,
+        view: &View<'_, SLOTS>,
+        seen: &Seen<'_, SLOTS>,
+        outcome: Outcome,
+    ) -> Attempt {
+        let writer = self.store.lock_writer();
+        let is_removed = view.exchange(&seen.place, Word::EMPTY, || true);
+        drop(writer);
+        if !is_removed {
+            return Attempt::Again;
+        }
+        // SAFETY: the exchange took it out of its only slot.
+        unsafe { self.pool.retire(seen.item.reference()) };
+        Attempt::Done(outcome)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one write")]
+    fn replace(
+        &mut self,
+        view: &View<'_, SLOTS>,
+        writing: &mut Writing<'_, '_>,
+        seen: &Seen<'_, SLOTS>,
+        draft: &Draft<'_>,
+        outcome: Outcome,
+        guard: &Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let item = &seen.item;
+        // The word may change until we hold the lock: what depends on it has to be the same then.
+        let is_same = || match seen.view.value {
+            Value::Word(word, _) if depends_on_value(writing.op, draft) => {
+                item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
+            }
+            _ => true,
+        };
+        if let Some(word) = draft.sole_word_change(&seen.view, writing.now) {
+            let writer = self.store.lock_writer();
+            let is_done = view.under_lock(&seen.place, || {
+                is_same() && {
+                    change_word(item, draft, word);
+                    true
+                }
+            });
+            drop(writer);
+            if is_done != Some(true) {
+                return Attempt::Again;
+            }
+            let length = seen.view.value.len();
+            let changed = ItemView { value: Value::Word(word, length), ..seen.view };
+            self.show(writing.op, item, changed, outcome, sink);
+            return Attempt::Done(outcome);
+        }
+        let current = seen.view.value.as_bytes();
+        let new = match self.write(writing, draft, current) {
+            Ok(new) => new,
+            Err(attempt) => return attempt,
+        };
+        let word = Word::new(writing.spot.tag, new.to_bits());
+        // The view before the item is published: afterwards others may change its word.
+        let new_item = self.store.item(word, guard);
+        let shown = new_item.view();
+        let writer = self.store.lock_writer();
+        let is_replaced = view.exchange(&seen.place, word, is_same);
+        drop(writer);
+        if !is_replaced {
+            // SAFETY: never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        // SAFETY: the exchange took it out of its only slot.
+        unsafe { self.pool.retire(item.reference()) };
+        self.show(writing.op, &new_item, shown, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    fn insert(
+        &mut self,
+        view: &View<'_, SLOTS>,
+        writing: &mut Writing<'_, '_>,
+        draft: &Draft<'_>,
+        outcome: Outcome,
+        guard: &Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let new = match self.write(writing, draft, &[]) {
+            Ok(new) => new,
+            Err(attempt) => return attempt,
+        };
+        let word = Word::new(writing.spot.tag, new.to_bits());
+        let new_item = self.store.item(word, guard);
+        let shown = new_item.view();
+        let writer = self.store.lock_writer();
+        let insertion = self.link(view, writing, word, guard);
+        drop(writer);
+        match insertion {
+            Insertion::Done => {}
+            Insertion::Evicted(victim) => {
+                self.store.crowded_out.fetch_add(1, Ordering::Relaxed);
+                let victim = self.store.item(victim, guard).reference();
+                // SAFETY: the insert took it out of its only slot.
+                unsafe { self.pool.retire(victim) };
+            }
+            Insertion::Present | Insertion::Full => {
+                // SAFETY: never published.
+                unsafe { self.pool.retire(new) };
+                return match insertion {
+                    Insertion::Full => Attempt::Done(Outcome::OutOfMemory),
+                    _ => Attempt::Again,
+                };
+            }
+        }
+        self.inserts += 1;
+        if self.inserts.is_multiple_of(INSERTS_PER_CHECK) {
+            self.store.check_growth(view);
+        }
+        self.show(writing.op, &new_item, shown, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    /// Links an item in an empty slot, or one that a path empties, or that growth makes, or where
+    /// another item was.
+    fn link<'g>(
+        &mut self,
+        view: &View<'g, SLOTS>,
+        writing: &Writing<'_, '_>,
+        word: Word,
+        guard: &'g Guard<'_>,
+    ) -> Insertion
+    where
+        'i: 'g,
+    {
+        let store = self.store;
+        let key = writing.op.key.bytes();
+        let is_same_key = |word| store.item(word, guard).has_key(key);
+        let keyed = store.keyed(guard);
+        // Each round but the last moves buckets, so a table's worth of them is enough.
+        let rounds = 2 + view.last().table.len();
+        for _ in 0..rounds {
+            let view = store.view(guard);
+            if view.root.next().is_some() {
+                view.step(HELP_BUCKETS, &keyed);
+                store.finish_growth(&view, &self.pool);
+            }
+            let paths = &mut self.paths;
+            match view.insert(&writing.spot, word, is_same_key, &keyed, paths) {
+                Insertion::Full if store.relieve(&view, guard) => {}
+                Insertion::Full => break,
+                insertion => return insertion,
+            }
+        }
+        if !store.evicts {
+            return Insertion::Full;
+        }
+        let start = next_random(&mut self.random) as usize;
+        view.insert_over(&writing.spot, word, is_same_key, |words| {
+            // The first that was not read lately, from a random one on.
+            let is_cold = |slot: &usize| !store.item(words[*slot], guard).header().is_recent();
+            let slots = (0..SLOTS).map(|step| (start + step) % SLOTS);
+            slots.into_iter().find(is_cold).unwrap_or(start % SLOTS)
+        })
+    }
+
+    /// Writes an item into the slot at hand, if its shape is right.
+    fn write(
+        &mut self,
+        writing: &mut Writing<'_, '_>,
+        draft: &Draft<'_>,
+        current: &[u8],
+    ) -> Result<ItemRef, Attempt> {
+        let key = writing.op.key.bytes();
+        let Some(shape) = Shape::new(key.len(), draft, current.len(), writing.now) else {
+            return Err(Attempt::Done(Outcome::TooLarge));
+        };
+        let Some(slot) = writing.slot.take_if(|slot| slot.shape() == shape) else {
+            return Err(Attempt::Needs(shape));
+        };
+        Ok(self.pool.fill(slot, key, draft, current))
+    }
+
+    /// A slot for `shape`, evicting where that is allowed.
+    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+        loop {
+            let shortage = match self.pool.reserve(shape) {
+                Ok(slot) => return Ok(slot),
+                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
+                Err(shortage) => shortage,
+            };
+            if !self.with_swap(|pool, swap| pool.make_room(shortage, now, swap)) {
+                return Err(Outcome::OutOfMemory);
+            }
+        }
+    }
+
+    /// Lets the pool evict and move items through the table.
+    fn with_swap<R>(&mut self, work: impl FnOnce(&mut Pool<'i>, &mut Swap<'_>) -> R) -> R {
+        let store = self.store;
+        // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.
+        let pinner = unsafe { self.pool.pinner() };
+        work(&mut self.pool, &mut |hash, old, new| store.swap(hash, old, new, &pinner.pin()))
+    }
+
+    /// Hands a hit of an operation to the sink and notes the access.
+    fn show<'g>(
+        &self,
+        op: &Op<'_>,
+        item: &Item<'g>,
+        view: ItemView<'g>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) where
+        'i: 'g,
+    {
+        let Outcome::Hit(hit) = outcome else { return };
+        let _ = sink.hit(0, &self.found(item, view).with_hit(hit));
+        if let Verb::Get(get) = op.verb
+            && !get.is_quiet_access
+        {
+            item.mark_accessed(item.header());
+        }
+    }
+}
+
+/// Header, CAS id, flags and expiry, where an item has them all.
+const WIDEST_FIELDS: usize = 8;
+
+/// Whether what is written follows from the value that was there.
+fn depends_on_value(op: &Op<'_>, draft: &Draft<'_>) -> bool {
+    let is_read = match op.verb {
+        Verb::Arithmetic(_) => true,
+        Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
+        Verb::Get(_) | Verb::Delete(_) => false,
+    };
+    is_read || draft.parts.iter().any(|part| matches!(part, Part::Current))
+}
+
+/// Changes an item's word in place. The caller holds the stripe of its slot, so the item stays
+/// linked and nobody else changes it.
+fn change_word(item: &Item<'_>, draft: &Draft<'_>, word: [u8; 8]) {
+    // Release pairs with the acquire in `Item::view`. The linearization point.
+    item.word().store(u64::from_le_bytes(word), Ordering::Release);
+    // A new value was not fetched yet.
+    let header = item.header_word();
+    if !draft.marks.fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
+        header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
+    }
+}
+
+impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        match self.store.probe {
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx512 => self.get_all::<Avx512>(keys, now, sink),
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx2 => self.get_all::<Avx2>(keys, now, sink),
+            Fastest::Scalar => self.get_all::<Scalar>(keys, now, sink),
+        }
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let spot = Spot::of::<SLOTS>(op.key.hash());
+        let mut writing = Writing { op, spot, now, slot: None };
+        let mut outcome = Outcome::OutOfMemory;
+        for _ in 0..ATTEMPTS {
+            match self.attempt(&mut writing, sink) {
+                Attempt::Done(done) => {
+                    outcome = done;
+                    break;
+                }
+                Attempt::Again => {}
+                Attempt::Needs(shape) => {
+                    if let Some(slot) = writing.slot.take() {
+                        self.pool.give_back(slot);
+                    }
+                    match self.reserve(shape, now) {
+                        Ok(slot) => writing.slot = Some(slot),
+                        Err(refused) => {
+                            outcome = refused;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(slot) = writing.slot {
+            self.pool.give_back(slot);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &Key<'_>) {
+        let guard = self.pool.pin();
+        self.store.view(&guard).prefetch(&Spot::of::<SLOTS>(key.hash()));
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let guard = self.pool.pin();
+        let store = self.store;
+        let mut visit_word = |word| visit(&store.item(word, &guard).view());
+        store.view(&guard).scan(from, budget, &mut visit_word)
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.store.swap(hash, old, new, &self.pool.pin())
+    }
+
+    #[inline]
+    fn quiesce(&mut self) {
+        self.pool.quiesce();
+        self.store.drop_layers(&self.pool);
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        let more = self.store.step(&self.pool);
+        self.store.drop_layers(&self.pool);
+        self.with_swap(|pool, swap| pool.step(now, swap)) || more
+    }
+}
