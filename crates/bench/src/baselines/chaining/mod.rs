@@ -36,6 +36,9 @@ pub use worker::ChainingWorker;
 /// Set in a link whose item is deleted. References are multiples of 8.
 const MARK: u64 = 1;
 
+/// Nobody expected more than this much memory behind a bucket.
+const MEMORY_PER_BUCKET_BYTES: usize = 1024;
+
 /// See the head of this module.
 pub struct Chaining {
     memory: Arc<Memory>,
@@ -49,7 +52,10 @@ impl Index for Chaining {
 
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
-        let buckets = configuration.tuning.buckets.unwrap_or(configuration.expected_items);
+        // It does not grow, so it makes room for what the memory may come to hold.
+        let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
+        let fitting = configuration.expected_items.max(roomy);
+        let buckets = configuration.tuning.buckets.unwrap_or(fitting);
         // Each worker takes two places: its own, and one for what eviction calls back.
         let doubled = Configuration { workers: 2 * configuration.workers, ..configuration.clone() };
         let memory = Memory::new(&doubled, Layout::Linked)?;
