@@ -6,7 +6,7 @@ use amalgam_index::memc3::Memc3;
 use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
 
-use crate::baselines::{Chaining, Null};
+use crate::baselines::{Chaining, GlobalLock, Null};
 use crate::driver::{Mounted, Runner};
 use crate::subject::{Engine, Subject};
 
@@ -36,6 +36,10 @@ pub const ENGINES: &[Entry] = &[
     entry::<Engine<Memc3>>("memc3", "optimistic cuckoo hashing"),
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
     entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
+    entry::<Engine<GlobalLock>>(
+        "global-lock",
+        "chained hashing, one lock, LRU lists: memcached 1.4",
+    ),
     entry::<Null>("null", "nothing: the driver's own cost"),
 ];
 

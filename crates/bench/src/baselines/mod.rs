@@ -5,7 +5,9 @@
 //!    is one of design.
 
 mod chaining;
+mod global_lock;
 mod null;
 
 pub use chaining::Chaining;
+pub use global_lock::GlobalLock;
 pub use null::Null;

@@ -1,0 +1,221 @@
+//! Items as memcached 1.4 lays them out, made of words.
+//!
+//! ```text
+//! word 0  next in the LRU          4  value bytes (32), key bytes (8), class (8), held (1)
+//!      1  previous in the LRU      5  flags (32), generation (8), marks
+//!      2  next in the chain        6  CAS id
+//!      3  last access, expiry      7  key, a zero byte, room for the suffix; then the value
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use amalgam_index::mem::Table;
+use amalgam_op::{Draft, Expiry, Marks, Now};
+
+pub(super) const NEXT: usize = 0;
+pub(super) const PREVIOUS: usize = 1;
+pub(super) const CHAIN: usize = 2;
+const TIMES: usize = 3;
+const LENGTHS: usize = 4;
+const MARKS: usize = 5;
+const CAS: usize = 6;
+const KEY: usize = 7;
+
+const KEY_SHIFT: u32 = 32;
+const CLASS_SHIFT: u32 = 40;
+const HELD: u64 = 1 << 48;
+
+const GENERATION_SHIFT: u32 = 32;
+const LIVE: u64 = 1 << 40;
+const FETCHED: u64 = 1 << 41;
+const STALE: u64 = 1 << 42;
+const WON: u64 = 1 << 43;
+const HAS_CAS: u64 = 1 << 44;
+
+/// An item: the place of its first word. 0 is none.
+pub(super) type Place = usize;
+
+/// The words that all items lie in.
+pub(super) struct Words(pub(super) Table<AtomicU64>);
+
+/// What an item's fixed words hold.
+#[derive(Clone, Copy)]
+pub(super) struct Fields {
+    pub(super) key_bytes: usize,
+    pub(super) value_bytes: usize,
+    pub(super) flags: u32,
+    pub(super) expiry: Expiry,
+    pub(super) cas: Option<u64>,
+    pub(super) generation: u8,
+    pub(super) marks: Marks,
+}
+
+/// Words before the value: the header, then the key, a zero byte and ` flags length\r\n`.
+fn words_before_value(key_bytes: usize, value_bytes: usize, flags: u32) -> usize {
+    let digits = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let suffix = 4 + digits(flags as usize) + digits(value_bytes);
+    KEY + (key_bytes + 1 + suffix).div_ceil(8)
+}
+
+/// Bytes that an item takes; the value ends with `\r\n`.
+pub(super) fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32) -> usize {
+    words_before_value(key_bytes, value_bytes, flags) * 8 + value_bytes + 2
+}
+
+impl Words {
+    #[inline]
+    pub(super) fn load(&self, place: Place, word: usize) -> u64 {
+        self.0[place + word].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn store(&self, place: Place, word: usize, value: u64) {
+        self.0[place + word].store(value, Ordering::Relaxed);
+    }
+
+    /// Writes an item's own words; links are the caller's.
+    pub(super) fn write(
+        &self,
+        place: Place,
+        class: usize,
+        key: &[u8],
+        draft: &Draft<'_>,
+        value: &[u8],
+        now: &Now,
+    ) {
+        let choose = |condition, bit| if condition { bit } else { 0 };
+        self.store(place, TIMES, u64::from(now.seconds) | u64::from(draft.expiry.0) << 32);
+        let lengths = value.len() as u64 | (key.len() as u64) << KEY_SHIFT;
+        self.store(place, LENGTHS, lengths | (class as u64) << CLASS_SHIFT);
+        let marks = choose(draft.marks.fetched, FETCHED)
+            | choose(draft.marks.stale, STALE)
+            | choose(draft.marks.won, WON)
+            | choose(draft.cas.is_some(), HAS_CAS);
+        let generation = u64::from(now.generation) << GENERATION_SHIFT;
+        self.store(place, MARKS, u64::from(draft.flags) | generation | marks | LIVE);
+        self.store(place, CAS, draft.cas.unwrap_or(0));
+        self.write_bytes(place + KEY, key);
+        let before = words_before_value(key.len(), value.len(), draft.flags);
+        self.write_bytes(place + before, value);
+    }
+
+    /// An item that is linked no more.
+    pub(super) fn erase(&self, place: Place) {
+        self.store(place, MARKS, 0);
+    }
+
+    /// Whether there is an item at this place, which has the form of one.
+    pub(super) fn is_live(&self, place: Place) -> bool {
+        self.load(place, MARKS) & LIVE != 0
+    }
+
+    #[inline]
+    pub(super) fn fields(&self, place: Place) -> Fields {
+        let (times, lengths, marks) =
+            (self.load(place, TIMES), self.load(place, LENGTHS), self.load(place, MARKS));
+        Fields {
+            key_bytes: (lengths >> KEY_SHIFT) as u8 as usize,
+            value_bytes: lengths as u32 as usize,
+            flags: marks as u32,
+            expiry: Expiry((times >> 32) as u32),
+            cas: (marks & HAS_CAS != 0).then(|| self.load(place, CAS)),
+            generation: (marks >> GENERATION_SHIFT) as u8,
+            marks: Marks {
+                fetched: marks & FETCHED != 0,
+                stale: marks & STALE != 0,
+                won: marks & WON != 0,
+            },
+        }
+    }
+
+    pub(super) fn class(&self, place: Place) -> usize {
+        (self.load(place, LENGTHS) >> CLASS_SHIFT) as u8 as usize
+    }
+
+    /// The second of the last access.
+    #[inline]
+    pub(super) fn accessed(&self, place: Place) -> u32 {
+        self.load(place, TIMES) as u32
+    }
+
+    pub(super) fn set_accessed(&self, place: Place, seconds: u32) {
+        let expiry = self.load(place, TIMES) >> 32 << 32;
+        self.store(place, TIMES, expiry | u64::from(seconds));
+    }
+
+    #[inline]
+    pub(super) fn set_fetched(&self, place: Place) {
+        let marks = self.load(place, MARKS);
+        if marks & FETCHED == 0 {
+            self.store(place, MARKS, marks | FETCHED);
+        }
+    }
+
+    /// A held item is not evicted.
+    pub(super) fn hold(&self, place: Place, is_held: bool) {
+        let lengths = self.load(place, LENGTHS) & !HELD;
+        self.store(place, LENGTHS, if is_held { lengths | HELD } else { lengths });
+    }
+
+    pub(super) fn is_held(&self, place: Place) -> bool {
+        self.load(place, LENGTHS) & HELD != 0
+    }
+
+    #[inline]
+    pub(super) fn has_key(&self, place: Place, key: &[u8]) -> bool {
+        if (self.load(place, LENGTHS) >> KEY_SHIFT) as u8 as usize != key.len() {
+            return false;
+        }
+        let (whole, rest) = key.as_chunks::<8>();
+        let mut word = KEY;
+        for chunk in whole {
+            if self.load(place, word) != u64::from_le_bytes(*chunk) {
+                return false;
+            }
+            word += 1;
+        }
+        rest.is_empty() || self.load(place, word) == padded(rest)
+    }
+
+    /// Appends the key to `target`.
+    pub(super) fn read_key(&self, place: Place, fields: &Fields, target: &mut Vec<u8>) {
+        self.read_bytes(place + KEY, fields.key_bytes, target);
+    }
+
+    /// Appends the value to `target`.
+    pub(super) fn read_value(&self, place: Place, fields: &Fields, target: &mut Vec<u8>) {
+        let before = words_before_value(fields.key_bytes, fields.value_bytes, fields.flags);
+        self.read_bytes(place + before, fields.value_bytes, target);
+    }
+
+    /// A value of at most 8 bytes.
+    #[inline]
+    pub(super) fn read_word(&self, place: Place, fields: &Fields) -> [u8; 8] {
+        let before = words_before_value(fields.key_bytes, fields.value_bytes, fields.flags);
+        self.load(place, before).to_le_bytes()
+    }
+
+    fn write_bytes(&self, start: usize, bytes: &[u8]) {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for (chunk, word) in whole.iter().zip(start..) {
+            self.store(word, 0, u64::from_le_bytes(*chunk));
+        }
+        if !rest.is_empty() {
+            self.store(start + whole.len(), 0, padded(rest));
+        }
+    }
+
+    fn read_bytes(&self, start: usize, length: usize, target: &mut Vec<u8>) {
+        let end = target.len() + length;
+        for word in start..start + length.div_ceil(8) {
+            target.extend_from_slice(&self.load(word, 0).to_le_bytes());
+        }
+        target.truncate(end);
+    }
+}
+
+/// At most 7 bytes as a word, filled with zeros.
+#[inline]
+fn padded(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}

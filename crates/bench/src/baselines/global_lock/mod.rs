@@ -1,0 +1,76 @@
+//! Chained hashing under one lock with a linked-list LRU, as in memcached 1.4: what Mercury and
+//! MemC3 compare themselves with.
+//!
+//! Kept from 1.4: one lock around every operation; a table of pointers that expands at one and a
+//! half items a bucket, a bucket at a time, from a thread of its own; items with memcached's header
+//! (LRU links, chain link, times, lengths, CAS id: 56 bytes, then key, suffix and value) in slab
+//! classes that grow by a quarter; a doubly linked LRU a class, moved to the front at most once a
+//! minute (`--disable lazy-bump`: at every access).
+//!
+//! Different, and not to the baseline's disadvantage: huge pages and the hash function are the
+//! engines'; a read takes the lock once, not twice; a class in need takes a page from one that has
+//! more, so that no size starves.
+//!
+//! Thread safety: everything lies behind one mutex, which also orders the relaxed loads and stores
+//! of the words that items are made of. The linearization point of each operation is inside its
+//! critical section. No reference to an item leaves it.
+
+mod layout;
+mod slabs;
+mod state;
+mod worker;
+
+use std::sync::{Mutex, MutexGuard};
+
+use amalgam_index::maintenance::Signal;
+use amalgam_index::{Configuration, Index, OpenError, Statistics};
+use amalgam_op::HashSeed;
+
+use state::State;
+pub use worker::GlobalLockWorker;
+
+/// See the head of this module.
+pub struct GlobalLock {
+    state: Mutex<State>,
+    seed: HashSeed,
+    signal: Signal,
+}
+
+impl Index for GlobalLock {
+    const NAME: &'static str = "global-lock";
+    type Worker<'i> = GlobalLockWorker<'i>;
+
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Ok(Self {
+            state: Mutex::new(State::open(configuration)?),
+            seed: configuration.seed.clone(),
+            signal: Signal::default(),
+        })
+    }
+
+    fn worker(&self) -> GlobalLockWorker<'_> {
+        GlobalLockWorker::new(self)
+    }
+
+    fn seed(&self) -> &HashSeed {
+        &self.seed
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.lock().statistics()
+    }
+
+    fn maintenance(&self) -> &Signal {
+        &self.signal
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.lock().set_limit(bytes);
+    }
+}
+
+impl GlobalLock {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

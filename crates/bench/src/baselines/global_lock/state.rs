@@ -1,0 +1,416 @@
+//! What the lock protects: chains, LRU lists, slabs, growth.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use amalgam_index::mem::{Layout, Memory, Table};
+use amalgam_index::{ClassStatistics, Configuration, OpenError, Statistics};
+use amalgam_op::{HashSeed, Now};
+
+use super::layout::{CHAIN, NEXT, PREVIOUS, Place, Words};
+use super::slabs::Slabs;
+
+/// An item is moved to the front of its LRU at most this often.
+const BUMP_SECONDS: u32 = 60;
+/// The limit may be raised to this many times its first value.
+const RAISE: usize = 4;
+/// The smallest table.
+const MIN_BUCKETS: usize = 1 << 4;
+/// Pages that one allocation takes from other classes at most.
+const STEALS: usize = 4;
+pub(super) struct State {
+    /// Where tables come from; its own limit is out of reach, ours is `limit`.
+    memory: Arc<Memory>,
+    pub(super) words: Words,
+    pub(super) slabs: Slabs,
+    table: Table<AtomicU64>,
+    /// The table that is being replaced, and how many of its buckets have moved.
+    old: Option<(Table<AtomicU64>, usize)>,
+    seed: HashSeed,
+    pub(super) max_item_bytes: usize,
+    limit: usize,
+    evicts: bool,
+    grows: bool,
+    bumps_always: bool,
+    next_cas: u64,
+    /// Where the next page is taken from a class.
+    steal_from: usize,
+    sweep_from: usize,
+    statistics: Statistics,
+}
+
+impl State {
+    pub(super) fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        configuration.tuning.check_disabled(&["lazy-bump"])?;
+        let limit = configuration.memory_bytes;
+        let page_bytes = Slabs::page_bytes_for(configuration.max_item_bytes);
+        // At most one and a half items a bucket.
+        let fitting = configuration.expected_items.div_ceil(3) * 2;
+        let buckets = configuration.tuning.buckets.unwrap_or(fitting);
+        let buckets = buckets.max(MIN_BUCKETS).next_power_of_two();
+        let needed = buckets * 8 + 2 * page_bytes;
+        if limit < needed {
+            return Err(OpenError::Configuration(format!(
+                "a memory limit of {limit} bytes is too small; give at least {needed} bytes"
+            )));
+        }
+        let roomy = Configuration {
+            memory_bytes: 4 * RAISE * limit,
+            prefault: false,
+            workers: 1,
+            ..configuration.clone()
+        };
+        let memory = Memory::new(&roomy, Layout::Plain)?;
+        let pages = limit * RAISE / page_bytes;
+        let words = Words(memory.table(pages * page_bytes / 8)?);
+        let table = memory.table(buckets)?;
+        if configuration.prefault {
+            table.populate();
+            // As much as the limit allows, by touching every base page once.
+            (0..limit / 8).step_by(512).for_each(|word| words.store(word, 0, 0));
+        }
+        Ok(Self {
+            memory,
+            words,
+            slabs: Slabs::new(page_bytes, pages),
+            table,
+            old: None,
+            seed: configuration.seed.clone(),
+            max_item_bytes: configuration.max_item_bytes,
+            limit,
+            evicts: configuration.evicts,
+            grows: configuration.tuning.grows,
+            bumps_always: !configuration.tuning.disabled.is_empty(),
+            next_cas: 0,
+            steal_from: 0,
+            sweep_from: 0,
+            statistics: Statistics::default(),
+        })
+    }
+
+    pub(super) fn fresh_cas(&mut self) -> u64 {
+        self.next_cas += 1;
+        self.next_cas
+    }
+
+    /// Buckets lie in the order of hashes, so that a scan can go on while the table grows.
+    #[inline]
+    fn place_in(table: &Table<AtomicU64>, hash: u64) -> usize {
+        (hash >> (64 - table.len().trailing_zeros())) as usize
+    }
+
+    /// The word that holds the first item of the chain of `hash`.
+    #[inline]
+    fn bucket(&self, hash: u64) -> &AtomicU64 {
+        if let Some((old, moved)) = &self.old {
+            let place = Self::place_in(old, hash);
+            if place >= *moved {
+                return &old[place];
+            }
+        }
+        &self.table[Self::place_in(&self.table, hash)]
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
+        let mut place = self.bucket(hash).load(Ordering::Relaxed) as Place;
+        while place != 0 {
+            if self.words.has_key(place, key) {
+                return Some(place);
+            }
+            place = self.words.load(place, CHAIN) as Place;
+        }
+        None
+    }
+
+    /// Puts an item at the head of its chain and of its LRU.
+    pub(super) fn link(&mut self, hash: u64, place: Place) {
+        let bucket = self.bucket(hash);
+        let head = bucket.load(Ordering::Relaxed);
+        bucket.store(place as u64, Ordering::Relaxed);
+        self.words.store(place, CHAIN, head);
+        self.push_newest(place);
+        self.statistics.items += 1;
+        self.statistics.items_total += 1;
+        let bytes = self.item_bytes(place);
+        self.statistics.memory.items += bytes;
+        self.start_growth();
+    }
+
+    /// Takes an item out of its chain and its LRU and frees its chunk.
+    pub(super) fn remove(&mut self, hash: u64, place: Place) {
+        let mut next = self.bucket(hash).load(Ordering::Relaxed) as Place;
+        let behind = self.words.load(place, CHAIN);
+        if next == place {
+            self.bucket(hash).store(behind, Ordering::Relaxed);
+        } else {
+            while next != 0 {
+                let previous = next;
+                next = self.words.load(previous, CHAIN) as Place;
+                if next == place {
+                    self.words.store(previous, CHAIN, behind);
+                    break;
+                }
+            }
+        }
+        self.take_out_of_order(place);
+        self.statistics.items -= 1;
+        self.statistics.memory.items -= self.item_bytes(place);
+        self.words.erase(place);
+        self.slabs.give_back(place, &self.words);
+    }
+
+    fn item_bytes(&self, place: Place) -> u64 {
+        let fields = self.words.fields(place);
+        super::layout::item_bytes(fields.key_bytes, fields.value_bytes, fields.flags) as u64
+    }
+
+    fn push_newest(&mut self, place: Place) {
+        let class = &mut self.slabs.classes[self.words.class(place)];
+        self.words.store(place, NEXT, class.newest as u64);
+        self.words.store(place, PREVIOUS, 0);
+        match class.newest {
+            0 => class.oldest = place,
+            newest => self.words.store(newest, PREVIOUS, place as u64),
+        }
+        class.newest = place;
+    }
+
+    fn take_out_of_order(&mut self, place: Place) {
+        let class = &mut self.slabs.classes[self.words.class(place)];
+        let next = self.words.load(place, NEXT) as Place;
+        let previous = self.words.load(place, PREVIOUS) as Place;
+        match previous {
+            0 => class.newest = next,
+            previous => self.words.store(previous, NEXT, next as u64),
+        }
+        match next {
+            0 => class.oldest = previous,
+            next => self.words.store(next, PREVIOUS, previous as u64),
+        }
+    }
+
+    /// Notes an access.
+    #[inline]
+    pub(super) fn bump(&mut self, place: Place, now: &Now) {
+        let is_due = now.seconds.saturating_sub(self.words.accessed(place)) >= BUMP_SECONDS;
+        if self.bumps_always || is_due {
+            self.words.set_accessed(place, now.seconds);
+            self.take_out_of_order(place);
+            self.push_newest(place);
+        }
+    }
+
+    /// A chunk for an item of `bytes`, and its class; `keep` is not evicted for it.
+    pub(super) fn allocate(&mut self, bytes: usize, keep: Option<Place>) -> Option<(Place, usize)> {
+        let class = self.slabs.class_of(bytes)?;
+        if let Some(place) = keep {
+            self.words.hold(place, true);
+        }
+        let found = self.allocate_in(class);
+        if let Some(place) = keep {
+            self.words.hold(place, false);
+        }
+        if found.is_none() {
+            self.statistics.out_of_memory += 1;
+        }
+        found.map(|place| (place, class))
+    }
+
+    fn allocate_in(&mut self, class: usize) -> Option<Place> {
+        for _ in 0..=STEALS {
+            if let Some(place) = self.slabs.take(class, &self.words) {
+                return Some(place);
+            }
+            if self.used() + self.slabs.page_bytes() <= self.limit && self.slabs.add_page(class) {
+                continue;
+            }
+            if !self.evicts {
+                return None;
+            }
+            let richest = self.richest();
+            let pages = |class: usize| self.slabs.classes[class].pages;
+            if pages(richest) > pages(class) + 1 {
+                self.empty_a_page(richest);
+            } else if !self.evict_oldest(class) {
+                self.empty_a_page(richest);
+            }
+        }
+        self.slabs.take(class, &self.words)
+    }
+
+    /// The class with the most pages.
+    fn richest(&self) -> usize {
+        let classes = self.slabs.classes.iter().enumerate();
+        classes.max_by_key(|(_, class)| class.pages).map_or(0, |(class, _)| class)
+    }
+
+    fn evict(&mut self, place: Place) {
+        self.slabs.classes[self.words.class(place)].evictions += 1;
+        self.statistics.evictions += 1;
+        self.remove(self.hash_of(place), place);
+    }
+
+    fn hash_of(&self, place: Place) -> u64 {
+        let mut key = Vec::new();
+        self.words.read_key(place, &self.words.fields(place), &mut key);
+        self.seed.hash(&key)
+    }
+
+    fn evict_oldest(&mut self, class: usize) -> bool {
+        let mut place = self.slabs.classes[class].oldest;
+        if place != 0 && self.words.is_held(place) {
+            place = self.words.load(place, PREVIOUS) as Place;
+        }
+        if place == 0 {
+            return false;
+        }
+        self.evict(place);
+        true
+    }
+
+    /// Evicts all items of a page, which then has no class (unless one of its items is held).
+    fn empty_a_page(&mut self, class: usize) {
+        let Some((places, next)) = self.slabs.chunks_of_a_page(class, self.steal_from) else {
+            return;
+        };
+        self.steal_from = next;
+        for place in places {
+            if self.words.is_live(place) && !self.words.is_held(place) {
+                self.evict(place);
+            }
+        }
+    }
+
+    /// Bytes of tables and of pages that have a class.
+    fn used(&self) -> usize {
+        let old = self.old.as_ref().map_or(0, |(old, _)| old.bytes());
+        self.table.bytes() + old + self.slabs.pages_in_use() * self.slabs.page_bytes()
+    }
+
+    pub(super) fn set_limit(&mut self, bytes: usize) {
+        let highest = self.slabs.page_bytes() * (self.words.0.len() * 8 / self.slabs.page_bytes());
+        self.limit = bytes.min(highest);
+    }
+
+    /// Begins to replace the table where it has become too small and there is memory for a larger
+    /// one.
+    fn start_growth(&mut self) {
+        let buckets = self.table.len();
+        let is_full = self.statistics.items as usize > buckets + buckets / 2;
+        if !self.grows || self.old.is_some() || !is_full {
+            return;
+        }
+        if self.used() + 2 * self.table.bytes() > self.limit {
+            // A cache gives up some pages for it, one an insert; otherwise the table stays.
+            if self.evicts {
+                self.empty_a_page(self.richest());
+            }
+            return;
+        }
+        let Ok(table) = self.memory.table(2 * buckets) else { return };
+        self.old = Some((std::mem::replace(&mut self.table, table), 0));
+    }
+
+    /// Moves a bucket to the new table. Returns whether more wait.
+    pub(super) fn grow(&mut self) -> bool {
+        let Some((old, moved)) = &mut self.old else { return false };
+        let mut place = old[*moved].load(Ordering::Relaxed) as Place;
+        *moved += 1;
+        if *moved == old.len() {
+            self.old = None;
+            self.statistics.expansions += 1;
+        }
+        while place != 0 {
+            let next = self.words.load(place, CHAIN) as Place;
+            let target = &self.table[Self::place_in(&self.table, self.hash_of(place))];
+            self.words.store(place, CHAIN, target.load(Ordering::Relaxed));
+            target.store(place as u64, Ordering::Relaxed);
+            place = next;
+        }
+        self.old.is_some()
+    }
+
+    /// Removes the dead items of a page. Returns whether pages are left in this pass.
+    pub(super) fn sweep(&mut self, now: &Now) -> bool {
+        if self.sweep_from >= self.slabs.page_count() {
+            self.sweep_from = 0;
+            return false;
+        }
+        let chunks = self.slabs.page_chunks(self.sweep_from);
+        self.sweep_from += 1;
+        let Some((first, step, count)) = chunks else { return true };
+        for place in (0..count).map(|chunk| first + chunk * step) {
+            if !self.words.is_live(place) {
+                continue;
+            }
+            let fields = self.words.fields(place);
+            if !now.is_live(fields.expiry, fields.generation) {
+                self.remove(self.hash_of(place), place);
+                self.statistics.reclaimed += 1;
+            }
+        }
+        true
+    }
+
+    /// Evicts down to a limit that was lowered, a page at a time. Returns whether that was needed.
+    pub(super) fn shrink(&mut self) -> bool {
+        let is_above = self.evicts && self.used() > self.limit;
+        if is_above {
+            self.empty_a_page(self.richest());
+        }
+        is_above
+    }
+
+    /// A dead item was found and taken back.
+    pub(super) fn note_reclaimed(&mut self) {
+        self.statistics.reclaimed += 1;
+    }
+
+    /// The items of the bucket that holds hash `from`, and where the next one begins.
+    pub(super) fn chain_at(&self, from: u64) -> (Vec<Place>, Option<u64>) {
+        let table = match &self.old {
+            Some((old, moved)) if Self::place_in(old, from) >= *moved => old,
+            _ => &self.table,
+        };
+        let bits = table.len().trailing_zeros();
+        let next = (from >> (64 - bits)) + 1;
+        let mut places = Vec::new();
+        let mut place = self.bucket(from).load(Ordering::Relaxed) as Place;
+        while place != 0 {
+            places.push(place);
+            place = self.words.load(place, CHAIN) as Place;
+        }
+        (places, (next < 1 << bits).then(|| next << (64 - bits)))
+    }
+
+    pub(super) fn is_growing(&self) -> bool {
+        self.old.is_some()
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let mut statistics = self.statistics.clone();
+        let old = self.old.as_ref().map_or(0, |(old, _)| old.len());
+        statistics.buckets = (self.table.len() + old) as u64;
+        statistics.slots = self.table.len() as u64;
+        statistics.is_expanding = self.old.is_some();
+        statistics.memory.limit = self.limit as u64;
+        statistics.memory.used = self.used() as u64;
+        statistics.memory.index = statistics.buckets * 8;
+        statistics.memory.page_bytes = self.slabs.page_bytes() as u64;
+        statistics.memory.free_pages = self.slabs.free_pages() as u64;
+        let classes = self.slabs.classes.iter().enumerate();
+        statistics.memory.classes = classes
+            .filter(|(_, class)| class.pages > 0 || class.evictions > 0)
+            .map(|(number, class)| ClassStatistics {
+                class: number,
+                slot_bytes: class.chunk_words as u64 * 8,
+                pages: u64::from(class.pages),
+                slots: class.slots(),
+                used_slots: 0,
+                evictions: class.evictions,
+            })
+            .collect();
+        statistics
+    }
+}

@@ -1,0 +1,203 @@
+//! One thread's access: lock, do, unlock.
+
+use std::ops::ControlFlow;
+
+use amalgam_index::mem::ItemRef;
+use amalgam_index::{Cursor, Found, Sink, Worker};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, Verb, decide};
+
+use super::GlobalLock;
+use super::layout::{Place, item_bytes};
+use super::state::State;
+
+/// Buckets that a write moves while the table grows, beside those that maintenance moves.
+const BUCKETS_PER_WRITE: usize = 2;
+/// Buckets that a step of maintenance moves, each under the lock by itself.
+const BUCKETS_PER_STEP: usize = 1024;
+
+/// A worker of [`GlobalLock`].
+pub struct GlobalLockWorker<'i> {
+    index: &'i GlobalLock,
+    /// Where keys and values are copied to be shown.
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// Where new values are put together.
+    fresh: Vec<u8>,
+}
+
+/// Shows the item of `key`: a short value as a word, a longer one copied to `value`.
+#[inline]
+fn view<'c>(state: &State, place: Place, key: &'c [u8], value: &'c mut Vec<u8>) -> ItemView<'c> {
+    let fields = state.words.fields(place);
+    let value = if fields.value_bytes <= 8 {
+        Value::Word(state.words.read_word(place, &fields), fields.value_bytes)
+    } else {
+        value.clear();
+        state.words.read_value(place, &fields, value);
+        Value::Bytes(value)
+    };
+    ItemView {
+        key,
+        value,
+        flags: fields.flags,
+        expiry: fields.expiry,
+        cas: fields.cas,
+        generation: fields.generation,
+        fetched: fields.marks.fetched,
+        stale: fields.marks.stale,
+        won: fields.marks.won,
+        last_access_seconds: Some(state.words.accessed(place)),
+    }
+}
+
+impl<'i> GlobalLockWorker<'i> {
+    pub(super) fn new(index: &'i GlobalLock) -> Self {
+        Self { index, key: Vec::new(), value: Vec::new(), fresh: Vec::new() }
+    }
+
+    /// Writes the item that `draft` describes in place of `current`.
+    fn replace(
+        &mut self,
+        state: &mut State,
+        op: &Op<'_>,
+        draft: &Draft<'_>,
+        current: Option<Place>,
+        now: &Now,
+    ) -> Result<Place, Outcome> {
+        let (hash, key) = (op.key.hash(), op.key.bytes());
+        let bytes = item_bytes(key.len(), self.fresh.len(), draft.flags);
+        if bytes > state.max_item_bytes {
+            return Err(Outcome::TooLarge);
+        }
+        let Some((place, class)) = state.allocate(bytes, current) else {
+            return Err(Outcome::OutOfMemory);
+        };
+        if let Some(current) = current {
+            state.remove(hash, current);
+        }
+        state.words.write(place, class, key, draft, &self.fresh, now);
+        state.link(hash, place);
+        Ok(place)
+    }
+}
+
+impl Worker for GlobalLockWorker<'_> {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        for (position, key) in keys.iter().enumerate() {
+            let mut state = self.index.lock();
+            let place = state.find(key.hash(), key.bytes()).filter(|place| {
+                let fields = state.words.fields(*place);
+                now.is_live(fields.expiry, fields.generation)
+            });
+            let flow = match place {
+                Some(place) => {
+                    let shown = view(&state, place, key.bytes(), &mut self.value);
+                    let flow = sink.hit(position, &Found::new(shown));
+                    state.words.set_fetched(place);
+                    state.bump(place, now);
+                    flow
+                }
+                None => sink.miss(position),
+            };
+            if flow.is_break() {
+                return position + 1;
+            }
+        }
+        keys.len()
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let mut state = self.index.lock();
+        let state = &mut *state;
+        for _ in 0..BUCKETS_PER_WRITE {
+            state.grow();
+        }
+        let current = state.find(op.key.hash(), op.key.bytes());
+        let fresh_cas = state.fresh_cas();
+        let key = op.key.bytes();
+        let mut value = std::mem::take(&mut self.value);
+        let shown = current.map(|place| view(state, place, key, &mut value));
+        let (outcome, place) = match decide(shown.as_ref(), op, now, fresh_cas) {
+            Decision::Keep(outcome) => (outcome, current),
+            Decision::Remove(outcome) => {
+                if let Some(place) = current {
+                    state.remove(op.key.hash(), place);
+                }
+                if outcome != Outcome::Deleted {
+                    state.note_reclaimed();
+                }
+                (outcome, None)
+            }
+            Decision::Replace(draft, outcome) => {
+                let old = shown.as_ref().map_or(&[][..], |item| item.value.as_bytes());
+                let bytes = draft.value_bytes(old.len());
+                if bytes > state.max_item_bytes {
+                    (Outcome::TooLarge, None)
+                } else {
+                    self.fresh.clear();
+                    self.fresh.resize(bytes, 0);
+                    draft.write_value(old, &mut self.fresh);
+                    match self.replace(state, op, &draft, current, now) {
+                        Ok(place) => (outcome, Some(place)),
+                        Err(refused) => (refused, None),
+                    }
+                }
+            }
+        };
+        if let (Outcome::Hit(_), Some(place)) = (outcome, place) {
+            let _ = sink.hit(0, &Found::new(view(state, place, key, &mut value)));
+            if let Verb::Get(get) = op.verb
+                && !get.is_quiet_access
+            {
+                state.words.set_fetched(place);
+                state.bump(place, now);
+            }
+        }
+        self.value = value;
+        outcome
+    }
+
+    fn prefetch(&self, _key: &Key<'_>) {
+        // The table may be replaced at any time, and looking at it takes the lock.
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let state = self.index.lock();
+        let mut from = from.0;
+        for _ in 0..budget.max(1) {
+            let (places, next) = state.chain_at(from);
+            for place in places {
+                self.key.clear();
+                state.words.read_key(place, &state.words.fields(place), &mut self.key);
+                if visit(&view(&state, place, &self.key, &mut self.value)).is_break() {
+                    return Some(Cursor(from));
+                }
+            }
+            from = next?;
+        }
+        Some(Cursor(from))
+    }
+
+    fn swap_exact(&mut self, _hash: u64, _old: ItemRef, _new: Option<ItemRef>) -> bool {
+        // No reference to an item leaves this index, so none can be given to it.
+        false
+    }
+
+    fn quiesce(&mut self) {}
+
+    fn step(&mut self, now: &Now) -> bool {
+        for _ in 0..BUCKETS_PER_STEP {
+            if !self.index.lock().grow() {
+                break;
+            }
+        }
+        let mut state = self.index.lock();
+        let shrinks = state.shrink();
+        state.sweep(now) || shrinks || state.is_growing()
+    }
+}
