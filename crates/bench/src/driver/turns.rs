@@ -25,6 +25,10 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     arguments.check()?;
     let entries: Vec<Entry> =
         arguments.engine.iter().map(|name| find(engines, name)).collect::<Result<_, _>>()?;
+    for entry in entries.iter().filter(|entry| entry.is_read_only) {
+        let writes = arguments.workload.writes();
+        ensure!(!writes, "{} runs workloads that only read", entry.name);
+    }
     let mut plan = Plan::new(arguments, &entries)?;
     let mut contests: Vec<Contest> = entries.iter().map(|entry| Contest::new(*entry)).collect();
     let mut side_by_side = !arguments.workload.starts_empty();

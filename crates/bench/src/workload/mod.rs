@@ -125,6 +125,12 @@ impl Workload {
         self.mix().inserts > 0
     }
 
+    /// Whether anything but reads is asked for.
+    pub fn writes(self) -> bool {
+        let mix = self.mix();
+        mix.updates + mix.inserts + mix.read_modify_writes > 0
+    }
+
     /// Whether the index is empty at first.
     pub fn starts_empty(self) -> bool {
         self == Self::Grow
