@@ -55,21 +55,31 @@ pub enum Part<'a> {
     Bytes(&'a [u8]),
     /// The value that the item has now.
     Current,
-    /// A number, followed by spaces up to the given length.
+    /// A number: so many of these digits count.
     Digits([u8; MAX_DIGITS], usize),
+    /// So many spaces.
+    Spaces(usize),
 }
 
-impl<'a> Part<'a> {
-    /// The bytes of the part, where `current` is the value of the present item.
-    pub fn bytes<'b>(&'b self, current: &'b [u8]) -> &'b [u8]
-    where
-        'a: 'b,
-    {
+impl Part<'_> {
+    /// Length in bytes, where the present value has `current` bytes.
+    fn len(&self, current: usize) -> usize {
         match self {
-            Self::Empty => &[],
-            Self::Bytes(bytes) => bytes,
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.len(),
             Self::Current => current,
-            Self::Digits(digits, length) => &digits[..*length],
+            Self::Digits(_, length) | Self::Spaces(length) => *length,
+        }
+    }
+
+    /// Writes the part to `target`, which has its length.
+    fn write(&self, current: &[u8], target: &mut [u8]) {
+        match self {
+            Self::Empty => {}
+            Self::Bytes(bytes) => target.copy_from_slice(bytes),
+            Self::Current => target.copy_from_slice(current),
+            Self::Digits(digits, length) => target.copy_from_slice(&digits[..*length]),
+            Self::Spaces(_) => target.fill(b' '),
         }
     }
 }
@@ -92,13 +102,7 @@ impl<'a> Draft<'a> {
 
     /// Length of the new value in bytes, where the present one has `current` bytes.
     pub fn value_bytes(&self, current: usize) -> usize {
-        let part = |part: &Part<'_>| match part {
-            Part::Empty => 0,
-            Part::Bytes(bytes) => bytes.len(),
-            Part::Current => current,
-            Part::Digits(_, length) => *length,
-        };
-        part(&self.parts[0]) + part(&self.parts[1])
+        self.parts.iter().map(|part| part.len(current)).sum()
     }
 
     /// Writes the new value to `target`, which has exactly [`Draft::value_bytes`] bytes.
@@ -107,11 +111,9 @@ impl<'a> Draft<'a> {
     ///
     /// If the lengths differ.
     pub fn write_value(&self, current: &[u8], target: &mut [u8]) {
-        let first = self.parts[0].bytes(current);
-        let second = self.parts[1].bytes(current);
-        let (head, tail) = target.split_at_mut(first.len());
-        head.copy_from_slice(first);
-        tail.copy_from_slice(second);
+        let (head, tail) = target.split_at_mut(self.parts[0].len(current.len()));
+        self.parts[0].write(current, head);
+        self.parts[1].write(current, tail);
     }
 
     /// The new value, if writing it into the in-place word of `item` is all there is to do: the
@@ -289,7 +291,7 @@ fn decide_arithmetic<'a>(
     let Some(item) = item else {
         let Some(initial) = arithmetic.initial else { return Decision::Keep(Outcome::NotFound) };
         let expiry = Expiry::from_client(arithmetic.initial_expiry, now);
-        let draft = Draft::of_value(digits(initial, 0), 0, expiry, cas);
+        let draft = Draft::of_value(digits(initial), 0, expiry, cas);
         let counted =
             Counted { number: initial, created: true, cas, expiry, expiry_before: Expiry::NEVER };
         return Decision::Replace(draft, Outcome::Number(counted));
@@ -311,10 +313,8 @@ fn decide_arithmetic<'a>(
     let mut draft = Draft::of_item(item);
     draft.cas = cas;
     // A number never gets shorter: memcached fills up with spaces.
-    draft.parts[0] = digits(number, item.value.len().min(MAX_DIGITS));
-    if item.value.len() > MAX_DIGITS {
-        draft.parts[1] = Part::Bytes(&SPACES[..item.value.len() - MAX_DIGITS]);
-    }
+    let digits = digits(number);
+    draft.parts = [digits, Part::Spaces(item.value.len().saturating_sub(digits.len(0)))];
     if draft.value_bytes(0) > item.value.len() {
         // memcached makes a new item of a number that grew.
         draft.marks = Marks::default();
@@ -355,12 +355,8 @@ fn decide_delete<'a>(
     Decision::Replace(draft, Outcome::Invalidated)
 }
 
-/// Padding for numbers in values that are longer than any number; see [`parse_number`].
-const SPACES: [u8; MAX_NUMBER_VALUE_BYTES - MAX_DIGITS] =
-    [b' '; MAX_NUMBER_VALUE_BYTES - MAX_DIGITS];
-
-/// The longest value that counts as a number: digits and the spaces around them.
-const MAX_NUMBER_VALUE_BYTES: usize = 256;
+/// The longest value that counts as a number. memcached keeps longer ones in pieces and refuses.
+const MAX_NUMBER_VALUE_BYTES: usize = 512 << 10;
 
 /// Reads a number as `strtoull` does: spaces before it and anything behind a space after it are
 /// passed over.
@@ -389,8 +385,8 @@ fn parse_number(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// `number` in decimal, filled up with spaces to at least `length` bytes (at most 20).
-fn digits<'a>(mut number: u64, length: usize) -> Part<'a> {
+/// `number` in decimal.
+fn digits<'a>(mut number: u64) -> Part<'a> {
     let mut reversed = [0; MAX_DIGITS];
     let mut count = 0;
     loop {
@@ -401,11 +397,11 @@ fn digits<'a>(mut number: u64, length: usize) -> Part<'a> {
             break;
         }
     }
-    let mut bytes = [b' '; MAX_DIGITS];
+    let mut bytes = [0; MAX_DIGITS];
     for (target, source) in bytes.iter_mut().zip(reversed[..count].iter().rev()) {
         *target = *source;
     }
-    Part::Digits(bytes, count.max(length))
+    Part::Digits(bytes, count)
 }
 
 #[cfg(test)]

@@ -75,6 +75,8 @@ struct Flags {
     wants_cas: bool,
     shows_value: bool,
     leaves_recency: bool,
+    /// Read and shown by one operation, or a batched read would count as the access before.
+    shows_last_access: bool,
     quiet: bool,
     drops_value: bool,
     marks_stale: bool,
@@ -195,11 +197,12 @@ impl Flags {
                 Ok(())
             }
             // Known, and read again when the request is answered, or meant for proxies.
-            b'k' | b's' | b't' | b'f' | b'l' | b'h' | b'P' | b'L' => Ok(()),
+            b'k' | b's' | b't' | b'f' | b'P' | b'L' => Ok(()),
             _ => {
                 let switch = match flag {
                     b'c' => &mut self.wants_cas,
                     b'v' => &mut self.shows_value,
+                    b'l' | b'h' => &mut self.shows_last_access,
                     b'u' => &mut self.leaves_recency,
                     b'q' => &mut self.quiet,
                     b'x' => &mut self.drops_value,
@@ -310,7 +313,8 @@ impl Flags {
         let acts = self.touch.is_some()
             || self.vivify.is_some()
             || self.recache.is_some()
-            || self.leaves_recency;
+            || self.leaves_recency
+            || self.shows_last_access;
         acts.then(|| Get {
             touch: self.touch.map(i64::from),
             vivify: self.vivify.map(|_| self.last_expiry.into()),

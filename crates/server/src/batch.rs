@@ -15,7 +15,7 @@
 use std::ops::ControlFlow;
 
 use amalgam_index::{Found, Index, Sink, Worker};
-use amalgam_op::{Delete, Key, Now, Op, Outcome, Verb};
+use amalgam_op::{Delete, Key, Now, Op, Outcome, StoreMode, Verb};
 use amalgam_protocol::{
     Apply, Authentication, Command, Each, KeyScratch, Limits, Problem, Protocol, Read, Refusal,
     Reply, Request, Step,
@@ -605,7 +605,9 @@ fn carry_out_apply<I: Index>(
     apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
     tally(turn.counts, &op.verb, &outcome);
     let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
-    if is_lost && matches!(op.verb, Verb::Store(_)) {
+    let is_set = matches!(op.verb, Verb::Store(store)
+        if store.mode == StoreMode::Set && store.compare.is_none());
+    if is_lost && is_set {
         // So that nobody reads a value that the client meant to replace.
         remove(turn, key);
     }

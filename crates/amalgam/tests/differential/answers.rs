@@ -1,0 +1,147 @@
+//! Answers made comparable: CAS ids become the order in which they were first seen, seconds left
+//! may differ by one tick of two clocks.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::servers::Answer;
+
+/// The CAS ids that one server has shown for each key, in order of first sight.
+#[derive(Default)]
+pub struct Ids(HashMap<String, Vec<u64>>);
+
+impl Ids {
+    /// The id of `key` that was first seen so many sightings ago; 0 if there is none yet.
+    pub fn recent(&self, key: &str, ago: usize) -> u64 {
+        let seen = self.0.get(key).map_or(&[][..], |seen| seen);
+        seen.iter().rev().cycle().nth(ago).copied().unwrap_or(0)
+    }
+
+    fn symbol(&mut self, key: &str, id: &str) -> String {
+        let Some(id) = id.parse::<u64>().ok().filter(|id| *id != 0) else { return id.to_owned() };
+        let seen = self.0.entry(key.to_owned()).or_default();
+        let place = seen.iter().position(|other| *other == id).unwrap_or_else(|| {
+            seen.push(id);
+            seen.len() - 1
+        });
+        format!("<id {place}>")
+    }
+
+    /// The answer as text: lines with ids made symbolic, values as they are (cut when long).
+    pub fn normalize(&mut self, answer: &Answer) -> String {
+        let mut text = String::new();
+        let mut rest = answer.bytes.as_slice();
+        while !rest.is_empty() {
+            let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |end| end + 1);
+            let (line, behind) = rest.split_at(end);
+            rest = behind;
+            let line = line.escape_ascii().to_string();
+            let (line, value_bytes) = self.line(&line);
+            let _ = writeln!(text, "{line}");
+            if let Some(length) = value_bytes {
+                let (value, behind) = rest.split_at(rest.len().min(length + 2));
+                rest = behind;
+                let head = &value[..value.len().min(200)];
+                let _ = writeln!(text, "{} ({} bytes)", head.escape_ascii(), value.len());
+            }
+        }
+        if answer.is_closed {
+            text.push_str("(closed)\n");
+        }
+        text
+    }
+
+    /// A line with symbols for ids, and the length of the value that follows it.
+    fn line(&mut self, line: &str) -> (String, Option<usize>) {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let head = words[0].clone();
+        match head.as_str() {
+            "VALUE" if words.len() >= 4 => {
+                let strip = |word: &str| word.trim_end_matches("\\r\\n").to_owned();
+                if let Some(id) = words.get(4).map(|word| strip(word)) {
+                    words[4] = self.symbol(&words[1], &id);
+                }
+                let length = strip(&words[3]).parse().ok();
+                (words.join(" "), length)
+            }
+            "VA" | "HD" | "NS" | "EX" | "NF" => {
+                let trimmed = line.trim_end_matches("\\r\\n").to_owned();
+                let key = trimmed.split(' ').skip(1).find_map(|word| word.strip_prefix('k'));
+                for word in &mut words {
+                    let flag = word.trim_end_matches("\\r\\n");
+                    if let (Some(id), Some(key)) = (flag.strip_prefix('c'), key) {
+                        *word = format!("c{}", self.symbol(key, id));
+                    }
+                }
+                let length = if head == "VA" { words.get(1) } else { None };
+                let length =
+                    length.and_then(|length| length.trim_end_matches("\\r\\n").parse().ok());
+                (words.join(" "), length)
+            }
+            _ => (line.to_owned(), None),
+        }
+    }
+}
+
+/// The answer with all errors of clients alike: versions give different reasons.
+pub fn without_reasons(text: &str) -> String {
+    let plain = |line: &str| match line {
+        line if line.starts_with("ERROR") || line.starts_with("CLIENT_ERROR") => "(error)".into(),
+        line => line.to_owned(),
+    };
+    text.lines().map(|line| plain(line) + "\n").collect()
+}
+
+/// Whether two normalized answers say the same; seconds left (`t`) may be one apart,
+/// and of an item that is over they are 0.
+pub fn agree(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.split_inclusive([' ', '\n']).map(str::to_owned).collect();
+    let (one, other): (Vec<String>, Vec<String>) = (words(one), words(other));
+    one.len() == other.len()
+        && one.iter().zip(&other).all(|(one, other)| {
+            let seconds = |word: &str| {
+                let digits: &str = word.strip_prefix('t')?;
+                let digits = digits.trim_end().trim_end_matches("\\r\\n");
+                let seconds = digits.parse::<i64>().ok().filter(|seconds| *seconds >= 0)?;
+                // memcached's seconds of an item that is just over wrap around.
+                Some(if seconds > i64::from(u32::MAX) - 100_000 { 0 } else { seconds })
+            };
+            one == other
+                || matches!((seconds(one), seconds(other)),
+                    (Some(one), Some(other)) if (one - other).abs() <= 1)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str) -> Answer {
+        Answer { bytes: text.as_bytes().to_vec(), is_closed: false }
+    }
+
+    #[test]
+    fn ids_are_compared_by_the_order_of_their_sight() {
+        let (mut one, mut other) = (Ids::default(), Ids::default());
+        let show = |ids: &mut Ids, first: u64, second: u64| {
+            let text = format!(
+                "VALUE k 0 9 {first}\r\nVALUE 1 2\r\nEND\r\nHD c{second} t30 kk\r\n\
+                 VALUE k 0 1 {first}\r\n1\r\n"
+            );
+            ids.normalize(&answer(&text))
+        };
+        let expected = show(&mut one, 7, 900);
+        assert!(agree(&expected, &show(&mut other, 51, 52)), "{expected}");
+        assert!(!agree(&expected, &show(&mut Ids::default(), 5, 5)));
+        assert_eq!([0, 1, 2].map(|ago| one.recent("k", ago)), [900, 7, 900]);
+        assert_eq!(one.recent("other", 1), 0);
+    }
+
+    #[test]
+    fn a_tick_is_forgiven_and_nothing_else() {
+        assert!(agree("HD t30\\r\\n\n", "HD t29\\r\\n\n"));
+        assert!(!agree("HD t30\\r\\n\n", "HD t28\\r\\n\n"));
+        assert!(!agree("HD t-1\\r\\n\n", "HD t0\\r\\n\n"));
+        assert!(!agree("HD s30\\r\\n\n", "HD s29\\r\\n\n"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Random commands, sent to Debian's memcached and to `amalgam serve`; every byte of the answers is
+//! compared. Differences that are meant are in `docs/compatibility.md`.
+//!
+//! `AMALGAM_EFFORT` multiplies the work, `AMALGAM_SEED` repeats a run; a failure prints its seed,
+//! the commands of its sequence and both answers.
+
+mod answers;
+mod commands;
+mod servers;
+
+use answers::Ids;
+use commands::{Command, Generator};
+use servers::{Connection, Server, amalgam, memcached};
+
+/// Sequences of one run at effort 1.
+const SEQUENCES: usize = 300;
+/// Turns of a sequence; each sends a few commands in one write.
+const TURNS: usize = 25;
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+fn effort() -> usize {
+    variable("AMALGAM_EFFORT").map_or(1, |effort| effort.max(1) as usize)
+}
+
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let seed = variable("AMALGAM_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 16);
+    println!("AMALGAM_SEED={seed} repeats this run");
+    seed
+}
+
+/// One server under test: a connection and the CAS ids that it has shown.
+struct Side<'s> {
+    server: &'s Server,
+    connection: Connection,
+    ids: Ids,
+}
+
+impl<'s> Side<'s> {
+    fn new(server: &'s Server) -> Self {
+        Self { server, connection: server.connect(), ids: Ids::default() }
+    }
+
+    /// Sends `commands` in one write; returns what came back, with CAS ids made symbolic.
+    fn exchange(&mut self, commands: &[Command]) -> String {
+        let mut bytes = Vec::new();
+        for command in commands {
+            command.write(&self.ids, &mut bytes);
+        }
+        let answer = self.connection.exchange(&bytes);
+        if answer.is_closed {
+            self.connection = self.server.connect();
+        }
+        self.ids.normalize(&answer)
+    }
+}
+
+fn compare(kind: commands::Kind, seed: u64, sequences: usize) {
+    let (theirs, ours) = (memcached(), amalgam());
+    let version = theirs.version();
+    let reasons_differ = kind == commands::Kind::Malformed && commands::is_old(&version);
+    let mut commands_sent = 0;
+    for sequence in 0..sequences as u64 {
+        let mut sides = [Side::new(&theirs), Side::new(&ours)];
+        let mut generator = Generator::new(kind, seed, sequence, &version);
+        let mut history = String::new();
+        for turn in 0..TURNS {
+            let commands = generator.turn();
+            for command in &commands {
+                history.push_str(&format!("  {turn}: {command}\n"));
+            }
+            commands_sent += commands.len();
+            let [expected, answered] = sides.each_mut().map(|side| match reasons_differ {
+                true => answers::without_reasons(&side.exchange(&commands)),
+                false => side.exchange(&commands),
+            });
+            assert!(
+                answers::agree(&expected, &answered),
+                "AMALGAM_SEED={seed}, sequence {sequence}, turn {turn}:\n{history}\
+                 memcached answered:\n{expected}\nwe answered:\n{answered}"
+            );
+        }
+    }
+    println!("{kind:?}: {commands_sent} commands answered as by {version:?}, seed {seed}");
+}
+
+#[test]
+fn text_commands_are_answered_alike() {
+    compare(commands::Kind::Text, seed(), SEQUENCES * effort());
+}
+
+#[test]
+fn malformed_lines_are_answered_alike() {
+    compare(commands::Kind::Malformed, seed(), SEQUENCES * effort());
+}
+
+#[test]
+fn meta_commands_are_answered_alike() {
+    compare(commands::Kind::Meta, seed(), SEQUENCES * effort());
+}
+
+/// The same story with seconds in it: expiry, touch and delayed flush, at rest for three seconds.
+#[test]
+fn time_passes_alike() {
+    let (theirs, ours) = (memcached(), amalgam());
+    let script: [(&str, u64); 5] = [
+        (
+            "set a 0 1 1\r\n1\r\nset b 1 10 1\r\n2\r\nset c 2 0 1\r\n3\r\nset d 3 1 1\r\n4\r\n\
+             touch d 100\r\nset e 0 100 1\r\n5\r\ntouch e 1\r\nset f 0 100 1\r\n6\r\ngat 1 f\r\n",
+            0,
+        ),
+        ("get a b c d e f\r\n", 3),
+        ("add a 0 0 1\r\nx\r\nreplace e 0 0 1\r\ny\r\nappend f 0 0 1\r\nz\r\nincr e 1\r\n", 0),
+        ("set g 0 0 1\r\n7\r\nflush_all 2\r\nget a b c d g\r\nset h 0 0 1\r\n8\r\nget h\r\n", 0),
+        ("get a b c d e f g h\r\nadd a 0 0 1\r\n9\r\nget a\r\n", 4),
+    ];
+    let mut connections = [theirs.connect(), ours.connect()];
+    for (commands, seconds_before) in script {
+        std::thread::sleep(std::time::Duration::from_secs(seconds_before));
+        let [expected, answered] = connections.each_mut().map(|connection| {
+            String::from_utf8(connection.exchange(commands.as_bytes()).bytes).expect("text")
+        });
+        assert_eq!(expected, answered, "after {commands}");
+    }
+}
