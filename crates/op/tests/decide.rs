@@ -145,7 +145,7 @@ fn reference_count(item: Option<Item>, arithmetic: &Arithmetic, now: &Now) -> (O
         return (Some(item), Seen::NotANumber);
     };
     let after = if arithmetic.is_decrement {
-        if arithmetic.delta > before { 0 } else { before - arithmetic.delta }
+        before.saturating_sub(arithmetic.delta)
     } else {
         ((u128::from(before) + u128::from(arithmetic.delta)) % (1 << 64)) as u64
     };

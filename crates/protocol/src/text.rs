@@ -504,6 +504,12 @@ fn parse_delete<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
     // Even a key of that name counts where it is the last token.
     let quiet = tokens.last(2).unwrap_or(key) == b"noreply";
     let reply = Reply::text(TextReply { form: TextForm::Deleted, quiet });
+    // A time of 0 is left from old clients. More is refused, as memcached 1.6.18 does and
+    // memccapable asks; 1.6.45 passes over it.
+    match (tokens.next(), tokens.next(), tokens.next()) {
+        (None | Some(b"0" | b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None) => {}
+        _ => return line.refuse(Refusal::new(reply, Problem::DELETE_USAGE)),
+    }
     if key.len() > MAX_KEY_BYTES {
         return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
     }

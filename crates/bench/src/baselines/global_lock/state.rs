@@ -230,9 +230,7 @@ impl State {
             }
             let richest = self.richest();
             let pages = |class: usize| self.slabs.classes[class].pages;
-            if pages(richest) > pages(class) + 1 {
-                self.empty_a_page(richest);
-            } else if !self.evict_oldest(class) {
+            if pages(richest) > pages(class) + 1 || !self.evict_oldest(class) {
                 self.empty_a_page(richest);
             }
         }
