@@ -191,7 +191,7 @@ fn race<I: Strategy>() {
     let index = open::<I>(2, true);
     let names = names(keys);
     // Keys that are only ever replaced: they must be found at all times.
-    let stays = |number: usize| number % 3 == 0;
+    let stays = |number: usize| number.is_multiple_of(3);
     {
         let mut worker = index.worker();
         names.iter().for_each(|name| set(&mut worker, name, name.as_bytes()));

@@ -40,8 +40,8 @@ const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 const LARGE_STRIDE: usize = 16;
 /// A sweep of all pages takes this many steps.
 const SWEEP_STEPS: usize = 64;
-/// Pages that balancing moves in one step at most.
-const MOVES: usize = 2;
+/// Pages that one step empties at most, where a limit was lowered.
+const PAGES_PER_STEP: usize = 2;
 
 /// The CLOCK hand of a class: the next slot to look at.
 #[derive(Default)]
@@ -50,23 +50,20 @@ pub(super) struct Hand {
     slot: u32,
 }
 
-/// Where the sweep for dead items stands, and what balancing remembers.
+/// Where the sweep for dead items stands.
 #[derive(Default)]
 pub(super) struct Sweep {
     page: u32,
     /// The generation at the start of the pass, and the last one that a whole pass saw.
     pass_generation: u8,
     swept_generation: u8,
-    /// Evictions of each class when they were last compared, and when that was.
-    evictions: Vec<u64>,
-    balanced_seconds: u32,
     /// Pages being drained.
     draining: Vec<u32>,
 }
 
 /// Why a walk takes items.
 #[derive(Clone, Copy, PartialEq)]
-enum Take {
+pub(super) enum Take {
     /// Expired and flushed items.
     Dead,
     /// Those, and items not read since the hand last passed.
@@ -125,6 +122,7 @@ impl Pool<'_> {
             Need::Large(bytes) => {
                 let needed = Large::charge(bytes + 8);
                 let freed = self.evict_large(needed, take, now, swap);
+                self.memory.large_evicted_bytes.fetch_add(freed as u64, Ordering::Relaxed);
                 if freed < needed && self.memory.evicts {
                     for _ in 0..(needed - freed).div_ceil(self.memory.page_bytes()) {
                         self.evacuate_donor(usize::MAX, now, swap);
@@ -244,7 +242,13 @@ impl Pool<'_> {
     }
 
     /// Evicts large items until `needed` bytes are on their way. Returns how many bytes are.
-    fn evict_large(&mut self, needed: usize, take: Take, now: &Now, swap: &mut Swap<'_>) -> usize {
+    pub(super) fn evict_large(
+        &mut self,
+        needed: usize,
+        take: Take,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> usize {
         let memory = self.memory;
         let (mut freed, mut examined) = (0, 0);
         loop {
@@ -282,7 +286,7 @@ impl Pool<'_> {
 
     /// Empties the emptiest page of a class: its items move to other pages of the class, or are
     /// evicted where the index may. The page is free after two grace periods.
-    fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+    pub(super) fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         self.give_up_class(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
         self.memory.lock_sweep().draining.push(page);
@@ -306,7 +310,8 @@ impl Pool<'_> {
             let Some(item) = memory.live_item_at(offset, &guard) else { continue };
             is_stuck |= !self.relocate(item, class, now, swap)
                 && memory.evicts
-                && !self.take_item(item, Some(class), Take::All, now, swap);
+                // Not for want of room: no eviction of the class.
+                && !self.take_item(item, None, Take::All, now, swap);
             is_stuck |= !memory.evicts;
         }
         if page.free() == geometry.slots {
@@ -402,45 +407,12 @@ impl Pool<'_> {
         let excess = memory.budget.used().saturating_sub(memory.budget.limit());
         if excess > 0 {
             if memory.discard_free_pages(excess) < excess {
-                for _ in 0..MOVES {
+                for _ in 0..PAGES_PER_STEP {
                     self.evacuate_donor(usize::MAX, now, swap);
                 }
             }
         } else if memory.supply() < memory.reserve_pages() {
             self.evacuate_donor(usize::MAX, now, swap);
-        }
-    }
-
-    /// Once a second: pages go from the class that evicts least for its size to the one that
-    /// evicts most.
-    fn balance(&mut self, now: &Now, swap: &mut Swap<'_>) {
-        let memory = self.memory;
-        let mut state = memory.lock_sweep();
-        if state.balanced_seconds == now.seconds || !memory.evicts {
-            return;
-        }
-        state.balanced_seconds = now.seconds;
-        state.evictions.resize(memory.classes.count(), 0);
-        let mut rates = Vec::new();
-        for (class, shared) in memory.class_states.iter().enumerate() {
-            let evictions = shared.evictions.load(Ordering::Relaxed);
-            let recent = evictions - state.evictions[class];
-            state.evictions[class] = evictions;
-            let pages = u64::from(shared.pages.load(Ordering::Relaxed));
-            let slots = pages * u64::from(memory.geometries[class].slots);
-            // Evictions a second for a thousand slots.
-            let rate = (recent * 1000).checked_div(slots);
-            rates.extend(rate.map(|rate| (rate, pages, class)));
-        }
-        drop(state);
-        let donors = rates.iter().filter(|(_, pages, _)| *pages > 1);
-        let (Some(most), Some(least)) = (rates.iter().max(), donors.min()) else { return };
-        if most.2 != least.2 && most.0 > 2 * least.0 + 1 {
-            for _ in 0..MOVES {
-                if self.evacuate_from(least.2, now, swap) {
-                    memory.pages_moved.fetch_add(1, Ordering::Relaxed);
-                }
-            }
         }
     }
 

@@ -16,6 +16,8 @@ struct State {
     free: BTreeMap<u64, u64>,
     /// Runs in use: start to length.
     used: HashMap<u64, u64>,
+    /// Bytes of the runs in use.
+    held_bytes: u64,
     /// Starts of runs that were not retired.
     live: HashSet<u64>,
     /// The CLOCK ring: starts of runs; retired ones are dropped as the hand meets them.
@@ -28,6 +30,7 @@ impl Large {
         let state = State {
             free: BTreeMap::from([(start, bytes / STEP * STEP)]),
             used: HashMap::new(),
+            held_bytes: 0,
             live: HashSet::new(),
             ring: Vec::new(),
             hand: 0,
@@ -52,6 +55,7 @@ impl Large {
             state.free.insert(start + bytes, length - bytes);
         }
         state.used.insert(start, bytes);
+        state.held_bytes += bytes;
         state.live.insert(start);
         state.ring.push(start);
         Some(start)
@@ -61,6 +65,7 @@ impl Large {
     pub(super) fn give_back(&self, start: u64) -> usize {
         let mut state = self.lock();
         let bytes = state.used.remove(&start).expect("the run is in use");
+        state.held_bytes -= bytes;
         let (mut from, mut length) = (start, bytes);
         if let Some((before, size)) = state.free.range(..start).next_back() {
             let (before, size) = (*before, *size);
@@ -74,6 +79,11 @@ impl Large {
         }
         state.free.insert(from, length);
         bytes as usize
+    }
+
+    /// Bytes of all runs in use.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.lock().held_bytes
     }
 
     /// The length of the run at `start`.

@@ -15,6 +15,7 @@
 //!    room is held across that callback.
 
 mod arena;
+mod balance;
 mod budget;
 mod class;
 mod clock;
@@ -50,6 +51,7 @@ use amalgam_op::HashSeed;
 use crate::sync::CachePadded;
 use crate::{ClassStatistics, Configuration, MemoryStatistics, OpenError};
 use arena::Arena;
+use balance::Balance;
 use budget::Budget;
 use class::Classes;
 use clock::Hand;
@@ -141,6 +143,9 @@ pub struct Memory {
     counters: Box<[CachePadded<Counters>]>,
     cas: AtomicU64,
     pages_moved: AtomicU64,
+    /// Bytes of large items that were evicted for other large items.
+    large_evicted_bytes: AtomicU64,
+    balance: Mutex<Balance>,
     sweep: Mutex<clock::Sweep>,
 }
 
@@ -229,6 +234,8 @@ impl Memory {
             counters: (0..configuration.workers).map(|_| CachePadded::default()).collect(),
             cas: AtomicU64::new(1),
             pages_moved: AtomicU64::new(0),
+            large_evicted_bytes: AtomicU64::new(0),
+            balance: Mutex::default(),
             sweep: Mutex::default(),
         };
         if configuration.prefault {
