@@ -394,7 +394,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let keyed = store.keyed(guard);
         // Each round but the last moves buckets, so a table's worth of them is enough.
         let rounds = 2 + view.last().table.len();
-        for _ in 0..rounds {
+        for round in 0..rounds {
             let view = store.view(guard);
             if view.root.next().is_some() {
                 view.step(HELP_BUCKETS, &keyed);
@@ -402,7 +402,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             }
             let paths = &mut self.paths;
             match view.insert(&writing.spot, word, is_same_key, &keyed, paths) {
-                Insertion::Full if store.relieve(&view, guard) => {}
+                Insertion::Full if store.relieve(&view, guard, round) => {}
                 Insertion::Full => break,
                 insertion => return insertion,
             }
