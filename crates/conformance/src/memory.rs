@@ -1,9 +1,9 @@
 //! Bounded memory: it evicts or refuses, never grows, and nothing starves.
 
 use amalgam_index::{Configuration, Index, MemoryStatistics, Worker};
-use amalgam_op::{Outcome, StoreMode};
+use amalgam_op::{HashSeed, Now, Outcome, StoreMode};
 
-use crate::harness::{Random, Session, configuration, effort, open, stored};
+use crate::harness::{Random, Session, configuration, effort, open, stored, with_maintenance};
 
 const LIMIT: usize = 64 << 20;
 
@@ -44,6 +44,25 @@ fn fill<I: Index>(session: &mut Session<'_, I>, length: usize) -> usize {
         }
     }
     unreachable!("the loop has no end")
+}
+
+/// While memory is free, nothing is evicted: growth makes the room, in whatever small table the
+/// index began.
+pub fn growth_loses_nothing<I: Index>() {
+    for seed in 0..4 * effort() as u64 {
+        let seed = HashSeed::new(seed);
+        let index: I = open(&Configuration { expected_items: 1000, seed, ..settings(true) });
+        with_maintenance(&index, Now::at(10), || {
+            let mut session = Session::new(&index);
+            for number in 0..20_000 {
+                session.set(&name(number), b"stays");
+                let (new, old) = (name(number), name(number / 2));
+                let found = session.get_batch(&[&new, &old]);
+                assert!(found.iter().all(Option::is_some), "lost one at {number}: {found:?}");
+            }
+        });
+        assert_eq!(index.statistics().evictions, 0);
+    }
 }
 
 /// A cache takes several times its memory, evicts, stays within its limit, and keeps most of it
