@@ -5,6 +5,7 @@ use std::time::Duration;
 use amalgam_index::{Configuration, PathSearch, Tuning};
 use amalgam_op::HashSeed;
 use anyhow::ensure;
+use clap::ValueEnum;
 
 use crate::measure::{Machine, parse_count, parse_size};
 use crate::workload::{KeySpace, MOST_KEYS, Recipe, Workload};
@@ -79,6 +80,12 @@ pub struct IndexArguments {
     /// Touch an index's whole memory before it is used [default: for workloads that insert].
     #[arg(long)]
     pub prefault: Option<bool>,
+    /// Count DRAM accesses too: last-level misses on one thread, under cachegrind. Takes minutes.
+    #[arg(long)]
+    pub dram: bool,
+    /// Load, warm up, run so many operations and end: what `--dram` looks at.
+    #[arg(long, hide = true)]
+    pub count: Option<u64>,
     /// One JSON object a line on standard output.
     #[arg(long)]
     pub json: bool,
@@ -119,12 +126,48 @@ impl IndexArguments {
         ensure!(self.ratio.is_none_or(|r| r > 0.0 && r <= 1e6), "--ratio must be above 0");
         ensure!(self.fill.is_none_or(|f| f > 0.0 && f <= 1.0), "--fill must be above 0, at most 1");
         ensure!(self.fill.is_none() || self.ratio.is_none(), "--fill and --ratio contradict");
+        let counts = self.dram && self.workload.starts_empty();
+        ensure!(!counts, "--dram counts at a steady state, which {:?} has not", self.workload);
         let resizes = self.fill.is_some() && self.workload.starts_empty();
         ensure!(!resizes, "--fill loads a table and {:?} starts empty", self.workload);
         if let Some(name) = &self.ratio_to {
             ensure!(self.engine.contains(name), "--ratio-to {name} is not among --engine");
         }
         Ok(())
+    }
+
+    /// The options of a run in which `engine` is loaded and carries out `operations`, on one thread.
+    pub fn words_to_count(&self, engine: &str, operations: u64) -> Vec<String> {
+        let workload = self.workload.to_possible_value();
+        let mut words = vec![
+            format!("--engine={engine}"),
+            format!("--workload={}", workload.as_ref().map_or("get", |value| value.get_name())),
+            format!("--count={operations}"),
+            format!("--keys={}", self.keys),
+            format!("--key-bytes={}", self.key_bytes),
+            format!("--value-bytes={}", self.value_bytes),
+            format!("--theta={}", self.theta()),
+            format!("--batch={}", self.batch),
+            format!("--writers={}", self.writers),
+            format!("--seed={}", self.seed),
+            "--prefault=false".to_owned(),
+        ];
+        let paths = self.paths.map(|paths| match paths {
+            PathSearch::Walks(walks) => walks.to_string(),
+            PathSearch::BreadthFirst => "bfs".to_owned(),
+        });
+        let disable = (!self.disable.is_empty()).then(|| self.disable.join(","));
+        for (name, value) in [
+            ("ratio", self.ratio.map(|ratio| ratio.to_string())),
+            ("fill", self.fill.map(|fill| fill.to_string())),
+            ("memory", self.memory.map(|bytes| bytes.to_string())),
+            ("slots", self.slots.map(|slots| slots.to_string())),
+            ("paths", paths),
+            ("disable", disable),
+        ] {
+            words.extend(value.map(|value| format!("--{name}={value}")));
+        }
+        words
     }
 
     /// The skew to use.

@@ -7,6 +7,7 @@
 //!    a pass of their own.
 
 mod arguments;
+mod dram;
 mod requests;
 mod result;
 mod runner;

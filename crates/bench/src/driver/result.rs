@@ -44,7 +44,7 @@ pub struct IndexResult {
     pub dram_accesses_per_op: Option<f64>,
     /// How they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dram_counted_by: Option<String>,
+    pub dram_counted_by: Option<&'static str>,
     /// Latencies on the wall, operations one by one, clock reading included.
     pub p50_ns: u64,
     /// As `p50_ns`.

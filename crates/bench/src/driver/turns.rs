@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 
 use crate::driver::arguments::IndexArguments;
+use crate::driver::dram;
 use crate::driver::requests::Position;
 use crate::driver::result::{IndexResult, Measured, Parameters};
 use crate::driver::runner::{Limit, Orders, Report, Runner};
@@ -28,6 +29,9 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     for entry in entries.iter().filter(|entry| entry.is_read_only) {
         let writes = arguments.workload.writes();
         ensure!(!writes, "{} runs workloads that only read", entry.name);
+    }
+    if let Some(operations) = arguments.count {
+        return run_to_count(arguments, &entries, operations).map(|()| Vec::new());
     }
     let mut plan = Plan::new(arguments, &entries)?;
     let mut contests: Vec<Contest> = entries.iter().map(|entry| Contest::new(*entry)).collect();
@@ -65,7 +69,33 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
         let reference = reference.map(|contest| &contest.measured);
         IndexResult::new(contest.entry.name, parameters, &contest.measured, reference)
     };
-    contests.iter().map(result).collect()
+    let mut results: Vec<IndexResult> = contests.iter().map(result).collect::<Result<_, _>>()?;
+    if arguments.dram {
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+        for (result, misses) in results.iter_mut().zip(dram::count(arguments, &names)?) {
+            result.dram_accesses_per_op = Some(misses);
+            result.dram_counted_by = Some(dram::METHOD);
+        }
+    }
+    Ok(results)
+}
+
+/// Loads, warms up and runs a number of operations, for somebody who counts from outside.
+fn run_to_count(
+    arguments: &IndexArguments,
+    entries: &[Entry],
+    operations: u64,
+) -> anyhow::Result<()> {
+    let requests = dram::WARM_UP + operations;
+    let arguments = IndexArguments { threads: 1, requests, ..arguments.clone() };
+    let plan = Plan::new(&arguments, entries)?;
+    for entry in entries {
+        let runner = (entry.open)(&arguments.configuration())?;
+        runner.load(plan.keys, plan.key_space, arguments.value_bytes, 1);
+        let orders = plan.orders(Limit::Operations(requests), false);
+        runner.run(&orders, &mut [Position::default()]);
+    }
+    Ok(())
 }
 
 /// What all engines have in common.

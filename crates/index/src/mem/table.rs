@@ -60,6 +60,15 @@ impl<T: Zeroable> Table<T> {
         }
     }
 
+    /// A zeroed table under no limit, for whoever keeps an account of their own.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn unlimited(length: usize) -> io::Result<Self> {
+        Self::new(length, &Arc::new(Budget::new(usize::MAX)))
+    }
+
     /// What a table of `length` costs.
     pub fn bytes_for(length: usize) -> usize {
         length * size_of::<T>()

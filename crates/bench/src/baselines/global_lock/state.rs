@@ -1,9 +1,8 @@
 //! What the lock protects: chains, LRU lists, slabs, growth.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use amalgam_index::mem::{Layout, Memory, Table};
+use amalgam_index::mem::Table;
 use amalgam_index::{ClassStatistics, Configuration, OpenError, Statistics};
 use amalgam_op::{HashSeed, Now};
 
@@ -19,8 +18,6 @@ const MIN_BUCKETS: usize = 1 << 4;
 /// Pages that one allocation takes from other classes at most.
 const STEALS: usize = 4;
 pub(super) struct State {
-    /// Where tables come from; its own limit is out of reach, ours is `limit`.
-    memory: Arc<Memory>,
     pub(super) words: Words,
     pub(super) slabs: Slabs,
     table: Table<AtomicU64>,
@@ -36,6 +33,12 @@ pub(super) struct State {
     /// Where the next page is taken from a class.
     steal_from: usize,
     sweep_from: usize,
+    /// Whether an item with an expiry was ever written: only then, and after a flush, are there
+    /// dead items to look for.
+    has_mortal_items: bool,
+    /// The generations in which the last sweep ended and the present one began.
+    swept_generation: u8,
+    pass_generation: u8,
     statistics: Statistics,
 }
 
@@ -54,23 +57,15 @@ impl State {
                 "a memory limit of {limit} bytes is too small; give at least {needed} bytes"
             )));
         }
-        let roomy = Configuration {
-            memory_bytes: 4 * RAISE * limit,
-            prefault: false,
-            workers: 1,
-            ..configuration.clone()
-        };
-        let memory = Memory::new(&roomy, Layout::Plain)?;
         let pages = limit * RAISE / page_bytes;
-        let words = Words(memory.table(pages * page_bytes / 8)?);
-        let table = memory.table(buckets)?;
+        let words = Words(Table::unlimited(pages * page_bytes / 8)?);
+        let table = Table::unlimited(buckets)?;
         if configuration.prefault {
             table.populate();
             // As much as the limit allows, by touching every base page once.
             (0..limit / 8).step_by(512).for_each(|word| words.store(word, 0, 0));
         }
         Ok(Self {
-            memory,
             words,
             slabs: Slabs::new(page_bytes, pages),
             table,
@@ -84,6 +79,9 @@ impl State {
             next_cas: 0,
             steal_from: 0,
             sweep_from: 0,
+            has_mortal_items: false,
+            swept_generation: 0,
+            pass_generation: 0,
             statistics: Statistics::default(),
         })
     }
@@ -130,6 +128,7 @@ impl State {
         bucket.store(place as u64, Ordering::Relaxed);
         self.words.store(place, CHAIN, head);
         self.push_newest(place);
+        self.has_mortal_items |= self.words.fields(place).expiry.0 != 0;
         self.statistics.items += 1;
         self.statistics.items_total += 1;
         let bytes = self.item_bytes(place);
@@ -306,7 +305,7 @@ impl State {
             }
             return;
         }
-        let Ok(table) = self.memory.table(2 * buckets) else { return };
+        let Ok(table) = Table::unlimited(2 * buckets) else { return };
         self.old = Some((std::mem::replace(&mut self.table, table), 0));
     }
 
@@ -331,8 +330,15 @@ impl State {
 
     /// Removes the dead items of a page. Returns whether pages are left in this pass.
     pub(super) fn sweep(&mut self, now: &Now) -> bool {
+        if self.sweep_from == 0 {
+            if !self.has_mortal_items && self.swept_generation == now.generation {
+                return false;
+            }
+            self.pass_generation = now.generation;
+        }
         if self.sweep_from >= self.slabs.page_count() {
             self.sweep_from = 0;
+            self.swept_generation = self.pass_generation;
             return false;
         }
         let chunks = self.slabs.page_chunks(self.sweep_from);
