@@ -1,8 +1,8 @@
 //! Datagrams: each begins with a frame header of 8 bytes that carries the request's id, the
 //! datagram's place among those of one message, and how many there are.
 //!
-//! A request must fit one datagram; others are dropped without an answer, as in memcached. An answer
-//! is cut at 1400 bytes. (memcached cuts the answer for each key of a get apart and numbers each
+//! A request must fit one datagram; others are dropped without an answer, as in memcached. An
+//! answer is cut at 1400 bytes. (memcached cuts the answer for each key of a get apart and numbers each
 //! from 0; here the datagrams of one answer are numbered together, as its documentation says.)
 
 /// Bytes of a frame header.
@@ -45,8 +45,8 @@ impl FrameHeader {
     }
 }
 
-/// The id and the bytes of the request in `datagram`. None where it has to be dropped: too short, or
-/// one of several.
+/// The id and the bytes of the request in `datagram`. None where it has to be dropped: too short,
+/// or one of several.
 pub fn decode_request(datagram: &[u8]) -> Option<(u16, &[u8])> {
     let header = FrameHeader::decode(datagram)?;
     let request = &datagram[FRAME_HEADER_BYTES..];

@@ -7,8 +7,8 @@
 //! Differences from memcached 1.6.45:
 //! - `k` shows a key in base64 if the request sent it so (`b`), not if the item was stored so.
 //! - `t` of an item that the same request let expire is 0, not a number that wrapped around.
-//! - An opaque token that is too long is refused before anything is done; memcached's mg and ma have
-//!   done it already.
+//! - An opaque token that is too long is refused before anything is done; memcached's mg and ma
+//!   have done it already.
 //! - `T` and `E` of an ma whose number gets more digits count; memcached sets them on the item that
 //!   was just replaced.
 //! - `I` takes an id that was handed out for another key for an older one if the item itself has no

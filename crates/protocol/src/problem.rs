@@ -14,7 +14,8 @@ pub struct Problem {
 macro_rules! problems {
     ($($(#[$document:meta])* $name:ident $status:ident $line:literal;)*) => {
         impl Problem {
-            $($(#[$document])* pub const $name: Self = Self { line: $line, status: status::$status };)*
+            $($(#[$document])*
+            pub const $name: Self = Self { line: $line, status: status::$status };)*
         }
     };
 }

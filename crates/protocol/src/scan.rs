@@ -72,8 +72,8 @@ impl Window {
     }
 }
 
-/// The spaces among the first 64 bytes of `text`. Kept out of line: what walks over tokens must stay
-/// small enough to be inlined.
+/// The spaces among the first 64 bytes of `text`. Kept out of line: what walks over tokens must
+/// stay small enough to be inlined.
 #[inline(never)]
 pub(crate) fn spaces(text: &[u8]) -> u64 {
     let Some(block) = text.first_chunk::<WINDOW_BYTES>() else { return spaces_short(text) };

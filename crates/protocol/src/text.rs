@@ -218,8 +218,8 @@ const MIN_LOG_IN_BYTES: usize = 6;
 /// The most bytes that user and password may have.
 const MAX_CREDENTIALS_BYTES: u32 = 16_384;
 
-/// The only thing taken before authentication: `set KEY FLAGS EXPIRY LENGTH`, and behind it user and
-/// password. Of the line only its length counts.
+/// The only thing taken before authentication: `set KEY FLAGS EXPIRY LENGTH`, and behind it user
+/// and password. Of the line only its length counts.
 #[cold]
 fn parse_log_in<'a>(line: Line<'a>) -> Step<'a> {
     if line.used <= MIN_LOG_IN_BYTES {

@@ -74,7 +74,8 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn input() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![lines(), prop::collection::vec(packet(), 1..8).prop_map(|packets| packets.concat()),]
+    let packets = prop::collection::vec(packet(), 1..8).prop_map(|packets| packets.concat());
+    prop_oneof![lines(), packets]
 }
 
 fn lines() -> impl Strategy<Value = Vec<u8>> {

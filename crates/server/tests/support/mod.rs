@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use amalgam_index::Configuration;
 use amalgam_index::model::Model;
+use amalgam_index::{Configuration, Index};
 use amalgam_server::{Server, ServerError, Settings, Stopper};
 
 /// Longer than anything here takes, so that a hang becomes a failure.
@@ -29,7 +29,14 @@ pub fn settings(threads: usize) -> Settings {
 
 impl Running {
     pub fn start(settings: Settings) -> Self {
-        let server = Server::<Model>::open(settings, Configuration::default()).expect("starts");
+        Self::start_with::<Model>(settings)
+    }
+
+    /// Starts with an engine, which gets the memory that the settings name.
+    pub fn start_with<I: Index + 'static>(settings: Settings) -> Self {
+        let configuration =
+            Configuration { memory_bytes: settings.memory_bytes, ..Configuration::default() };
+        let server = Server::<I>::open(settings, configuration).expect("starts");
         let stopper = server.stopper().expect("a descriptor");
         let port = server.tcp_port().unwrap_or(0);
         let udp_port = server.udp_port().unwrap_or(0);

@@ -1,0 +1,90 @@
+//! Values that are sent from where they lie, while others replace them.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use amalgam_index::mercury::Mercury;
+use amalgam_server::Settings;
+use support::{Client, Running, settings};
+
+/// Little memory, so that what was replaced is soon written over.
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// From 64 KiB to nearly 1 MiB; each version has a length of its own.
+fn length(version: u8) -> usize {
+    (64 << 10) + usize::from(version) * 3_800
+}
+
+/// Overwrites, deletes and stores again until the reader is done; counts each change.
+fn replace(client: &mut Client<TcpStream>, changes: &AtomicU64, done: &AtomicBool) {
+    for version in (0..=u8::MAX).cycle() {
+        if done.load(Ordering::Relaxed) {
+            return;
+        }
+        client.send(format!("set big 0 0 {}\r\n", length(version)));
+        client.send(vec![version; length(version)]);
+        client.talk("\r\n", "STORED\r\n");
+        if version % 4 == 3 {
+            client.talk("delete big noreply\r\nmn\r\n", "MN\r\n");
+        }
+        changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads one answer to `get big`; its version, if there was one.
+fn answer(reader: &mut impl BufRead) -> Option<u8> {
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("a line");
+    if line == "END\r\n" {
+        return None;
+    }
+    let bytes = line.strip_prefix("VALUE big 0 ").expect("a value").trim_end();
+    let mut value = vec![0; bytes.parse().expect("a length")];
+    reader.read_exact(&mut value).expect("a value");
+    let version = value[0];
+    assert_eq!(value.len(), length(version), "the length of another version than {version}");
+    let foreign = value.iter().position(|byte| *byte != version);
+    assert_eq!(foreign, None, "where version {version} has a byte of another");
+    let mut end = [0; 7];
+    reader.read_exact(&mut end).expect("an end");
+    assert_eq!(&end, b"\r\nEND\r\n");
+    Some(version)
+}
+
+#[test]
+fn a_value_being_sent_stays_what_it_was() {
+    let server =
+        Running::start_with::<Mercury>(Settings { memory_bytes: MEMORY_BYTES, ..settings(2) });
+    let (changes, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut writer = server.connect();
+    let mut slow = server.connect();
+    let mut reader = BufReader::new(slow.0.try_clone().expect("a descriptor"));
+    let mut hits = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A failure here must end the reader as well.
+            struct Failed<'a>(&'a AtomicBool);
+            impl Drop for Failed<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+            let _failed = Failed(&done);
+            replace(&mut writer, &changes, &done);
+        });
+        for _ in 0..10 {
+            // More than sockets hold: the server waits in the middle of a value.
+            slow.send("get big\r\n".repeat(30));
+            let begin = changes.load(Ordering::Relaxed);
+            while changes.load(Ordering::Relaxed) < begin + 20 && !done.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            hits += (0..30).filter_map(|_| answer(&mut reader)).count();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(hits > 0, "every get missed");
+}
