@@ -6,7 +6,7 @@
 //!
 //! Invariants of this room:
 //! 1. Threads share nothing on the way of a request but the index.
-//! 2. What a client can make the server keep is bounded, and counted ([`budget`]).
+//! 2. What a client can make the server keep is bounded, and counted (`budget`).
 //! 3. No unsafe code but in `sys`.
 
 #![deny(unsafe_code)]

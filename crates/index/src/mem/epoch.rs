@@ -165,7 +165,7 @@ fn membarrier() {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
+mod loom_models {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;

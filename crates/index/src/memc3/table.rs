@@ -31,10 +31,11 @@ impl<const SLOTS: usize> Table<SLOTS> {
         Ok(Self { buckets: memory.table(buckets)?, mask: buckets - 1 })
     }
 
+    /// Loom's atomics cannot start as zeroed memory, so they are made one by one.
     #[cfg(loom)]
-    pub(super) fn new(buckets: usize) -> Self {
+    pub(super) fn new(buckets: usize, _memory: &crate::mem::Memory) -> io::Result<Self> {
         let bucket = |_| std::array::from_fn(|_| AtomicU64::new(0));
-        Self { buckets: (0..buckets).map(bucket).collect(), mask: buckets - 1 }
+        Ok(Self { buckets: (0..buckets).map(bucket).collect(), mask: buckets - 1 })
     }
 
     /// How many buckets there are.
@@ -98,8 +99,8 @@ impl<const SLOTS: usize> Table<SLOTS> {
     }
 
     /// Touches all of it, so that later stores do not fault.
-    #[cfg(not(loom))]
     pub(super) fn populate(&self) {
+        #[cfg(not(loom))]
         self.buckets.populate();
     }
 }
