@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
 use crate::driver::{self, IndexArguments};
 use crate::engines::Entry;
 
@@ -10,6 +11,10 @@ use crate::engines::Entry;
 pub enum BenchCommand {
     /// Measures engines in this process.
     Index(IndexArguments),
+    /// Measures servers over sockets.
+    Server(ServerArguments),
+    /// Answers text requests with constants: the floor of ordinary sockets.
+    NullServer(NullServerArguments),
 }
 
 /// Runs a command; results go to standard output, everything else to standard error.
@@ -24,6 +29,17 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
                 print_result(arguments.json, &result, || result.summary())?;
             }
             Ok(())
+        }
+        BenchCommand::Server(arguments) => {
+            for result in client::run(arguments)? {
+                print_result(arguments.json, &result, || result.summary())?;
+            }
+            Ok(())
+        }
+        BenchCommand::NullServer(arguments) => {
+            let server = NullServer::open(arguments)?;
+            eprintln!("listening on 127.0.0.1:{}", server.port()?);
+            server.run()
         }
     }
 }

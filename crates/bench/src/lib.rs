@@ -6,6 +6,7 @@
 //! 3. A figure that was not measured is left out, never guessed.
 
 pub mod baselines;
+pub mod client;
 mod command;
 pub mod driver;
 pub mod engines;

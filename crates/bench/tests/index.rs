@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::Value;
 
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Line {
     #[command(flatten)]
     arguments: IndexArguments,

@@ -1,0 +1,313 @@
+//! Answers: how many requests they complete, and how many keys they hold.
+
+use memchr::memchr;
+
+use crate::client::arguments::Protocol;
+use crate::client::script::{FRAME_BYTES, opcode};
+
+/// What answers said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Keys that were found.
+    pub hits: u64,
+    /// Requests that were answered by an error.
+    pub errors: u64,
+}
+
+/// Reads the answers of one protocol.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    protocol: Protocol,
+    is_multi: bool,
+    key_bytes: usize,
+    value_bytes: usize,
+    /// What lies between key and value of an item as it was stored.
+    middle: Vec<u8>,
+    verifies: bool,
+}
+
+/// The longest line that is no value: an error's text.
+const LONGEST_LINE_BYTES: usize = 4096;
+
+/// A server that announces more means no harm, or means it; either way there is no room.
+const LONGEST_VALUE_BYTES: usize = 1 << 30;
+
+/// Bytes of a binary header.
+const HEADER_BYTES: usize = 24;
+
+/// One answer, or a part of one.
+enum Piece {
+    /// So many bytes are needed, or more.
+    Cut,
+    /// A key's value, of so many bytes in all.
+    Hit(usize),
+    /// The end of a request's answer.
+    End(usize),
+    /// A key's value, which is the whole answer.
+    HitAndEnd(usize),
+    /// An error instead of an answer.
+    Error(usize),
+}
+
+impl Reader {
+    /// For answers to requests of this form.
+    pub fn new(
+        protocol: Protocol,
+        multi: usize,
+        key_bytes: usize,
+        value_bytes: usize,
+        verifies: bool,
+    ) -> Self {
+        let middle = format!(" 0 {value_bytes}\r\n").into_bytes();
+        Self { protocol, is_multi: multi > 1, key_bytes, value_bytes, middle, verifies }
+    }
+
+    /// Reads as many whole pieces as `bytes` holds, adding to `answers`. Returns how many bytes
+    /// they took.
+    ///
+    /// # Errors
+    ///
+    /// If this is no answer in the protocol.
+    #[inline]
+    pub fn read(&self, bytes: &[u8], answers: &mut Answers) -> anyhow::Result<usize> {
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            let piece = match self.protocol {
+                Protocol::Text => self.text(rest)?,
+                Protocol::Meta => self.meta(rest)?,
+                Protocol::Binary => self.binary(rest)?,
+                Protocol::Udp => return self.datagram(bytes, answers),
+            };
+            at += match piece {
+                Piece::Cut => return Ok(at),
+                Piece::Hit(length) => {
+                    answers.hits += 1;
+                    length
+                }
+                Piece::End(length) => {
+                    answers.requests += 1;
+                    length
+                }
+                Piece::HitAndEnd(length) => {
+                    answers.hits += 1;
+                    answers.requests += 1;
+                    length
+                }
+                Piece::Error(length) => {
+                    answers.errors += 1;
+                    answers.requests += 1;
+                    length
+                }
+            };
+        }
+    }
+
+    #[inline]
+    fn text(&self, rest: &[u8]) -> anyhow::Result<Piece> {
+        if rest.starts_with(b"VALUE ") {
+            // What was stored has one form; anything else takes the long way.
+            let middle = 6 + self.key_bytes;
+            let value = middle + self.middle.len();
+            let whole = value + self.value_bytes + 2;
+            if !self.verifies
+                && rest.len() >= whole
+                && rest[middle..value] == self.middle
+                && rest[whole - 2..whole] == *b"\r\n"
+            {
+                return Ok(Piece::Hit(whole));
+            }
+            return self.text_value(rest);
+        }
+        let Some(end) = line_end(rest)? else { return Ok(Piece::Cut) };
+        Ok(match &rest[..end] {
+            b"END\r\n" | b"STORED\r\n" => Piece::End(end),
+            _ => Piece::Error(end),
+        })
+    }
+
+    #[cold]
+    fn text_value(&self, rest: &[u8]) -> anyhow::Result<Piece> {
+        let Some(end) = line_end(rest)? else { return Ok(Piece::Cut) };
+        let line = std::str::from_utf8(&rest[..end])?.trim_end();
+        let mut words = line.split(' ').skip(1);
+        let key = words.next().unwrap_or_default();
+        let length = words.nth(1).unwrap_or_default();
+        let length: usize =
+            length.parse().map_err(|_| anyhow::anyhow!("'{line}' has no length"))?;
+        check_length(length)?;
+        let whole = end + length + 2;
+        if rest.len() < whole {
+            return Ok(Piece::Cut);
+        }
+        if self.verifies {
+            let expected = key.bytes().cycle().take(self.value_bytes);
+            let value = &rest[end..end + length];
+            anyhow::ensure!(value.iter().copied().eq(expected), "{key} has another key's value");
+        }
+        Ok(Piece::Hit(whole))
+    }
+
+    #[inline]
+    fn meta(&self, rest: &[u8]) -> anyhow::Result<Piece> {
+        let Some(end) = line_end(rest)? else { return Ok(Piece::Cut) };
+        let line = &rest[..end];
+        if line.starts_with(b"VA ") {
+            let digits = line[3..].iter().take_while(|byte| byte.is_ascii_digit());
+            let length = digits.fold(0_usize, |sum, digit| {
+                sum.saturating_mul(10).saturating_add(usize::from(digit - b'0'))
+            });
+            check_length(length)?;
+            let whole = end + length + 2;
+            return Ok(if rest.len() < whole {
+                Piece::Cut
+            } else if self.is_multi {
+                Piece::Hit(whole)
+            } else {
+                Piece::HitAndEnd(whole)
+            });
+        }
+        Ok(match line {
+            b"EN\r\n" | b"HD\r\n" | b"MN\r\n" => Piece::End(end),
+            _ => Piece::Error(end),
+        })
+    }
+
+    #[inline]
+    fn binary(&self, rest: &[u8]) -> anyhow::Result<Piece> {
+        const NOT_FOUND: u16 = 1;
+        let Some(header) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(Piece::Cut) };
+        anyhow::ensure!(header[0] == 0x81, "{:#x} begins no binary answer", header[0]);
+        let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        check_length(body)?;
+        let whole = HEADER_BYTES + body;
+        if rest.len() < whole {
+            return Ok(Piece::Cut);
+        }
+        let status = u16::from_be_bytes([header[6], header[7]]);
+        Ok(match (header[1], status) {
+            (opcode::GET, 0) => Piece::HitAndEnd(whole),
+            (opcode::GET_QUIETLY, 0) => Piece::Hit(whole),
+            (opcode::NOOP | opcode::SET, 0) | (opcode::GET, NOT_FOUND) => Piece::End(whole),
+            _ => Piece::Error(whole),
+        })
+    }
+
+    /// A datagram holds one whole answer.
+    fn datagram(&self, bytes: &[u8], answers: &mut Answers) -> anyhow::Result<usize> {
+        let piece = self.binary(bytes.get(FRAME_BYTES..).unwrap_or_default())?;
+        match piece {
+            Piece::HitAndEnd(_) => answers.hits += 1,
+            Piece::End(_) => {}
+            _ => answers.errors += 1,
+        }
+        answers.requests += 1;
+        Ok(bytes.len())
+    }
+}
+
+fn check_length(bytes: usize) -> anyhow::Result<()> {
+    anyhow::ensure!(bytes <= LONGEST_VALUE_BYTES, "an answer of {bytes} bytes");
+    Ok(())
+}
+
+/// Where the first line ends, if it does.
+#[inline]
+fn line_end(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
+    match memchr(b'\n', &bytes[..bytes.len().min(LONGEST_LINE_BYTES)]) {
+        Some(place) => Ok(Some(place + 1)),
+        None if bytes.len() >= LONGEST_LINE_BYTES => anyhow::bail!("a line without an end"),
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `bytes` whole, and cut at every place; both must agree.
+    fn answers(reader: &Reader, bytes: &[u8]) -> Answers {
+        let mut whole = Answers::default();
+        assert_eq!(reader.read(bytes, &mut whole).expect("valid"), bytes.len());
+        for cut in 0..bytes.len() {
+            let mut parts = Answers::default();
+            let first = reader.read(&bytes[..cut], &mut parts).expect("valid");
+            assert!(first <= cut);
+            let second = reader.read(&bytes[first..], &mut parts).expect("valid");
+            assert_eq!((first + second, parts), (bytes.len(), whole), "cut at {cut}");
+        }
+        whole
+    }
+
+    #[test]
+    fn text() {
+        let reader = Reader::new(Protocol::Text, 2, 2, 4, false);
+        let bytes = b"VALUE aa 0 4\r\naaaa\r\nVALUE bb 7 10\r\nEND\r\nEND\r\n\r\nEND\r\nSTORED\r\n\
+                      END\r\nSERVER_ERROR out of memory\r\n";
+        let expected = Answers { requests: 4, hits: 2, errors: 1 };
+        assert_eq!(answers(&reader, bytes), expected);
+    }
+
+    #[test]
+    fn values_are_compared_on_request() {
+        let reader = Reader::new(Protocol::Text, 1, 2, 5, true);
+        assert!(reader.read(b"VALUE ab 0 5\r\nababa\r\nEND\r\n", &mut Answers::default()).is_ok());
+        assert!(reader.read(b"VALUE ab 0 5\r\nababb\r\nEND\r\n", &mut Answers::default()).is_err());
+    }
+
+    #[test]
+    fn meta() {
+        let single = Reader::new(Protocol::Meta, 1, 2, 4, false);
+        let bytes = b"VA 4\r\nEN\r\n\r\nEN\r\nHD\r\nCLIENT_ERROR bad\r\n";
+        assert_eq!(answers(&single, bytes), Answers { requests: 4, hits: 1, errors: 1 });
+        let multi = Reader::new(Protocol::Meta, 3, 2, 4, false);
+        let bytes = b"VA 4\r\naaaa\r\nVA 0\r\n\r\nMN\r\nMN\r\nHD\r\n";
+        assert_eq!(answers(&multi, bytes), Answers { requests: 3, hits: 2, errors: 0 });
+    }
+
+    fn binary_answer(code: u8, status: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x81, code, 0, 0, 0, 0];
+        bytes.extend_from_slice(&status.to_be_bytes());
+        bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(&[0; 12]);
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    #[test]
+    fn binary_and_datagrams() {
+        let pieces = [
+            binary_answer(opcode::GET, 0, b"\0\0\0\0abcd"),
+            binary_answer(opcode::GET, 1, b"Not found"),
+            binary_answer(opcode::GET_QUIETLY, 0, b"\0\0\0\0"),
+            binary_answer(opcode::NOOP, 0, b""),
+            binary_answer(opcode::SET, 0, b""),
+            binary_answer(opcode::SET, 0x82, b"Out of memory"),
+        ];
+        let reader = Reader::new(Protocol::Binary, 1, 2, 4, false);
+        let expected = Answers { requests: 5, hits: 2, errors: 1 };
+        assert_eq!(answers(&reader, &pieces.concat()), expected);
+        let udp = Reader::new(Protocol::Udp, 1, 2, 4, false);
+        let mut seen = Answers::default();
+        for piece in &pieces[..2] {
+            let datagram = [&[0, 1, 0, 0, 0, 1, 0, 0], piece.as_slice()].concat();
+            assert_eq!(udp.read(&datagram, &mut seen).expect("valid"), datagram.len());
+        }
+        assert_eq!(seen, Answers { requests: 2, hits: 1, errors: 0 });
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        let mut seen = Answers::default();
+        let text = Reader::new(Protocol::Text, 1, 2, 4, false);
+        assert!(text.read(&[b'x'; 5000], &mut seen).is_err());
+        assert!(text.read(b"VALUE aa 0 x\r\n", &mut seen).is_err());
+        assert!(text.read(b"VALUE aa 0 18446744073709551615\r\n", &mut seen).is_err());
+        let meta = Reader::new(Protocol::Meta, 1, 2, 4, false);
+        assert!(meta.read(b"VA 99999999999999999999999\r\n", &mut seen).is_err());
+        let binary = Reader::new(Protocol::Binary, 1, 2, 4, false);
+        assert!(binary.read(&[b'x'; 24], &mut seen).is_err());
+    }
+}

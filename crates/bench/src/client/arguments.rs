@@ -1,0 +1,177 @@
+//! The command line of `bench server` and `bench null-server`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use anyhow::{Context, ensure};
+
+use crate::measure::parse_count;
+use crate::workload::{KeySpace, MOST_KEYS, SHORTEST_TEXT_KEY_BYTES};
+
+/// How a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// `get` and `set`.
+    Text,
+    /// `mg` and `ms`.
+    Meta,
+    /// The binary protocol.
+    Binary,
+    /// The binary protocol in datagrams.
+    Udp,
+}
+
+/// Measures servers over sockets.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServerArguments {
+    /// Servers, asked in turns (one of them, or several with commas).
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub target: Vec<String>,
+    /// How to speak to them.
+    #[arg(long, value_enum, default_value = "text")]
+    pub protocol: Protocol,
+    /// Connections that ask.
+    #[arg(long, default_value_t = 32)]
+    pub connections: usize,
+    /// Connections that are open and do nothing.
+    #[arg(long, default_value_t = 0)]
+    pub idle: usize,
+    /// Requests in flight on a connection.
+    #[arg(long, default_value_t = 1)]
+    pub depth: usize,
+    /// Keys a get.
+    #[arg(long, default_value_t = 1)]
+    pub multi: usize,
+    /// Share of the requests that are sets.
+    #[arg(long, default_value_t = 0.05)]
+    pub set: f64,
+    /// Skew of the popularity of keys; 0 is uniform.
+    #[arg(long, default_value_t = 0.99)]
+    pub theta: f64,
+    /// Keys that are there.
+    #[arg(long, value_parser = parse_count, default_value = "1M")]
+    pub keys: u64,
+    /// Length of a key in bytes.
+    #[arg(long, default_value_t = 16)]
+    pub key_bytes: usize,
+    /// Length of a value in bytes.
+    #[arg(long, default_value_t = 32)]
+    pub value_bytes: usize,
+    /// Seconds of a round.
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Rounds of each server [default: 1, or 5 in turns].
+    #[arg(long)]
+    pub rounds: Option<usize>,
+    /// Compare every server with this one, round by round.
+    #[arg(long)]
+    pub ratio_to: Option<String>,
+    /// Processes whose CPU time to account for, one a target.
+    #[arg(long, value_delimiter = ',')]
+    pub server_pid: Vec<u32>,
+    /// Client threads.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Cores for the client's threads, with commas.
+    #[arg(long, value_delimiter = ',')]
+    pub cores: Vec<usize>,
+    /// Keys asked for in the requests that are generated; they are repeated in a circle [default:
+    /// as many as there are, between 1M and 16M].
+    #[arg(long, value_parser = parse_count)]
+    pub requests: Option<u64>,
+    /// Leave out storing the keys first.
+    #[arg(long)]
+    pub no_load: bool,
+    /// Compare every value with what was stored (text only; costs the client).
+    #[arg(long)]
+    pub verify: bool,
+    /// Seed of the requests.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// One JSON object a line on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The largest answer of a datagram that is sent as one.
+const LARGEST_DATAGRAM_VALUE_BYTES: usize = 1200;
+
+impl ServerArguments {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with which option.
+    pub fn check(&self) -> anyhow::Result<()> {
+        KeySpace::new(self.key_bytes)?;
+        let shortest = SHORTEST_TEXT_KEY_BYTES;
+        ensure!(self.key_bytes >= shortest, "--key-bytes must be at least {shortest}");
+        ensure!((1..=MOST_KEYS).contains(&self.keys), "--keys must be 1 to {MOST_KEYS}");
+        ensure!((1..=64 << 20).contains(&self.value_bytes), "--value-bytes must be 1 to 64 MiB");
+        ensure!((1..=100_000).contains(&self.connections), "--connections must be 1 to 100000");
+        ensure!(self.idle <= 1_000_000, "--idle must be at most a million");
+        ensure!((1..=4096).contains(&self.depth), "--depth must be 1 to 4096");
+        ensure!((1..=1024).contains(&self.multi), "--multi must be 1 to 1024");
+        ensure!((0.0..=1.0).contains(&self.set), "--set must be 0 to 1");
+        ensure!((0.01..=86400.0).contains(&self.seconds), "--seconds must be 0.01 to 86400");
+        ensure!(self.rounds != Some(0), "--rounds must be at least 1");
+        ensure!(
+            (1..=self.connections).contains(&self.threads),
+            "--threads must be 1 to the number of connections"
+        );
+        let pids = self.server_pid.len();
+        ensure!(pids == 0 || pids == self.target.len(), "--server-pid needs one a --target");
+        if let Some(name) = &self.ratio_to {
+            ensure!(self.target.contains(name), "--ratio-to {name} is not among --target");
+        }
+        ensure!(!self.verify || self.protocol == Protocol::Text, "--verify goes with text only");
+        if self.protocol == Protocol::Udp {
+            ensure!(self.multi == 1, "--multi over UDP would be answered in several datagrams");
+            let largest = LARGEST_DATAGRAM_VALUE_BYTES;
+            ensure!(
+                self.value_bytes <= largest,
+                "--value-bytes must be at most {largest} over UDP"
+            );
+        }
+        Ok(())
+    }
+
+    /// Rounds to run of each target.
+    pub fn round_count(&self) -> usize {
+        self.rounds.unwrap_or(if self.target.len() > 1 { 5 } else { 1 })
+    }
+
+    /// Requests to generate.
+    pub fn request_count(&self) -> usize {
+        let keys = self.requests.unwrap_or(self.keys.clamp(1 << 20, 16 << 20));
+        let fitting = usize::try_from(keys).unwrap_or(usize::MAX) / self.multi;
+        fitting.max(4 * self.depth)
+    }
+}
+
+/// The first address that a name stands for.
+pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
+    let mut addresses =
+        target.to_socket_addrs().with_context(|| format!("'{target}' is no HOST:PORT"))?;
+    addresses.next().with_context(|| format!("'{target}' has no address"))
+}
+
+/// Answers every text request with constants: the floor of ordinary sockets.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NullServerArguments {
+    /// TCP port; 0 takes a free one, which is printed.
+    #[arg(short, long, default_value_t = 11311)]
+    pub port: u16,
+    /// Keys a get.
+    #[arg(long, default_value_t = 1)]
+    pub multi: usize,
+    /// Length of a key in bytes.
+    #[arg(long, default_value_t = 16)]
+    pub key_bytes: usize,
+    /// Length of a value in bytes.
+    #[arg(long, default_value_t = 32)]
+    pub value_bytes: usize,
+    /// The core to run on.
+    #[arg(long)]
+    pub core: Option<usize>,
+}

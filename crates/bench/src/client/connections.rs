@@ -1,0 +1,389 @@
+//! One client thread: its connections and the loop over them.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hdrhistogram::Histogram;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{Timespec, epoll as event};
+
+use crate::client::answers::{Answers, Reader};
+use crate::client::script::{FRAME_BYTES, Script};
+use crate::measure::thread_cpu_ns;
+
+/// Received at once: an answer that is longer comes in pieces.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Events taken at once.
+const EVENTS: usize = 256;
+/// A batch of datagrams that is not answered after this time is sent again.
+const RESEND_AFTER: Duration = Duration::from_millis(200);
+/// Longer latencies count as this one, in nanoseconds.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// What all threads do now, for one atomic.
+pub struct Phase(AtomicU8);
+
+impl Phase {
+    /// Asking, not counting.
+    pub const WARM_UP: u8 = 0;
+    /// Counting.
+    pub const MEASURE: u8 = 1;
+    /// Ending.
+    pub const STOP: u8 = 2;
+
+    /// Warming up.
+    pub fn new() -> Self {
+        Self(AtomicU8::new(Self::WARM_UP))
+    }
+
+    /// Goes on to `phase`.
+    pub fn set(&self, phase: u8) {
+        self.0.store(phase, Ordering::Release);
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What a thread counted while it was measured.
+pub struct Tally {
+    /// What the answers said.
+    pub answers: Answers,
+    /// Keys that were asked for by the gets that were answered.
+    pub asked: u64,
+    /// Sets that were answered.
+    pub sets: u64,
+    /// From the sending of a batch to the answer, in nanoseconds.
+    pub latencies: Histogram<u64>,
+    /// CPU time of this thread, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Time that was measured, in seconds.
+    pub seconds: f64,
+    /// Datagrams that were sent again.
+    pub resent: u64,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self {
+            answers: Answers::default(),
+            asked: 0,
+            sets: 0,
+            latencies: Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("valid bounds"),
+            cpu_ns: 0,
+            seconds: 0.0,
+            resent: 0,
+        }
+    }
+
+    /// Adds another thread's.
+    pub fn merge(&mut self, other: &Self) {
+        self.answers.requests += other.answers.requests;
+        self.answers.hits += other.answers.hits;
+        self.answers.errors += other.answers.errors;
+        self.asked += other.asked;
+        self.sets += other.sets;
+        // Cannot fail: the bounds are the same.
+        let _ = self.latencies.add(&other.latencies);
+        self.cpu_ns = self.cpu_ns.max(other.cpu_ns);
+        self.seconds = self.seconds.max(other.seconds);
+        self.resent += other.resent;
+    }
+}
+
+enum Socket {
+    Stream(TcpStream),
+    Datagrams(UdpSocket),
+}
+
+impl Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stream(stream) => stream.as_fd(),
+            Self::Datagrams(socket) => socket.as_fd(),
+        }
+    }
+}
+
+struct Connection {
+    socket: Socket,
+    /// The next request of the script.
+    next: usize,
+    /// The first request in flight, and how many are.
+    first: usize,
+    in_flight: usize,
+    sent_at: Instant,
+    /// How much of the batch could not be sent yet.
+    unsent: usize,
+    /// The start of an answer whose rest is to come.
+    leftover: Vec<u8>,
+    /// Datagrams of the batch that were answered, by place.
+    answered: Vec<bool>,
+}
+
+/// A thread's connections to one server.
+pub struct Connections<'s> {
+    script: &'s Script,
+    reader: Reader,
+    depth: usize,
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    buffer: Vec<u8>,
+    tally: Tally,
+    is_counting: bool,
+}
+
+impl<'s> Connections<'s> {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses or descriptors run out.
+    pub fn open(
+        script: &'s Script,
+        reader: Reader,
+        depth: usize,
+        address: SocketAddr,
+        is_udp: bool,
+        count: usize,
+    ) -> anyhow::Result<Self> {
+        let epoll = event::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        let mut connections = Vec::with_capacity(count);
+        for number in 0..count {
+            let socket = connect(address, is_udp)
+                .with_context(|| format!("connection {number} to {address}"))?;
+            // Edge-triggered: a short read or write means that there is nothing more to do now.
+            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+            epoll::add(&epoll, socket.as_fd(), EventData::new_u64(number as u64), flags)?;
+            connections.push(Connection {
+                socket,
+                next: number * script.count() / count,
+                first: 0,
+                in_flight: 0,
+                sent_at: Instant::now(),
+                unsent: 0,
+                leftover: Vec::new(),
+                answered: vec![false; depth],
+            });
+        }
+        let buffer = vec![0; RECEIVE_BYTES];
+        let tally = Tally::new();
+        Ok(Self { script, reader, depth, epoll, connections, buffer, tally, is_counting: false })
+    }
+
+    /// Asks and counts until the phase is over.
+    ///
+    /// # Errors
+    ///
+    /// If a connection ends or an answer makes no sense.
+    pub fn run(mut self, phase: &Phase) -> anyhow::Result<Tally> {
+        for number in 0..self.connections.len() {
+            self.send_batch(number)?;
+        }
+        let nap = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let mut events = Vec::with_capacity(EVENTS);
+        let (mut started, mut cpu) = (Instant::now(), thread_cpu_ns());
+        loop {
+            match phase.get() {
+                Phase::MEASURE if !self.is_counting => {
+                    self.is_counting = true;
+                    (started, cpu) = (Instant::now(), thread_cpu_ns());
+                }
+                Phase::STOP => {
+                    self.tally.cpu_ns = thread_cpu_ns() - cpu;
+                    self.tally.seconds = started.elapsed().as_secs_f64();
+                    return Ok(self.tally);
+                }
+                _ => {}
+            }
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&nap))
+            {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let number = { event.data }.u64() as usize;
+                self.serve(number, event.flags)?;
+            }
+            if events.is_empty() {
+                self.resend_lost()?;
+            }
+        }
+    }
+
+    fn serve(&mut self, number: usize, flags: EventFlags) -> anyhow::Result<()> {
+        if flags.contains(EventFlags::OUT) && self.connections[number].unsent > 0 {
+            self.send_rest(number)?;
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            match self.connections[number].socket {
+                Socket::Stream(_) => self.receive(number)?,
+                Socket::Datagrams(_) => self.receive_datagrams(number)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn send_batch(&mut self, number: usize) -> anyhow::Result<()> {
+        let connection = &mut self.connections[number];
+        if connection.next + self.depth > self.script.count() {
+            connection.next = 0;
+        }
+        connection.first = connection.next;
+        connection.next += self.depth;
+        connection.in_flight = self.depth;
+        connection.unsent = self.script.slice(connection.first, self.depth).len();
+        connection.answered.fill(false);
+        connection.sent_at = Instant::now();
+        self.send_rest(number)
+    }
+
+    fn send_rest(&mut self, number: usize) -> anyhow::Result<()> {
+        let connection = &mut self.connections[number];
+        let batch = self.script.slice(connection.first, self.depth);
+        match &mut connection.socket {
+            Socket::Stream(stream) => {
+                while connection.unsent > 0 {
+                    match stream.write(&batch[batch.len() - connection.unsent..]) {
+                        Ok(sent) => connection.unsent -= sent,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(error).context("the server closed"),
+                    }
+                }
+            }
+            Socket::Datagrams(socket) => {
+                for place in (0..self.depth).filter(|place| !connection.answered[*place]) {
+                    // What the system does not take now is lost, and sent again later.
+                    match socket.send(self.script.slice(connection.first + place, 1)) {
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) => return Err(error).context("nobody listens"),
+                    }
+                }
+                connection.unsent = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, number: usize) -> anyhow::Result<()> {
+        loop {
+            let connection = &mut self.connections[number];
+            let Socket::Stream(stream) = &mut connection.socket else { return Ok(()) };
+            let kept = connection.leftover.len();
+            if self.buffer.len() < kept + RECEIVE_BYTES / 2 {
+                self.buffer.resize(kept + RECEIVE_BYTES, 0);
+            }
+            self.buffer[..kept].copy_from_slice(&connection.leftover);
+            let received = match stream.read(&mut self.buffer[kept..]) {
+                Ok(0) => bail!("the server closed a connection"),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let filled = kept + received;
+            let is_drained = filled < self.buffer.len();
+            let mut answers = Answers::default();
+            let taken = self.reader.read(&self.buffer[..filled], &mut answers)?;
+            connection.leftover.clear();
+            connection.leftover.extend_from_slice(&self.buffer[taken..filled]);
+            self.count(number, &answers)?;
+            if self.connections[number].in_flight == 0 {
+                self.send_batch(number)?;
+            }
+            if is_drained {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive_datagrams(&mut self, number: usize) -> anyhow::Result<()> {
+        loop {
+            let connection = &mut self.connections[number];
+            let Socket::Datagrams(socket) = &connection.socket else { return Ok(()) };
+            let received = match socket.recv(&mut self.buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error).context("nobody listens"),
+            };
+            let datagram = &self.buffer[..received];
+            anyhow::ensure!(received > FRAME_BYTES, "a datagram of {received} bytes");
+            let id = u16::from_be_bytes([datagram[0], datagram[1]]);
+            // An answer that comes after its request was sent again is nobody's.
+            let place = usize::from(id.wrapping_sub(connection.first as u16));
+            if place >= self.depth || connection.in_flight == 0 || connection.answered[place] {
+                continue;
+            }
+            connection.answered[place] = true;
+            let mut answers = Answers::default();
+            self.reader.read(datagram, &mut answers)?;
+            self.count(number, &answers)?;
+            if self.connections[number].in_flight == 0 {
+                self.send_batch(number)?;
+            }
+        }
+    }
+
+    /// Notes answers; over a stream they come in order, and over datagrams every request has one
+    /// key or none, so it does not matter which they are.
+    fn count(&mut self, number: usize, answers: &Answers) -> anyhow::Result<()> {
+        let connection = &mut self.connections[number];
+        let completed = answers.requests as usize;
+        anyhow::ensure!(completed <= connection.in_flight, "more answers than requests");
+        let from = connection.first + self.depth - connection.in_flight;
+        connection.in_flight -= completed;
+        if !self.is_counting {
+            return Ok(());
+        }
+        self.tally.answers.requests += answers.requests;
+        self.tally.answers.hits += answers.hits;
+        self.tally.answers.errors += answers.errors;
+        if completed > 0 {
+            for request in from..from + completed {
+                let keys = self.script.keys(request);
+                self.tally.asked += keys;
+                self.tally.sets += u64::from(keys == 0);
+            }
+            let waited = connection.sent_at.elapsed().as_nanos() as u64;
+            // Cannot fail: the latency is brought into the bounds.
+            let _ = self.tally.latencies.record_n(waited.clamp(1, LONGEST_NS), completed as u64);
+        }
+        Ok(())
+    }
+
+    /// Sends the unanswered datagrams of batches that wait for too long.
+    fn resend_lost(&mut self) -> anyhow::Result<()> {
+        for number in 0..self.connections.len() {
+            let connection = &mut self.connections[number];
+            let is_udp = matches!(connection.socket, Socket::Datagrams(_));
+            if is_udp && connection.sent_at.elapsed() > RESEND_AFTER {
+                self.tally.resent += connection.in_flight as u64;
+                self.send_rest(number)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn connect(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
+    if is_udp {
+        let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(local)?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        return Ok(Socket::Datagrams(socket));
+    }
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(Socket::Stream(stream))
+}
