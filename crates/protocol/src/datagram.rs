@@ -2,8 +2,8 @@
 //! datagram's place among those of one message, and how many there are.
 //!
 //! A request must fit one datagram; others are dropped without an answer, as in memcached. An
-//! answer is cut at 1400 bytes. (memcached cuts the answer for each key of a get apart and numbers each
-//! from 0; here the datagrams of one answer are numbered together, as its documentation says.)
+//! answer is cut at 1400 bytes. (memcached cuts the answer for each key of a get apart and numbers
+//! each from 0; here the datagrams of one answer are numbered together, as its documentation says.)
 
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 8;

@@ -136,7 +136,8 @@ impl IndexArguments {
         Ok(())
     }
 
-    /// The options of a run in which `engine` is loaded and carries out `operations`, on one thread.
+    /// The options of a run in which `engine` is loaded and carries out `operations`, on one
+    /// thread.
     pub fn words_to_count(&self, engine: &str, operations: u64) -> Vec<String> {
         let workload = self.workload.to_possible_value();
         let mut words = vec![

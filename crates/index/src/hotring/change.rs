@@ -1,5 +1,5 @@
-//! Changing a ring: the steps of inserting, deleting, replacing, and of moving the head. Each is one
-//! exchange of one word; `docs/hotring.md` numbers the races between them.
+//! Changing a ring: the steps of inserting, deleting, replacing, and of moving the head. Each is
+//! one exchange of one word; `docs/hotring.md` numbers the races between them.
 
 use super::space::{Order, Space, Target, exchange_head, exchange_link, order_of};
 use super::walk::{Event, Step, Walk, successor};
@@ -151,8 +151,8 @@ pub(super) fn occupy<S: Space>(space: &S, node: Node) -> Option<Link> {
     }
 }
 
-/// Replaces the item at `node` by `new`, unpublished so far, in one step. Returns whether it did; if
-/// not, the item was occupied already. The caller goes on as after [`occupy`].
+/// Replaces the item at `node` by `new`, unpublished so far, in one step. Returns whether it did;
+/// if not, the item was occupied already. The caller goes on as after [`occupy`].
 pub(super) fn replace<S: Space>(space: &S, node: Node, new: Node, address: Address) -> bool {
     let mut link = space.load_link(node);
     loop {

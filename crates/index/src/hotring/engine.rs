@@ -250,8 +250,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Notes a cold access to `node`: every R-th request that is one moves the head there, or begins
-    /// to sample.
+    /// Notes a cold access to `node`: every R-th request that is one moves the head there, or
+    /// begins to sample.
     #[cold]
     pub(super) fn note_cold(&self, items: &Items<'_>, hash: u64, node: Node) {
         if !self.index.moves || !self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
@@ -278,7 +278,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     pub(super) fn with_swap<R>(
         &mut self,
         now: &Now,
-        work: impl FnOnce(&mut Pool<'_>, &mut dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool) -> R,
+        work: impl FnOnce(&mut Pool<'_>, &mut crate::mem::Swap<'_>) -> R,
     ) -> R {
         let Self { index, pool, number, .. } = self;
         // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.

@@ -37,7 +37,8 @@ pub(super) struct Items<'g> {
 }
 
 impl<'g> Items<'g> {
-    /// The item at `node`, which was read from a head or a link under the guard, or is the caller's.
+    /// The item at `node`, which was read from a head or a link under the guard, or is the
+    /// caller's.
     #[inline]
     pub(super) fn item(&self, node: Node) -> Item<'g> {
         // SAFETY: heads and links are loaded sequentially consistent, which includes acquire, from

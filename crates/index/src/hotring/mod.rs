@@ -1,9 +1,9 @@
 //! HotRing (Chen et al., FAST 2020): a hash table of ordered rings whose heads move to hot items,
-//! lock-free throughout. `docs/hotring.md` is its specification: words, invariants, the points where
-//! operations take effect, and the races between them by number.
+//! lock-free throughout. `docs/hotring.md` is its specification: words, invariants, the points
+//! where operations take effect, and the races between them by number.
 //!
-//! Thread safety: everything shared is a head word, a link word, or an immutable item; each step of a
-//! protocol is one exchange of one word.
+//! Thread safety: everything shared is a head word, a link word, or an immutable item; each step of
+//! a protocol is one exchange of one word.
 //!
 //! Invariants:
 //! 1. What can be reached from a head is a ring of items in ascending order, but for one wrap.

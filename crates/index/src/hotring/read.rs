@@ -1,8 +1,8 @@
 //! Reads: one key, and batches that wait for memory together.
 //!
 //! Linearization point of a hit: the load of the found item's link, not occupied (the value may be
-//! read later: an in-place word that changed in between counts as having changed before). Of a miss:
-//! a moment during the walk (docs/hotring.md, race 1).
+//! read later: an in-place word that changed in between counts as having changed before). Of a
+//! miss: a moment during the walk (docs/hotring.md, race 1).
 
 use std::ops::ControlFlow;
 

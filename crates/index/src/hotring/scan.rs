@@ -34,8 +34,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     }
 }
 
-/// Visits the items with hashes from `from` to `last`, which lie in one ring, or in the rings that it
-/// is being divided into. Breaks with the hash at which the visitor broke.
+/// Visits the items with hashes from `from` to `last`, which lie in one ring, or in the rings that
+/// it is being divided into. Breaks with the hash at which the visitor broke.
 fn visit_range(
     items: &Items<'_>,
     from: u64,

@@ -14,8 +14,8 @@ use crate::mem::Zeroable;
 pub unsafe trait Locking: Send + Sync + 'static {
     /// The engine's name with this lock.
     const NAME: &'static str;
-    /// Whether reads take locks. Without, a read that found nothing looks again under the locks: the
-    /// chain may have been moving.
+    /// Whether reads take locks. Without, a read that found nothing looks again under the locks:
+    /// the chain may have been moving.
     const READS_LOCK: bool;
     /// Whether each bucket has an element of a side table.
     const HAS_SIDE: bool;

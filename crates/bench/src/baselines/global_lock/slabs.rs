@@ -1,8 +1,8 @@
 //! Slab classes: pages of chunks.
 //!
-//! Invariants: (1) a page belongs to one class or to none; (2) a chunk is in its page's list of free
-//! chunks, beyond the part of the page that was ever used, or an item's; (3) a page without items
-//! belongs to no class.
+//! Invariants: (1) a page belongs to one class or to none; (2) a chunk is in its page's list of
+//! free chunks, beyond the part of the page that was ever used, or an item's; (3) a page without
+//! items belongs to no class.
 
 use super::layout::{Place, Words};
 
