@@ -54,6 +54,15 @@ fn answer(reader: &mut impl BufRead) -> Option<u8> {
     Some(version)
 }
 
+/// Tells the other side that this one has ended, also when it panicked.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_value_being_sent_stays_what_it_was() {
     let server =
@@ -64,15 +73,10 @@ fn a_value_being_sent_stays_what_it_was() {
     let mut reader = BufReader::new(slow.0.try_clone().expect("a descriptor"));
     let mut hits = 0;
     std::thread::scope(|scope| {
+        // A failure on either side ends the other.
+        let _ended = Ended(&done);
         scope.spawn(|| {
-            // A failure here must end the reader as well.
-            struct Failed<'a>(&'a AtomicBool);
-            impl Drop for Failed<'_> {
-                fn drop(&mut self) {
-                    self.0.store(true, Ordering::Relaxed);
-                }
-            }
-            let _failed = Failed(&done);
+            let _ended = Ended(&done);
             replace(&mut writer, &changes, &done);
         });
         for _ in 0..10 {
@@ -84,7 +88,6 @@ fn a_value_being_sent_stays_what_it_was() {
             }
             hits += (0..30).filter_map(|_| answer(&mut reader)).count();
         }
-        done.store(true, Ordering::Relaxed);
     });
     assert!(hits > 0, "every get missed");
 }
