@@ -72,7 +72,7 @@ pub struct HotRing<S> {
 pub struct HotRingWorker<'i, S> {
     pub(super) index: &'i HotRing<S>,
     pub(super) pool: Pool<'i>,
-    number: u64,
+    pub(super) number: u64,
     /// Requests of this worker, modulo 2^32.
     pub(super) requests: u32,
     cost: Cost,
@@ -239,6 +239,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
 
     #[cold]
     fn judge_cost(&mut self, requests: u32) {
+        self.index.growth.note_items(self.index.memory.items());
         let is_expensive = self.cost.visited / requests >= MOST_VISITED - 1;
         self.cost = Cost { since: self.requests, visited: 0 };
         // Relaxed: a hint for the thread that steps.
@@ -258,13 +259,18 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             return;
         }
         if S::SAMPLES {
-            sample::start(items, hash);
+            sample::start(items, hash, self.samples());
         } else {
             let (word, head) = items.head(hash);
             if !head.is_moving() {
                 move_head(items, word, head, items.address(node, hash));
             }
         }
+    }
+
+    /// How many samples to take: as many as a ring has items, on average.
+    fn samples(&self) -> u64 {
+        self.index.growth.items_per_ring()
     }
 
     pub(super) fn items<'g>(&self, guard: &'g Guard<'g>) -> Items<'g>

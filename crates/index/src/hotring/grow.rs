@@ -30,6 +30,7 @@ pub(super) struct Growth {
     table_bytes: AtomicU64,
     finished: AtomicU64,
     is_under_way: AtomicBool,
+    items_per_ring: AtomicU64,
     /// Pairs of rehash items in memory: no items of users.
     pairs: AtomicU64,
     pair_bytes: AtomicU64,
@@ -51,6 +52,17 @@ impl Growth {
     pub(super) fn note_table(&self, table: &HeadTable) {
         self.rings.store(table.len() as u64, Ordering::Relaxed);
         self.table_bytes.store(table.bytes() as u64, Ordering::Relaxed);
+    }
+
+    /// How many items a ring had on average when that was last counted.
+    pub(super) fn items_per_ring(&self) -> u64 {
+        self.items_per_ring.load(Ordering::Relaxed)
+    }
+
+    /// Counts anew how many items a ring has on average.
+    pub(super) fn note_items(&self, items: u64) {
+        let rings = self.rings.load(Ordering::Relaxed).max(1);
+        self.items_per_ring.store(items.div_ceil(rings), Ordering::Relaxed);
     }
 
     pub(super) fn fill(&self, statistics: &mut Statistics) {

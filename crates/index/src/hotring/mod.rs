@@ -19,6 +19,8 @@ mod engine;
 mod grow;
 #[cfg(not(loom))]
 mod items;
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(not(loom))]
 mod read;
 mod sample;

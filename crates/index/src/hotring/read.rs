@@ -9,12 +9,12 @@ use std::ops::ControlFlow;
 use amalgam_op::{Key, Now};
 
 use super::engine::{HotRingWorker, Strategy};
-use super::items::{Items, reference_of};
+use super::items::reference_of;
 use super::sample;
-use super::space::{Order, Space, Target};
+use super::space::{Order, Target, load};
 use super::walk::{Event, Step, Walk};
-use super::word::{Head, Node};
-use crate::mem::{Guard, Item};
+use super::word::{Head, Link};
+use crate::mem::{Guard, Header, Item};
 use crate::{Found, Sink};
 
 /// Keys that wait for memory together.
@@ -22,7 +22,7 @@ const GROUP: usize = 64;
 /// From the link before an item's header to the end of a key of 16 bytes behind its word.
 const SECOND_LINE_BYTES: usize = 40;
 
-impl<S: Strategy> HotRingWorker<'_, S> {
+impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// Reads one key, answering under `position`.
     #[inline]
     pub(super) fn get(
@@ -91,47 +91,51 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         self.requests = self.requests.wrapping_add(1);
-        let items = self.items(guard);
-        if let Some(node) = items.bits.node_of(head.address()) {
-            let item = items.item(node);
-            let link = items.load_link(node);
-            if link.is_plain() && item.has_key(key.bytes()) {
-                if head.is_active() {
-                    sample::count(&items, key.hash(), node);
-                }
-                return self.answer(&item, position, now, sink);
+        let index = self.index;
+        if let Some(node) = index.bits.node_of(head.address()) {
+            let item = index.items(0, guard).item(node);
+            let link = Link(load(item.link()));
+            let header = item.header();
+            if link.is_plain() && item.is_of(header, key.bytes()) && !head.is_active() {
+                return self.answer(&item, header, position, now, sink);
             }
         }
-        match self.find_behind(&items, head, key) {
-            Some(node) => self.answer(&items.item(node), position, now, sink),
+        match self.find_from(head, key, guard) {
+            Some(item) => self.answer(&item, item.header(), position, now, sink),
             None => sink.miss(position),
         }
     }
 
-    /// The item of `key`, which is not the one that the head leads to.
-    fn find_behind(&mut self, items: &Items<'_>, head: Head, key: &Key<'_>) -> Option<Node> {
+    /// The item of `key`, from the head's item on.
+    #[cold]
+    #[inline(never)]
+    fn find_from<'g>(&mut self, head: Head, key: &Key<'_>, guard: &'g Guard<'g>) -> Option<Item<'g>>
+    where
+        'i: 'g,
+    {
+        let items = self.index.items(self.number, guard);
         let order = Order { hash: key.hash(), key: key.bytes() };
-        let mut walk = Walk::new(items, Target::new(items.bits, order), head.address());
+        let mut walk = Walk::new(&items, Target::new(items.bits, order), head.address());
         let event = walk.finish();
         self.note_cost(walk.visited.saturating_sub(1));
         let Event::Hit(Step { node, .. }) = event else { return None };
         if head.is_active() {
-            sample::count(items, key.hash(), node);
-        } else {
-            self.note_cold(items, key.hash(), node);
+            sample::count(&items, key.hash(), node);
+        } else if walk.visited > 1 {
+            self.note_cold(&items, key.hash(), node);
         }
-        Some(node)
+        Some(items.item(node))
     }
 
     #[inline]
     fn answer(
         &self,
         item: &Item<'_>,
+        header: Header,
         position: usize,
         now: &Now,
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
-        let header = item.header();
         if !now.is_live(item.expiry_of(header), header.generation()) {
             return sink.miss(position);
         }

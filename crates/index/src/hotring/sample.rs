@@ -6,21 +6,13 @@ use super::space::{Space, exchange_head, exchange_link};
 use super::walk::{Step, tour};
 use super::word::{Head, Node};
 
-/// Begins to sample the ring of `hash`: as many accesses as it has items. Does nothing if that, or
-/// a movement, is under way.
+/// Begins to sample the ring of `hash`: `samples` accesses. Does nothing if that, or a movement, is
+/// under way. (Counts are cleared when a round ends; a few may be left from one that was cut off.)
 #[cold]
-pub(super) fn start<S: Space>(space: &S, hash: u64) {
+pub(super) fn start<S: Space>(space: &S, hash: u64, samples: u64) {
     let (word, head) = space.head(hash);
-    if head.is_active() || head.is_moving() || head == Head::EMPTY {
-        return;
-    }
-    let mut items = 0;
-    let is_complete = tour(space, hash, |step| {
-        items += 1;
-        clear(space, step);
-    });
-    if is_complete && items > 1 {
-        exchange_head(word, head, head.activated(items));
+    if !head.is_active() && !head.is_moving() && head != Head::EMPTY {
+        exchange_head(word, head, head.activated(samples.max(2)));
     }
 }
 
@@ -74,8 +66,7 @@ fn conclude<S: Space>(space: &S, hash: u64, head: Head) {
 
 /// Finds the position of least income in one pass. With k items, of which item i was met n(i) times
 /// in N samples, W(t) is the sum of n(i)/N times the distance from t to i. A step from t to t+1
-/// brings all items nearer by one, but item t, which is then k-1 away:
-/// N W(t+1) = N W(t) - N + k n(t).
+/// brings all items nearer by one, but item t, which is then k-1 away: N W(t+1) = N W(t) - N + k n(t).
 struct Best {
     items: i64,
     samples: i64,

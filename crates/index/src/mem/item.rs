@@ -102,6 +102,12 @@ impl<'g> Item<'g> {
         header.key_bytes() == key.len() && equal(self.bytes(header.key_offset(), key.len()), key)
     }
 
+    /// As [`Item::has_key`], with a header that was loaded before.
+    #[inline]
+    pub fn is_of(&self, header: Header, key: &[u8]) -> bool {
+        header.key_bytes() == key.len() && equal(self.bytes(header.key_offset(), key.len()), key)
+    }
+
     /// One consistent state of the item. The word is read once, with acquire ordering.
     #[inline]
     pub fn view(&self) -> ItemView<'g> {
