@@ -330,7 +330,7 @@ impl KeyBuffer {
 
     /// Calls `use_keys` with the keys in the first `count` slots.
     #[inline]
-    fn with_keys(&mut self, count: usize, seed: &HashSeed, use_keys: impl FnOnce(&[Key<'_>])) {
+    pub fn with_keys(&mut self, count: usize, seed: &HashSeed, use_keys: impl FnOnce(&[Key<'_>])) {
         let mut keys = emptied(std::mem::take(&mut self.spare));
         if self.key_space.key_bytes() == 8 {
             keys.extend(self.words[..count].iter().map(|bytes| Key::new(bytes, seed)));

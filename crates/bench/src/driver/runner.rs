@@ -10,7 +10,7 @@ use amalgam_op::HashSeed;
 use crate::driver::requests::{KeyBuffer, Position, Round, Tally, run_thread};
 use crate::driver::watch::{Watch, watch};
 use crate::measure::{Timing, allowed_cores, pin_to};
-use crate::subject::{Subject, SubjectWorker};
+use crate::subject::{ReadSink, Subject, SubjectWorker};
 use crate::workload::{KeySpace, Stream};
 
 /// What a round asks for.
@@ -64,6 +64,9 @@ pub trait Runner: Send + Sync {
     /// Writes the keys with ids below `keys` from `threads` threads. Returns how many of them
     /// found room.
     fn load(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) -> u64;
+
+    /// Reads the same keys once: an item's first read marks it as used, which no later one does.
+    fn read_once(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize);
 
     /// Runs a round from where `positions` stand.
     fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report;
@@ -146,6 +149,30 @@ impl<S: Subject> Runner for Mounted<S> {
                 threads.into_iter().map(|thread| joined(thread.join())).sum()
             })
         })
+    }
+
+    fn read_once(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) {
+        const AT_ONCE: usize = 64;
+        let read_share = |thread: u64| {
+            let mut worker = self.subject.worker();
+            let mut buffer = KeyBuffer::with_slots(key_space, AT_ONCE);
+            let mut sink = ReadSink::new(value_bytes);
+            let mut ids = (thread..keys).step_by(threads).peekable();
+            while ids.peek().is_some() {
+                let mut count = 0;
+                for id in ids.by_ref().take(AT_ONCE) {
+                    buffer.fill(count, id as u32);
+                    count += 1;
+                }
+                buffer.with_keys(count, &self.seed, |keys| worker.get_batch(keys, &mut sink));
+                worker.quiesce();
+            }
+            sink.finish();
+        };
+        std::thread::scope(|scope| {
+            let read_share = &read_share;
+            (0..threads as u64).for_each(|thread| drop(scope.spawn(move || read_share(thread))));
+        });
     }
 
     fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report {

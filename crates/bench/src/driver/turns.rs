@@ -208,6 +208,9 @@ impl Contest {
         self.measured.bytes_per_item = (!configuration.prefault).then_some(resident / items);
         let index = statistics.memory.index;
         self.measured.index_bytes_per_item = (index > 0).then_some(index as f64 / items);
+        if !configuration.evicts {
+            runner.read_once(plan.keys, plan.key_space, arguments.value_bytes, threads);
+        }
         runner.run(&plan.orders(plan.warm_up_limit(), false), &mut self.positions);
         self.mounted = Some(runner);
         Ok(())

@@ -84,7 +84,16 @@ impl<'g> Item<'g> {
     #[inline]
     pub fn word(&self) -> &'g AtomicU64 {
         assert!(self.header().has_word(), "a longer value has no word");
-        // SAFETY: checked; the word follows the header, 8-byte aligned.
+        // SAFETY: checked.
+        unsafe { self.word_unchecked() }
+    }
+
+    /// # Safety
+    ///
+    /// The item has a word: [`Header::has_word`].
+    #[inline]
+    pub(super) unsafe fn word_unchecked(&self) -> &'g AtomicU64 {
+        // SAFETY: the word follows the header, 8-byte aligned.
         unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() }
     }
 
@@ -174,20 +183,20 @@ impl<'g> Item<'g> {
     }
 
     #[inline]
-    fn bytes(&self, offset: usize, length: usize) -> &'g [u8] {
+    pub(super) fn bytes(&self, offset: usize, length: usize) -> &'g [u8] {
         // SAFETY: the header says that the item has these bytes; they never change, and the item
         // is not reused while 'g lasts (`Item::new`).
         unsafe { std::slice::from_raw_parts(self.header.add(offset).as_ptr(), length) }
     }
 
     #[inline]
-    fn u32_at(&self, offset: usize) -> u32 {
+    pub(super) fn u32_at(&self, offset: usize) -> u32 {
         let bytes = self.bytes(offset, 4);
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
     #[inline]
-    fn u64_at(&self, offset: usize) -> u64 {
+    pub(super) fn u64_at(&self, offset: usize) -> u64 {
         u64_of(self.bytes(offset, 8))
     }
 }
@@ -248,7 +257,7 @@ impl NewItem<'_> {
 
 /// Compares short byte strings of equal length without a call.
 #[inline]
-fn equal(left: &[u8], right: &[u8]) -> bool {
+pub(super) fn equal(left: &[u8], right: &[u8]) -> bool {
     let length = left.len();
     if length >= 8 {
         let last = length - 8;

@@ -20,11 +20,13 @@
 //! the counters at which the key was absent (`docs/memc3.md` argues that there is one); a write,
 //! its one store to the word of its key. A move changes nothing that an operation can see.
 
+use std::hint::select_unpredictable;
+
 use super::path::{PathFinder, Step};
 use super::probe::Probe;
 use super::scan::Scans;
 use super::stripes::{Held, Stripes};
-use super::table::Table;
+use super::table::{Bucket, Table};
 use super::word::{Geometry, Tag, Word};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, spin};
 
@@ -214,17 +216,29 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// The first slot with the right tag where it most likely is. Its word was in the table, so if
-    /// its item is the one looked for that is a hit; anything else means nothing. No branches.
+    /// its item is the one looked for that is a hit; anything else means nothing.
     #[inline]
     pub(super) fn glance<P: Probe>(&self, spot: &Spot) -> Place<'g, SLOTS> {
-        let [first, second] = self.likely(spot);
-        let buckets = [first, second].map(|(layer, bucket)| layer.table.bucket(bucket));
-        let matches = P::matches(buckets[0], buckets[1], spot.tag);
-        let slot = (matches.trailing_zeros() >> P::SHIFT) as usize;
-        // Without a match any slot will do: its word does not have the tag.
-        let (layer, bucket) = if slot < SLOTS { first } else { second };
+        let places = self.likely(spot);
+        let buckets = places.map(|(layer, bucket)| layer.table.bucket(bucket));
+        let slot = first_match::<P, SLOTS>(buckets, spot.tag);
+        let (layer, bucket) = places[slot / SLOTS % 2];
         let slot = slot % SLOTS;
         Place { layer, bucket, slot, word: layer.table.word(bucket, slot) }
+    }
+
+    /// The word of [`View::glance`]. Which of the two buckets has the item is as good as random, so
+    /// no branch depends on it: the processor goes on with the next key meanwhile.
+    #[inline]
+    pub(super) fn glance_at_word<P: Probe>(&self, spot: &Spot) -> Word {
+        let [first, second] = match self.root.next() {
+            None => spot.buckets.map(|bucket| self.root.table.bucket(bucket as usize)),
+            Some(_) => self.likely(spot).map(|(layer, bucket)| layer.table.bucket(bucket)),
+        };
+        let slot = first_match::<P, SLOTS>([first, second], spot.tag);
+        let bucket = select_unpredictable(slot < SLOTS, first, second);
+        // Acquire pairs with the release of the store that published the item.
+        Word(bucket[slot % SLOTS].load(Ordering::Acquire))
     }
 
     /// The slot whose item is looked for, or none if no item in the table is. `is_wanted` gets
@@ -376,10 +390,12 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             let mut settle = |bucket: usize| {
                 self.settle(bucket as u64, items);
             };
-            let Some(path) = paths.find(&layer.table, starts, &mut settle) else {
-                return Insertion::Full;
-            };
-            self.walk_back(layer, path);
+            match paths.find(&layer.table, starts, &mut settle) {
+                Some(path) => self.walk_back(layer, path),
+                // The table began to grow meanwhile: the search met buckets that had moved on.
+                None if layer.next().is_some() => {}
+                None => return Insertion::Full,
+            }
         }
         Insertion::Full
     }
@@ -540,6 +556,14 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         // else takes this one, and the caller drops it when nobody looks at it any more.
         root.ok().map(|root| unsafe { Box::from_raw(root) })
     }
+}
+
+/// The first slot of two buckets with `tag`, the second's behind the first's. Any other, or one
+/// behind them all, where there is none.
+#[inline]
+fn first_match<P: Probe, const SLOTS: usize>(buckets: [&Bucket<SLOTS>; 2], tag: Tag) -> usize {
+    let matches = P::matches(buckets[0], buckets[1], tag);
+    (matches.trailing_zeros() >> P::SHIFT) as usize
 }
 
 /// An empty slot in the bucket that has more of them.

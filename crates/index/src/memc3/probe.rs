@@ -75,44 +75,46 @@ impl Probe for Avx512 {
     fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64 {
         /// The tag is the highest of a word's four lanes of 16 bits.
         const TAG_LANES: u64 = 0x8888_8888_8888_8888;
-        let (low, high): (u64, u64);
+        let answer: u64;
         // SAFETY: reads the two buckets only, which are as long as a register (two for SLOTS = 4).
         // The processor has the instructions (`Fastest::here`). Without the feature the compiler
-        // does not use k1, k2 and zmm16; with it, it is told that they change.
+        // does not use k1 to k3 and zmm16; with it, it is told that they change.
         unsafe {
             if SLOTS == 8 {
                 std::arch::asm!(
                     "vpbroadcastw zmm16, {tag:e}",
-                    "vpcmpeqw k1, zmm16, zmmword ptr [{first}]",
-                    "vpcmpeqw k2, zmm16, zmmword ptr [{second}]",
-                    "kmovd {low:e}, k1",
-                    "kmovd {high:e}, k2",
+                    "kmovq k3, {lanes}",
+                    "vpcmpeqw k1{{k3}}, zmm16, zmmword ptr [{first}]",
+                    "vpcmpeqw k2{{k3}}, zmm16, zmmword ptr [{second}]",
+                    "kunpckdq k1, k2, k1",
+                    "kmovq {answer}, k1",
                     tag = in(reg) u32::from(tag.0),
+                    lanes = in(reg) TAG_LANES,
                     first = in(reg) first.as_ptr(),
                     second = in(reg) second.as_ptr(),
-                    low = lateout(reg) low,
-                    high = lateout(reg) high,
-                    out("xmm16") _, out("k1") _, out("k2") _,
+                    answer = lateout(reg) answer,
+                    out("xmm16") _, out("k1") _, out("k2") _, out("k3") _,
                     options(nostack, readonly, preserves_flags),
                 );
             } else {
                 std::arch::asm!(
                     "vpbroadcastw ymm16, {tag:e}",
-                    "vpcmpeqw k1, ymm16, ymmword ptr [{first}]",
-                    "vpcmpeqw k2, ymm16, ymmword ptr [{second}]",
-                    "kmovd {low:e}, k1",
-                    "kmovd {high:e}, k2",
+                    "kmovd k3, {lanes:e}",
+                    "vpcmpeqw k1{{k3}}, ymm16, ymmword ptr [{first}]",
+                    "vpcmpeqw k2{{k3}}, ymm16, ymmword ptr [{second}]",
+                    "kunpckwd k1, k2, k1",
+                    "kmovd {answer:e}, k1",
                     tag = in(reg) u32::from(tag.0),
+                    lanes = in(reg) TAG_LANES,
                     first = in(reg) first.as_ptr(),
                     second = in(reg) second.as_ptr(),
-                    low = lateout(reg) low,
-                    high = lateout(reg) high,
-                    out("xmm16") _, out("k1") _, out("k2") _,
+                    answer = lateout(reg) answer,
+                    out("xmm16") _, out("k1") _, out("k2") _, out("k3") _,
                     options(nostack, readonly, preserves_flags),
                 );
             }
         }
-        (low | high << (4 * SLOTS)) & TAG_LANES
+        answer
     }
 }
 

@@ -20,8 +20,6 @@ const MIN_BUCKETS: usize = 16;
 const OPEN_LOAD: usize = 60;
 /// Buckets that one slice of growth moves: some ten thousand nanoseconds.
 pub(super) const STEP_BUCKETS: usize = 256;
-/// Slices that an insert without a path helps with before it gives up: less than a millisecond.
-const RELIEF_ROUNDS: usize = 32;
 
 /// See the head of this file.
 pub(super) struct Store<const SLOTS: usize> {
@@ -176,18 +174,21 @@ impl<const SLOTS: usize> Store<SLOTS> {
         self.memory.items() as usize > self.growth_limit(view.root.table.slots())
     }
 
-    /// What to do about an item that no path makes room for, for the `round`th time: returns
-    /// whether to try again.
-    pub(super) fn relieve(&self, view: &View<'_, SLOTS>, guard: &Guard<'_>, round: usize) -> bool {
-        if view.root.next().is_some() {
-            // Both its buckets have moved, and paths lead through moved buckets only: get on with
-            // it. Keys that share both buckets would be none the better, so not for ever.
-            let keyed = self.keyed(guard);
-            return round < RELIEF_ROUNDS && view.step(STEP_BUCKETS, &keyed);
-        }
+    /// What to do about an item that no path in the last layer makes room for: returns whether to
+    /// try again.
+    pub(super) fn relieve(&self, view: &View<'_, SLOTS>, guard: &Guard<'_>) -> bool {
         // Keys that share both buckets crowd them in a table of any size: no reason to grow.
-        let is_sparse = (self.memory.items() as usize) < view.root.table.slots() / 2;
-        self.grows && !is_sparse && self.start_growth(view, false)
+        let is_sparse = (self.memory.items() as usize) < view.last().table.slots() / 2;
+        if !self.grows || is_sparse {
+            return false;
+        }
+        if view.root.next().is_some() {
+            // Full again before it has grown: get on with it. Where all buckets are taken care of
+            // by others, they are about to be done.
+            view.step(STEP_BUCKETS, &self.keyed(guard));
+            return true;
+        }
+        self.start_growth(view, false)
     }
 
     /// Begins to double the table. Returns whether it grows now, by us or by others.

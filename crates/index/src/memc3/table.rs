@@ -68,7 +68,9 @@ impl<const SLOTS: usize> Table<SLOTS> {
 
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> &Bucket<SLOTS> {
-        &self.buckets[index & self.mask]
+        debug_assert_eq!(self.buckets.len(), self.mask + 1, "all buckets can be reached");
+        // SAFETY: the mask is one less than the number of buckets, here and forever.
+        unsafe { self.buckets.get_unchecked(index & self.mask) }
     }
 
     /// What a slot holds. Acquire pairs with the release of the store that published the item.

@@ -18,7 +18,7 @@ use super::probe::{Avx2, Avx512};
 use super::probe::{Fastest, Probe, Scalar};
 use super::store::Store;
 use super::word::Word;
-use crate::mem::{Guard, Header, Item, ItemRef, Pool, Shape, Slot, Swap};
+use crate::mem::{Guard, Header, Item, ItemRef, Look, Pool, Shape, Slot, Swap};
 use crate::{Cursor, Found, Sink, Worker};
 
 /// Keys whose buckets and items are asked for together.
@@ -32,11 +32,38 @@ const HELP_BUCKETS: usize = 2;
 /// A worker looks whether the table should grow once in so many inserts.
 const INSERTS_PER_CHECK: u32 = 256;
 
+/// Runs an expression with the fastest way of comparing tags as a type.
+macro_rules! each_probe {
+    ($probe:expr, $name:ident => $action:expr) => {
+        match $probe {
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx512 => {
+                type $name = Avx512;
+                $action
+            }
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx2 => {
+                type $name = Avx2;
+                $action
+            }
+            Fastest::Scalar => {
+                type $name = Scalar;
+                $action
+            }
+        }
+    };
+}
+
 /// See the head of this file.
 pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     store: &'i Store<SLOTS>,
     pool: Pool<'i>,
     paths: PathFinder,
+    /// How the items that reads found last looked. A guess about the next, which a read compares
+    /// instead of working out where the fields lie.
+    look: Look,
+    /// The header of the item that a read found last and that did not look so.
+    other_header: Option<Header>,
     /// Bytes of the last item that a read found: where the last line of the next may be.
     item_bytes: usize,
     inserts: u32,
@@ -72,27 +99,19 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
         let pool = Pool::new(&store.memory);
         let random = std::ptr::from_ref(store).addr() as u64 | 1;
-        Self { store, pool, paths: store.paths(), item_bytes: 0, inserts: 0, random }
-    }
-
-    /// The live item of a key. `P` is how tags are compared.
-    #[inline]
-    fn get<'g, P: Probe>(
-        &self,
-        view: &View<'g, SLOTS>,
-        key: &Key<'_>,
-        guard: &'g Guard<'_>,
-    ) -> Option<Item<'g>>
-    where
-        'i: 'g,
-    {
-        let spot = Spot::of::<SLOTS>(key.hash());
-        let place = view.glance::<P>(&spot);
-        self.confirm(view, &spot, place.word, key, guard)
+        Self {
+            store,
+            pool,
+            paths: store.paths(),
+            look: Look::NONE,
+            other_header: None,
+            item_bytes: 0,
+            inserts: 0,
+            random,
+        }
     }
 
     /// The item of `key`, which `word` most likely names.
-    #[inline]
     fn confirm<'g>(
         &self,
         view: &View<'g, SLOTS>,
@@ -113,7 +132,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         self.get_carefully(view, spot, key, guard)
     }
 
-    /// As [`Self::get`], for keys that are not there, or not where they were first looked for.
+    /// As [`Self::confirm`], for keys that are not there, or not where they were first looked for.
     #[inline(never)]
     fn get_carefully<'g>(
         &self,
@@ -129,9 +148,36 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         view.find(spot, is_wanted).map(|place| self.store.item(place.word, guard))
     }
 
-    /// Hands what was found, or that nothing was, to the sink.
+    /// Answers a key whose item `word` most likely names: at once if it does and the item looks
+    /// like the last ones, as nearly all do where items are of a kind.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one read")]
     fn answer<'g>(
+        &mut self,
+        view: &View<'g, SLOTS>,
+        position: usize,
+        key: &Key<'_>,
+        word: Word,
+        now: &Now,
+        guard: &'g Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()>
+    where
+        'i: 'g,
+    {
+        let spot = Spot::of::<SLOTS>(key.hash());
+        if word.tag() == spot.tag && self.look.is_live(now) {
+            let item = self.store.item(word, guard);
+            if let Some(seen) = item.view_as(&self.look, key.bytes()) {
+                return sink.hit(position, &self.found(&item, seen));
+            }
+        }
+        let item = self.confirm(view, &spot, word, key, guard);
+        self.answer_any(position, item, now, sink)
+    }
+
+    /// Hands what was found, or that nothing was, to the sink.
+    fn answer_any<'g>(
         &mut self,
         position: usize,
         item: Option<Item<'g>>,
@@ -146,10 +192,14 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         if !now.is_live(item.expiry_of(header), header.generation()) {
             return sink.miss(position);
         }
-        let view = item.view_of(header);
-        self.item_bytes = WIDEST_FIELDS + view.key.len() + view.value.len();
-        let flow = sink.hit(position, &self.found(&item, view));
+        let seen = item.view_of(header);
+        self.item_bytes = item.bytes_held();
+        let flow = sink.hit(position, &self.found(&item, seen));
         item.mark_accessed(header);
+        // Two of a kind: so may be the next.
+        if self.other_header.replace(header) == Some(header) {
+            self.look = Look::of_read(header);
+        }
         flow
     }
 
@@ -162,23 +212,28 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         Found::in_memory(view, memory, item.reference())
     }
 
-    /// All of [`Worker::get_batch`] with one way of comparing.
+    /// A read of one key. Short, because the processor overlaps as many of them as it can hold.
     #[inline]
-    fn get_all<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+    fn get_one<P: Probe>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
-        if let [key] = keys {
-            let item = self.get::<P>(&view, key, &guard);
-            let _ = self.answer(0, item, now, sink);
-            return 1;
-        }
+        let spot = Spot::of::<SLOTS>(key.hash());
+        let word = view.glance_at_word::<P>(&spot);
+        // There is nothing behind this key that a break could keep from being read.
+        let _ = self.answer(&view, 0, key, word, now, &guard, sink);
+    }
+
+    /// A batch of reads.
+    #[inline]
+    fn get_many<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let guard = self.pool.pin();
+        let view = self.store.view(&guard);
+        let mut words = [Word::EMPTY; LANES];
         let mut answered = 0;
         for keys in keys.chunks(LANES) {
-            let words = self.ask_ahead::<P>(&view, keys);
-            for (key, word) in keys.iter().zip(words) {
-                let spot = Spot::of::<SLOTS>(key.hash());
-                let item = self.confirm(&view, &spot, word, key, &guard);
-                let flow = self.answer(answered, item, now, sink);
+            self.ask_ahead::<P>(&view, keys, &mut words);
+            for (key, word) in keys.iter().zip(&words) {
+                let flow = self.answer(&view, answered, key, *word, now, &guard, sink);
                 answered += 1;
                 if flow.is_break() {
                     return answered;
@@ -190,17 +245,20 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
 
     /// Asks for all buckets, then for the item that each key's word most likely is.
     #[inline]
-    fn ask_ahead<P: Probe>(&self, view: &View<'_, SLOTS>, keys: &[Key<'_>]) -> [Word; LANES] {
+    fn ask_ahead<P: Probe>(
+        &self,
+        view: &View<'_, SLOTS>,
+        keys: &[Key<'_>],
+        words: &mut [Word; LANES],
+    ) {
         for key in keys {
             view.prefetch(&Spot::of::<SLOTS>(key.hash()));
         }
-        let mut words = [Word::EMPTY; LANES];
-        for (key, word) in keys.iter().zip(&mut words) {
-            *word = view.glance::<P>(&Spot::of::<SLOTS>(key.hash())).word;
+        for (key, word) in keys.iter().zip(words) {
+            *word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
             // A word of another key, or of none, costs a line that nobody wanted.
             self.prefetch_item(*word);
         }
-        words
     }
 
     #[inline]
@@ -394,7 +452,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let keyed = store.keyed(guard);
         // Each round but the last moves buckets, so a table's worth of them is enough.
         let rounds = 2 + view.last().table.len();
-        for round in 0..rounds {
+        for _ in 0..rounds {
             let view = store.view(guard);
             if view.root.next().is_some() {
                 view.step(HELP_BUCKETS, &keyed);
@@ -402,7 +460,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             }
             let paths = &mut self.paths;
             match view.insert(&writing.spot, word, is_same_key, &keyed, paths) {
-                Insertion::Full if store.relieve(&view, guard, round) => {}
+                Insertion::Full if store.relieve(&view, guard) => {}
                 Insertion::Full => break,
                 insertion => return insertion,
             }
@@ -479,9 +537,6 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     }
 }
 
-/// Header, CAS id, flags and expiry, where an item has them all.
-const WIDEST_FIELDS: usize = 8;
-
 /// Whether what is written follows from the value that was there.
 fn depends_on_value(op: &Op<'_>, draft: &Draft<'_>) -> bool {
     let is_read = match op.verb {
@@ -507,13 +562,11 @@ fn change_word(item: &Item<'_>, draft: &Draft<'_>, word: [u8; 8]) {
 impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
-        match self.store.probe {
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx512 => self.get_all::<Avx512>(keys, now, sink),
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx2 => self.get_all::<Avx2>(keys, now, sink),
-            Fastest::Scalar => self.get_all::<Scalar>(keys, now, sink),
+        if let [key] = keys {
+            each_probe!(self.store.probe, P => self.get_one::<P>(key, now, sink));
+            return 1;
         }
+        each_probe!(self.store.probe, P => self.get_many::<P>(keys, now, sink))
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {

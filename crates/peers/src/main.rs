@@ -1,0 +1,61 @@
+//! `amalgam-peers bench index …`: the engines and other people's concurrent maps, on the same
+//! requests, by the same driver.
+//!
+//! Invariants of this room:
+//! 1. Peers are measured through the driver of `amalgam-bench` and in no other way.
+//! 2. They get what the engines get: room for all items at the start, and huge pages.
+//! 3. Whatever depends on them is no part of the product: this crate is no default member.
+
+#[cfg(any(has_libcuckoo, has_tbb))]
+mod cpp;
+mod fixed;
+mod rust;
+
+use std::os::unix::process::CommandExt;
+
+use amalgam_bench::BenchCommand;
+use amalgam_bench::engines::{ENGINES, Entry, entry};
+use clap::Parser;
+use rust::Peer;
+
+/// Measures engines beside other concurrent maps.
+#[derive(Parser)]
+#[command(name = "amalgam-peers", version)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Measures.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+const PEERS: &[Entry] = &[
+    entry::<Peer<rust::Papaya>>("papaya", "open addressing with pointers, lock-free"),
+    entry::<Peer<rust::DashMap>>("dashmap", "hashbrown in 256 locked shards"),
+    entry::<Peer<rust::Scc>>("scc", "locked buckets of cache lines"),
+    entry::<Peer<rust::Sharded>>("rwlock-hashbrown", "hashbrown behind 256 RwLocks"),
+    #[cfg(has_libcuckoo)]
+    entry::<Peer<cpp::Libcuckoo>>("libcuckoo", "cuckoo hashing with locks"),
+    #[cfg(has_tbb)]
+    entry::<Peer<cpp::Tbb>>("tbb", "TBB's concurrent_hash_map"),
+];
+
+/// Makes the C library's allocator, which serves C++ and Rust alike, ask for huge pages.
+const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
+fn main() -> anyhow::Result<()> {
+    let command_line = CommandLine::parse();
+    if std::env::var_os(TUNABLES.0).is_none() {
+        // The allocator reads its settings when the process starts: start again with them.
+        let mut again = std::process::Command::new(std::env::current_exe()?);
+        again.args(std::env::args_os().skip(1)).env(TUNABLES.0, TUNABLES.1);
+        // Comes back only when it fails.
+        return Err(again.exec().into());
+    }
+    let Command::Bench(command) = &command_line.command;
+    amalgam_bench::run(command, &[ENGINES, PEERS].concat())
+}
