@@ -460,7 +460,8 @@ mod in_place {
         });
     }
 
-    /// An update that meets the seal becomes a replacement of its own, and is not acknowledged here.
+    /// An update that meets the seal becomes a replacement of its own, and is not acknowledged
+    /// here.
     #[test]
     fn sealed_loses_none() {
         model(|| {

@@ -66,7 +66,8 @@ fn conclude<S: Space>(space: &S, hash: u64, head: Head) {
 
 /// Finds the position of least income in one pass. With k items, of which item i was met n(i) times
 /// in N samples, W(t) is the sum of n(i)/N times the distance from t to i. A step from t to t+1
-/// brings all items nearer by one, but item t, which is then k-1 away: N W(t+1) = N W(t) - N + k n(t).
+/// brings all items nearer by one, but item t, which is then k-1 away: N W(t+1) = N W(t) - N + k
+/// n(t).
 struct Best {
     items: i64,
     samples: i64,

@@ -4,6 +4,8 @@
 //! Linearization points: see docs/hotring.md. What is decided without a change takes effect where
 //! the item (or its absence) was seen.
 
+use std::sync::atomic::Ordering;
+
 use amalgam_op::{Decision, Draft, Key, Now, Op, Outcome, Value, Verb, decide};
 
 use super::change::{Place, insert, insert_first, locate, occupy, replace, unlink};
@@ -13,7 +15,7 @@ use super::sample;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
-use crate::mem::{Item, ItemRef, Shape, Slot, changes_in_place};
+use crate::mem::{Header, Item, ItemRef, Shape, Slot, changes_in_place};
 use crate::{Found, Sink};
 
 /// What an attempt came to.
@@ -181,6 +183,11 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 if in_place && let Some(bytes) = draft.sole_word_change(&current, job.now) {
                     if !item.exchange_word(header, word, u64::from_le_bytes(bytes)) {
                         return Attempt::Again;
+                    }
+                    if current.fetched && !draft.marks.fetched {
+                        // A new value was not fetched yet. Beside the exchange, not in it: the bit
+                        // is a hint.
+                        item.header_word().fetch_and(!Header::FETCHED, Ordering::Relaxed);
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
                     self.show(job, &item, current, outcome, sink);
