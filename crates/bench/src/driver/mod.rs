@@ -2,7 +2,7 @@
 //!
 //! Invariants of this room:
 //! 1. Engines are compared round by round on the same requests, and never run at the same time.
-//! 2. No virtual call for a request: the loop of [`requests`] is generic, [`Runner`] is not.
+//! 2. No virtual call for a request: the loop of `requests` is generic, [`Runner`] is not.
 //! 3. Throughput is measured without reading a clock for each operation; latencies are measured in
 //!    a pass of their own.
 
