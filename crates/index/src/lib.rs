@@ -7,7 +7,7 @@
 //!
 //! Invariants of this room:
 //! 1. No engine imports another; what they share lives in `mem`.
-//! 2. No sockets, no wire bytes, no clock: [`Now`] is an argument.
+//! 2. No sockets, no wire bytes, no clock: [`amalgam_op::Now`] is an argument.
 //! 3. An item never changes after publication, but for its in-place word and the mutable bits of
 //!    its header; its memory is reused only after a grace period.
 //! 4. No bucket or stripe lock is held across allocation or eviction.
