@@ -125,6 +125,8 @@ pub(super) enum Insertion {
     Present,
     /// No path to an empty slot was found.
     Full,
+    /// Each path that was found had changed before it could be walked.
+    Again,
 }
 
 /// See the head of this file.
@@ -397,7 +399,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
                 None => return Insertion::Full,
             }
         }
-        Insertion::Full
+        Insertion::Again
     }
 
     /// Links `word` unless the key is there, over another item if both buckets are full. `choose`
@@ -488,6 +490,16 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         from < len
     }
 
+    /// Moves all buckets that have not moved, also those that others have taken on: they may not
+    /// get to run for long. [`View::finish_growth`] succeeds afterwards, here or elsewhere.
+    pub(super) fn move_all(&self, items: &impl Items) {
+        if self.root.next().is_some() {
+            for bucket in 0..self.root.table.len() {
+                self.move_bucket(self.root, bucket as u64, items);
+            }
+        }
+    }
+
     /// Moves a bucket as far as layers go. Returns whether there was anything to do.
     fn settle(&self, bucket: u64, items: &impl Items) -> bool {
         let mut layer = self.root;
@@ -531,12 +543,13 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
                 next.table.store(target, slot, word);
             }
         }
+        // Release, and acquire for who counts the last: all moves come before the end. Counted
+        // before the marks, so that who sees every bucket marked can end the growth. Who starts at
+        // the next layer from then on finds the items there, and writes there only with the stripe.
+        layer.moved.fetch_add(1, Ordering::AcqRel);
         for slot in 0..SLOTS {
             layer.table.store(index, slot, Word::MOVED);
         }
-        drop(held);
-        // Release, and acquire for who counts the last: all moves come before the end.
-        layer.moved.fetch_add(1, Ordering::AcqRel);
         true
     }
 

@@ -174,21 +174,29 @@ impl<const SLOTS: usize> Store<SLOTS> {
         self.memory.items() as usize > self.growth_limit(view.root.table.slots())
     }
 
-    /// What to do about an item that no path in the last layer makes room for: returns whether to
-    /// try again.
-    pub(super) fn relieve(&self, view: &View<'_, SLOTS>, guard: &Guard<'_>) -> bool {
+    /// What to do about an item that no path in a layer of `slots` makes room for: returns whether
+    /// to try again.
+    pub(super) fn relieve(
+        &self,
+        view: &View<'_, SLOTS>,
+        slots: usize,
+        pool: &Pool<'_>,
+        guard: &Guard<'_>,
+    ) -> bool {
         // Keys that share both buckets crowd them in a table of any size: no reason to grow.
-        let is_sparse = (self.memory.items() as usize) < view.last().table.slots() / 2;
-        if !self.grows || is_sparse {
+        if !self.grows || (self.memory.items() as usize) < slots / 2 {
             return false;
         }
-        if view.root.next().is_some() {
-            // Full again before it has grown: get on with it. Where all buckets are taken care of
-            // by others, they are about to be done.
-            view.step(STEP_BUCKETS, &self.keyed(guard));
-            return true;
+        if view.root.next().is_none() {
+            return self.start_growth(view, false);
         }
-        self.start_growth(view, false)
+        // Full again before it has grown: get on with it.
+        let keyed = self.keyed(guard);
+        if !view.step(STEP_BUCKETS, &keyed) {
+            view.move_all(&keyed);
+        }
+        self.finish_growth(view, pool);
+        true
     }
 
     /// Begins to double the table. Returns whether it grows now, by us or by others.

@@ -417,7 +417,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 // SAFETY: the insert took it out of its only slot.
                 unsafe { self.pool.retire(victim) };
             }
-            Insertion::Present | Insertion::Full => {
+            Insertion::Present | Insertion::Full | Insertion::Again => {
                 // SAFETY: never published.
                 unsafe { self.pool.retire(new) };
                 return match insertion {
@@ -458,9 +458,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 view.step(HELP_BUCKETS, &keyed);
                 store.finish_growth(&view, &self.pool);
             }
+            // Of the layer that is searched or, if another is added meanwhile, of the one before.
+            let slots = view.last().table.slots();
             let paths = &mut self.paths;
             match view.insert(&writing.spot, word, is_same_key, &keyed, paths) {
-                Insertion::Full if store.relieve(&view, guard) => {}
+                Insertion::Again => {}
+                Insertion::Full if store.relieve(&view, slots, &self.pool, guard) => {}
                 Insertion::Full => break,
                 insertion => return insertion,
             }
