@@ -36,8 +36,6 @@ const ROUNDS_PER_EVICTION: usize = 128;
 const EAGER_ROUNDS: usize = 16;
 /// How long it waits in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-/// Large items the hand looks at in one round.
-const LARGE_STRIDE: usize = 16;
 /// A sweep of all pages takes this many steps.
 const SWEEP_STEPS: usize = 64;
 /// Pages that one step empties at most, where a limit was lowered.
@@ -251,25 +249,21 @@ impl Pool<'_> {
     ) -> usize {
         let memory = self.memory;
         let (mut freed, mut examined) = (0, 0);
-        loop {
+        while freed < needed {
             let guard = self.pin();
-            // Under the guard: runs that are not retired now stay while we look at them.
-            let (runs, count) = memory.large.sweep(LARGE_STRIDE);
-            for start in &runs {
-                let offset = start + 8 + memory.layout.link_bytes() as u64;
-                let Some(item) = memory.live_item_at(offset, &guard) else { continue };
-                if self.take_item(item, None, take, now, swap) {
-                    freed += memory.large.length(*start);
-                }
-                if freed >= needed {
-                    break;
-                }
+            // Under the guard: a run that is not retired now stays while we look at it.
+            let (Some(start), count) = memory.large.advance_hand() else { break };
+            if examined > 2 * count {
+                break;
             }
-            examined += runs.len();
-            if freed >= needed || runs.is_empty() || examined > 2 * count {
-                return freed;
+            examined += 1;
+            let offset = start + 8 + memory.layout.link_bytes() as u64;
+            let Some(item) = memory.live_item_at(offset, &guard) else { continue };
+            if self.take_item(item, None, take, now, swap) {
+                freed += memory.large.length(start);
             }
         }
+        freed
     }
 
     /// Empties one page of the class that misses it least, for another class or for large items.

@@ -1,10 +1,12 @@
 //! Items too large for a slot: a run of address space each, memory by the 4 KiB.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
 /// Granularity of address space and memory.
 const STEP: u64 = 4096;
+/// The ring may have this many entries of retired runs, and as many as there are live ones.
+const STALE: usize = 64;
 
 /// The part of the arena where large items live, and who has which part.
 pub(super) struct Large {
@@ -18,11 +20,23 @@ struct State {
     used: HashMap<u64, u64>,
     /// Bytes of the runs in use.
     held_bytes: u64,
-    /// Starts of runs that were not retired.
-    live: HashSet<u64>,
-    /// The CLOCK ring: starts of runs; retired ones are dropped as the hand meets them.
-    ring: Vec<u64>,
-    hand: usize,
+    /// Starts of runs that were not retired, and their numbers.
+    live: HashMap<u64, u64>,
+    /// The CLOCK ring, from the hand on: starts and numbers of runs, the newest last; those that
+    /// were retired are dropped as the hand meets them.
+    ring: VecDeque<(u64, u64)>,
+    /// The number of the next run: tells it from earlier ones at the same place.
+    next_number: u64,
+}
+
+impl State {
+    /// Where items come and go without the hand's doing, nobody else drops what is retired.
+    fn bound_ring(&mut self) {
+        if self.ring.len() > 2 * self.live.len() + STALE {
+            let Self { ring, live, .. } = self;
+            ring.retain(|(start, number)| live.get(start) == Some(number));
+        }
+    }
 }
 
 impl Large {
@@ -31,9 +45,9 @@ impl Large {
             free: BTreeMap::from([(start, bytes / STEP * STEP)]),
             used: HashMap::new(),
             held_bytes: 0,
-            live: HashSet::new(),
-            ring: Vec::new(),
-            hand: 0,
+            live: HashMap::new(),
+            next_number: 0,
+            ring: VecDeque::new(),
         };
         Self { state: Mutex::new(state) }
     }
@@ -56,8 +70,11 @@ impl Large {
         }
         state.used.insert(start, bytes);
         state.held_bytes += bytes;
-        state.live.insert(start);
-        state.ring.push(start);
+        let number = state.next_number;
+        state.next_number += 1;
+        state.live.insert(start, number);
+        state.ring.push_back((start, number));
+        state.bound_ring();
         Some(start)
     }
 
@@ -96,22 +113,16 @@ impl Large {
         self.lock().live.remove(&start);
     }
 
-    /// The next runs that the CLOCK hand meets, at most `count`; and how many there are.
-    pub(super) fn sweep(&self, count: usize) -> (Vec<u64>, usize) {
+    /// The next run that the CLOCK hand meets; and how many there are.
+    pub(super) fn advance_hand(&self) -> (Option<u64>, usize) {
         let mut state = self.lock();
-        let state = &mut *state;
-        let mut met = Vec::new();
-        while met.len() < count.min(state.ring.len()) {
-            state.hand %= state.ring.len();
-            let start = state.ring[state.hand];
-            if state.live.contains(&start) {
-                met.push(start);
-                state.hand += 1;
-            } else {
-                state.ring.swap_remove(state.hand);
+        while let Some((start, number)) = state.ring.pop_front() {
+            if state.live.get(&start) == Some(&number) {
+                state.ring.push_back((start, number));
+                return (Some(start), state.live.len());
             }
         }
-        (met, state.live.len())
+        (None, 0)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,7 +138,7 @@ mod tests {
     fn runs_are_reused_and_merged() {
         let large = Large::new(1 << 20, 1 << 20);
         let runs: Vec<_> = (0..4).map(|_| large.take(200_000).expect("room")).collect();
-        assert_eq!(large.sweep(10).1, 4);
+        assert_eq!(large.advance_hand().1, 4);
         assert!(large.take(300_000).is_none());
         assert_eq!(large.length(runs[0]), 200_704);
         for run in [2, 0, 1, 3] {
@@ -135,6 +146,44 @@ mod tests {
             assert_eq!(large.give_back(runs[run]), 200_704);
         }
         assert_eq!(large.take(1 << 20), Some(1 << 20));
-        assert_eq!(large.sweep(10).1, 1);
+        assert_eq!(large.advance_hand(), (Some(1 << 20), 1));
+    }
+
+    #[test]
+    fn the_hand_meets_the_oldest_first() {
+        let large = Large::new(1 << 20, 1 << 20);
+        let runs: Vec<_> = (0..4).map(|_| large.take(4096).expect("room")).collect();
+        large.retire(runs[1]);
+        assert_eq!(large.advance_hand(), (Some(runs[0]), 3));
+        large.retire(runs[0]);
+        assert_eq!(large.advance_hand(), (Some(runs[2]), 2));
+        let newest = large.take(4096).expect("room");
+        assert_eq!(large.advance_hand(), (Some(runs[3]), 3));
+        assert_eq!(large.advance_hand(), (Some(runs[2]), 3));
+        assert_eq!(large.advance_hand(), (Some(newest), 3));
+    }
+
+    #[test]
+    fn a_run_in_an_old_place_is_new() {
+        let large = Large::new(1 << 20, 8192);
+        let first = large.take(4096).expect("room");
+        let second = large.take(4096).expect("room");
+        large.retire(first);
+        large.give_back(first);
+        assert_eq!(large.take(4096), Some(first));
+        assert_eq!(large.advance_hand(), (Some(second), 2));
+    }
+
+    #[test]
+    fn the_ring_does_not_grow_while_the_hand_rests() {
+        let large = Large::new(1 << 20, 1 << 20);
+        let first = large.take(4096).expect("room");
+        for _ in 0..1000 {
+            let run = large.take(4096).expect("room");
+            large.retire(run);
+            large.give_back(run);
+        }
+        assert!(large.lock().ring.len() <= 2 + STALE + 1);
+        assert_eq!(large.advance_hand(), (Some(first), 1));
     }
 }

@@ -190,6 +190,19 @@ fn pages_follow_the_demand() {
     assert!(big.pages > 30, "{classes:?}");
 }
 
+#[cfg(not(miri))] // too many bytes for an interpreter
+#[test]
+fn large_items_leave_oldest_first() {
+    let toy = Toy::new(8 << 20, 200 << 10, true, 400);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for newest in 0..400 {
+        assert!(toy.set(&mut pool, &helper, newest, 150_000));
+        // Nothing was read: what is left is what came last, without a gap.
+        let oldest = (0..=newest).find(|number| toy.check(&pool, *number)).expect("the newest");
+        assert!((oldest..newest).all(|number| toy.check(&pool, number)), "{oldest} to {newest}");
+    }
+}
+
 #[test]
 fn the_dead_are_swept() {
     let keys = if cfg!(miri) { 30 } else { 1000 };
