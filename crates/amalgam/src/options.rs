@@ -86,6 +86,13 @@ pub struct Options {
     /// Separates the prefix of a key from the rest, for "stats detail"
     #[arg(short = 'D', value_name = "CHAR")]
     pub stats_delimiter: Option<char>,
+    /// Answer the operator over HTTP at HOST:PORT: /metrics for Prometheus, /healthz, /readyz
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// Let --admin be an address that others can reach; nobody is asked for a password there
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub admin_public: bool,
     /// Worker threads
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,

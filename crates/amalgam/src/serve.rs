@@ -109,6 +109,9 @@ fn serve_with<I: Index>(
         // Nobody may be reading.
         let _ = writeln!(output, "listening on {address}");
     }
+    if let Some(address) = server.admin_address() {
+        let _ = writeln!(output, "admin on http://{address}/");
+    }
     let _ = output.flush();
     let result = server.run();
     if let Some(path) = pidfile {
@@ -149,6 +152,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         listen_udp,
         unix_socket: options.unix_socket.clone(),
         unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
+        admin: admin(options)?,
         threads,
         memory_bytes,
         evicts: !options.disable_evictions,
@@ -243,6 +247,21 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
         .to_socket_addrs()
         .with_context(|| format!("-l {name}: the name cannot be resolved"))?;
     Ok(found.collect())
+}
+
+/// Where to answer the operator. Keys and statistics are shown there to whoever asks.
+fn admin(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
+    let Some(name) = &options.admin else { return Ok(None) };
+    let mut found = name
+        .to_socket_addrs()
+        .with_context(|| format!("--admin {name}: must be HOST:PORT, such as 127.0.0.1:9150"))?;
+    let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
+    ensure!(
+        address.ip().is_loopback() || options.admin_public,
+        "--admin {name} would show keys and statistics to everybody who can reach it: \
+         use a loopback address, or say that it may with --admin-public"
+    );
+    Ok(Some(address))
 }
 
 fn mention_ignored(options: &Options, extended: &Extended) {

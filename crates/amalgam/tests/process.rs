@@ -91,6 +91,8 @@ fn an_unknown_option_is_named() {
         (&["serve", "-m", "8", "-I", "64m"], "raise --memory"),
         (&["serve", "-l", "127.0.0.1:http"], "'http' is no port"),
         (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
+        (&["serve", "--admin", "9150"], "must be HOST:PORT"),
+        (&["serve", "--admin", "0.0.0.0:0"], "--admin-public"),
         (&["serve", "-l", "203.0.113.77", "-p", "0"], "203.0.113.77"),
     ] {
         let output = run(arguments);

@@ -18,7 +18,8 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    /// The number now.
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -135,7 +136,8 @@ impl AllCounters {
         &self.workers[worker]
     }
 
-    fn total(&self) -> Counts {
+    /// Sums since the start.
+    pub fn totals(&self) -> Counts {
         let mut counts = Counts::default();
         self.workers.iter().for_each(|counters| counts.add(counters));
         counts
@@ -144,19 +146,19 @@ impl AllCounters {
     /// Sums since the last reset; connections are never reset.
     pub fn sums(&self) -> Counts {
         let before = self.before_reset.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.total().less(&before)
+        self.totals().less(&before)
     }
 
     /// Connections open now.
     pub fn connections(&self) -> u64 {
-        let total = self.total();
+        let total = self.totals();
         // The workers' counters are read one after the other, so a closing may be seen early.
         total.connections_opened.saturating_sub(total.connections_closed)
     }
 
     /// Counts from zero again.
     pub fn reset(&self) {
-        let total = self.total();
+        let total = self.totals();
         let kept = Counts { connections_opened: 0, connections_closed: 0, ..total };
         *self.before_reset.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = kept;
     }

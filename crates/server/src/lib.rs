@@ -2,7 +2,8 @@
 //!
 //! A request takes this way: `sockets` receive it, `worker` gathers what all its connections
 //! received, `batch` parses, resolves and answers, `output` leaves. `commands` are requests about
-//! the server itself. Everything is generic over the engine, which is chosen once at start.
+//! the server itself; `admin` answers its operator. Everything is generic over the engine, which is
+//! chosen once at start.
 //!
 //! Invariants of this room:
 //! 1. Threads share nothing on the way of a request but the index.
@@ -11,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+mod admin;
 mod batch;
 mod budget;
 mod clock;
@@ -19,6 +21,7 @@ mod connection;
 mod connections;
 mod counters;
 mod datagrams;
+mod latency;
 mod output;
 mod rehearsal;
 mod server;

@@ -13,9 +13,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Settings;
+use crate::admin::Admin;
 use crate::budget::Budget;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
+use crate::latency::Latencies;
 use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
 use crate::sweep::sweep;
 use crate::users::Users;
@@ -92,6 +94,8 @@ pub struct Shared<I> {
     pub clock: Clock,
     /// What workers count.
     pub counters: AllCounters,
+    /// How long commands take, by worker.
+    pub latencies: Box<[Latencies]>,
     /// Where workers are handed connections.
     pub mailboxes: Vec<Mailbox>,
     /// Where datagrams arrive, shared by all workers.
@@ -153,6 +157,7 @@ pub struct Server<I> {
     shared: Shared<I>,
     listeners: Vec<Listener>,
     udp_ports: Vec<u16>,
+    admin: Option<Admin>,
     /// Reads what [`Shared::bell`] is told.
     called: OwnedFd,
     is_to_reload: Arc<AtomicBool>,
@@ -182,6 +187,7 @@ impl<I: Index> Server<I> {
             .map_err(|error| ServerError::System(error.into()))?;
         let listeners = open_listeners(&settings)?;
         let (datagram_sockets, udp_ports) = open_datagram_sockets(&settings)?.into_iter().unzip();
+        let admin = settings.admin.map(Admin::open).transpose()?;
         let threads = settings.threads;
         let index = I::open(&Configuration {
             memory_bytes: settings.memory_bytes,
@@ -211,6 +217,7 @@ impl<I: Index> Server<I> {
             users,
             clock: Clock::new(threads),
             counters: AllCounters::new(threads),
+            latencies: (0..threads).map(|_| Latencies::default()).collect(),
             mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
             buffers: Budget::new(buffer_limit(settings.memory_bytes, &settings)),
             gate,
@@ -223,7 +230,7 @@ impl<I: Index> Server<I> {
             settings,
         };
         let is_to_reload = Arc::default();
-        Ok(Self { shared, listeners, udp_ports, called, is_to_reload })
+        Ok(Self { shared, listeners, udp_ports, admin, called, is_to_reload })
     }
 
     pub(crate) fn shared(&self) -> &Shared<I> {
@@ -238,6 +245,11 @@ impl<I: Index> Server<I> {
     /// The TCP port, where it listens on one.
     pub fn tcp_port(&self) -> Option<u16> {
         self.shared.tcp_port.get().copied()
+    }
+
+    /// Where the operator is answered, if anywhere.
+    pub fn admin_address(&self) -> Option<std::net::SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
     }
 
     /// Writes the ports where `MEMCACHED_PORT_FILENAME` says.
@@ -294,6 +306,12 @@ impl<I: Index> Server<I> {
         let shared = &self.shared;
         let maintenance_stops = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            // Ends the admin address last, in whatever way this ends: it tells how the end goes.
+            let _ending = self.admin.as_ref().map(Admin::ending);
+            if let Some(admin) = &self.admin {
+                let body = || admin.serve(shared);
+                std::thread::Builder::new().name("admin".into()).spawn_scoped(scope, body)?;
+            }
             let upkeep =
                 std::thread::Builder::new().name("upkeep".into()).spawn_scoped(scope, || {
                     maintenance::run(&shared.index, || shared.clock.now(), &maintenance_stops)

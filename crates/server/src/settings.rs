@@ -26,6 +26,8 @@ pub struct Settings {
     pub unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket.
     pub unix_mode: u32,
+    /// Where to answer the operator over HTTP (metrics, health). It has no authentication.
+    pub admin: Option<SocketAddr>,
     /// Worker threads.
     pub threads: usize,
     /// Bounds items, index and buffers together, in bytes.
@@ -73,6 +75,7 @@ impl Default for Settings {
             listen_udp: Vec::new(),
             unix_socket: None,
             unix_mode: 0o700,
+            admin: None,
             threads: 4,
             memory_bytes: 64 << 20,
             evicts: true,

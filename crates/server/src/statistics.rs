@@ -37,7 +37,7 @@ fn process<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
 }
 
 /// CPU time of the process in user and in system mode.
-fn cpu_seconds() -> (f64, f64) {
+pub fn cpu_seconds() -> (f64, f64) {
     let clock = clock_gettime(ClockId::ProcessCPUTime);
     let total = clock.tv_sec as f64 + clock.tv_nsec as f64 / 1e9;
     // The shares are counted in ticks, the sum exactly.

@@ -26,6 +26,7 @@ use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES,
 use crate::connections::{Connections, Token};
 use crate::counters::Counts;
 use crate::datagrams::Datagrams;
+use crate::latency::Stopwatch;
 use crate::server::Shared;
 
 /// Events fetched at once.
@@ -107,6 +108,7 @@ pub struct Worker<'s, I: Index + 's> {
     seats: Vec<Seat>,
     spare: Vec<Vec<u8>>,
     counts: Counts,
+    stopwatch: Stopwatch,
     seconds: u32,
     last_tick_seconds: u32,
 }
@@ -144,6 +146,7 @@ impl<'s, I: Index> Worker<'s, I> {
             seats: Vec::new(),
             spare: Vec::new(),
             counts: Counts::default(),
+            stopwatch: Stopwatch::default(),
             seconds,
             last_tick_seconds: seconds,
         })
@@ -159,7 +162,11 @@ impl<'s, I: Index> Worker<'s, I> {
         while !self.shared.is_stopping() {
             let timeout = if self.ready.is_empty() { LONGEST_WAIT } else { Duration::ZERO };
             self.wait(&mut events, timeout)?;
+            let lap = self.stopwatch.start(&self.counts);
             self.serve_ready();
+            if let Some(lap) = lap {
+                lap.end(&self.counts, &self.shared.latencies[self.number]);
+            }
             self.index.quiesce();
             self.tick();
             self.shared.counters.of_worker(self.number).publish(&mut self.counts);

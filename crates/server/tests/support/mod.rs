@@ -12,12 +12,13 @@ use amalgam_index::{Configuration, Index};
 use amalgam_server::{Server, ServerError, Settings, Stopper};
 
 /// Longer than anything here takes, so that a hang becomes a failure.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that ends with the test.
 pub struct Running {
     pub port: u16,
     pub udp_port: u16,
+    pub admin: Option<SocketAddr>,
     pub stopper: Stopper,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
@@ -40,8 +41,9 @@ impl Running {
         let stopper = server.stopper().expect("a descriptor");
         let port = server.tcp_port().unwrap_or(0);
         let udp_port = server.udp_port().unwrap_or(0);
+        let admin = server.admin_address();
         let thread = Some(std::thread::spawn(|| server.run()));
-        Self { port, udp_port, stopper, thread }
+        Self { port, udp_port, admin, stopper, thread }
     }
 
     pub fn connect(&self) -> Client<TcpStream> {

@@ -1,0 +1,218 @@
+//! As much of HTTP/1.1 as an admin address needs: one GET or HEAD a connection.
+//!
+//! Invariants of this room:
+//! 1. A request's head has at most [`HEAD_BYTES`] and [`PATIENCE`] to arrive; nothing else of it is
+//!    kept.
+//! 2. Every answer has a length, says that the connection ends, and lets nothing be loaded from
+//!    elsewhere.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The longest head of a request.
+const HEAD_BYTES: usize = 8 << 10;
+
+/// The most header fields of a request.
+const FIELDS: usize = 64;
+
+/// How long a request may take to arrive, and an answer to be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a waiting read looks whether the server ends.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What is thrown away of a request that says too much, before the connection closes.
+const DRAIN_BYTES: usize = 64 << 10;
+
+/// What a client asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Only the head of the answer is wanted.
+    pub is_head: bool,
+    /// The path, without what follows a question mark.
+    pub path: String,
+    /// The host that the client believes to talk to, without its port.
+    pub host: Option<String>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The status and its reason.
+    pub status: &'static str,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// An answer with a body of this kind.
+    pub fn ok(content_type: &'static str, body: impl Into<String>) -> Self {
+        Self { status: "200 OK", content_type, body: body.into() }
+    }
+
+    /// A line of plain text under a status.
+    pub fn line(status: &'static str, line: &str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
+    }
+}
+
+/// Reads the head of a request; an answer that refuses it if there is none.
+///
+/// # Errors
+///
+/// If the client went away or said nothing, or `is_ending`: there is nobody to answer.
+pub fn read_request(
+    stream: &mut TcpStream,
+    is_ending: impl Fn() -> bool,
+) -> io::Result<Result<Request, Response>> {
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_read_timeout(Some(GLANCE))?;
+    let mut head = Vec::with_capacity(1024);
+    let mut buffer = [0; 1024];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => head.extend_from_slice(&buffer[..count]),
+            Err(error) if is_patience_over(&error, deadline) || is_ending() => return Err(error),
+            Err(_) => continue,
+        }
+        match parse(&head) {
+            Some(result) => return Ok(result),
+            None if head.len() >= HEAD_BYTES => {
+                let status = "431 Request Header Fields Too Large";
+                return Ok(Err(Response::line(status, "the head of the request is too long")));
+            }
+            None if Instant::now() > deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None => {}
+        }
+    }
+}
+
+fn is_patience_over(error: &io::Error, deadline: Instant) -> bool {
+    let is_wait = matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    );
+    !is_wait || Instant::now() > deadline
+}
+
+/// Reads a head; none while it is not complete.
+fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(error) => return Some(Err(Response::line("400 Bad Request", &error.to_string()))),
+    }
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => {
+            let line = "only GET and HEAD are answered here";
+            return Some(Err(Response::line("405 Method Not Allowed", line)));
+        }
+    };
+    let target = request.path.unwrap_or("/");
+    let path = target.split(['?', '#']).next().unwrap_or("/").to_owned();
+    let host = request.headers.iter().find(|field| field.name.eq_ignore_ascii_case("host"));
+    let host = host.map(|field| without_port(&String::from_utf8_lossy(field.value)).to_owned());
+    Some(Ok(Request { is_head, path, host }))
+}
+
+fn without_port(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or(rest);
+    }
+    host.split(':').next().unwrap_or(host)
+}
+
+/// Whether a host is this machine by address or by the name that is never anything else. A page
+/// from elsewhere that makes a browser resolve its own name to this machine has neither.
+pub fn is_local_host(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let is_localhost =
+        host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
+    is_localhost || host.parse::<IpAddr>().is_ok()
+}
+
+/// Sends an answer and ends the connection.
+///
+/// # Errors
+///
+/// If the client does not take it.
+pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io::Result<()> {
+    let Response { status, content_type, body } = response;
+    let mut bytes = format!(
+        "HTTP/1.1 {status}\r\n\
+         Content-Type: {content_type}\r\n\
+         Content-Length: {}\r\n\
+         Connection: close\r\n\
+         Cache-Control: no-store\r\n\
+         Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
+         X-Content-Type-Options: nosniff\r\n\
+         Referrer-Policy: no-referrer\r\n\r\n",
+        body.len()
+    );
+    if !is_head {
+        bytes.push_str(body);
+    }
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(bytes.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    // Closing with something unread would take the answer back.
+    let mut rest = [0; 4096];
+    let mut drained = 0;
+    while drained < DRAIN_BYTES {
+        match stream.read(&mut rest) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => drained += count,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(head: &str) -> Request {
+        parse(head.as_bytes()).expect("complete").expect("accepted")
+    }
+
+    fn status(head: &[u8]) -> &'static str {
+        parse(head).expect("complete").expect_err("refused").status
+    }
+
+    #[test]
+    fn heads_are_read() {
+        let asked = request("GET /metrics?x=1 HTTP/1.1\r\nHOST: [::1]:8080\r\n\r\n");
+        assert_eq!((asked.is_head, asked.path.as_str()), (false, "/metrics"));
+        assert_eq!(asked.host.as_deref(), Some("::1"));
+        assert!(request("HEAD / HTTP/1.0\r\n\r\n").is_head);
+        assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: a"), None);
+    }
+
+    #[test]
+    fn bad_heads_are_refused() {
+        assert_eq!(status(b"POST / HTTP/1.1\r\n\r\n"), "405 Method Not Allowed");
+        assert_eq!(status(b"\x00\xff\r\n\r\n"), "400 Bad Request");
+        assert_eq!(status(b"GET / HTTP/9.9\r\n\r\n"), "400 Bad Request");
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1));
+        assert_eq!(status(many.as_bytes()), "400 Bad Request");
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "::1", "a.localhost", "192.0.2.7"] {
+            assert!(is_local_host(host), "{host}");
+        }
+        for host in ["example.com", "localhost.example.com", ""] {
+            assert!(!is_local_host(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `/metrics`: a snapshot in Prometheus' text format, under names by its conventions: base units,
+//! `_total` for what only grows, one family for what is to be summed.
+
+use std::fmt::{Display, Write};
+
+use super::snapshot::Snapshot;
+use crate::latency::{BOUNDS_NS, COMMANDS, Histogram};
+
+/// What the text is, in a header.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const NS_PER_SECOND: f64 = 1e9;
+
+/// Renders a snapshot.
+pub fn render(snapshot: &Snapshot) -> String {
+    let mut text = Text::default();
+    process(&mut text, snapshot);
+    commands(&mut text, snapshot);
+    durations(&mut text, &snapshot.durations);
+    connections(&mut text, snapshot);
+    memory(&mut text, snapshot);
+    classes(&mut text, snapshot);
+    index(&mut text, snapshot);
+    text.0
+}
+
+#[derive(Default)]
+struct Text(String);
+
+type Labels<'l> = &'l [(&'l str, &'l dyn Display)];
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        self.0.push_str(name);
+        for (place, (label, of)) in labels.iter().enumerate() {
+            let before = if place == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{before}{label}=\"{}\"", escaped(&of.to_string()));
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{end} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "counter", help);
+        self.sample(name, &[], value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+}
+
+/// A label's value between its quotes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+fn process(text: &mut Text, snapshot: &Snapshot) {
+    text.family("amalgam_build_info", "gauge", "Always 1; the labels say what runs.");
+    let version: &dyn Display = &env!("CARGO_PKG_VERSION");
+    text.sample("amalgam_build_info", &[("version", version), ("engine", &snapshot.engine)], 1);
+    let start = snapshot.start_unix_seconds;
+    text.gauge("process_start_time_seconds", "Unix time of the start.", start);
+    let uptime = snapshot.uptime_seconds;
+    text.gauge("amalgam_uptime_seconds", "Seconds since the start.", uptime);
+    let cpu = snapshot.cpu_seconds;
+    text.counter("process_cpu_seconds_total", "CPU time of the process.", cpu);
+    let resident = snapshot.resident_bytes;
+    text.gauge("process_resident_memory_bytes", "Resident memory of the process.", resident);
+    text.gauge("amalgam_threads", "Worker threads.", snapshot.threads);
+}
+
+fn commands(text: &mut Text, snapshot: &Snapshot) {
+    let counts = &snapshot.counts;
+    let name = "amalgam_commands_total";
+    text.family(name, "counter", "Commands carried out; each key of a get is one.");
+    let rows = [
+        ("get", counts.cmd_get),
+        ("set", counts.cmd_set),
+        ("delete", counts.delete_hits + counts.delete_misses),
+        ("incr", counts.incr_hits + counts.incr_misses),
+        ("decr", counts.decr_hits + counts.decr_misses),
+        ("touch", counts.cmd_touch),
+        ("flush", counts.cmd_flush),
+    ];
+    for (command, count) in rows {
+        text.sample(name, &[("command", &command)], count);
+    }
+    let name = "amalgam_lookups_total";
+    text.family(name, "counter", "Commands that look for an item, by what they found.");
+    let rows = [
+        ("get", "hit", counts.get_hits),
+        ("get", "miss", counts.get_misses),
+        ("delete", "hit", counts.delete_hits),
+        ("delete", "miss", counts.delete_misses),
+        ("incr", "hit", counts.incr_hits),
+        ("incr", "miss", counts.incr_misses),
+        ("decr", "hit", counts.decr_hits),
+        ("decr", "miss", counts.decr_misses),
+        ("touch", "hit", counts.touch_hits),
+        ("touch", "miss", counts.touch_misses),
+        ("cas", "hit", counts.cas_hits),
+        ("cas", "miss", counts.cas_misses),
+        ("cas", "other_id", counts.cas_badval),
+    ];
+    for (command, result, count) in rows {
+        text.sample(name, &[("command", &command), ("result", &result)], count);
+    }
+    let name = "amalgam_stores_refused_total";
+    text.family(name, "counter", "Stores refused, by reason.");
+    text.sample(name, &[("reason", &"too_large")], counts.store_too_large);
+    text.sample(name, &[("reason", &"no_memory")], counts.store_no_memory);
+    let name = "amalgam_authentications_total";
+    text.family(name, "counter", "Attempts to authenticate.");
+    let accepted = counts.auth_cmds.saturating_sub(counts.auth_errors);
+    text.sample(name, &[("result", &"accepted")], accepted);
+    text.sample(name, &[("result", &"refused")], counts.auth_errors);
+    text.counter("amalgam_received_bytes_total", "Bytes received.", counts.bytes_read);
+    text.counter("amalgam_sent_bytes_total", "Bytes sent.", counts.bytes_written);
+}
+
+fn durations(text: &mut Text, durations: &[Histogram]) {
+    let name = "amalgam_command_duration_seconds";
+    text.family(
+        name,
+        "histogram",
+        "Time in the server until the answer was sent, of the commands in a sample of turns.",
+    );
+    let (bucket, sum, count) =
+        (format!("{name}_bucket"), format!("{name}_sum"), format!("{name}_count"));
+    for (command, histogram) in COMMANDS.iter().zip(durations) {
+        let mut below = 0;
+        for (bound_ns, commands) in BOUNDS_NS.iter().zip(&histogram.counts) {
+            below += commands;
+            let bound = *bound_ns as f64 / NS_PER_SECOND;
+            text.sample(&bucket, &[("command", command), ("le", &bound)], below);
+        }
+        let all: u64 = histogram.counts.iter().sum();
+        text.sample(&bucket, &[("command", command), ("le", &"+Inf")], all);
+        let seconds = histogram.sum_ns as f64 / NS_PER_SECOND;
+        text.sample(&sum, &[("command", command)], seconds);
+        text.sample(&count, &[("command", command)], all);
+    }
+}
+
+fn connections(text: &mut Text, snapshot: &Snapshot) {
+    let counts = &snapshot.counts;
+    text.gauge("amalgam_connections", "Connections open now.", snapshot.connections);
+    let most = snapshot.max_connections;
+    text.gauge("amalgam_connections_limit", "Connections that may be open at once.", most);
+    let is_accepting = u8::from(snapshot.is_accepting);
+    text.gauge("amalgam_accepting", "1 while connections are accepted.", is_accepting);
+    let rows = [
+        ("amalgam_connections_opened_total", "Connections taken up.", counts.connections_opened),
+        ("amalgam_connections_closed_total", "Connections ended.", counts.connections_closed),
+        (
+            "amalgam_connections_rejected_total",
+            "Connections turned away at the limit.",
+            snapshot.rejected_connections,
+        ),
+        (
+            "amalgam_connections_idle_closed_total",
+            "Connections closed for silence.",
+            counts.idle_kicks,
+        ),
+        ("amalgam_accept_pauses_total", "Times that accepting was paused.", snapshot.accept_pauses),
+        (
+            "amalgam_connection_yields_total",
+            "Turns in which a connection had more requests than it may run at once.",
+            counts.conn_yields,
+        ),
+        (
+            "amalgam_buffer_refusals_total",
+            "Requests refused for want of buffer memory.",
+            counts.read_buf_oom,
+        ),
+    ];
+    for (name, help, value) in rows {
+        text.counter(name, help, value);
+    }
+}
+
+fn memory(text: &mut Text, snapshot: &Snapshot) {
+    let memory = &snapshot.index.memory;
+    let limit = snapshot.memory_limit_bytes;
+    text.gauge("amalgam_memory_limit_bytes", "What items, index and buffers may take.", limit);
+    let used = memory.used + snapshot.buffer_bytes as u64;
+    text.gauge("amalgam_memory_used_bytes", "What of the limit is taken.", used);
+    let name = "amalgam_memory_bytes";
+    text.family(name, "gauge", "Memory by use; pages that are partly free are in no row.");
+    let rows = [
+        ("items", memory.items),
+        ("index", memory.index),
+        ("waiting", memory.waiting),
+        ("free_pages", memory.free_pages * memory.page_bytes),
+        ("buffers", snapshot.buffer_bytes as u64),
+    ];
+    for (purpose, bytes) in rows {
+        text.sample(name, &[("use", &purpose)], bytes);
+    }
+    let moved = memory.pages_moved;
+    text.counter("amalgam_pages_moved_total", "Pages moved between size classes.", moved);
+}
+
+fn classes(text: &mut Text, snapshot: &Snapshot) {
+    let classes = &snapshot.index.memory.classes;
+    type Number = fn(&amalgam_index::ClassStatistics) -> u64;
+    let families: [(&str, &str, &str, Number); 4] = [
+        ("amalgam_class_pages", "gauge", "Pages of a size class.", |class| class.pages),
+        ("amalgam_class_slots", "gauge", "Slots of a size class.", |class| class.slots),
+        ("amalgam_class_used_slots", "gauge", "Its slots in use.", |class| class.used_slots),
+        ("amalgam_class_evictions_total", "counter", "Its evictions.", |class| class.evictions),
+    ];
+    for (name, kind, help, number) in families {
+        text.family(name, kind, help);
+        for class in classes {
+            text.sample(name, &[("slot_bytes", &class.slot_bytes)], number(class));
+        }
+    }
+}
+
+fn index(text: &mut Text, snapshot: &Snapshot) {
+    let index = &snapshot.index;
+    text.gauge("amalgam_items", "Items, dead ones not yet reclaimed included.", index.items);
+    let rows = [
+        ("amalgam_items_linked_total", "Items ever linked.", index.items_total),
+        ("amalgam_evictions_total", "Live items evicted to make room.", index.evictions),
+        ("amalgam_reclaimed_total", "Dead items whose memory was taken back.", index.reclaimed),
+        ("amalgam_out_of_memory_total", "Stores that found no memory.", index.out_of_memory),
+        ("amalgam_index_expansions_total", "Expansions of the table done.", index.expansions),
+    ];
+    for (name, help, value) in rows {
+        text.counter(name, help, value);
+    }
+    text.gauge("amalgam_index_buckets", "Buckets of the table.", index.buckets);
+    text.gauge("amalgam_index_slots", "Items that the table takes at load 1.", index.slots);
+    text.gauge("amalgam_index_load_factor", "Items for each slot.", snapshot.load_factor());
+    let is_expanding = u8::from(index.is_expanding);
+    text.gauge("amalgam_index_expanding", "1 while the table expands.", is_expanding);
+    text.gauge(
+        "amalgam_index_longest_pause_seconds",
+        "The longest time that an expansion kept all workers out.",
+        index.longest_pause_ns as f64 / NS_PER_SECOND,
+    );
+    let name = "amalgam_index_sampled_buckets";
+    text.family(name, "gauge", "Buckets of a sample by how many items they hold.");
+    let last = index.length_histogram.len().saturating_sub(1);
+    for (length, buckets) in index.length_histogram.iter().enumerate() {
+        let and_more = if length == last && length > 0 { "+" } else { "" };
+        text.sample(name, &[("length", &format_args!("{length}{and_more}"))], buckets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Counts;
+    use amalgam_index::{ClassStatistics, Statistics};
+
+    fn snapshot() -> Snapshot {
+        let mut index = Statistics { items: 30, slots: 40, ..Statistics::default() };
+        index.length_histogram = vec![5, 3, 1];
+        index.longest_pause_ns = 1_500_000;
+        index.memory.classes.push(ClassStatistics { slot_bytes: 48, pages: 2, ..<_>::default() });
+        let counts = Counts { get_hits: 7, get_misses: 2, cmd_get: 9, ..Counts::default() };
+        let mut snapshot = Snapshot { engine: "mercury", counts, index, ..Snapshot::default() };
+        snapshot.durations[0].counts[1] = 4;
+        snapshot.durations[0].counts[17] = 1;
+        snapshot.durations[0].sum_ns = 2_000_000_000;
+        snapshot
+    }
+
+    #[test]
+    fn numbers_stand_under_their_names() {
+        let text = render(&snapshot());
+        for line in [
+            "amalgam_commands_total{command=\"get\"} 9",
+            "amalgam_lookups_total{command=\"get\",result=\"hit\"} 7",
+            "amalgam_command_duration_seconds_bucket{command=\"get\",le=\"0.000005\"} 0",
+            "amalgam_command_duration_seconds_bucket{command=\"get\",le=\"1\"} 4",
+            "amalgam_command_duration_seconds_bucket{command=\"get\",le=\"+Inf\"} 5",
+            "amalgam_command_duration_seconds_sum{command=\"get\"} 2",
+            "amalgam_command_duration_seconds_count{command=\"get\"} 5",
+            "amalgam_index_load_factor 0.75",
+            "amalgam_index_longest_pause_seconds 0.0015",
+            "amalgam_index_sampled_buckets{length=\"2+\"} 1",
+            "amalgam_class_pages{slot_bytes=\"48\"} 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in {text}");
+        }
+    }
+
+    /// What Prometheus' parser insists on, and its conventions for names.
+    #[test]
+    fn the_text_keeps_the_rules_of_its_format() {
+        let text = render(&snapshot());
+        assert!(text.ends_with('\n'));
+        let mut kinds = std::collections::BTreeMap::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(kinds.insert(name, kind).is_none(), "{name} twice");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+                continue;
+            }
+            if line.starts_with("# HELP ") {
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
+            assert!(seen.insert(series), "{series} twice");
+            let name = series.split('{').next().unwrap();
+            let suffixes = ["_bucket", "_sum", "_count"];
+            let family = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            let is_known = |name| kinds.contains_key(name);
+            assert!(is_known(name) || family.is_some_and(is_known), "{name} has no type");
+            let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+            assert!(name.bytes().all(is_name), "{name}");
+        }
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\\b\"c\nd"), "a\\\\b\\\"c\\nd");
+    }
+}

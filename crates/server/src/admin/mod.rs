@@ -1,0 +1,164 @@
+//! The admin address: metrics and health over HTTP, beside the sockets that serve clients.
+//!
+//! Invariants of this room:
+//! 1. It runs on threads of its own, reads what workers publish, and takes no lock that a worker
+//!    would wait for longer than it takes to copy what stands behind it.
+//! 2. It changes nothing: there are only GET and HEAD.
+//! 3. A client can hold one of [`MOST_CONNECTIONS`] threads for a few seconds at most.
+
+mod http;
+mod metrics;
+mod snapshot;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use amalgam_index::Index;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::server::Shared;
+use http::{Request, Response};
+use snapshot::Snapshot;
+
+/// Connections that are answered at once; more are closed unanswered.
+const MOST_CONNECTIONS: usize = 16;
+
+/// How long to leave connections waiting when the system refuses one.
+const RESPITE: Duration = Duration::from_millis(200);
+
+/// A listening admin address.
+pub struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+    is_ending: AtomicBool,
+    /// Written to wake the thread that accepts.
+    bell: OwnedFd,
+}
+
+/// Ends the admin address when dropped.
+pub struct Ending<'a>(&'a Admin);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.is_ending.store(true, Ordering::SeqCst);
+        // Fails only when the bell rings already.
+        let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Admin {
+    /// Listens. Whether everybody may reach the address is for the caller to decide.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be bound; the text names it.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let explain = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot listen on admin address {address}: {error}"),
+            )
+        };
+        let listener = TcpListener::bind(address).map_err(explain)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { listener, address, is_ending: AtomicBool::new(false), bell })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What ends [`Admin::serve`].
+    pub fn ending(&self) -> Ending<'_> {
+        Ending(self)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// Answers until told to end, on this thread and a few of its own.
+    pub fn serve<I: Index>(&self, shared: &Shared<I>) {
+        let open = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            while !self.is_ending() {
+                let stream = match self.accept() {
+                    Ok(Some(stream)) => stream,
+                    Ok(None) => continue,
+                    Err(_) => {
+                        thread::sleep(RESPITE);
+                        continue;
+                    }
+                };
+                if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+                    open.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let open = &open;
+                let body = move || {
+                    // A client that went away has nobody to be told.
+                    let _ = self.answer(stream, shared);
+                    open.fetch_sub(1, Ordering::Relaxed);
+                };
+                if thread::Builder::new().name("admin".into()).spawn_scoped(scope, body).is_err() {
+                    open.fetch_sub(1, Ordering::Relaxed);
+                    thread::sleep(RESPITE);
+                }
+            }
+        });
+    }
+
+    /// Waits for a connection or the bell.
+    fn accept(&self) -> io::Result<Option<TcpStream>> {
+        let mut watched =
+            [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self.listener.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn answer<I: Index>(&self, mut stream: TcpStream, shared: &Shared<I>) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        let (response, is_head) = match http::read_request(&mut stream, || self.is_ending())? {
+            Err(response) => (response, false),
+            Ok(request) if !self.may_ask(&request) => {
+                let line = "ask for this machine by its address, or for localhost";
+                (Response::line("403 Forbidden", line), request.is_head)
+            }
+            Ok(request) => (route(&request.path, shared), request.is_head),
+        };
+        http::respond(&mut stream, &response, is_head)
+    }
+
+    /// On a loopback address, which has no password, a name that is not this machine's means that
+    /// some page has led a browser here.
+    fn may_ask(&self, request: &Request) -> bool {
+        !self.address.ip().is_loopback() || request.host.as_deref().is_none_or(http::is_local_host)
+    }
+}
+
+fn route<I: Index>(path: &str, shared: &Shared<I>) -> Response {
+    match path {
+        "/metrics" => Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(shared))),
+        "/healthz" => Response::line("200 OK", "alive"),
+        "/readyz" if shared.is_stopping() => {
+            Response::line("503 Service Unavailable", "the server is ending")
+        }
+        "/readyz" => Response::line("200 OK", "ready"),
+        _ => Response::line("404 Not Found", "there are /metrics, /healthz and /readyz"),
+    }
+}

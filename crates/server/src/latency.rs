@@ -1,0 +1,174 @@
+//! How long commands take inside the server, by kind, from a sample of turns.
+//!
+//! All requests of a turn are answered together, so a turn's duration, from the moment its worker
+//! took the requests up until their answers were handed to the system, is the time of each of them.
+//! What a request waited before in a socket, or behind an earlier turn, is not seen here.
+//!
+//! Invariants of this room:
+//! 1. A worker reads the clock twice in a sampled turn and never in another.
+//! 2. A histogram is written by one worker with plain loads and stores.
+
+use std::time::Instant;
+
+use crate::counters::{Counter, Counts};
+
+/// One turn in so many is timed, on average.
+const TURNS_PER_SAMPLE: u32 = 8;
+
+/// Upper bounds of the buckets in nanoseconds; what takes longer is in one bucket more.
+pub const BOUNDS_NS: [u64; 17] = [
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+];
+
+/// Kinds of commands that are told apart.
+pub const COMMANDS: [&str; 5] = ["get", "set", "delete", "arithmetic", "touch"];
+
+/// How many commands of each kind were counted.
+fn by_command(counts: &Counts) -> [u64; COMMANDS.len()] {
+    [
+        counts.cmd_get,
+        counts.cmd_set,
+        counts.delete_hits + counts.delete_misses,
+        counts.incr_hits + counts.incr_misses + counts.decr_hits + counts.decr_misses,
+        counts.cmd_touch,
+    ]
+}
+
+#[derive(Default)]
+struct Buckets {
+    counts: [Counter; BOUNDS_NS.len() + 1],
+    sum_ns: Counter,
+}
+
+/// One worker's histograms, in the order of [`COMMANDS`].
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Latencies([Buckets; COMMANDS.len()]);
+
+/// A histogram of one command over all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Commands by bucket, in the order of [`BOUNDS_NS`].
+    pub counts: [u64; BOUNDS_NS.len() + 1],
+    /// The sum of their durations in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Latencies {
+    fn record(&self, command: usize, duration_ns: u64, count: u64) {
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < duration_ns);
+        self.0[command].counts[bucket].add(count);
+        self.0[command].sum_ns.add(duration_ns.wrapping_mul(count));
+    }
+
+    /// Adds this worker's histograms to `sums`.
+    pub fn add_to(&self, sums: &mut [Histogram; COMMANDS.len()]) {
+        for (buckets, sum) in self.0.iter().zip(sums) {
+            for (counter, count) in buckets.counts.iter().zip(&mut sum.counts) {
+                *count += counter.get();
+            }
+            sum.sum_ns = sum.sum_ns.wrapping_add(buckets.sum_ns.get());
+        }
+    }
+}
+
+/// A turn that is being timed.
+pub struct Lap {
+    start: Instant,
+    before: [u64; COMMANDS.len()],
+}
+
+/// Chooses the turns that are timed, on the worker's own thread.
+#[derive(Default)]
+pub struct Stopwatch {
+    turns_left: u32,
+    state: u32,
+}
+
+impl Stopwatch {
+    /// A turn begins: starts a lap if it is its turn to be timed.
+    #[inline]
+    pub fn start(&mut self, counts: &Counts) -> Option<Lap> {
+        if self.turns_left > 0 {
+            self.turns_left -= 1;
+            return None;
+        }
+        // Uneven steps, so that no rhythm of the clients hides from the sample.
+        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.turns_left = (self.state >> 16) % (2 * TURNS_PER_SAMPLE - 1);
+        Some(Lap { start: Instant::now(), before: by_command(counts) })
+    }
+}
+
+impl Lap {
+    /// The turn's answers were sent: what was counted since the start took that long.
+    pub fn end(self, counts: &Counts, latencies: &Latencies) {
+        let elapsed = self.start.elapsed().as_nanos();
+        let duration_ns = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        for (command, count) in by_command(counts).into_iter().enumerate() {
+            // `stats` publishes in the middle of a turn, and counting begins at zero again.
+            let count = count.checked_sub(self.before[command]).unwrap_or(count);
+            if count > 0 {
+                latencies.record(command, duration_ns, count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_lap_counted_falls_into_one_bucket_of_its_command() {
+        let latencies = Latencies::default();
+        let mut stopwatch = Stopwatch::default();
+        let mut counts = Counts { cmd_get: 5, ..Counts::default() };
+        let lap = stopwatch.start(&counts).expect("the first turn is timed");
+        counts.cmd_get += 3;
+        counts.delete_misses += 2;
+        lap.end(&counts, &latencies);
+        let mut sums = <[Histogram; COMMANDS.len()]>::default();
+        latencies.add_to(&mut sums);
+        assert!(sums[0].sum_ns > 0);
+        let totals = sums.map(|histogram| histogram.counts.iter().sum::<u64>());
+        assert_eq!(totals, [3, 0, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let latencies = Latencies::default();
+        for duration_ns in [0, 5_000, 5_001, 1_000_000_000, 1_000_000_001, u64::MAX] {
+            latencies.record(1, duration_ns, 1);
+        }
+        let mut sums = <[Histogram; COMMANDS.len()]>::default();
+        latencies.add_to(&mut sums);
+        let counts = &sums[1].counts;
+        assert_eq!((counts[0], counts[1]), (2, 1));
+        assert_eq!((counts[16], counts[17]), (1, 2));
+    }
+
+    #[test]
+    fn one_turn_in_eight_is_timed() {
+        let mut stopwatch = Stopwatch::default();
+        let counts = Counts::default();
+        let timed = (0..80_000).filter(|_| stopwatch.start(&counts).is_some()).count();
+        assert!((9_000..11_000).contains(&timed), "{timed}");
+    }
+}

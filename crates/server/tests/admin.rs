@@ -1,0 +1,93 @@
+//! The admin address: what it answers, whom it refuses, and how it ends.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use amalgam_server::Settings;
+use support::{Running, settings};
+
+fn with_admin() -> Settings {
+    Settings { admin: Some(SocketAddr::from(([127, 0, 0, 1], 0))), ..settings(2) }
+}
+
+/// Sends a request as it stands and reads the answer to its end.
+fn exchange(server: &Running, request: &str) -> String {
+    let address = server.admin.expect("an admin address");
+    let mut stream = TcpStream::connect(address).expect("accepts");
+    stream.set_read_timeout(Some(support::PATIENCE)).expect("a timeout");
+    stream.write_all(request.as_bytes()).expect("sends");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+fn get(server: &Running, path: &str) -> (String, String) {
+    let answer = exchange(server, &format!("GET {path} HTTP/1.1\r\nHost: localhost:1\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let length = format!("Content-Length: {}\r\n", body.len());
+    assert!(head.contains(&length), "{head}");
+    (head.lines().next().expect("a status").to_owned(), body.to_owned())
+}
+
+/// The value of a series.
+fn sample(text: &str, series: &str) -> f64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {series} in {text}")).parse().expect("a number")
+}
+
+#[test]
+fn metrics_count_what_clients_did() {
+    let server = Running::start(with_admin());
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    client.talk("get a b\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    // Numbers of a turn are published at its end; these of the second turn show the first.
+    client.talk("stats reset\r\n", "RESET\r\n");
+    let (status, text) = get(&server, "/metrics");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert_eq!(sample(&text, "amalgam_commands_total{command=\"get\"}"), 2.0);
+    assert_eq!(sample(&text, "amalgam_commands_total{command=\"set\"}"), 1.0);
+    let hits = "amalgam_lookups_total{command=\"get\",result=\"hit\"}";
+    assert_eq!(sample(&text, hits), 1.0);
+    assert_eq!(sample(&text, "amalgam_items"), 1.0);
+    assert_eq!(sample(&text, "amalgam_connections"), 1.0);
+    assert!(sample(&text, "process_resident_memory_bytes") > 0.0);
+}
+
+#[test]
+fn health_is_told() {
+    let server = Running::start(with_admin());
+    assert_eq!(get(&server, "/healthz"), ("HTTP/1.1 200 OK".into(), "alive\n".into()));
+    assert_eq!(get(&server, "/readyz"), ("HTTP/1.1 200 OK".into(), "ready\n".into()));
+    assert_eq!(get(&server, "/nothing").0, "HTTP/1.1 404 Not Found");
+    let head = exchange(&server, "HEAD /healthz HTTP/1.1\r\n\r\n");
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn what_is_no_request_of_an_operator_is_refused() {
+    let server = Running::start(with_admin());
+    for (request, status) in [
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi", "405"),
+        ("get a\r\n\r\n", "400"),
+        ("GET /metrics HTTP/1.1\r\nHost: rebound.example.com\r\n\r\n", "403"),
+    ] {
+        let answer = exchange(&server, request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+    }
+    let endless = format!("GET /{} HTTP/1.1\r\n", "a".repeat(20_000));
+    assert!(exchange(&server, &endless).starts_with("HTTP/1.1 431 "));
+}
+
+#[test]
+fn silent_clients_hold_up_neither_others_nor_the_end() {
+    let server = Running::start(with_admin());
+    let address = server.admin.expect("an admin address");
+    let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(address).expect("accepts")).collect();
+    assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
+    server.stopper.stop();
+    server.join();
+    drop(silent);
+}
