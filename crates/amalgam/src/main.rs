@@ -36,7 +36,7 @@ enum Action {
 
 fn main() -> ExitCode {
     let arguments = with_subcommand(std::env::args_os().collect());
-    let matches = Amalgam::command().get_matches_from(arguments);
+    let matches = command().get_matches_from(arguments);
     let result = match Amalgam::from_arg_matches(&matches) {
         Ok(Amalgam { command: Action::Serve(options) }) => serve::serve(&options),
         Ok(Amalgam { command: Action::Bench(command) }) => {
@@ -51,6 +51,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, with what is known only here: the engines.
+fn command() -> clap::Command {
+    let engines = format!("Engines, and what to choose them for:\n{}", serve::engine_list());
+    Amalgam::command().mut_subcommand("serve", |serve| serve.after_help(engines))
 }
 
 /// Puts `serve` before the options of somebody who means memcached.
@@ -90,6 +96,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Amalgam::command().debug_assert();
+        command().debug_assert();
     }
 }

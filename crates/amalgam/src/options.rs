@@ -14,8 +14,8 @@ use crate::size::Size;
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// Index engine
-    #[arg(long, value_name = "NAME")]
+    /// Index engine; see the list below
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     pub engine: Option<String>,
     /// Read options from a TOML file; its keys are the long names below, the command line overrides
     #[arg(long, value_name = "FILE")]
@@ -96,7 +96,7 @@ pub struct Options {
     /// Worker threads
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Pin worker threads to processors
+    /// Keep each worker thread on one processor: worker i on the i-th of those allowed, in a circle
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub pin_threads: bool,
@@ -175,12 +175,12 @@ impl Options {
             port: Some(11211),
             udp_port: Some(0),
             unix_mask: Some("700".to_owned()),
-            memory: Some(Size::mebibytes(64)),
+            memory: Some(crate::serve::DEFAULT_MEMORY),
             conn_limit: Some(1024),
             threads: Some(4),
             listen_backlog: Some(1024),
             protocol: Some("auto".to_owned()),
-            max_item_size: Some(Size::mebibytes(1)),
+            max_item_size: Some(crate::serve::DEFAULT_ITEM),
             ..Self::default()
         }
     }

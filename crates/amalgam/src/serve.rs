@@ -13,19 +13,53 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
 use crate::options::Options;
+use crate::size::Size;
 use crate::{daemon, user};
 
 /// The engine unless another is asked for.
 pub const DEFAULT_ENGINE: &str = "mercury";
 
-/// The engines that serve, by name.
-const ENGINES: &[(&str, Serve)] = &[
-    ("mercury", serve_with::<mercury::Mercury>),
-    ("hotring-r", serve_with::<hotring::HotRingR>),
-    ("hotring-s", serve_with::<hotring::HotRingS>),
-    ("memc3", serve_with::<memc3::Memc3>),
-    ("model", serve_with::<model::Model>),
+/// An engine that serves.
+struct Engine {
+    name: &'static str,
+    /// One line for somebody who has to choose.
+    choose_for: &'static str,
+    serve: Serve,
+}
+
+const ENGINES: &[Engine] = &[
+    Engine {
+        name: "mercury",
+        choose_for: "the default: reads and writes that scale alike",
+        serve: serve_with::<mercury::Mercury>,
+    },
+    Engine {
+        name: "memc3",
+        choose_for: "many small items, mostly read; the smallest index",
+        serve: serve_with::<memc3::Memc3>,
+    },
+    Engine {
+        name: "hotring-r",
+        choose_for: "a few keys that get most of the requests",
+        serve: serve_with::<hotring::HotRingR>,
+    },
+    Engine {
+        name: "hotring-s",
+        choose_for: "the same, where what is hot stays so: it counts before it moves",
+        serve: serve_with::<hotring::HotRingS>,
+    },
+    Engine {
+        name: "model",
+        choose_for: "nothing but comparing answers: one map behind one lock",
+        serve: serve_with::<model::Model>,
+    },
 ];
+
+/// The engines, a line each, for people.
+pub fn engine_list() -> String {
+    let line = |engine: &Engine| format!("  {:<11} {}\n", engine.name, engine.choose_for);
+    ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
+}
 
 type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 
@@ -37,6 +71,13 @@ const RELOAD_SIGNAL: i32 = 1;
 
 /// File descriptors beside those of connections.
 const OTHER_FILES: u64 = 64;
+
+/// Unless another `-m` and `-I` are asked for, as in memcached.
+pub const DEFAULT_MEMORY: Size = Size::mebibytes(64);
+pub const DEFAULT_ITEM: Size = Size::mebibytes(1);
+
+/// Beside two of the largest items, memory holds a table and pages of items.
+const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 
 /// memcached's bounds of `-I`, but for its relation to `-m`.
 const LEAST_ITEM_BYTES: usize = 1 << 10;
@@ -63,9 +104,12 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         return daemon::start();
     }
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
-    let Some((_, run)) = ENGINES.iter().find(|(engine, _)| *engine == name) else {
-        let names: Vec<_> = ENGINES.iter().map(|(name, _)| *name).collect();
-        bail!("there is no engine '{name}': choose among {}", names.join(", "));
+    let Some(engine) = ENGINES.iter().find(|engine| engine.name == name) else {
+        let problem = match name {
+            "" => "--engine needs a name".to_owned(),
+            name => format!("there is no engine '{name}'"),
+        };
+        bail!("{problem}: choose among\n{}", engine_list());
     };
     let extended = extended::parse(&options.extended.join(","))?;
     let settings = settings(&options, &extended)?;
@@ -84,7 +128,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     if let Some(name) = &options.user {
         user::become_user(name)?;
     }
-    run(settings, configuration, options.pidfile.as_deref())
+    (engine.serve)(settings, configuration, options.pidfile.as_deref())
 }
 
 fn serve_with<I: Index>(
@@ -131,16 +175,7 @@ fn random_seed() -> u64 {
 fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> {
     let threads = options.threads.unwrap_or(4);
     ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
-    let memory_bytes = options.memory.context("no memory limit")?.in_bytes(1 << 20)?;
-    let max_item_bytes = options.max_item_size.context("no item limit")?.in_bytes(1)?;
-    ensure!(
-        (LEAST_ITEM_BYTES..=LARGEST_ITEM_BYTES).contains(&max_item_bytes),
-        "-I must be 1k to 1024m"
-    );
-    ensure!(
-        max_item_bytes <= memory_bytes / 2,
-        "-I must be at most half of -m: raise --memory or lower --max-item-size"
-    );
+    let (memory_bytes, max_item_bytes) = sizes(options)?;
     let max_connections = options.conn_limit.unwrap_or(1024);
     ensure!(max_connections > 0, "-c must be more than 0");
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
@@ -172,6 +207,31 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         verbosity: options.verbose,
         pins_threads: options.pin_threads,
     })
+}
+
+/// The bytes of `-m` and `-I`. A complaint names the option that has to change.
+fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
+    let (memory, item) = (options.memory.unwrap_or(DEFAULT_MEMORY), options.max_item_size);
+    let item = item.unwrap_or(DEFAULT_ITEM);
+    let memory_bytes = memory.in_bytes(1 << 20).context("-m")?;
+    let item_bytes = item.in_bytes(1).context("-I")?;
+    ensure!(
+        (LEAST_ITEM_BYTES..=LARGEST_ITEM_BYTES).contains(&item_bytes),
+        "-I must be 1k to 1024m, not {item}"
+    );
+    let least = 2 * item_bytes + REST_OF_MEMORY_BYTES;
+    if memory_bytes < least {
+        let least = least.div_ceil(1 << 20);
+        ensure!(
+            item_bytes > DEFAULT_ITEM.in_bytes(1)?,
+            "-m must be at least {least} (megabytes), not {memory}"
+        );
+        bail!(
+            "-I {item} takes a memory of at least {least} megabytes: raise --memory (-m) or lower \
+             --max-item-size (-I)"
+        );
+    }
+    Ok((memory_bytes, item_bytes))
 }
 
 /// How connections speak, and where their users are listed. Each way to authenticate belongs to one

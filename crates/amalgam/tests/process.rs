@@ -87,8 +87,17 @@ fn an_unknown_option_is_named() {
         (&["serve", "-t", "many"], "many"),
         (&["serve", "-t", "0"], "-t must be 1 to 256"),
         (&["serve", "-o", "no_such_thing"], "no_such_thing"),
-        (&["serve", "--engine", "steam"], "choose among"),
+        (&["serve", "--engine", "steam"], "no engine 'steam': choose among"),
+        (&["serve", "--engine"], "--engine needs a name: choose among"),
+        (&["serve", "--engine", "-t", "1"], "hotring-s"),
         (&["serve", "-m", "8", "-I", "64m"], "raise --memory"),
+        (&["serve", "-m", "0"], "-m must be at least 3 (megabytes), not 0"),
+        (&["serve", "-m", "2"], "-m must be at least 3 (megabytes), not 2"),
+        (&["serve", "--memory", "1k"], "-m must be at least 3 (megabytes), not 1KiB"),
+        (&["serve", "-m", "99999999t"], "-m: the size 99999999TiB is out of range"),
+        (&["serve", "-I", "0"], "-I must be 1k to 1024m, not 0"),
+        (&["serve", "-I", "2g"], "-I must be 1k to 1024m, not 2GiB"),
+        (&["serve", "-m", "x"], "'x' is no size"),
         (&["serve", "-l", "127.0.0.1:http"], "'http' is no port"),
         (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
         (&["serve", "--admin", "9150"], "must be HOST:PORT"),
@@ -100,6 +109,60 @@ fn an_unknown_option_is_named() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(mention), "{arguments:?}: {text}");
         assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn help_says_what_to_choose_an_engine_for() {
+    for option in ["-h", "--help"] {
+        let help = run(&["serve", option]);
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        for engine in ["mercury", "memc3", "hotring-r", "hotring-s"] {
+            let line = help.lines().find(|line| line.trim().starts_with(engine));
+            let line = line.unwrap_or_else(|| panic!("no line for {engine} in {help}"));
+            assert!(line.len() > 30, "{line}");
+        }
+    }
+}
+
+/// The cores that the threads of a process with this name may run on.
+fn cores_of_threads(pid: u32, name: &str) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let threads = threads.map(|thread| thread.expect("an entry").path());
+    let is_named = |path: &PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    let cores = |path: PathBuf| {
+        let status = std::fs::read_to_string(path.join("status")).expect("a thread");
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.expect("a list").trim().to_owned()
+    };
+    threads.filter(is_named).map(cores).collect()
+}
+
+#[test]
+fn threads_are_pinned_in_a_circle_on_request_only() {
+    let own = std::fs::read_to_string("/proc/self/status").expect("a process");
+    let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let own = own.expect("a list").trim().to_owned();
+    let bound = |text: &str| -> usize { text.parse().expect("a number") };
+    let range = |part: &str| match part.split_once('-') {
+        Some((first, last)) => bound(first)..=bound(last),
+        None => bound(part)..=bound(part),
+    };
+    let cores: Vec<_> = own.split(',').flat_map(range).collect();
+    for pins in [true, false] {
+        let mut command = command(ANY_PORT);
+        command.args(["-t", "5"]).args(pins.then_some("--pin-threads"));
+        let process = Process::start(&mut command);
+        // Connections are dealt round: every worker has answered one, so all have started.
+        let _connections = [(); 5].map(|()| process.talk("mn\r\n", "MN\r\n"));
+        for worker in 0..5 {
+            let one = cores[worker % cores.len()].to_string();
+            let expected = if pins { one } else { own.clone() };
+            let seen = cores_of_threads(process.child.id(), &format!("worker {worker}"));
+            assert_eq!(seen, [expected], "worker {worker}, pinned: {pins}");
+        }
     }
 }
 
@@ -134,10 +197,13 @@ fn options_without_meaning_are_mentioned_and_accepted() {
 #[test]
 fn the_port_is_written_where_memcached_would() {
     let path = temporary("ports");
-    let process = Process::start(command(ANY_PORT).env("MEMCACHED_PORT_FILENAME", &path));
+    let mut process = Process::start(command(ANY_PORT).env("MEMCACHED_PORT_FILENAME", &path));
     let text = std::fs::read_to_string(&path).expect("written before the port is announced");
     assert_eq!(text, format!("TCP INET: {}\n", process.port));
     process.talk("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.ends());
+    // memcached leaves its file behind too.
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -23,6 +23,7 @@ mod counters;
 mod datagrams;
 mod latency;
 mod output;
+mod pin;
 mod rehearsal;
 mod server;
 mod settings;

@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
 use crate::latency::Latencies;
+use crate::pin::{allowed_cores, pin_to};
 use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
 use crate::sweep::sweep;
 use crate::users::Users;
@@ -317,8 +318,11 @@ impl<I: Index> Server<I> {
                     maintenance::run(&shared.index, || shared.clock.now(), &maintenance_stops)
                 })?;
             let mut workers = Vec::new();
+            let cores = if shared.settings.pins_threads { allowed_cores() } else { Vec::new() };
             for number in 0..shared.settings.threads {
+                let core = cores.get(number % cores.len().max(1)).copied();
                 let body = move || {
+                    core.into_iter().for_each(pin_to);
                     let result = Worker::new(shared, number).and_then(|mut worker| worker.run());
                     if result.is_err() {
                         shared.stop();
