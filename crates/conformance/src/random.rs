@@ -9,6 +9,7 @@ use amalgam_op::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::harness::{Item, Session, configuration, effort, open, weak_seed};
@@ -340,6 +341,32 @@ fn run<I: Index>(hash: HashSeed, keys: usize, cases: usize) {
         runner.run(&vec(step(keys), 1..400), |steps| compare::<I>(&settings, keys, &steps));
     if let Err(failure) = result {
         panic!("{} differs from model (AMALGAM_SEED={seed}): {failure}", I::NAME);
+    }
+}
+
+/// Bytes that choose a step of [`from_bytes`].
+const STEP_BYTES: usize = 4;
+
+/// One sequence whose steps, keys and hashes `bytes` choose instead of chance: for a fuzzer, which
+/// learns what they lead to. Every few bytes are the seed of one step, so that a change of some
+/// bytes leaves the other steps alone. Panics where the engine differs from the model.
+pub fn from_bytes<I: Index>(bytes: &[u8]) {
+    let Some((shape, bytes)) = bytes.split_first() else { return };
+    let keys = [2, 5, 40, 300][usize::from(shape % 4)];
+    let hashes = [HashSeed::new(3), weak_seed(0), weak_seed(0xff), weak_seed(0xff << 56)];
+    let seed = hashes[usize::from(shape / 4 % 4)].clone();
+    let settings = Configuration { seed, ..configuration() };
+    let strategy = step(keys);
+    let steps = bytes.chunks(STEP_BYTES).map(|chunk| {
+        let mut seed = [0; 32];
+        seed[..chunk.len()].copy_from_slice(chunk);
+        let source = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let mut runner = TestRunner::new_with_rng(Config::default(), source);
+        strategy.new_tree(&mut runner).expect("nothing is filtered out").current()
+    });
+    let steps: Vec<_> = steps.collect();
+    if let Err(failure) = compare::<I>(&settings, keys, &steps) {
+        panic!("{} differs from model: {failure} in {steps:#?}", I::NAME);
     }
 }
 
