@@ -90,15 +90,16 @@ impl Item<'_> {
 #[inline]
 unsafe fn compare_exchange_16(target: *mut u64, old: (u64, u64), new: (u64, u64)) -> bool {
     let (seen_low, seen_high): (u64, u64);
-    // SAFETY: as promised. rbx belongs to the compiler, so its value is carried over by hand.
-    // A locked instruction is a full fence.
+    // SAFETY: as promised. rbx belongs to the compiler, so its value is carried over by hand; the
+    // other registers are named, as `reg` may choose rbx, which no longer holds the address when
+    // it is used. A locked instruction is a full fence.
     unsafe {
         std::arch::asm!(
-            "xchg rbx, {new_low}",
-            "lock cmpxchg16b [{target}]",
-            "mov rbx, {new_low}",
-            new_low = inout(reg) new.0 => _,
-            target = in(reg) target,
+            "xchg rbx, rsi",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, rsi",
+            inout("rsi") new.0 => _,
+            in("rdi") target,
             in("rcx") new.1,
             inout("rax") old.0 => seen_low,
             inout("rdx") old.1 => seen_high,
