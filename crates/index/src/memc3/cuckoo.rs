@@ -20,6 +20,9 @@
 //! the counters at which the key was absent (`docs/memc3.md` argues that there is one); a write,
 //! its one store to the word of its key. A move changes nothing that an operation can see.
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+
 use std::hint::select_unpredictable;
 
 use super::path::{PathFinder, Step};
