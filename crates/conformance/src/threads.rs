@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use amalgam_index::{Configuration, Index, Worker};
+use amalgam_index::{Configuration, Index, Tuning, Worker};
 use amalgam_op::{Outcome, StoreMode};
 
 use crate::harness::{
@@ -203,6 +203,47 @@ pub fn present_keys_are_found<I: Index>() {
             });
         });
     }
+}
+
+/// A key that is always there is never missed in a table without room to spare, which does not
+/// grow: where keys make way for each other, that happens all the time.
+pub fn present_keys_make_way<I: Index>() {
+    const BUCKETS: usize = 256;
+    const TURNS: usize = 40_000;
+    let tuning = Tuning { buckets: Some(BUCKETS), grows: false, ..Tuning::default() };
+    let index: I = open(&Configuration { evicts: false, tuning, ..configuration() });
+    let mut session = Session::new(&index);
+    // As full as it gets but for a few slots, in which the neighbours come and go.
+    let slots = (index.statistics().slots as usize).clamp(BUCKETS, 64 * BUCKETS);
+    let present = slots * 93 / 100;
+    let neighbours = slots * 3 / 100;
+    for key in 0..present {
+        session.set(&name("present", key), &versioned(key, 0, 16));
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                let (index, stop) = (&index, &stop);
+                scope.spawn(move || read_present(index, present, reader, stop))
+            })
+            .collect();
+        let mut stored = 0;
+        for turn in 0..TURNS * effort() {
+            let outcome = session.store(StoreMode::Set, &name("neighbour", turn), b"for a while");
+            stored += usize::from(matches!(outcome, Outcome::Stored(_)));
+            if let Some(oldest) = turn.checked_sub(neighbours) {
+                session.delete(&name("neighbour", oldest));
+            }
+            session.worker.quiesce();
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().expect("no reader panics") > 0);
+        }
+        assert!(stored > TURNS * effort() / 2, "neighbours find room: {stored}");
+    });
 }
 
 fn read_present<I: Index>(index: &I, present: usize, reader: u64, stop: &AtomicBool) -> usize {
