@@ -24,6 +24,7 @@ use amalgam_protocol::{
 use crate::commands;
 use crate::connection::OWN_BUFFER_BYTES;
 use crate::counters::Counts;
+use crate::hot_keys::Sampler;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::settings::WireProtocol;
@@ -116,6 +117,8 @@ pub struct Turn<'t, 's, I: Index + 's> {
     pub index: &'t mut I::Worker<'s>,
     /// What the worker counts.
     pub counts: &'t mut Counts,
+    /// Sees which keys are accessed.
+    pub sampler: &'t mut Sampler<'s>,
     /// The moment.
     pub now: Now,
 }
@@ -522,6 +525,7 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
         answers.first = keys.start;
         let done = turn.index.get_batch(&round.keys[keys.clone()], &now, &mut answers);
         position = keys.start + done;
+        turn.sampler.see(&round.keys[keys.start..position], now.seconds);
         if answers.stop == Stop::MustApply {
             answers.stop = Stop::Not;
             apply_read(turn, &round.keys[position - 1], &mut answers);
@@ -602,6 +606,7 @@ fn carry_out_apply<I: Index>(
     let op = Op { key, verb: apply.verb };
     let mut sink = OneAnswer { reply: &apply.reply, seat: &mut *seat, now: &turn.now };
     let outcome = turn.index.apply(&op, &turn.now, &mut sink);
+    turn.sampler.see(&[key], turn.now.seconds);
     apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
     tally(turn.counts, &op.verb, &outcome);
     let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
@@ -643,6 +648,7 @@ fn carry_out_each<I: Index>(
         let op = Op { key: Key::new(key, turn.shared.index.seed()), verb };
         let mut sink = OneAnswer { reply: &each.reply, seat: &mut *seat, now: &turn.now };
         let outcome = turn.index.apply(&op, &turn.now, &mut sink);
+        turn.sampler.see(&[op.key], turn.now.seconds);
         each.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
         tally(turn.counts, &verb, &outcome);
         turn.counts.cmd_get += 1;

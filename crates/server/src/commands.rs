@@ -134,6 +134,7 @@ fn stats<I: Index>(
         Some(b"settings") => statistics::settings(shared, &mut stat),
         Some(b"items") => statistics::items(shared, &mut stat),
         Some(b"slabs") => statistics::slabs(shared, &mut stat),
+        Some(b"hotkeys") if shared.settings.allows_dump => statistics::hot_keys(shared, &mut stat),
         Some(b"reset") => {
             shared.counters.reset();
             return reply.line(out, b"RESET");

@@ -21,6 +21,7 @@ mod connection;
 mod connections;
 mod counters;
 mod datagrams;
+mod hot_keys;
 mod latency;
 mod output;
 mod pin;

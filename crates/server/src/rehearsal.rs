@@ -33,6 +33,7 @@ impl<I: Index> Rehearsal<I> {
         let mut index = shared.index.worker();
         let mut batch = Batch::default();
         let mut counts = Counts::default();
+        let mut sampler = shared.hot_keys.sampler(0);
         let mut outputs = vec![Vec::new(); inputs.len()];
         let mut seats = Vec::new();
         for _ in 0..turns {
@@ -43,7 +44,14 @@ impl<I: Index> Rehearsal<I> {
                 seats.push(Seat::new(Conversation::default(), output));
             }
             let now = shared.clock.begin_turn(0);
-            let mut turn = Turn { shared, worker: 0, index: &mut index, counts: &mut counts, now };
+            let mut turn = Turn {
+                shared,
+                worker: 0,
+                index: &mut index,
+                counts: &mut counts,
+                sampler: &mut sampler,
+                now,
+            };
             batch.run(&mut turn, inputs.iter().copied(), &mut seats);
             shared.clock.end_turn(0);
             index.quiesce();

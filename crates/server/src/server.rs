@@ -17,6 +17,7 @@ use crate::admin::Admin;
 use crate::budget::Budget;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
+use crate::hot_keys::HotKeys;
 use crate::latency::Latencies;
 use crate::pin::{allowed_cores, pin_to};
 use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
@@ -95,6 +96,8 @@ pub struct Shared<I> {
     pub clock: Clock,
     /// What workers count.
     pub counters: AllCounters,
+    /// Which keys are asked for most.
+    pub hot_keys: HotKeys,
     /// How long commands take, by worker.
     pub latencies: Box<[Latencies]>,
     /// Where workers are handed connections.
@@ -218,6 +221,7 @@ impl<I: Index> Server<I> {
             users,
             clock: Clock::new(threads),
             counters: AllCounters::new(threads),
+            hot_keys: HotKeys::new(threads),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
             mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
             buffers: Budget::new(buffer_limit(settings.memory_bytes, &settings)),

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use amalgam_index::Index;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::hot_keys::uri_encoded;
 use crate::server::Shared;
 use crate::{MEMCACHED_VERSION, WireProtocol};
 
@@ -176,6 +177,15 @@ pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("idle_timeout", &settings.idle_timeout_seconds);
     stat("client_flags_size", &4);
     stat("engine", &I::NAME);
+}
+
+/// `stats hotkeys`: each key, its share of the accesses of the last seconds, and the bound of the
+/// share's error.
+pub fn hot_keys<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    for hot in shared.hot_keys.hottest(shared.clock.seconds()) {
+        let value = format_args!("{:.6} {:.6}", hot.share, hot.error);
+        stat(&uri_encoded(&hot.key), &value);
+    }
 }
 
 /// `stats items`.

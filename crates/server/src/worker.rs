@@ -26,6 +26,7 @@ use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES,
 use crate::connections::{Connections, Token};
 use crate::counters::Counts;
 use crate::datagrams::Datagrams;
+use crate::hot_keys::Sampler;
 use crate::latency::Stopwatch;
 use crate::server::Shared;
 
@@ -109,6 +110,7 @@ pub struct Worker<'s, I: Index + 's> {
     spare: Vec<Vec<u8>>,
     counts: Counts,
     stopwatch: Stopwatch,
+    sampler: Sampler<'s>,
     seconds: u32,
     last_tick_seconds: u32,
 }
@@ -147,6 +149,7 @@ impl<'s, I: Index> Worker<'s, I> {
             spare: Vec::new(),
             counts: Counts::default(),
             stopwatch: Stopwatch::default(),
+            sampler: shared.hot_keys.sampler(number),
             seconds,
             last_tick_seconds: seconds,
         })
@@ -301,6 +304,7 @@ impl<'s, I: Index> Worker<'s, I> {
             worker: self.number,
             index: &mut self.index,
             counts: &mut self.counts,
+            sampler: &mut self.sampler,
             now: self.shared.clock.begin_turn(self.number),
         };
         self.batch.run(&mut turn, datagrams.inputs(), &mut self.seats);
@@ -318,6 +322,7 @@ impl<'s, I: Index> Worker<'s, I> {
             worker: self.number,
             index: &mut self.index,
             counts: &mut self.counts,
+            sampler: &mut self.sampler,
             now,
         };
         self.batch.run(&mut turn, inputs, &mut self.seats);

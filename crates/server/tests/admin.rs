@@ -91,3 +91,38 @@ fn silent_clients_hold_up_neither_others_nor_the_end() {
     server.join();
     drop(silent);
 }
+
+#[test]
+fn hot_keys_are_listed_for_clients_and_for_the_operator() {
+    let server = Running::start(with_admin());
+    let mut client = server.connect();
+    let mut listed = String::new();
+    // The list is of the last seconds, which may pass while a slow machine gets here.
+    for _ in 0..100 {
+        for _ in 0..16 {
+            client.send("mg <b>\u{e9}\r\nget a a a a\r\n".repeat(64));
+            client.expect("EN\r\nEND\r\n".repeat(64));
+        }
+        client.send("stats hotkeys\r\n");
+        listed = client.until("END\r\n");
+        if listed.lines().count() >= 3 {
+            break;
+        }
+    }
+    let rows: Vec<Vec<_>> = listed.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!(rows[0][..2], ["STAT", "a"], "{listed}");
+    assert_eq!(rows[1][..2], ["STAT", "%3Cb%3E%C3%A9"], "{listed}");
+    let share: f64 = rows[0][2].parse().expect("a share");
+    let error: f64 = rows[0][3].parse().expect("an error bound");
+    assert!((share - 0.8).abs() < 0.2 && error < 0.3, "{listed}");
+    let (_, json) = get(&server, "/api/hotkeys");
+    assert!(json.starts_with("[{") || json == "[]\n", "{json}");
+}
+
+#[test]
+fn who_may_not_list_keys_sees_no_hot_ones() {
+    let server = Running::start(Settings { allows_dump: false, ..with_admin() });
+    let mut client = server.connect();
+    client.talk("get a\r\nstats hotkeys\r\n", "END\r\nERROR\r\n");
+    assert_eq!(get(&server, "/api/hotkeys").1, "null\n");
+}

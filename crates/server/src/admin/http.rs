@@ -53,6 +53,11 @@ impl Response {
         Self { status: "200 OK", content_type, body: body.into() }
     }
 
+    /// A JSON document.
+    pub fn json(value: &serde_json::Value) -> Self {
+        Self::ok("application/json", format!("{value}\n"))
+    }
+
     /// A line of plain text under a status.
     pub fn line(status: &'static str, line: &str) -> Self {
         Self { status, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }

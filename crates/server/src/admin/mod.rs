@@ -9,6 +9,7 @@
 mod http;
 mod metrics;
 mod snapshot;
+mod status;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -154,11 +155,12 @@ impl Admin {
 fn route<I: Index>(path: &str, shared: &Shared<I>) -> Response {
     match path {
         "/metrics" => Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(shared))),
+        "/api/hotkeys" => Response::json(&status::hot_keys(shared)),
         "/healthz" => Response::line("200 OK", "alive"),
         "/readyz" if shared.is_stopping() => {
             Response::line("503 Service Unavailable", "the server is ending")
         }
         "/readyz" => Response::line("200 OK", "ready"),
-        _ => Response::line("404 Not Found", "there are /metrics, /healthz and /readyz"),
+        _ => Response::line("404 Not Found", "see /metrics, /api/hotkeys, /healthz, /readyz"),
     }
 }

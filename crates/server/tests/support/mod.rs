@@ -125,16 +125,21 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
+    /// What comes up to and with `end`.
+    pub fn until(&mut self, end: &str) -> String {
+        let mut text = Vec::new();
+        let mut byte = [0];
+        while !text.ends_with(end.as_bytes()) {
+            self.0.read_exact(&mut byte).expect("an end");
+            text.push(byte[0]);
+        }
+        String::from_utf8(text).expect("text")
+    }
+
     /// The value of a statistic.
     pub fn stat(&mut self, name: &str) -> String {
         self.send("stats\r\n");
-        let mut text = Vec::new();
-        let mut byte = [0];
-        while !text.ends_with(b"END\r\n") {
-            self.0.read_exact(&mut byte).expect("statistics");
-            text.push(byte[0]);
-        }
-        let text = String::from_utf8(text).expect("text");
+        let text = self.until("END\r\n");
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start));
         value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
