@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model};
+use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model, pipeline};
 use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -47,6 +47,11 @@ const ENGINES: &[Engine] = &[
         name: "hotring-s",
         choose_for: "the same, where what is hot stays so: it counts before it moves",
         serve: serve_with::<hotring::HotRingS>,
+    },
+    Engine {
+        name: "pipeline",
+        choose_for: "the same work for every request; trusted clients, short keys",
+        serve: serve_with::<pipeline::Pipeline>,
     },
     Engine {
         name: "model",

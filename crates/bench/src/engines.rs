@@ -5,6 +5,7 @@ use amalgam_index::hotring::{HotRingR, HotRingS};
 use amalgam_index::memc3::Memc3;
 use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
+use amalgam_index::pipeline::Pipeline;
 
 use crate::baselines::{Chaining, GlobalLock, Null};
 use crate::driver::{Mounted, Runner};
@@ -34,6 +35,7 @@ pub const ENGINES: &[Entry] = &[
     entry::<Engine<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
     entry::<Engine<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
     entry::<Engine<Memc3>>("memc3", "optimistic cuckoo hashing"),
+    entry::<Engine<Pipeline>>("pipeline", "fixed buckets, keys striped over lines, as in hardware"),
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
     entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
     entry::<Engine<GlobalLock>>(

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_index::{Configuration, Found, Index, Sink, Statistics, Worker, maintenance};
-use amalgam_op::{Key, Now, Op, Outcome, Store, StoreMode, Value, Verb};
+use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Value, Verb};
 
 /// Benchmarks stand still in time: nothing expires.
 const NOW: Now = Now::at(1000);
@@ -19,12 +19,17 @@ pub trait Subject: Send + Sync + Sized {
     where
         Self: 's;
 
-    /// Builds an empty map; keys are hashed with [`Configuration::seed`].
+    /// Builds an empty map; keys are hashed with [`Subject::seed`].
     ///
     /// # Errors
     ///
     /// If it cannot be built so.
     fn open(configuration: &Configuration) -> anyhow::Result<Self>;
+
+    /// The seed that keys must be hashed with, in a map built from `configuration`.
+    fn seed(&self, configuration: &Configuration) -> HashSeed {
+        configuration.seed.clone()
+    }
 
     /// Registers the calling thread.
     fn worker(&self) -> Self::Worker<'_>;
@@ -154,6 +159,10 @@ impl<I: Index> Subject for Engine<I> {
 
     fn open(configuration: &Configuration) -> anyhow::Result<Self> {
         Ok(Self(I::open(configuration)?))
+    }
+
+    fn seed(&self, _configuration: &Configuration) -> HashSeed {
+        self.0.seed().clone()
     }
 
     fn worker(&self) -> Self::Worker<'_> {

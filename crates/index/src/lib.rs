@@ -20,6 +20,7 @@ pub mod mem;
 pub mod memc3;
 pub mod mercury;
 pub mod model;
+pub mod pipeline;
 mod statistics;
 mod sync;
 

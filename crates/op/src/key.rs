@@ -2,6 +2,8 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_nano_inline};
 
+use crate::lookup3;
+
 /// The longest key a client may send, in bytes (memcached's limit).
 pub const MAX_KEY_BYTES: usize = 250;
 
@@ -10,6 +12,8 @@ pub const MAX_KEY_BYTES: usize = 250;
 #[derive(Clone)]
 pub struct HashSeed {
     secrets: RapidSecrets,
+    /// Hash as the hardware table does, without the secret.
+    is_lookup3: bool,
     /// Bits of the hash that are kept; only tests drop some.
     #[cfg(feature = "weak-hash")]
     mask: u64,
@@ -20,9 +24,16 @@ impl HashSeed {
     pub const fn new(seed: u64) -> Self {
         Self {
             secrets: RapidSecrets::seed(seed),
+            is_lookup3: false,
             #[cfg(feature = "weak-hash")]
             mask: u64::MAX,
         }
+    }
+
+    /// The hash of the hardware table in place of the secret one, for its software twin.
+    #[must_use]
+    pub const fn with_lookup3(self) -> Self {
+        Self { is_lookup3: true, ..self }
     }
 
     /// Keeps only the bits of `mask` of each hash, so that keys collide wherever an engine looks.
@@ -36,7 +47,10 @@ impl HashSeed {
     /// and their tag from the other.
     #[inline]
     pub const fn hash(&self, bytes: &[u8]) -> u64 {
-        let hash = rapidhash_v3_nano_inline::<true, false>(bytes, &self.secrets);
+        let hash = match self.is_lookup3 {
+            false => rapidhash_v3_nano_inline::<true, false>(bytes, &self.secrets),
+            true => lookup3(bytes, 0, 0),
+        };
         #[cfg(feature = "weak-hash")]
         let hash = hash & self.mask;
         hash

@@ -13,6 +13,7 @@
 mod decide;
 mod item;
 mod key;
+mod lookup3;
 mod now;
 mod operation;
 mod outcome;
@@ -20,6 +21,7 @@ mod outcome;
 pub use decide::{Decision, Draft, Marks, Part, decide};
 pub use item::{ItemView, Value};
 pub use key::{HashSeed, Key, MAX_KEY_BYTES};
+pub use lookup3::lookup3;
 pub use now::{Expiry, Now};
 pub use operation::{Arithmetic, Compare, Delete, Get, Op, Store, StoreMode, Verb};
 pub use outcome::{Counted, Hit, Outcome, Written};

@@ -88,8 +88,9 @@ impl<S: Subject> Mounted<S> {
     ///
     /// As [`Subject::open`].
     pub fn open(configuration: &Configuration) -> anyhow::Result<Self> {
-        let seed = configuration.seed.clone();
-        Ok(Self { subject: S::open(configuration)?, seed })
+        let subject = S::open(configuration)?;
+        let seed = subject.seed(configuration);
+        Ok(Self { subject, seed })
     }
 
     /// Runs `work` beside the subject's background thread. That thread takes the core after those

@@ -1,0 +1,241 @@
+//! The striped comparators: one memory line against one stripe of a key, all slots at once.
+//!
+//! Other threads store to these words meanwhile, so ordinary vector loads would be data races.
+//! Inline assembly reads them instead, which counts as relaxed loads; the scalar twin says so in
+//! the language and serves Miri, loom and other processors. The answer names candidates: who
+//! follows one loads its locator again and compares the item's key.
+
+use super::layout::{HEADER_LINES, LOCATORS, Pattern};
+use super::slots::{Bucket, Line};
+use crate::sync::Ordering;
+
+/// Where a locator's length and check begin.
+const TAG_SHIFT: u32 = 48;
+
+/// A way of comparing.
+pub(super) trait Compare {
+    /// A bit for each slot whose stripe equals `stripe`.
+    fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32;
+
+    /// A bit for each slot whose locator has `tag` on top.
+    fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32;
+
+    /// A bit for each slot of a bucket that may hold the key. The work depends on the length of
+    /// the key alone: every slot is compared in every line that the key covers.
+    #[inline]
+    fn candidates<const SLOTS: usize>(bucket: &Bucket<SLOTS>, pattern: &Pattern) -> u32 {
+        let mut candidates = Self::tagged(&bucket[LOCATORS], pattern.tag);
+        let lines = bucket[HEADER_LINES..].iter().zip(&pattern.stripes);
+        for (line, stripe) in lines.take(pattern.lines) {
+            candidates &= Self::equal(line, *stripe);
+        }
+        candidates
+    }
+}
+
+/// The ways that this processor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fastest {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    Avx512,
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    Avx2,
+    Scalar,
+}
+
+impl Fastest {
+    /// Looks at the processor.
+    pub(super) fn here() -> Self {
+        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        Self::Scalar
+    }
+}
+
+/// One slot after the other.
+pub(super) struct Scalar;
+
+impl Compare for Scalar {
+    #[inline]
+    fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32 {
+        let slots = line.iter().enumerate();
+        slots.fold(0, |answer, (slot, word)| {
+            answer | u32::from(word.load(Ordering::Relaxed) == stripe) << slot
+        })
+    }
+
+    #[inline]
+    fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32 {
+        let slots = line.iter().enumerate();
+        slots.fold(0, |answer, (slot, word)| {
+            answer | u32::from(word.load(Ordering::Relaxed) >> TAG_SHIFT == tag) << slot
+        })
+    }
+}
+
+/// A compare with a memory operand for each four or eight slots. Registers 16 and up, so that code
+/// for older processors around it pays no penalty.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+pub(super) struct Avx512;
+
+/// The same steps on registers of either width: a bit for each of the words at `$start`, shifted
+/// right by `$shift`, that equals `$wanted`.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+macro_rules! compare_wide {
+    ($register:literal, $pointer:literal, $start:expr, $wanted:expr, $shift:expr) => {{
+        let answer: u32;
+        std::arch::asm!(
+            concat!("vpbroadcastq ", $register, "16, {wanted}"),
+            concat!("vpsrlq ", $register, "17, ", $pointer, " ptr [{start}], {shift}"),
+            concat!("vpcmpeqq k1, ", $register, "16, ", $register, "17"),
+            "kmovw {answer:e}, k1",
+            wanted = in(reg) $wanted,
+            start = in(reg) $start,
+            shift = const $shift,
+            answer = lateout(reg) answer,
+            out("xmm16") _, out("xmm17") _, out("k1") _,
+            options(nostack, readonly, preserves_flags),
+        );
+        answer
+    }};
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Avx512 {
+    #[inline]
+    fn shifted<const SLOTS: usize, const SHIFT: u32>(line: &Line<SLOTS>, wanted: u64) -> u32 {
+        let mut answer = 0;
+        for (place, words) in line.chunks(8).enumerate() {
+            let start = words.as_ptr();
+            // SAFETY: reads the words of the line only: 8 of them, or 4 where a line has no more.
+            // The processor has the instructions (`Fastest::here`). Without the feature the
+            // compiler does not use k1, zmm16 and zmm17; with it, it is told that they change.
+            answer |= unsafe {
+                match words.len() {
+                    8 => compare_wide!("zmm", "zmmword", start, wanted, SHIFT),
+                    4 => compare_wide!("ymm", "ymmword", start, wanted, SHIFT),
+                    _ => unreachable!("lines have 4, 8 or 16 slots"),
+                }
+            } << (8 * place);
+        }
+        answer
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Compare for Avx512 {
+    #[inline]
+    fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32 {
+        Self::shifted::<SLOTS, 0>(line, stripe)
+    }
+
+    #[inline]
+    fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32 {
+        Self::shifted::<SLOTS, TAG_SHIFT>(line, tag)
+    }
+}
+
+/// Four slots at a time.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+pub(super) struct Avx2;
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Avx2 {
+    #[inline]
+    fn shifted<const SLOTS: usize, const SHIFT: u32>(line: &Line<SLOTS>, wanted: u64) -> u32 {
+        let mut answers = 0;
+        for (place, words) in line.chunks_exact(4).enumerate() {
+            let answer: u32;
+            // SAFETY: reads four words of the line only; the processor has the instructions
+            // (`Fastest::here`). The upper halves are cleared, so code for older processors around
+            // it pays no penalty.
+            unsafe {
+                std::arch::asm!(
+                    "vmovq xmm0, {wanted}",
+                    "vpbroadcastq ymm0, xmm0",
+                    "vmovdqu ymm1, ymmword ptr [{start}]",
+                    "vpsrlq ymm1, ymm1, {shift}",
+                    "vpcmpeqq ymm1, ymm0, ymm1",
+                    "vmovmskpd {answer:e}, ymm1",
+                    "vzeroupper",
+                    wanted = in(reg) wanted,
+                    start = in(reg) words.as_ptr(),
+                    shift = const SHIFT,
+                    answer = lateout(reg) answer,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                    out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                    out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
+                    out("xmm14") _, out("xmm15") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+            answers |= answer << (4 * place);
+        }
+        answers
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+impl Compare for Avx2 {
+    #[inline]
+    fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32 {
+        Self::shifted::<SLOTS, 0>(line, stripe)
+    }
+
+    #[inline]
+    fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32 {
+        Self::shifted::<SLOTS, TAG_SHIFT>(line, tag)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    fn all_ways_agree<const SLOTS: usize>() {
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut draw = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
+            // Few different words, so that some are equal.
+            let line: Line<SLOTS> =
+                std::array::from_fn(|_| AtomicU64::new(((draw() % 3) << TAG_SHIFT) | (draw() % 3)));
+            let tag = draw() % 3;
+            let word = (tag << TAG_SHIFT) | (draw() % 3);
+            let expected = [Scalar::equal(&line, word), Scalar::tagged(&line, tag)];
+            for (slot, found) in line.iter().enumerate() {
+                let found = found.load(Ordering::Relaxed);
+                assert_eq!(expected[0] >> slot & 1 == 1, found == word);
+                assert_eq!(expected[1] >> slot & 1 == 1, found >> TAG_SHIFT == tag);
+            }
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            {
+                if is_x86_feature_detected!("avx2") {
+                    assert_eq!([Avx2::equal(&line, word), Avx2::tagged(&line, tag)], expected);
+                }
+                if Fastest::here() == Fastest::Avx512 {
+                    assert_eq!([Avx512::equal(&line, word), Avx512::tagged(&line, tag)], expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_ways_of_comparing_agree() {
+        all_ways_agree::<4>();
+        all_ways_agree::<8>();
+        all_ways_agree::<16>();
+    }
+}

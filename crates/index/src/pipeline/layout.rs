@@ -1,0 +1,179 @@
+//! What each word of the slot memory means: the contract with the hardware, written out in
+//! `docs/pipeline.md`.
+//!
+//! A bucket is a number of *memory lines*; each line holds one *stripe* of 8 bytes of every slot,
+//! slot 0 first. So a slot is a column and a comparator sees the same slot in every line:
+//!
+//! ```text
+//! line 0   locator of slot 0 | slot 1 | …       bits 0..48  where the value is; 0: free
+//!                                               bits 48..56 check: the hash's top byte
+//!                                               bits 56..64 length of the key in bytes
+//! line 1   terms   of slot 0 | slot 1 | …       bits 0..32  expiry in seconds, 0 never
+//!                                               bits 32..62 length of the value in bytes
+//! line 2…  key     of slot 0 | slot 1 | …       8 bytes of the key each, zeros behind its end
+//! ```
+
+use amalgam_op::Expiry;
+
+/// Bytes that a slot has of a memory line.
+pub(super) const STRIPE_BYTES: usize = 8;
+/// Memory lines of locators and terms.
+pub(super) const HEADER_LINES: usize = 2;
+/// The line of locators.
+pub(super) const LOCATORS: usize = 0;
+/// The line of terms.
+pub(super) const TERMS: usize = 1;
+/// Memory lines for keys.
+pub(super) const KEY_LINES: usize = 2;
+/// Memory lines of a bucket.
+pub(super) const LINES: usize = HEADER_LINES + KEY_LINES;
+/// Keys of up to this many bytes lie in their slot whole; of longer ones only the end does.
+pub(super) const SLOT_KEY_BYTES: usize = KEY_LINES * STRIPE_BYTES;
+
+/// Bits of a locator that hold a reference.
+const REFERENCE_BITS: u32 = 48;
+const REFERENCE_MASK: u64 = (1 << REFERENCE_BITS) - 1;
+/// Where terms hold the length of the value.
+const VALUE_SHIFT: u32 = 32;
+
+/// The first word of a slot's header: which key it may be, and where the value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Locator(pub(super) u64);
+
+impl Locator {
+    /// A free slot.
+    pub(super) const FREE: Self = Self(0);
+
+    /// The locator of an item at `reference`, for a key that looks like `pattern`.
+    #[inline]
+    pub(super) fn new(pattern: &Pattern, reference: u64) -> Self {
+        debug_assert!(reference != 0 && reference <= REFERENCE_MASK, "a reference has 48 bits");
+        Self(pattern.tag << REFERENCE_BITS | reference)
+    }
+
+    /// Where the value is; 0 for a free slot.
+    #[inline]
+    pub(super) fn reference(self) -> u64 {
+        self.0 & REFERENCE_MASK
+    }
+
+    /// The same key, with its value somewhere else.
+    #[inline]
+    pub(super) fn moved_to(self, reference: u64) -> Self {
+        Self(self.0 & !REFERENCE_MASK | reference)
+    }
+
+    #[inline]
+    pub(super) fn is_free(self) -> bool {
+        self == Self::FREE
+    }
+}
+
+/// The second word of a slot's header: when it ends, and how long the value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Terms(pub(super) u64);
+
+impl Terms {
+    /// Of a free slot.
+    pub(super) const FREE: Self = Self(0);
+
+    #[inline]
+    pub(super) fn new(expiry: Expiry, value_bytes: usize) -> Self {
+        Self(u64::from(expiry.0) | (value_bytes as u64) << VALUE_SHIFT)
+    }
+
+    /// When the slot ends.
+    #[inline]
+    pub(super) fn expiry(self) -> Expiry {
+        Expiry(self.0 as u32)
+    }
+}
+
+/// A key as the comparators see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pattern {
+    /// Length and check: what a locator has above the reference.
+    pub(super) tag: u64,
+    /// The stripes of the key, or of the end of a longer one.
+    pub(super) stripes: [u64; KEY_LINES],
+    /// How many stripes the key covers; the others are neither compared nor written.
+    pub(super) lines: usize,
+}
+
+impl Pattern {
+    /// The pattern of a key of 1 to 250 bytes with this hash.
+    #[inline]
+    pub(super) fn new(key: &[u8], hash: u64) -> Self {
+        let end = &key[key.len().saturating_sub(SLOT_KEY_BYTES)..];
+        let mut stripes = [0; KEY_LINES];
+        for (stripe, bytes) in stripes.iter_mut().zip(end.chunks(STRIPE_BYTES)) {
+            *stripe = padded(bytes);
+        }
+        let tag = (key.len() as u64) << 8 | hash >> 56;
+        Self { tag, stripes, lines: end.len().div_ceil(STRIPE_BYTES) }
+    }
+
+    /// The check byte.
+    #[inline]
+    pub(super) fn check(&self) -> usize {
+        self.tag as usize & 0xff
+    }
+}
+
+/// 1 to 8 bytes as a number, little-endian, zeros behind. Loads overlap instead of going byte by
+/// byte.
+#[inline]
+fn padded(bytes: &[u8]) -> u64 {
+    let half = |at: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&bytes[at..at + 4]);
+        u64::from(u32::from_le_bytes(word))
+    };
+    let length = bytes.len();
+    if let Some(word) = bytes.first_chunk() {
+        u64::from_le_bytes(*word)
+    } else if length >= 4 {
+        half(0) | half(length - 4) << (8 * (length - 4))
+    } else {
+        let byte = |at: usize| u64::from(bytes[at]) << (8 * at);
+        byte(0) | byte(length / 2) | byte(length - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_are_padded_with_zeros() {
+        let bytes: Vec<u8> = (1..=8).collect();
+        for length in 1..=8 {
+            let mut word = [0; 8];
+            word[..length].copy_from_slice(&bytes[..length]);
+            assert_eq!(padded(&bytes[..length]), u64::from_le_bytes(word), "length {length}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_holds_a_key_or_its_end() {
+        let short = Pattern::new(b"a", 0x7700_0000_0000_0000);
+        assert_eq!(short, Pattern { tag: 0x177, stripes: [0x61, 0], lines: 1 });
+        let whole = Pattern::new(b"0123456789abcdef", 0);
+        let stripes = [*b"01234567", *b"89abcdef"].map(u64::from_le_bytes);
+        assert_eq!(whole, Pattern { tag: 16 << 8, stripes, lines: 2 });
+        let long = Pattern::new(b"prefix 0123456789abcdef", 0);
+        assert_eq!(long, Pattern { tag: 23 << 8, stripes, lines: 2 });
+    }
+
+    #[test]
+    fn locators_and_terms_keep_their_parts() {
+        let pattern = Pattern::new(&[7; 250], u64::MAX);
+        let locator = Locator::new(&pattern, 0xffff_ffff_fff8);
+        assert_eq!(locator.0, 0xfaff_ffff_ffff_fff8);
+        assert_eq!(locator.moved_to(8).0, 0xfaff_0000_0000_0008);
+        assert_eq!(locator.moved_to(8).reference(), 8);
+        let terms = Terms::new(Expiry(u32::MAX), (1 << 30) - 1);
+        assert_eq!(terms.0, 0x3fff_ffff_ffff_ffff);
+        assert_eq!(terms.expiry(), Expiry(u32::MAX));
+    }
+}

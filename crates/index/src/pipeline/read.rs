@@ -1,0 +1,168 @@
+//! Reads: no lock, no store to anything shared but an item's recency and fetched bits.
+//!
+//! A batch goes through three passes, as through the hardware's stages: ask for the lines of all
+//! buckets; compare each key with all slots of its bucket and ask for the item of the slot that
+//! may be it; look at the items and answer.
+//!
+//! Linearization point of a hit: the load of the locator whose item is shown. Of a miss: a moment
+//! within the compare at which the key was absent, which point 2 of `slots` says there was.
+
+use std::ops::ControlFlow;
+
+use amalgam_op::{ItemView, Key, Now};
+
+use super::compare::Compare;
+use super::layout::Locator;
+use super::worker::StoreWorker;
+use crate::mem::{Guard, Item, ItemRef, Look};
+use crate::{Found, Sink};
+
+/// Keys whose buckets and items are asked for together.
+const LANES: usize = 64;
+
+impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+    /// A read of one key.
+    #[inline]
+    pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
+        let guard = self.pool.pin();
+        let locator = self.glance::<C>(key);
+        // There is nothing behind this key that a break could keep from being read.
+        let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
+    }
+
+    /// A batch of reads.
+    #[inline]
+    pub(super) fn get_many<C: Compare>(
+        &mut self,
+        keys: &[Key<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> usize {
+        let guard = self.pool.pin();
+        let mut locators = [Locator::FREE; LANES];
+        let mut answered = 0;
+        for keys in keys.chunks(LANES) {
+            self.ask_ahead::<C>(keys, &mut locators);
+            for (key, locator) in keys.iter().zip(&locators) {
+                let flow = self.answer::<C>(answered, key, *locator, now, &guard, sink);
+                answered += 1;
+                if flow.is_break() {
+                    return answered;
+                }
+            }
+        }
+        answered
+    }
+
+    /// Asks for all buckets, then for the item of each key's first candidate.
+    #[inline]
+    fn ask_ahead<C: Compare>(&self, keys: &[Key<'_>], locators: &mut [Locator; LANES]) {
+        for key in keys {
+            let sought = self.store.sought(key);
+            self.store.slots.prefetch(sought.bucket, sought.pattern.lines);
+        }
+        for (key, locator) in keys.iter().zip(locators) {
+            *locator = self.glance::<C>(key);
+            if let Some(reference) = ItemRef::from_bits(locator.reference()) {
+                self.store.memory.prefetch_item(reference);
+                self.store.memory.prefetch_item_at(reference, self.item_bytes);
+            }
+        }
+    }
+
+    /// The locator of the first slot that may hold the key; that of a free slot says that the key
+    /// is absent.
+    #[inline]
+    fn glance<C: Compare>(&self, key: &Key<'_>) -> Locator {
+        let sought = self.store.sought(key);
+        let slots = &self.store.slots;
+        let candidates = C::candidates(slots.bucket(sought.bucket), &sought.pattern);
+        if candidates == 0 {
+            return Locator::FREE;
+        }
+        slots.locator(sought.bucket, candidates.trailing_zeros() as usize)
+    }
+
+    /// Answers a key whose item `locator` most likely names: at once if it does and the item looks
+    /// like the last ones, as nearly all do where items are of a kind.
+    #[inline]
+    fn answer<'g, C: Compare>(
+        &mut self,
+        position: usize,
+        key: &Key<'_>,
+        locator: Locator,
+        now: &Now,
+        guard: &'g Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()>
+    where
+        'i: 'g,
+    {
+        if locator.is_free() {
+            return sink.miss(position);
+        }
+        let item = self.store.item(locator, guard);
+        if self.look.is_live(now)
+            && let Some(seen) = item.view_as(&self.look, key.bytes())
+        {
+            return sink.hit(position, &self.found(&item, seen));
+        }
+        let item = match item.has_key(key.bytes()) {
+            true => Some(item),
+            false => self.find_carefully::<C>(key, guard),
+        };
+        self.answer_any(position, item, now, sink)
+    }
+
+    /// The item of a key whose first candidate was another's.
+    #[inline(never)]
+    fn find_carefully<'g, C: Compare>(
+        &self,
+        key: &Key<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Item<'g>>
+    where
+        'i: 'g,
+    {
+        let sought = self.store.sought(key);
+        let is_wanted = |locator| self.store.item(locator, guard).has_key(key.bytes());
+        let found = self.store.slots.find::<C>(sought.bucket, &sought.pattern, is_wanted);
+        found.map(|(_, locator)| self.store.item(locator, guard))
+    }
+
+    /// Hands what was found, or that nothing was, to the sink.
+    fn answer_any<'g>(
+        &mut self,
+        position: usize,
+        item: Option<Item<'g>>,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()>
+    where
+        'i: 'g,
+    {
+        let Some(item) = item else { return sink.miss(position) };
+        let header = item.header();
+        if !now.is_live(item.expiry_of(header), header.generation()) {
+            return sink.miss(position);
+        }
+        let seen = item.view_of(header);
+        self.item_bytes = item.bytes_held();
+        let flow = sink.hit(position, &self.found(&item, seen));
+        item.mark_accessed(header);
+        // Two of a kind: so may be the next.
+        if self.other_header.replace(header) == Some(header) {
+            self.look = Look::of_read(header);
+        }
+        flow
+    }
+
+    #[inline]
+    pub(super) fn found<'g>(&self, item: &Item<'g>, view: ItemView<'g>) -> Found<'g>
+    where
+        'i: 'g,
+    {
+        let memory: &'i std::sync::Arc<crate::mem::Memory> = &self.store.memory;
+        Found::in_memory(view, memory, item.reference())
+    }
+}

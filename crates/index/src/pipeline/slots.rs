@@ -1,0 +1,249 @@
+//! The slot memory and what get, set and delete do to it: the part that hardware has too, bit for
+//! bit. It knows keys, expiry and where values are, and nothing of values, verbs or eviction.
+//!
+//! Writers hold the lock of their bucket. Readers take none, and what they may see is this:
+//!
+//! 1. A slot is *taken* by one store of its locator (release), after its terms and stripes were
+//!    written while it was free. It is *given up* by one store of 0, and *overwritten* (same key,
+//!    other value) by one store of another locator; its stripes stay as they are meanwhile. These
+//!    stores are the linearization points of set and delete.
+//! 2. So while a key is present its locator and stripes match at every moment: a reader that
+//!    compares them in any order finds the slot, and one that finds nothing ran, for a moment,
+//!    while the key was absent.
+//! 3. What a reader finds may be another key's by the time it looks: the locator and the stripes
+//!    were not read at once. It therefore loads the locator again (acquire, paired with the
+//!    release in 1) and compares the key of the item behind it, which never changes.
+//! 4. A key lies in one slot of one bucket, for writers look under the lock before they insert.
+
+use super::compare::Compare;
+use super::layout::{HEADER_LINES, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
+use crate::sync::{AtomicU64, Ordering, spin};
+use amalgam_op::Expiry;
+
+/// One memory line: a stripe of each slot.
+pub(super) type Line<const SLOTS: usize> = [AtomicU64; SLOTS];
+/// One bucket.
+pub(super) type Bucket<const SLOTS: usize> = [Line<SLOTS>; LINES];
+
+#[cfg(not(loom))]
+type Storage<const SLOTS: usize> = crate::mem::Table<Bucket<SLOTS>>;
+#[cfg(loom)]
+type Storage<const SLOTS: usize> = Box<[Bucket<SLOTS>]>;
+
+/// Locks of buckets; bucket `i` has lock `i` modulo this, and one of its own in smaller tables.
+const LOCKS: usize = 1 << 14;
+const LOCKED: u64 = 1;
+
+/// See the head of this file.
+pub(super) struct Slots<const SLOTS: usize> {
+    buckets: Storage<SLOTS>,
+    locks: Box<[AtomicU64]>,
+}
+
+impl<const SLOTS: usize> Slots<SLOTS> {
+    /// Slot memory on `buckets`, which are zero.
+    pub(super) fn new(buckets: Storage<SLOTS>) -> Self {
+        assert!(!buckets.is_empty() && buckets.len() <= 1 << 32, "a hash's half names a bucket");
+        let locks = (0..buckets.len().min(LOCKS)).map(|_| AtomicU64::new(0)).collect();
+        Self { buckets, locks }
+    }
+
+    /// How many buckets there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Bytes of slots and locks.
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * size_of::<Bucket<SLOTS>>() + self.locks.len() * size_of::<AtomicU64>()
+    }
+
+    /// The bucket of a hash: its low half, as a fraction of 2^32, of all buckets. With a power of
+    /// two of them these are the half's top bits.
+    #[inline]
+    pub(super) fn bucket_of(&self, hash: u64) -> usize {
+        (((hash & 0xffff_ffff) * self.len() as u64) >> 32) as usize
+    }
+
+    /// # Panics
+    ///
+    /// If there is no such bucket.
+    #[inline]
+    pub(super) fn bucket(&self, index: usize) -> &Bucket<SLOTS> {
+        &self.buckets[index]
+    }
+
+    /// Asks for the lines that a read of a key with this many stripes compares.
+    #[inline]
+    pub(super) fn prefetch(&self, index: usize, stripes: usize) {
+        #[cfg(not(loom))]
+        {
+            let bucket = self.bucket(index);
+            crate::mem::prefetch(bucket[LOCATORS].as_ptr().cast());
+            for line in &bucket[HEADER_LINES..HEADER_LINES + stripes] {
+                crate::mem::prefetch(line.as_ptr().cast());
+            }
+        }
+        #[cfg(loom)]
+        let _ = (index, stripes);
+    }
+
+    /// What a slot says now. Acquire: see point 3 of the head.
+    #[inline]
+    pub(super) fn locator(&self, index: usize, slot: usize) -> Locator {
+        Locator(self.bucket(index)[LOCATORS][slot].load(Ordering::Acquire))
+    }
+
+    /// The first slot that may hold the key and that `is_wanted` takes, with its locator.
+    #[inline]
+    pub(super) fn find<C: Compare>(
+        &self,
+        index: usize,
+        pattern: &Pattern,
+        mut is_wanted: impl FnMut(Locator) -> bool,
+    ) -> Option<(usize, Locator)> {
+        let mut candidates = C::candidates(self.bucket(index), pattern);
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros() as usize;
+            candidates &= candidates - 1;
+            let locator = self.locator(index, slot);
+            if !locator.is_free() && is_wanted(locator) {
+                return Some((slot, locator));
+            }
+        }
+        None
+    }
+
+    /// Waits for other writers of the bucket and keeps them out. The hardware's concurrency control
+    /// does the same to an operation whose address an earlier writer still holds.
+    #[inline]
+    pub(super) fn lock(&self, index: usize) -> Held<'_, SLOTS> {
+        let lock = &self.locks[index % self.locks.len()];
+        let mut round = 0_u32;
+        // Acquire pairs with the release in `drop`. Bounded by the others' critical sections, which
+        // neither allocate nor wait.
+        while lock.swap(LOCKED, Ordering::Acquire) == LOCKED {
+            while lock.load(Ordering::Relaxed) == LOCKED {
+                spin(round);
+                round = round.saturating_add(1);
+            }
+        }
+        Held { slots: self, index, lock }
+    }
+}
+
+#[cfg(not(loom))]
+impl<const SLOTS: usize> Slots<SLOTS> {
+    /// Touches all of it, so that later stores do not fault.
+    pub(super) fn populate(&self) {
+        self.buckets.populate();
+    }
+}
+
+/// The right to write one bucket; ends on drop.
+pub(super) struct Held<'s, const SLOTS: usize> {
+    slots: &'s Slots<SLOTS>,
+    pub(super) index: usize,
+    lock: &'s AtomicU64,
+}
+
+impl<const SLOTS: usize> Held<'_, SLOTS> {
+    #[inline]
+    fn bucket(&self) -> &Bucket<SLOTS> {
+        self.slots.bucket(self.index)
+    }
+
+    #[inline]
+    fn terms(&self, slot: usize) -> Terms {
+        // Relaxed, here and below: the lock orders what writers do to each other.
+        Terms(self.bucket()[TERMS][slot].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn set_terms(&self, slot: usize, terms: Terms) {
+        self.bucket()[TERMS][slot].store(terms.0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn set_locator(&self, slot: usize, locator: Locator) {
+        // Release publishes what was written of the slot and of the item.
+        self.bucket()[LOCATORS][slot].store(locator.0, Ordering::Release);
+    }
+
+    /// What a slot says.
+    #[inline]
+    pub(super) fn locator(&self, slot: usize) -> Locator {
+        self.slots.locator(self.index, slot)
+    }
+
+    /// The slots whose locator `is_wanted` takes.
+    #[inline]
+    pub(super) fn taken(&self) -> impl Iterator<Item = (usize, Locator)> {
+        let slots = (0..SLOTS).map(|slot| (slot, self.locator(slot)));
+        slots.filter(|(_, locator)| !locator.is_free())
+    }
+
+    /// The lowest free slot.
+    #[inline]
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        (0..SLOTS).find(|slot| self.locator(*slot).is_free())
+    }
+
+    /// Writes a key into a free slot. Stripes that the key does not cover keep what they had.
+    #[inline]
+    pub(super) fn take(&self, slot: usize, pattern: &Pattern, locator: Locator, terms: Terms) {
+        debug_assert!(self.locator(slot).is_free(), "a taken slot is given up first");
+        self.set_terms(slot, terms);
+        let lines = self.bucket()[HEADER_LINES..].iter().zip(&pattern.stripes);
+        for (line, stripe) in lines.take(pattern.lines) {
+            line[slot].store(*stripe, Ordering::Relaxed);
+        }
+        self.set_locator(slot, locator);
+    }
+
+    /// Names another value of the same key.
+    #[inline]
+    pub(super) fn overwrite(&self, slot: usize, locator: Locator, terms: Terms) {
+        self.set_terms(slot, terms);
+        self.set_locator(slot, locator);
+    }
+
+    /// Names another copy of the same value.
+    pub(super) fn redirect(&self, slot: usize, locator: Locator) {
+        self.set_locator(slot, locator);
+    }
+
+    /// Clears a slot's header. The stripes keep what they had.
+    #[inline]
+    pub(super) fn give_up(&self, slot: usize) {
+        self.set_locator(slot, Locator::FREE);
+        self.set_terms(slot, Terms::FREE);
+    }
+
+    /// Gives up every slot but `except` that has expired at second `now`, and tells of each.
+    #[inline]
+    pub(super) fn reclaim(
+        &self,
+        now: u32,
+        except: Option<usize>,
+        mut given_up: impl FnMut(Locator),
+    ) {
+        for slot in 0..SLOTS {
+            let Expiry(expiry) = self.terms(slot).expiry();
+            // A free slot's terms are 0.
+            if expiry != 0 && expiry <= now && Some(slot) != except {
+                given_up(self.locator(slot));
+                self.give_up(slot);
+            }
+        }
+    }
+}
+
+impl<const SLOTS: usize> Drop for Held<'_, SLOTS> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the next holder sees what this one did.
+        self.lock.store(0, Ordering::Release);
+    }
+}

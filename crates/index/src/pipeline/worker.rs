@@ -1,0 +1,146 @@
+//! One thread's access to a store: the trait's methods, each a few lines.
+
+use std::ops::ControlFlow;
+
+use amalgam_op::{ItemView, Key, Now, Op, Outcome};
+
+use super::compare::Fastest;
+use super::compare::Scalar;
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+use super::compare::{Avx2, Avx512};
+use super::layout::{Pattern, SLOT_KEY_BYTES, STRIPE_BYTES};
+use super::store::Store;
+use crate::mem::{Header, ItemRef, Look, Pool, Swap};
+use crate::{Cursor, Sink, Worker};
+
+/// Runs an expression with the fastest way of comparing as a type.
+macro_rules! each_compare {
+    ($compare:expr, $name:ident => $action:expr) => {
+        match $compare {
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx512 => {
+                type $name = Avx512;
+                $action
+            }
+            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+            Fastest::Avx2 => {
+                type $name = Avx2;
+                $action
+            }
+            Fastest::Scalar => {
+                type $name = Scalar;
+                $action
+            }
+        }
+    };
+}
+
+/// See the head of this file.
+pub(super) struct StoreWorker<'i, const SLOTS: usize> {
+    pub(super) store: &'i Store<SLOTS>,
+    pub(super) pool: Pool<'i>,
+    /// How the items that reads found last looked. A guess about the next, which a read compares
+    /// instead of working out where the fields lie.
+    pub(super) look: Look,
+    /// The header of the item that a read found last and that did not look so.
+    pub(super) other_header: Option<Header>,
+    /// Bytes of the last item that a read found: where the last line of the next may be.
+    pub(super) item_bytes: usize,
+}
+
+impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+    pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
+        Self {
+            store,
+            pool: Pool::new(&store.memory),
+            look: Look::NONE,
+            other_header: None,
+            item_bytes: 0,
+        }
+    }
+
+    /// Lets the pool evict and move items through the slots.
+    pub(super) fn with_swap<R>(
+        &mut self,
+        work: impl FnOnce(&mut Pool<'i>, &mut Swap<'_>) -> R,
+    ) -> R {
+        let store = self.store;
+        // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.
+        let pinner = unsafe { self.pool.pinner() };
+        work(&mut self.pool, &mut |hash, old, new| store.swap(hash, old, new, &pinner.pin()))
+    }
+}
+
+impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        if let [key] = keys {
+            each_compare!(self.store.compare, C => self.get_one::<C>(key, now, sink));
+            return 1;
+        }
+        each_compare!(self.store.compare, C => self.get_many::<C>(keys, now, sink))
+    }
+
+    #[inline]
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        each_compare!(self.store.compare, C => self.carry_out::<C>(op, now, sink))
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &Key<'_>) {
+        let stripes = key.bytes().len().min(SLOT_KEY_BYTES).div_ceil(STRIPE_BYTES);
+        self.store.slots.prefetch(self.store.slots.bucket_of(key.hash()), stripes);
+    }
+
+    /// The cursor is the number of a bucket; keys never move.
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let slots = &self.store.slots;
+        let buckets = slots.len() as u64;
+        let end = buckets.min(from.0.saturating_add(budget.max(1) as u64));
+        for index in from.0..end {
+            let guard = self.pool.pin();
+            for slot in 0..SLOTS {
+                let locator = slots.locator(index as usize, slot);
+                if !locator.is_free() && visit(&self.store.item(locator, &guard).view()).is_break()
+                {
+                    return Some(Cursor(index));
+                }
+            }
+        }
+        (end < buckets).then_some(Cursor(end))
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.store.swap(hash, old, new, &self.pool.pin())
+    }
+
+    #[inline]
+    fn quiesce(&mut self) {
+        self.pool.quiesce();
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.step(now, swap))
+    }
+}
+
+/// What a key looks like, and its bucket.
+#[derive(Clone, Copy)]
+pub(super) struct Sought {
+    pub(super) pattern: Pattern,
+    pub(super) bucket: usize,
+}
+
+impl<const SLOTS: usize> Store<SLOTS> {
+    /// Where to look for a key.
+    #[inline]
+    pub(super) fn sought(&self, key: &Key<'_>) -> Sought {
+        let pattern = Pattern::new(key.bytes(), key.hash());
+        Sought { pattern, bucket: self.slots.bucket_of(key.hash()) }
+    }
+}

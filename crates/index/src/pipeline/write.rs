@@ -1,0 +1,419 @@
+//! Operations that may change an item.
+//!
+//! An operation looks, decides and fills its item without a lock; then it takes the bucket's lock,
+//! makes sure that what it saw is still there, and changes the slot; else it starts over. So
+//! neither allocation nor eviction happens under a lock. A repetition means that another operation
+//! on the key took effect in between.
+//!
+//! Every change of a bucket gives up its expired slots first, as the hardware's write unit does.
+
+use amalgam_op::{
+    Decision, Draft, ItemView, Now, Op, Outcome, Part, StoreMode, Value, Verb, decide,
+};
+
+use super::compare::Compare;
+use super::layout::{Locator, Terms};
+use super::slots::Held;
+use super::worker::{Sought, StoreWorker};
+use crate::Sink;
+use crate::mem::{Guard, Header, Item, ItemRef, Shape, Slot};
+use crate::sync::Ordering;
+
+/// Attempts of a write. Each fails only because another thread's write came first, so this bound is
+/// met by a bug or by nobody.
+const ATTEMPTS: usize = 1 << 20;
+/// The most slots of a bucket.
+const MAX_SLOTS: usize = 16;
+
+/// What an attempt of a write came to.
+enum Attempt {
+    Done(Outcome),
+    /// Somebody else's write came first.
+    Again,
+    /// An item of this shape has to be written.
+    Needs(Shape),
+}
+
+/// An operation under way.
+struct Writing<'a, 'k> {
+    op: &'a Op<'k>,
+    sought: Sought,
+    now: &'a Now,
+    /// Memory for the item to be written.
+    slot: Option<Slot>,
+}
+
+/// The item that a write found, and where.
+struct Seen<'g> {
+    slot: usize,
+    locator: Locator,
+    item: Item<'g>,
+    view: ItemView<'g>,
+}
+
+/// Items that left their slots under a lock, to be retired without it.
+struct Unlinked {
+    references: [u64; MAX_SLOTS],
+    count: usize,
+}
+
+impl Unlinked {
+    const fn new() -> Self {
+        Self { references: [0; MAX_SLOTS], count: 0 }
+    }
+
+    fn push(&mut self, locator: Locator) {
+        self.references[self.count] = locator.reference();
+        self.count += 1;
+    }
+}
+
+impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+    /// See [`crate::Worker::apply`].
+    pub(super) fn carry_out<C: Compare>(
+        &mut self,
+        op: &Op<'_>,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> Outcome {
+        let mut writing = Writing { op, sought: self.store.sought(&op.key), now, slot: None };
+        let mut outcome = Outcome::OutOfMemory;
+        for _ in 0..ATTEMPTS {
+            match self.attempt::<C>(&mut writing, sink) {
+                Attempt::Done(done) => {
+                    outcome = done;
+                    break;
+                }
+                Attempt::Again => {}
+                Attempt::Needs(shape) => {
+                    if let Some(slot) = writing.slot.take() {
+                        self.pool.give_back(slot);
+                    }
+                    match self.reserve(shape, now) {
+                        Ok(slot) => writing.slot = Some(slot),
+                        Err(refused) => {
+                            outcome = refused;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(slot) = writing.slot {
+            self.pool.give_back(slot);
+        }
+        outcome
+    }
+
+    /// The item of the key, dead or alive.
+    fn see<'g, C: Compare>(
+        &self,
+        writing: &Writing<'_, '_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Seen<'g>>
+    where
+        'i: 'g,
+    {
+        let store = self.store;
+        let key = writing.op.key.bytes();
+        let is_wanted = |locator| store.item(locator, guard).has_key(key);
+        let Sought { pattern, bucket } = &writing.sought;
+        let (slot, locator) = store.slots.find::<C>(*bucket, pattern, is_wanted)?;
+        let item = store.item(locator, guard);
+        Some(Seen { slot, locator, item, view: item.view() })
+    }
+
+    fn attempt<C: Compare>(
+        &mut self,
+        writing: &mut Writing<'_, '_>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let guard = self.pool.pin();
+        let seen = self.see::<C>(writing, &guard);
+        let current = seen.as_ref().map(|seen| &seen.view);
+        match decide(current, writing.op, writing.now, self.pool.fresh_cas()) {
+            Decision::Keep(outcome) => {
+                if let Some(seen) = &seen {
+                    self.show(writing.op, &seen.item, seen.view, outcome, sink);
+                }
+                Attempt::Done(outcome)
+            }
+            Decision::Remove(outcome) => match seen {
+                Some(seen) => self.remove(writing, &seen, outcome),
+                None => Attempt::Done(outcome),
+            },
+            Decision::Replace(draft, outcome) => match seen {
+                Some(seen) => match draft.sole_word_change(&seen.view, writing.now) {
+                    Some(word) => self.change(writing, &seen, &draft, word, outcome, sink),
+                    None => self.replace(writing, &seen, &draft, outcome, &guard, sink),
+                },
+                None => self.insert::<C>(writing, &draft, outcome, &guard, sink),
+            },
+        }
+    }
+
+    /// Takes the bucket's lock if the slot still says what was seen, and gives up what expired
+    /// beside it.
+    fn hold(
+        &self,
+        writing: &Writing<'_, '_>,
+        seen: &Seen<'_>,
+        unlinked: &mut Unlinked,
+    ) -> Option<Held<'i, SLOTS>> {
+        let held = self.store.slots.lock(writing.sought.bucket);
+        if held.locator(seen.slot) != seen.locator {
+            return None;
+        }
+        held.reclaim(writing.now.seconds, Some(seen.slot), |locator| unlinked.push(locator));
+        Some(held)
+    }
+
+    /// Retires what left its slot. The caller gave the lock back.
+    fn retire_all(&mut self, unlinked: &Unlinked) {
+        for reference in &unlinked.references[..unlinked.count] {
+            let item = ItemRef::from_bits(*reference).expect("a taken slot names an item");
+            // SAFETY: we took it out of its only slot.
+            unsafe { self.pool.retire(item) };
+        }
+    }
+
+    /// As [`Self::retire_all`], for items that were dead.
+    fn retire_dead(&mut self, unlinked: &Unlinked) {
+        if unlinked.count != 0 {
+            self.store.reclaimed.fetch_add(unlinked.count as u64, Ordering::Relaxed);
+            self.retire_all(unlinked);
+        }
+    }
+
+    fn remove(&mut self, writing: &Writing<'_, '_>, seen: &Seen<'_>, outcome: Outcome) -> Attempt {
+        let mut expired = Unlinked::new();
+        let Some(held) = self.hold(writing, seen, &mut expired) else { return Attempt::Again };
+        held.give_up(seen.slot);
+        drop(held);
+        // SAFETY: we took it out of its only slot.
+        unsafe { self.pool.retire(seen.item.reference()) };
+        self.retire_dead(&expired);
+        Attempt::Done(outcome)
+    }
+
+    /// Changes an item's word in place.
+    fn change(
+        &mut self,
+        writing: &Writing<'_, '_>,
+        seen: &Seen<'_>,
+        draft: &Draft<'_>,
+        word: [u8; 8],
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let mut expired = Unlinked::new();
+        let held = self.hold(writing, seen, &mut expired);
+        let is_done = held.is_some() && is_same(seen, writing.op, draft);
+        if is_done {
+            change_word(&seen.item, draft, word);
+        }
+        drop(held);
+        self.retire_dead(&expired);
+        if !is_done {
+            return Attempt::Again;
+        }
+        let changed = ItemView { value: Value::Word(word, seen.view.value.len()), ..seen.view };
+        self.show(writing.op, &seen.item, changed, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    /// Puts another item in the place of the one that was seen.
+    fn replace(
+        &mut self,
+        writing: &mut Writing<'_, '_>,
+        seen: &Seen<'_>,
+        draft: &Draft<'_>,
+        outcome: Outcome,
+        guard: &Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let (new, locator) = match self.write(writing, draft, seen.view.value.as_bytes()) {
+            Ok(written) => written,
+            Err(attempt) => return attempt,
+        };
+        // The view before the item is published: afterwards others may change its word.
+        let new_item = self.store.item(locator, guard);
+        let shown = new_item.view();
+        let mut expired = Unlinked::new();
+        let held = self.hold(writing, seen, &mut expired);
+        let is_done = held.is_some() && is_same(seen, writing.op, draft);
+        if let (Some(held), true) = (&held, is_done) {
+            held.overwrite(seen.slot, locator, Terms::new(draft.expiry, shown.value.len()));
+        }
+        drop(held);
+        self.retire_dead(&expired);
+        // SAFETY: the old one left its only slot, or the new one never had one.
+        unsafe { self.pool.retire(if is_done { seen.item.reference() } else { new }) };
+        if !is_done {
+            return Attempt::Again;
+        }
+        self.show(writing.op, &new_item, shown, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    fn insert<C: Compare>(
+        &mut self,
+        writing: &mut Writing<'_, '_>,
+        draft: &Draft<'_>,
+        outcome: Outcome,
+        guard: &Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> Attempt {
+        let (new, locator) = match self.write(writing, draft, &[]) {
+            Ok(written) => written,
+            Err(attempt) => return attempt,
+        };
+        let store = self.store;
+        let new_item = store.item(locator, guard);
+        let shown = new_item.view();
+        let Sought { pattern, bucket } = &writing.sought;
+        let key = writing.op.key.bytes();
+        let held = store.slots.lock(*bucket);
+        let is_same_key = |locator| store.item(locator, guard).has_key(key);
+        if store.slots.find::<C>(*bucket, pattern, is_same_key).is_some() {
+            drop(held);
+            // SAFETY: never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Again;
+        }
+        let mut expired = Unlinked::new();
+        let mut evicted = Unlinked::new();
+        held.reclaim(writing.now.seconds, None, |locator| expired.push(locator));
+        let slot = self.make_slot(&held, writing, guard, &mut expired, &mut evicted);
+        if let Some(slot) = slot {
+            let terms = Terms::new(draft.expiry, shown.value.len());
+            held.take(slot, pattern, locator, terms);
+        }
+        drop(held);
+        self.retire_dead(&expired);
+        self.retire_all(&evicted);
+        if slot.is_none() {
+            store.refused.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: never published.
+            unsafe { self.pool.retire(new) };
+            return Attempt::Done(Outcome::OutOfMemory);
+        }
+        self.show(writing.op, &new_item, shown, outcome, sink);
+        Attempt::Done(outcome)
+    }
+
+    /// A free slot: the lowest there is, or one whose item a flush killed, or, where that is
+    /// allowed, the one that the new key's check byte points at, whose item is evicted.
+    fn make_slot(
+        &self,
+        held: &Held<'_, SLOTS>,
+        writing: &Writing<'_, '_>,
+        guard: &Guard<'_>,
+        dead: &mut Unlinked,
+        evicted: &mut Unlinked,
+    ) -> Option<usize> {
+        if let Some(slot) = held.free_slot() {
+            return Some(slot);
+        }
+        let is_dead = |(_, locator): &(usize, Locator)| {
+            let item = self.store.item(*locator, guard);
+            let header = item.header();
+            !writing.now.is_live(item.expiry_of(header), header.generation())
+        };
+        if let Some((slot, locator)) = held.taken().find(is_dead) {
+            held.give_up(slot);
+            dead.push(locator);
+            return Some(slot);
+        }
+        if !self.store.evicts {
+            return None;
+        }
+        let slot = writing.sought.pattern.check() % SLOTS;
+        evicted.push(held.locator(slot));
+        held.give_up(slot);
+        self.store.crowded_out.fetch_add(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Writes an item into the memory at hand, if its shape is right.
+    fn write(
+        &mut self,
+        writing: &mut Writing<'_, '_>,
+        draft: &Draft<'_>,
+        current: &[u8],
+    ) -> Result<(ItemRef, Locator), Attempt> {
+        let key = writing.op.key.bytes();
+        let Some(shape) = Shape::new(key.len(), draft, current.len(), writing.now) else {
+            return Err(Attempt::Done(Outcome::TooLarge));
+        };
+        let Some(slot) = writing.slot.take_if(|slot| slot.shape() == shape) else {
+            return Err(Attempt::Needs(shape));
+        };
+        let new = self.pool.fill(slot, key, draft, current);
+        Ok((new, Locator::new(&writing.sought.pattern, new.to_bits())))
+    }
+
+    /// Memory for `shape`, evicting where that is allowed.
+    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+        loop {
+            let shortage = match self.pool.reserve(shape) {
+                Ok(slot) => return Ok(slot),
+                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
+                Err(shortage) => shortage,
+            };
+            // Bounded: it gives up where nothing can be evicted.
+            if !self.with_swap(|pool, swap| pool.make_room(shortage, now, swap)) {
+                return Err(Outcome::OutOfMemory);
+            }
+        }
+    }
+
+    /// Hands a hit of an operation to the sink and notes the access.
+    fn show<'g>(
+        &self,
+        op: &Op<'_>,
+        item: &Item<'g>,
+        view: ItemView<'g>,
+        outcome: Outcome,
+        sink: &mut impl Sink,
+    ) where
+        'i: 'g,
+    {
+        let Outcome::Hit(hit) = outcome else { return };
+        let _ = sink.hit(0, &self.found(item, view).with_hit(hit));
+        if let Verb::Get(get) = op.verb
+            && !get.is_quiet_access
+        {
+            item.mark_accessed(item.header());
+        }
+    }
+}
+
+/// Whether the item's word is as it was seen, where what is written follows from it. The caller
+/// holds the bucket's lock, under which alone words change.
+fn is_same(seen: &Seen<'_>, op: &Op<'_>, draft: &Draft<'_>) -> bool {
+    let reads_value = match op.verb {
+        Verb::Arithmetic(_) => true,
+        Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
+        Verb::Get(_) | Verb::Delete(_) => false,
+    };
+    let depends = reads_value || draft.parts.iter().any(|part| matches!(part, Part::Current));
+    match seen.view.value {
+        Value::Word(word, _) if depends => {
+            seen.item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
+        }
+        _ => true,
+    }
+}
+
+/// Changes an item's word in place. The caller holds the lock of its bucket, so the item stays
+/// linked and nobody else changes it.
+fn change_word(item: &Item<'_>, draft: &Draft<'_>, word: [u8; 8]) {
+    // Release pairs with the acquire in `Item::view`. The linearization point.
+    item.word().store(u64::from_le_bytes(word), Ordering::Release);
+    // A new value was not fetched yet.
+    let header = item.header_word();
+    if !draft.marks.fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
+        header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
+    }
+}
