@@ -91,3 +91,31 @@ fn a_value_being_sent_stays_what_it_was() {
     });
     assert!(hits > 0, "every get missed");
 }
+
+#[test]
+fn readers_that_wait_delay_nobody() {
+    // One worker, so that whoever holds it up holds up everybody.
+    let server =
+        Running::start_with::<Mercury>(Settings { memory_bytes: MEMORY_BYTES, ..settings(1) });
+    let mut other = server.connect();
+    let value = vec![b'v'; 1_000_000];
+    other.talk([b"set big 0 0 1000000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
+    let answer = [b"VALUE big 0 1000000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    // Each asks for far more than sockets hold and reads nothing of it.
+    let mut slow: Vec<_> = (0..8).map(|_| server.connect()).collect();
+    for client in &mut slow {
+        client.send("get big\r\n".repeat(30));
+    }
+    for _ in 0..2_000 {
+        other.talk("get small\r\n", "END\r\n");
+    }
+    for _ in 0..20 {
+        other.talk("get big\r\n", &answer);
+    }
+    for client in &mut slow {
+        for _ in 0..30 {
+            client.expect(&answer);
+        }
+        client.talk("get nothing\r\n", "END\r\n");
+    }
+}
