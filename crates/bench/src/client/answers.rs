@@ -23,9 +23,17 @@ pub struct Reader {
     is_multi: bool,
     key_bytes: usize,
     value_bytes: usize,
-    /// What lies between key and value of an item as it was stored.
-    middle: Vec<u8>,
+    /// What lies between key and value of an item as it was stored: its first bytes as a number,
+    /// and which of the number's bits they are.
+    middle: u64,
+    middle_mask: u64,
+    middle_bytes: usize,
     verifies: bool,
+}
+
+/// Little-endian, as answers are read.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 /// The longest line that is no value: an error's text.
@@ -60,8 +68,17 @@ impl Reader {
         value_bytes: usize,
         verifies: bool,
     ) -> Self {
-        let middle = format!(" 0 {value_bytes}\r\n").into_bytes();
-        Self { protocol, is_multi: multi > 1, key_bytes, value_bytes, middle, verifies }
+        let middle = format!(" 0 {value_bytes}\r\n");
+        Self {
+            protocol,
+            is_multi: multi > 1,
+            key_bytes,
+            value_bytes,
+            middle: number(middle.as_bytes()),
+            middle_mask: number(&vec![0xff; middle.len()]),
+            middle_bytes: middle.len(),
+            verifies,
+        }
     }
 
     /// Reads as many whole pieces as `bytes` holds, adding to `answers`. Returns how many bytes
@@ -74,6 +91,11 @@ impl Reader {
     pub fn read(&self, bytes: &[u8], answers: &mut Answers) -> anyhow::Result<usize> {
         let mut at = 0;
         loop {
+            if self.protocol == Protocol::Text && !self.verifies {
+                let (hits, length) = self.text_hits(&bytes[at..]);
+                answers.hits += hits;
+                at += length;
+            }
             let rest = &bytes[at..];
             let piece = match self.protocol {
                 Protocol::Text => self.text(rest)?,
@@ -105,20 +127,31 @@ impl Reader {
         }
     }
 
+    /// The hits that `bytes` begins with, as far as they have the form in which items were stored:
+    /// how many, and their length. What is not found here takes the long way.
+    #[inline]
+    fn text_hits(&self, bytes: &[u8]) -> (u64, usize) {
+        const HEAD: &[u8; 6] = b"VALUE ";
+        let middle = HEAD.len() + self.key_bytes;
+        let whole = middle + self.middle_bytes + self.value_bytes + 2;
+        let mut hits = 0;
+        for hit in bytes.chunks_exact(whole) {
+            // A middle has six bytes at least, and a value with its end three.
+            let seen = hit[middle..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            let is_stored_form = hit.starts_with(HEAD)
+                && seen & self.middle_mask == self.middle
+                && hit[whole - 2..] == *b"\r\n";
+            if !is_stored_form {
+                break;
+            }
+            hits += 1;
+        }
+        (hits, hits as usize * whole)
+    }
+
     #[inline]
     fn text(&self, rest: &[u8]) -> anyhow::Result<Piece> {
         if rest.starts_with(b"VALUE ") {
-            // What was stored has one form; anything else takes the long way.
-            let middle = 6 + self.key_bytes;
-            let value = middle + self.middle.len();
-            let whole = value + self.value_bytes + 2;
-            if !self.verifies
-                && rest.len() >= whole
-                && rest[middle..value] == self.middle
-                && rest[whole - 2..whole] == *b"\r\n"
-            {
-                return Ok(Piece::Hit(whole));
-            }
             return self.text_value(rest);
         }
         let Some(end) = line_end(rest)? else { return Ok(Piece::Cut) };
