@@ -118,6 +118,15 @@ counters! {
     connections_closed,
 }
 
+impl Counts {
+    /// Commands on items; each key of a get is one.
+    pub fn commands(&self) -> u64 {
+        let deletes = self.delete_hits + self.delete_misses;
+        let changes = self.incr_hits + self.incr_misses + self.decr_hits + self.decr_misses;
+        self.cmd_get + self.cmd_set + self.cmd_touch + deletes + changes
+    }
+}
+
 /// The counters of all workers.
 pub struct AllCounters {
     workers: Box<[Counters]>,

@@ -126,3 +126,22 @@ fn who_may_not_list_keys_sees_no_hot_ones() {
     client.talk("get a\r\nstats hotkeys\r\n", "END\r\nERROR\r\n");
     assert_eq!(get(&server, "/api/hotkeys").1, "null\n");
 }
+
+#[test]
+fn the_page_comes_with_all_that_it_needs() {
+    let server = Running::start(with_admin());
+    let (_, page) = get(&server, "/");
+    let quoted = page.split('"').filter(|text| text.starts_with('/') || text.contains("//"));
+    let mut count = 0;
+    for asset in quoted {
+        let (status, body) = get(&server, asset);
+        assert_eq!(status, "HTTP/1.1 200 OK", "{asset}");
+        assert!(!body.is_empty(), "{asset}");
+        count += 1;
+    }
+    assert!(count >= 4, "{page}");
+    let (_, status) = get(&server, "/api/status");
+    for name in ["history", "hot_keys", "classes", "lengths", "commands_per_second"] {
+        assert!(status.contains(&format!("\"{name}\":")), "{name} in {status}");
+    }
+}

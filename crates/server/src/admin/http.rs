@@ -158,7 +158,8 @@ pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io
          Connection: close\r\n\
          Cache-Control: no-store\r\n\
          Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
-         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
+         img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'\r\n\
          X-Content-Type-Options: nosniff\r\n\
          Referrer-Policy: no-referrer\r\n\r\n",
         body.len()

@@ -1,4 +1,5 @@
-//! The admin address: metrics and health over HTTP, beside the sockets that serve clients.
+//! The admin address: metrics, health and a live page over HTTP, beside the sockets that
+//! serve clients.
 //!
 //! Invariants of this room:
 //! 1. It runs on threads of its own, reads what workers publish, and takes no lock that a worker
@@ -6,6 +7,7 @@
 //! 2. It changes nothing: there are only GET and HEAD.
 //! 3. A client can hold one of [`MOST_CONNECTIONS`] threads for a few seconds at most.
 
+mod history;
 mod http;
 mod metrics;
 mod snapshot;
@@ -15,13 +17,15 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_index::Index;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::server::Shared;
+use history::History;
 use http::{Request, Response};
 use snapshot::Snapshot;
 
@@ -31,10 +35,14 @@ const MOST_CONNECTIONS: usize = 16;
 /// How long to leave connections waiting when the system refuses one.
 const RESPITE: Duration = Duration::from_millis(200);
 
+/// Between two points of the history.
+const TICK: Duration = Duration::from_secs(1);
+
 /// A listening admin address.
 pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
+    history: Mutex<History>,
     is_ending: AtomicBool,
     /// Written to wake the thread that accepts.
     bell: OwnedFd,
@@ -68,7 +76,8 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { listener, address, is_ending: AtomicBool::new(false), bell })
+        let (history, is_ending) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { listener, address, history, is_ending, bell })
     }
 
     /// Where it listens.
@@ -88,9 +97,15 @@ impl Admin {
     /// Answers until told to end, on this thread and a few of its own.
     pub fn serve<I: Index>(&self, shared: &Shared<I>) {
         let open = AtomicUsize::new(0);
+        let mut next_tick = Instant::now();
         thread::scope(|scope| {
             while !self.is_ending() {
-                let stream = match self.accept() {
+                let now = Instant::now();
+                if now >= next_tick {
+                    self.history().record(shared);
+                    next_tick = now + TICK;
+                }
+                let stream = match self.accept(next_tick - now) {
                     Ok(Some(stream)) => stream,
                     Ok(None) => continue,
                     Err(_) => {
@@ -116,11 +131,19 @@ impl Admin {
         });
     }
 
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Waits for a connection or the bell.
-    fn accept(&self) -> io::Result<Option<TcpStream>> {
+    fn accept(&self, timeout: Duration) -> io::Result<Option<TcpStream>> {
         let mut watched =
             [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-        match poll(&mut watched, None) {
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut watched, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -140,7 +163,7 @@ impl Admin {
                 let line = "ask for this machine by its address, or for localhost";
                 (Response::line("403 Forbidden", line), request.is_head)
             }
-            Ok(request) => (route(&request.path, shared), request.is_head),
+            Ok(request) => (self.route(&request.path, shared), request.is_head),
         };
         http::respond(&mut stream, &response, is_head)
     }
@@ -150,17 +173,25 @@ impl Admin {
     fn may_ask(&self, request: &Request) -> bool {
         !self.address.ip().is_loopback() || request.host.as_deref().is_none_or(http::is_local_host)
     }
-}
-
-fn route<I: Index>(path: &str, shared: &Shared<I>) -> Response {
-    match path {
-        "/metrics" => Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(shared))),
-        "/api/hotkeys" => Response::json(&status::hot_keys(shared)),
-        "/healthz" => Response::line("200 OK", "alive"),
-        "/readyz" if shared.is_stopping() => {
-            Response::line("503 Service Unavailable", "the server is ending")
+    fn route<I: Index>(&self, path: &str, shared: &Shared<I>) -> Response {
+        match path {
+            "/" => Response::ok("text/html; charset=utf-8", include_str!("page/index.html")),
+            "/page.css" => Response::ok("text/css; charset=utf-8", include_str!("page/page.css")),
+            "/page.js" => {
+                Response::ok("text/javascript; charset=utf-8", include_str!("page/page.js"))
+            }
+            "/icon.svg" => Response::ok("image/svg+xml", include_str!("page/icon.svg")),
+            "/metrics" => {
+                Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(shared)))
+            }
+            "/api/status" => Response::json(&status::all(shared, &self.history())),
+            "/api/hotkeys" => Response::json(&status::hot_keys(shared)),
+            "/healthz" => Response::line("200 OK", "alive"),
+            "/readyz" if shared.is_stopping() => {
+                Response::line("503 Service Unavailable", "the server is ending")
+            }
+            "/readyz" => Response::line("200 OK", "ready"),
+            _ => Response::line("404 Not Found", "nothing is here; the page is at /"),
         }
-        "/readyz" => Response::line("200 OK", "ready"),
-        _ => Response::line("404 Not Found", "see /metrics, /api/hotkeys, /healthz, /readyz"),
     }
 }

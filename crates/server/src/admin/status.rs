@@ -1,8 +1,12 @@
-//! What the admin address tells programs, in JSON.
+//! What the admin address tells programs, and the live page, in JSON.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::Index;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::history::History;
+use super::snapshot::Snapshot;
 use crate::hot_keys::uri_encoded;
 use crate::server::Shared;
 
@@ -17,4 +21,88 @@ pub fn hot_keys<I: Index>(shared: &Shared<I>) -> Value {
         .iter()
         .map(|hot| json!({ "key": uri_encoded(&hot.key), "share": hot.share, "error": hot.error }));
     rows.collect()
+}
+
+/// Everything that the live page draws.
+pub fn all<I: Index>(shared: &Shared<I>, history: &History) -> Value {
+    let mut status = of_snapshot(&Snapshot::take(shared));
+    status.insert("is_stopping".into(), shared.is_stopping().into());
+    status.insert("hot_keys".into(), hot_keys(shared));
+    status.insert("history".into(), history.to_json());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_millis());
+    status.insert("unix_ms".into(), json!(now as u64));
+    status.into()
+}
+
+fn of_snapshot(snapshot: &Snapshot) -> Map<String, Value> {
+    let (counts, index) = (&snapshot.counts, &snapshot.index);
+    let memory = &index.memory;
+    let classes = memory.classes.iter().map(|class| {
+        json!({
+            "slot_bytes": class.slot_bytes,
+            "pages": class.pages,
+            "slots": class.slots,
+            "used_slots": class.used_slots,
+            "evictions": class.evictions,
+        })
+    });
+    let mut status = Map::new();
+    let mut put = |name: &str, value: Value| status.insert(name.to_owned(), value);
+    put("engine", snapshot.engine.into());
+    put("version", env!("CARGO_PKG_VERSION").into());
+    put("uptime_seconds", snapshot.uptime_seconds.into());
+    put("threads", snapshot.threads.into());
+    put("cpu_seconds", snapshot.cpu_seconds.into());
+    put("resident_bytes", snapshot.resident_bytes.into());
+    put(
+        "commands",
+        json!({
+            "all": counts.commands(),
+            "get": counts.cmd_get,
+            "set": counts.cmd_set,
+            "get_hits": counts.get_hits,
+            "get_misses": counts.get_misses,
+        }),
+    );
+    put(
+        "connections",
+        json!({
+            "open": snapshot.connections,
+            "limit": snapshot.max_connections,
+            "opened": counts.connections_opened,
+            "rejected": snapshot.rejected_connections,
+            "is_accepting": snapshot.is_accepting,
+        }),
+    );
+    put(
+        "memory",
+        json!({
+            "limit": snapshot.memory_limit_bytes,
+            "used": memory.used + snapshot.buffer_bytes as u64,
+            "items": memory.items,
+            "index": memory.index,
+            "waiting": memory.waiting,
+            "buffers": snapshot.buffer_bytes,
+            "free_pages": memory.free_pages * memory.page_bytes,
+            "pages_moved": memory.pages_moved,
+        }),
+    );
+    put("classes", classes.collect());
+    put(
+        "index",
+        json!({
+            "items": index.items,
+            "buckets": index.buckets,
+            "slots": index.slots,
+            "load_factor": snapshot.load_factor(),
+            "expansions": index.expansions,
+            "is_expanding": index.is_expanding,
+            "longest_pause_ns": index.longest_pause_ns,
+            "lengths": index.length_histogram,
+            "evictions": index.evictions,
+            "reclaimed": index.reclaimed,
+            "out_of_memory": index.out_of_memory,
+        }),
+    );
+    status
 }

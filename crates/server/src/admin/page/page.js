@@ -1,0 +1,358 @@
+// The live page: asks for /api/status once a second and draws what it says. Text from the server is
+// only ever set as text, never as markup.
+"use strict";
+
+const PERIOD_MS = 1000;
+const byId = (id) => document.getElementById(id);
+const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
+
+// ---- numbers for people
+
+function short(number) {
+  if (number === null || !Number.isFinite(number)) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (number >= size) return (number / (unit === "k" ? 1e3 : size)).toPrecision(3) + " " + unit;
+  }
+  return String(number >= 100 ? Math.round(number) : Math.round(number * 10) / 10);
+}
+
+function bytes(number) {
+  let unit = 0;
+  while (number >= 1024 && unit < 4) { number /= 1024; unit += 1; }
+  const digits = unit === 0 || number >= 100 ? 0 : 1;
+  return number.toFixed(digits) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][unit];
+}
+
+function duration(microseconds) {
+  if (microseconds === null) return "–";
+  if (microseconds < 1000) return Math.round(microseconds) + " µs";
+  if (microseconds < 1e6) return (microseconds / 1000).toFixed(1) + " ms";
+  return (microseconds / 1e6).toFixed(1) + " s";
+}
+
+function percent(share, digits = 1) {
+  return share === null ? "–" : (100 * share).toFixed(digits) + " %";
+}
+
+function since(seconds) {
+  const days = Math.floor(seconds / 86400);
+  const hours = Math.floor(seconds / 3600) % 24;
+  const minutes = Math.floor(seconds / 60) % 60;
+  if (days > 0) return `${days} d ${hours} h`;
+  if (hours > 0) return `${hours} h ${minutes} min`;
+  return minutes > 0 ? `${minutes} min` : `${seconds} s`;
+}
+
+// ---- charts of the last minutes
+
+const charts = [
+  { id: "throughput", title: "Requests a second", area: true, text: short,
+    lines: [{ column: "commands_per_second", name: "requests a second" }] },
+  { id: "latency", title: "Latency", text: duration,
+    lines: [{ column: "p50_us", name: "median" }, { column: "p99_us", name: "99 %" }] },
+  { id: "ratio", title: "Hit ratio", most: 1, area: true, text: (x) => percent(x),
+    lines: [{ column: "hit_ratio", name: "of gets hit" }] },
+  { id: "network", title: "Network", text: (x) => x === null ? "–" : bytes(x) + "/s",
+    lines: [{ column: "sent_bytes_per_second", name: "sent" },
+            { column: "received_bytes_per_second", name: "received" }] },
+];
+
+// The smallest round number that is not below.
+function roundUp(number) {
+  if (!(number > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(number));
+  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= number * 0.999);
+}
+
+function element(name, attributes, parent) {
+  const made = svg(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  parent.append(made);
+  return made;
+}
+
+function draw(chart, history) {
+  const root = byId(chart.id);
+  const { width, height } = root.getBoundingClientRect();
+  if (width === 0) return;
+  const [left, right, top, bottom] = [58, 6, 8, 20];
+  const columns = chart.lines.map((line) => history[line.column]);
+  const count = history.capacity;
+  const shown = columns[0].length;
+  const known = columns.flat().filter((value) => value !== null);
+  const most = chart.most ?? roundUp(known.reduce((a, b) => Math.max(a, b), 0));
+  const x = (place) => left + (width - left - right) * (count - shown + place) / (count - 1);
+  const y = (value) => top + (height - top - bottom) * (1 - value / most);
+  root.replaceChildren();
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  for (const part of [0, 0.5, 1]) {
+    const at = y(part * most);
+    element("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }, root);
+    const label = element("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, root);
+    label.textContent = chart.text(part * most);
+  }
+  for (const minutes of [1, 2, 3, 4, 5]) {
+    const place = shown - 1 - minutes * 60;
+    if (x(place) < left - 1) continue;
+    const label = element("text", { x: x(place), y: height - 4, "text-anchor": "middle" }, root);
+    label.textContent = `−${minutes} min`;
+  }
+  columns.forEach((column, number) => {
+    let path = "";
+    column.forEach((value, place) => {
+      if (value === null) return;
+      const isStart = place === 0 || column[place - 1] === null;
+      path += `${isStart ? "M" : "L"}${x(place).toFixed(1)} ${y(value).toFixed(1)}`;
+    });
+    if (chart.area && !column.includes(null) && shown > 1) {
+      const end = `L${x(shown - 1)} ${y(0)}L${x(0)} ${y(0)}Z`;
+      element("path", { class: "area", d: path + end }, root);
+    }
+    element("path", { class: ["one", "two"][number], d: path }, root);
+  });
+  const place = chart.cursor === undefined ? shown - 1 : Math.min(chart.cursor, shown - 1);
+  if (chart.cursor !== undefined && shown > 0) {
+    const at = x(place);
+    element("line", { class: "cursor", x1: at, x2: at, y1: top, y2: height - bottom }, root);
+  }
+  readout(chart, columns, place, shown);
+  chart.place = (pixels) => {
+    const step = (width - left - right) / (count - 1);
+    return Math.max(0, Math.min(shown - 1, Math.round((pixels - left) / step) - count + shown));
+  };
+}
+
+function readout(chart, columns, place, shown) {
+  const target = byId(chart.id + "-readout");
+  target.replaceChildren();
+  const words = chart.lines.map((line, number) => {
+    const dot = document.createElement("span");
+    dot.className = `dot c${number + 1}`;
+    const value = columns[number][place];
+    const text = `${line.name} ${chart.text(value === undefined ? null : value)}`;
+    target.append(dot, text + "   ");
+    return text;
+  });
+  const ago = shown - 1 - place;
+  if (chart.cursor !== undefined) target.append(`${ago} s ago`);
+  byId(chart.id).setAttribute("aria-label", `${chart.title}: ${words.join(", ")}`);
+}
+
+for (const chart of charts) {
+  const root = byId(chart.id);
+  const move = (cursor) => { chart.cursor = cursor; if (last) draw(chart, last.history); };
+  root.addEventListener("pointermove", (event) => {
+    if (chart.place) move(chart.place(event.clientX - root.getBoundingClientRect().left));
+  });
+  root.addEventListener("pointerleave", () => move(undefined));
+  root.addEventListener("blur", () => move(undefined));
+  root.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined || !last) return;
+    event.preventDefault();
+    const end = last.history.p50_us.length - 1;
+    move(Math.max(0, Math.min(end, (chart.cursor ?? end) + step * (event.shiftKey ? 10 : 1))));
+  });
+}
+
+// ---- tables, bars, tiles
+
+const latest = (column) => (column.length ? column[column.length - 1] : null);
+
+function cell(row, text, className) {
+  const made = row.insertCell();
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function fill(parent, share) {
+  const made = document.createElement("div");
+  made.className = "fill";
+  made.style.width = `${100 * Math.min(1, share)}%`;
+  parent.prepend(made);
+}
+
+function pairs(id, rows) {
+  byId(id).replaceChildren(...rows.flatMap(([name, value, color]) => {
+    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
+    if (color) {
+      const dot = document.createElement("span");
+      dot.className = `dot ${color}`;
+      term.append(dot);
+    }
+    term.append(name);
+    text.textContent = value;
+    return [term, text];
+  }));
+}
+
+function hotKeys(keys) {
+  const body = byId("hot").tBodies[0];
+  body.replaceChildren();
+  if (keys === null) byId("hot-note").textContent = "Listing keys is turned off (-X).";
+  const most = keys && keys.length ? keys[0].share : 1;
+  for (const hot of keys ?? []) {
+    const row = body.insertRow();
+    const key = cell(row, "", "key");
+    const text = document.createElement("span");
+    text.textContent = hot.key;
+    key.title = hot.key;
+    key.append(text);
+    fill(key, hot.share / most);
+    cell(row, percent(hot.share, 2), "number");
+    cell(row, percent(hot.error, 2), "number");
+  }
+}
+
+function engine(status) {
+  const index = status.index;
+  byId("engine-note").textContent = index.is_expanding
+    ? `${status.engine}: expanding, ${short(index.items)} items in ${short(index.buckets)} buckets`
+    : `${status.engine}: at rest`;
+  pairs("engine", [
+    ["Load factor", index.load_factor.toFixed(2)],
+    ["Buckets", short(index.buckets)],
+    ["Expansions", short(index.expansions)],
+    ["Longest pause of an expansion", duration(index.longest_pause_ns / 1000)],
+    ["Evicted, reclaimed", `${short(index.evictions)}, ${short(index.reclaimed)}`],
+    ["Stores out of memory", short(index.out_of_memory)],
+  ]);
+  const lengths = index.lengths;
+  const all = lengths.reduce((a, b) => a + b, 0) || 1;
+  const most = Math.max(...lengths, 1);
+  byId("lengths-title").hidden = lengths.length === 0;
+  byId("lengths").hidden = lengths.length === 0;
+  const name = (place) => place === lengths.length - 1 && place > 0 ? `${place}+` : `${place}`;
+  byId("lengths").replaceChildren(...lengths.map((buckets, place) => {
+    const [bar, box] = [document.createElement("div"), document.createElement("div")];
+    bar.className = "fill";
+    bar.style.height = `${70 * buckets / most}%`;
+    box.append(lengths.length > 12 ? "" : percent(buckets / all, 0), bar, name(place));
+    box.title = `${name(place)} items: ${percent(buckets / all)} of the buckets`;
+    return box;
+  }));
+  const words = lengths.map((buckets, place) => `${name(place)}: ${percent(buckets / all)}`);
+  byId("lengths").setAttribute("aria-label", `Items in a bucket: ${words.join(", ")}`);
+}
+
+function memory(status) {
+  const use = status.memory;
+  const named = use.items + use.index + use.waiting + use.buffers + use.free_pages;
+  const rows = [
+    ["Items", use.items, "c1"], ["Index", use.index, "c2"],
+    ["Connection buffers", use.buffers, "c4"], ["Waiting for a grace period", use.waiting, "c3"],
+    ["Room in pages that are in use", Math.max(0, use.used - named), "c5"],
+    ["Free", Math.max(0, use.limit - Math.max(use.used, named)) + use.free_pages, "c6"],
+  ];
+  pairs("uses", rows.map(([name, size, color]) => [name, bytes(size), color]));
+  byId("uses-bar").setAttribute("aria-label", rows.map(([name, size]) =>
+    `${name} ${bytes(size)}`).join(", "));
+  byId("uses-bar").replaceChildren(...rows.map(([name, size, color]) => {
+    const part = document.createElement("div");
+    part.className = color;
+    part.title = `${name}: ${bytes(size)}`;
+    part.style.width = `${100 * size / Math.max(use.limit, named)}%`;
+    return part;
+  }));
+  const body = byId("classes").tBodies[0];
+  body.replaceChildren();
+  for (const one of status.classes) {
+    const row = body.insertRow();
+    cell(row, bytes(one.slot_bytes), "number");
+    cell(row, short(one.pages), "number");
+    cell(row, short(one.used_slots), "number");
+    fill(cell(row, "", "meter"), one.slots ? one.used_slots / one.slots : 0);
+    cell(row, short(one.evictions), "number");
+  }
+}
+
+function tiles(status, before) {
+  const history = status.history;
+  byId("rate").textContent = short(latest(history.commands_per_second));
+  byId("hits").textContent = percent(latest(history.hit_ratio));
+  byId("misses").textContent = `${short(status.commands.get_misses)} misses in all`;
+  byId("p50").textContent = duration(latest(history.p50_us));
+  byId("p99").textContent = duration(latest(history.p99_us));
+  byId("items").textContent = short(status.index.items);
+  byId("evictions").textContent = `${short(status.index.evictions)} evicted`;
+  byId("memory").textContent = bytes(status.memory.used);
+  byId("limit").textContent = `of ${bytes(status.memory.limit)}`;
+  byId("connections").textContent = short(status.connections.open);
+  byId("connection-limit").textContent = `of ${short(status.connections.limit)}`
+    + (status.connections.rejected ? `, ${short(status.connections.rejected)} rejected` : "");
+  byId("threads").textContent = `of ${100 * status.threads} %`;
+  if (before && status.unix_ms > before.unix_ms) {
+    const cpu = status.cpu_seconds - before.cpu_seconds;
+    byId("cpu").textContent = percent(cpu / (status.unix_ms - before.unix_ms) * 1000, 0);
+  }
+  byId("about").textContent =
+    `${status.engine} · version ${status.version} · up ${since(status.uptime_seconds)}`;
+  document.title = `${short(latest(history.commands_per_second))}/s · Amalgam`;
+}
+
+// ---- the loop
+
+let last = null;
+let isPaused = false;
+
+function show(status) {
+  tiles(status, last);
+  last = status;
+  charts.forEach((chart) => draw(chart, status.history));
+  hotKeys(status.hot_keys);
+  engine(status);
+  memory(status);
+}
+
+function say(text, isBad) {
+  const state = byId("state");
+  if (state.textContent !== text) state.textContent = text;
+  state.classList.toggle("bad", isBad);
+}
+
+async function tick() {
+  const start = performance.now();
+  if (!isPaused && !document.hidden) {
+    try {
+      const answer = await fetch("/api/status", { signal: AbortSignal.timeout(5000) });
+      if (!answer.ok) throw new Error(answer.status);
+      show(await answer.json());
+      say(last.is_stopping ? "ending" : "live", last.is_stopping);
+    } catch {
+      say("the server does not answer", true);
+    }
+  }
+  setTimeout(tick, Math.max(100, PERIOD_MS - (performance.now() - start)));
+}
+
+function pause() {
+  isPaused = !isPaused;
+  byId("pause").setAttribute("aria-pressed", String(isPaused));
+  byId("pause").textContent = isPaused ? "Go on" : "Pause";
+  if (isPaused) say("paused", false);
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
+}
+
+function otherTheme() {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+}
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+setTheme(system.matches ? "dark" : "light");
+system.addEventListener("change", () => setTheme(system.matches ? "dark" : "light"));
+byId("pause").addEventListener("click", pause);
+byId("theme").addEventListener("click", otherTheme);
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "p") pause();
+  if (event.key === "t") otherTheme();
+});
+addEventListener("resize", () => {
+  if (last) charts.forEach((chart) => draw(chart, last.history));
+});
+tick();
