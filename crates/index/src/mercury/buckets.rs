@@ -1,18 +1,27 @@
 //! A table of buckets, and the critical section of one bucket.
 
+#[cfg(not(loom))]
 use std::io;
 
 use super::locking::Locking;
 use super::word::{Bucket, Word};
-use crate::mem::{ItemRef, Memory, Table, prefetch_for_write};
+#[cfg(not(loom))]
+use crate::mem::Memory;
+use crate::mem::{ItemRef, Table, prefetch_for_write};
 
 /// Fewer buckets than this make no table.
-pub(super) const MIN_BUCKETS: usize = 8;
+pub(super) const MIN_BUCKETS: usize = if cfg!(loom) { 2 } else { 8 };
+
+#[cfg(not(loom))]
+type Words = Table<Bucket>;
+/// Loom's atomics cannot start as zeroed memory.
+#[cfg(loom)]
+type Words = Box<[Bucket]>;
 
 /// A table. The bucket of a hash is its top bits, so that bucket `l` of a table of n is the union
 /// of the buckets `2l` and `2l + 1` of one of 2n.
 pub(super) struct Buckets<L: Locking> {
-    words: Table<Bucket>,
+    words: Words,
     sides: Option<Table<L::Side>>,
     shift: u32,
 }
@@ -23,6 +32,7 @@ impl<L: Locking> Buckets<L> {
     /// # Errors
     ///
     /// If the memory limit or the system refuses.
+    #[cfg(not(loom))]
     pub(super) fn new(memory: &Memory, count: usize) -> io::Result<Self> {
         assert!(count.is_power_of_two() && count >= MIN_BUCKETS, "a power of two");
         let words = memory.table(count)?;
@@ -30,7 +40,16 @@ impl<L: Locking> Buckets<L> {
         Ok(Self { words, sides, shift: 64 - count.trailing_zeros() })
     }
 
+    /// A table of `count` buckets without a side table, under no limit.
+    #[cfg(loom)]
+    pub(super) fn model(count: usize) -> Self {
+        assert!(count.is_power_of_two() && count >= MIN_BUCKETS, "a power of two");
+        let words = (0..count).map(|_| Bucket::new(Word::of(None))).collect();
+        Self { words, sides: None, shift: 64 - count.trailing_zeros() }
+    }
+
     /// Touches all of the table.
+    #[cfg(not(loom))]
     pub(super) fn populate(&self) {
         self.words.populate();
         self.sides.iter().for_each(Table::populate);
@@ -41,6 +60,7 @@ impl<L: Locking> Buckets<L> {
     }
 
     /// What the memory limit was charged.
+    #[cfg(not(loom))]
     pub(super) fn bytes(&self) -> usize {
         self.words.bytes() + self.sides.as_ref().map_or(0, Table::bytes)
     }

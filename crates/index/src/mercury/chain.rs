@@ -1,9 +1,10 @@
 //! Chains: the one place where an index word or a link becomes an item.
 
 use super::buckets::Locked;
+use super::links::{self, Links};
 use super::locking::Locking;
 use crate::mem::{Guard, Item, ItemRef, Memory};
-use std::sync::atomic::Ordering;
+use crate::sync::AtomicU64;
 
 /// Items as the holder of a guard may follow them.
 ///
@@ -78,41 +79,52 @@ impl<'g> Follow<'g> {
 
     /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
     pub(super) fn push<L: Locking>(&self, locked: &mut Locked<'_, L>, new: Item<'g>) {
-        set_next(new, locked.first());
-        locked.set_first(Some(new.reference()));
+        links::push(self, locked, new.reference());
+    }
+}
+
+impl Links for Follow<'_> {
+    #[inline]
+    fn link(&self, item: ItemRef) -> &AtomicU64 {
+        self.item(item).link()
+    }
+
+    #[inline]
+    fn hash(&self, item: ItemRef) -> u64 {
+        self.memory.seed().hash(self.item(item).key())
     }
 }
 
 impl<'g> Place<'g> {
     /// Takes the item out of the chain.
-    pub(super) fn unlink<L: Locking>(&self, locked: &mut Locked<'_, L>) {
-        self.set_reference_to(locked, next_of(self.item));
+    pub(super) fn unlink<L: Locking>(&self, follow: &Follow<'g>, locked: &mut Locked<'_, L>) {
+        self.attach(follow, locked, next_of(self.item));
     }
 
     /// Puts `new` where the item is.
-    pub(super) fn replace<L: Locking>(&self, locked: &mut Locked<'_, L>, new: Item<'g>) {
-        set_next(new, next_of(self.item));
-        self.set_reference_to(locked, Some(new.reference()));
+    pub(super) fn replace<L: Locking>(
+        &self,
+        follow: &Follow<'g>,
+        locked: &mut Locked<'_, L>,
+        new: Item<'g>,
+    ) {
+        follow.set_next(new.reference(), next_of(self.item));
+        self.attach(follow, locked, Some(new.reference()));
     }
 
-    fn set_reference_to<L: Locking>(&self, locked: &mut Locked<'_, L>, to: Option<ItemRef>) {
-        match self.previous {
-            Some(previous) => set_next(previous, to),
-            None => locked.set_first(to),
-        }
+    fn attach<L: Locking>(
+        &self,
+        follow: &Follow<'g>,
+        locked: &mut Locked<'_, L>,
+        to: Option<ItemRef>,
+    ) {
+        let previous = self.previous.map(|previous| previous.reference());
+        links::attach(follow, locked, previous, to);
     }
 }
 
 /// The reference behind `item`.
 #[inline]
 pub(super) fn next_of(item: Item<'_>) -> Option<ItemRef> {
-    // Acquire pairs with the release in `set_next`, for those who follow links without the lock.
-    ItemRef::from_bits(item.link().load(Ordering::Acquire))
-}
-
-/// Changes the reference behind `item`: by the holder of its bucket's lock, or the owner of an item
-/// that is not published.
-#[inline]
-pub(super) fn set_next(item: Item<'_>, next: Option<ItemRef>) {
-    item.link().store(next.map_or(0, ItemRef::to_bits), Ordering::Release);
+    links::load(item.link())
 }

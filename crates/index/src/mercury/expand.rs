@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::buckets::{Buckets, MIN_BUCKETS};
-use super::chain::{Follow, next_of, set_next};
+use super::chain::{Follow, next_of};
+use super::links;
 use super::locking::Locking;
 use super::tables::{Pair, Tables};
-use crate::mem::{Guard, ItemRef, Memory};
+use crate::mem::{Guard, Memory};
 
 /// Items a bucket above which the table doubles.
 const GROW_LOAD: usize = 1;
@@ -202,13 +203,13 @@ impl<L: Locking> Mover<'_, L> {
         if self.next.count() > self.current.count() {
             for index in range {
                 self.look_ahead(index);
-                self.split(index);
+                links::split(&self.follow, self.current, self.next, index);
             }
         } else {
             for index in range.step_by(2) {
                 self.look_ahead(index);
                 self.look_ahead(index + 1);
-                self.join(index);
+                links::join(&self.follow, self.current, self.next, index);
             }
         }
     }
@@ -226,50 +227,5 @@ impl<L: Locking> Mover<'_, L> {
         {
             self.memory.prefetch_item(second);
         }
-    }
-
-    /// Moves the chain of bucket `index` to the buckets `2 * index` and `2 * index + 1`, in order.
-    fn split(&self, index: usize) {
-        let mut old = self.current.lock(index);
-        let mut firsts: [Option<ItemRef>; 2] = [None; 2];
-        let mut lasts = [None; 2];
-        let mut item = old.first().map(|first| self.follow.item(first));
-        while let Some(moved) = item {
-            item = self.follow.next(moved);
-            let hash = self.memory.seed().hash(moved.key());
-            let side = self.next.index_of(hash) % 2;
-            match lasts[side].replace(moved) {
-                None => firsts[side] = Some(moved.reference()),
-                Some(last) => set_next(last, Some(moved.reference())),
-            }
-        }
-        for side in 0..2 {
-            if let Some(last) = lasts[side] {
-                set_next(last, None);
-                self.next.lock(2 * index + side).set_first(firsts[side]);
-            }
-        }
-        old.set_moved();
-    }
-
-    /// Moves the chains of the buckets `index` (even) and `index + 1` to bucket `index / 2`.
-    fn join(&self, index: usize) {
-        let (mut left, mut right) = (self.current.lock(index), self.current.lock(index + 1));
-        let mut last = None;
-        let mut item = left.first().map(|first| self.follow.item(first));
-        while let Some(here) = item {
-            last = Some(here);
-            item = self.follow.next(here);
-        }
-        let first = match last {
-            None => right.first(),
-            Some(last) => {
-                set_next(last, right.first());
-                left.first()
-            }
-        };
-        self.next.lock(index / 2).set_first(first);
-        left.set_moved();
-        right.set_moved();
     }
 }

@@ -14,7 +14,6 @@
 //! 3. Each item is in the chain of exactly one bucket, that of its hash in the table that holds the
 //!    hash now (see `tables`).
 
-#[cfg(not(loom))]
 mod buckets;
 #[cfg(not(loom))]
 mod chain;
@@ -22,14 +21,17 @@ mod chain;
 mod engine;
 #[cfg(not(loom))]
 mod expand;
-#[cfg(not(loom))]
+mod links;
 mod locking;
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(not(loom))]
 mod read;
 #[cfg(not(loom))]
 mod scan;
-#[cfg(not(loom))]
 mod tables;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod thread_lock;
 mod word;
 #[cfg(not(loom))]
@@ -37,7 +39,6 @@ mod write;
 
 #[cfg(not(loom))]
 pub use engine::{Engine, EngineWorker};
-#[cfg(not(loom))]
 pub use locking::{Locking, NoLock, Pthread, TestAndSet};
 
 /// Mercury as the paper has it.

@@ -18,14 +18,14 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::AtomicPtr as Shareable;
 use std::time::{Duration, Instant};
 
 use super::buckets::{Buckets, Hint, Locked};
 use super::locking::Locking;
 use super::thread_lock::{ThreadLock, ThreadLocks};
 use super::word::Bucket;
-use crate::sync::{AtomicU64, CachePadded, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, CachePadded, Ordering};
 
 /// The tables of an index.
 pub(super) struct Tables<L: Locking> {
@@ -37,7 +37,7 @@ pub(super) struct Tables<L: Locking> {
     moved: CachePadded<AtomicUsize>,
     thread_locks: ThreadLocks,
     /// Tables out of use that readers without locks may still look at.
-    kept: Mutex<Vec<AtomicPtr<Buckets<L>>>>,
+    kept: Mutex<Vec<Shareable<Buckets<L>>>>,
     owns: PhantomData<Box<Buckets<L>>>,
 }
 
@@ -114,7 +114,7 @@ impl<L: Locking> Tables<L> {
         let pause = started.elapsed();
         if !L::READS_LOCK {
             let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            kept.push(AtomicPtr::new(old));
+            kept.push(Shareable::new(old));
             return Some(Ended { old: None, pause });
         }
         // SAFETY: `new` or `begin` made it from a box; invariant 2: no worker knows it any more.
@@ -148,8 +148,9 @@ pub(super) struct Ended<L: Locking> {
 impl<L: Locking> Drop for Tables<L> {
     fn drop(&mut self) {
         let kept = self.kept.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let kept = kept.drain(..).map(AtomicPtr::into_inner);
-        for table in kept.chain([*self.current.get_mut(), *self.next.get_mut()]) {
+        let kept = kept.drain(..).map(Shareable::into_inner);
+        let tables = [&self.current, &self.next].map(|table| table.load(Ordering::Relaxed));
+        for table in kept.chain(tables) {
             if !table.is_null() {
                 // SAFETY: made from a box; nobody else is left.
                 drop(unsafe { Box::from_raw(table) });

@@ -59,7 +59,11 @@ impl ThreadLock {
 
     #[inline]
     pub(super) fn unlock(&self) {
+        #[cfg(not(loom))]
         self.state.store(FREE, Ordering::Release);
+        // As in `Bucket::unlock`.
+        #[cfg(loom)]
+        self.state.swap(FREE, Ordering::Release);
     }
 }
 

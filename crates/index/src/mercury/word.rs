@@ -107,11 +107,16 @@ impl Bucket {
     #[inline]
     pub(super) fn unlock(&self, word: Word) {
         debug_assert!(!word.is_locked(), "a lock is no part of the word");
+        #[cfg(not(loom))]
         self.0.store(word.0, Ordering::Release);
+        // The holder's store is later than the exchange of whoever tried in vain; loom orders the
+        // two only if this one is an exchange as well.
+        #[cfg(loom)]
+        self.0.swap(word.0, Ordering::Release);
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(loom)]
 impl Bucket {
     /// Loom's atomics cannot start as zeroed memory.
     pub(super) fn new(word: Word) -> Self {

@@ -258,7 +258,7 @@ impl<L: Locking> Seat<'_, L> {
             Decision::Keep(outcome) => return done(outcome, actual, None),
             Decision::Remove(outcome) => {
                 let unlinked = place.map(|place| {
-                    place.unlink(&mut locked);
+                    place.unlink(follow, &mut locked);
                     place.item.reference()
                 });
                 return done(outcome, None, unlinked);
@@ -275,7 +275,7 @@ impl<L: Locking> Seat<'_, L> {
             return Committed::Changed(actual);
         };
         match place {
-            Some(place) => place.replace(&mut locked, built.item),
+            Some(place) => place.replace(follow, &mut locked, built.item),
             None => follow.push(&mut locked, built.item),
         }
         Committed::Done {
@@ -301,10 +301,10 @@ impl<L: Locking> Seat<'_, L> {
         let mut locked = inside.lock(hash);
         let Some(place) = follow.find_exact(locked.first(), old) else { return false };
         match new.map(|new| follow.item(new)) {
-            None => place.unlink(&mut locked),
+            None => place.unlink(&follow, &mut locked),
             Some(new) => {
                 copy_word(&place, new);
-                place.replace(&mut locked, new);
+                place.replace(&follow, &mut locked, new);
             }
         }
         true
