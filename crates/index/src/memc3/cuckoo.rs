@@ -22,6 +22,8 @@
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod race_tests;
 
 use std::hint::select_unpredictable;
 
