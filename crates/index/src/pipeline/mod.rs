@@ -20,6 +20,8 @@ mod read;
 mod slots;
 #[cfg(not(loom))]
 mod store;
+#[cfg(all(test, not(loom)))]
+mod tests;
 #[cfg(not(loom))]
 mod worker;
 #[cfg(not(loom))]

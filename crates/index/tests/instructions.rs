@@ -1,0 +1,66 @@
+//! Constant work in the pipelined table: a look-up costs the same number of instructions wherever
+//! its key lies and however full its bucket is. Counts hold for optimised code, so other builds
+//! have no test.
+//!
+//! The example `constant_work` looks one key up as often as asked; the count of a short run taken
+//! from that of a longer one leaves the look-ups alone.
+
+#![cfg(not(debug_assertions))]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Lengths of keys: half a slot's, a whole slot's, more than a slot holds.
+const KEY_BYTES: [usize; 3] = [8, 16, 40];
+/// The most that two cases which must cost the same may differ, in percent.
+const TOLERANCE_PERCENT: u64 = 10;
+
+fn example() -> PathBuf {
+    // target/PROFILE/deps/this-test
+    let test = std::env::current_exe().expect("a path");
+    let profile = test.parent().and_then(|deps| deps.parent()).expect("two folders up");
+    profile.join("examples/constant_work")
+}
+
+/// Instructions of a run of so many look-ups.
+fn count(case: &str, key_bytes: usize, lookups: u64) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(example())
+        .args([case, &key_bytes.to_string(), &lookups.to_string()])
+        .output()
+        .expect("valgrind is installed (make test does so on Debian)");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{case}: {text}");
+    let collected = text.lines().find_map(|line| line.split_once("Collected :"));
+    let (_, number) = collected.unwrap_or_else(|| panic!("no count in {text}"));
+    number.trim().parse().expect("a number")
+}
+
+/// Instructions of one look-up.
+fn cost(case: &str, key_bytes: usize) -> u64 {
+    const LOOKUPS: u64 = 2000;
+    let cost = (count(case, key_bytes, 2 * LOOKUPS) - count(case, key_bytes, LOOKUPS)) / LOOKUPS;
+    println!("{case}, {key_bytes} bytes: {cost} instructions");
+    cost
+}
+
+fn assert_alike(cases: [&str; 2], key_bytes: usize) -> u64 {
+    let costs = cases.map(|case| cost(case, key_bytes));
+    let [least, most] = [costs[0].min(costs[1]), costs[0].max(costs[1])];
+    assert!(
+        (most - least) * 100 <= most * TOLERANCE_PERCENT,
+        "{cases:?} cost {costs:?} instructions with {key_bytes} bytes"
+    );
+    most
+}
+
+#[test]
+fn the_work_depends_on_the_key_s_length_alone() {
+    for key_bytes in KEY_BYTES {
+        let hit = assert_alike(["hit-first", "hit-last"], key_bytes);
+        let miss = assert_alike(["miss-full", "miss-empty"], key_bytes);
+        // A hit also confirms its item and hands the value over.
+        assert!(miss < hit, "{miss} for a miss, {hit} for a hit");
+    }
+}
