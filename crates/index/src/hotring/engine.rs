@@ -15,17 +15,18 @@ use super::space::{Order, Space};
 use super::table::{HeadTable, Tables};
 use super::word::{Bits, MOST_SAMPLES, Node};
 use crate::maintenance::Signal;
-use crate::mem::{Guard, ItemRef, Layout, Memory, Pinner, Pool};
+use crate::mem::{Guard, Header, ItemRef, Layout, Look, Memory, Pinner, Pool};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
 
 /// R: every so many requests a worker looks whether a head should move (section 3.2).
 pub(super) const REQUESTS_PER_LOOK: u32 = 5;
-/// Items a ring has at start, if `expected_items` come: doubling brings it to half of that.
-const ITEMS_PER_RING: usize = 4;
+/// Items a ring has at start, if `expected_items` come.
+const ITEMS_PER_RING: usize = 1;
 /// Requests over which a worker averages what accesses cost.
 const REQUESTS_PER_VERDICT: u32 = 4096;
-/// A rehash is wanted when an access looks at more items than this on average.
-const MOST_VISITED: u32 = 3;
+/// A rehash is wanted when so many accesses look at more than so many items beyond the first: with
+/// evenly used keys, at one and a half items a ring.
+const MOST_VISITED: (u32, u32) = (4, 3);
 /// Head items that one call to make room passes over at most.
 const MOST_SPARED: u32 = 64;
 
@@ -75,6 +76,13 @@ pub struct HotRingWorker<'i, S> {
     pub(super) number: u64,
     /// Requests of this worker, modulo 2^32.
     pub(super) requests: u32,
+    /// How the items that reads found last looked. A guess about the next, which a read compares
+    /// instead of working out where the fields lie.
+    pub(super) look: Look,
+    /// The header of the item that a read found last and that did not look so.
+    pub(super) other_header: Option<Header>,
+    /// Bytes of the last such item: where the last line of the next may be.
+    pub(super) item_bytes: usize,
     cost: Cost,
 }
 
@@ -128,7 +136,16 @@ impl<S: Strategy> Index for HotRing<S> {
     fn worker(&self) -> HotRingWorker<'_, S> {
         let pool = Pool::new(&self.memory);
         let number = pool.number() as u64;
-        HotRingWorker { index: self, pool, number, requests: 0, cost: Cost::default() }
+        HotRingWorker {
+            index: self,
+            pool,
+            number,
+            requests: 0,
+            look: Look::NONE,
+            other_header: None,
+            item_bytes: 0,
+            cost: Cost::default(),
+        }
     }
 
     fn seed(&self) -> &HashSeed {
@@ -171,9 +188,13 @@ impl<S: Strategy> HotRing<S> {
             return false;
         }
         let is_done = match new.map(node_of) {
-            None => occupy(items, node).is_some(),
+            None => {
+                items.seal(node);
+                occupy(items, node).is_some()
+            }
             Some(copy) => {
                 self.carry_word_over(items, node, copy);
+                items.seal(node);
                 replace(items, node, copy, items.address(copy, hash))
             }
         };
@@ -200,7 +221,8 @@ impl<S: Strategy> HotRing<S> {
     }
 
     /// As `swap` for eviction: passes over a live item that is the head of its ring and was read
-    /// since the last sweep, `spare` times at most; the next sweep takes it.
+    /// since the last sweep, `spare` times at most; the next sweep takes it. (The CLOCK hand passes
+    /// over whatever was read since; it asks for such items where it found no others.)
     fn swap_sparing_hot(
         &self,
         items: &Items<'_>,
@@ -209,7 +231,7 @@ impl<S: Strategy> HotRing<S> {
         spare: &mut u32,
     ) -> bool {
         let (hash, old, new) = swap;
-        if new.is_none() && *spare > 0 {
+        if new.is_none() && *spare > 0 && !self.memory.must_leave(old) {
             let item = items.item(node_of(old));
             let header = item.header();
             let (_, head) = items.head(hash);
@@ -226,8 +248,8 @@ impl<S: Strategy> HotRing<S> {
 }
 
 impl<S: Strategy> HotRingWorker<'_, S> {
-    /// Notes a request that looked at `visited` items beyond the one that its head led to, and asks
-    /// for a rehash when requests have become too expensive (section 3.4).
+    /// Notes that requests looked at `visited` items beyond those that heads led to, and asks for a
+    /// rehash when requests have become too expensive (section 3.4).
     #[inline]
     pub(super) fn note_cost(&mut self, visited: u32) {
         self.cost.visited = self.cost.visited.wrapping_add(visited);
@@ -240,7 +262,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     #[cold]
     fn judge_cost(&mut self, requests: u32) {
         self.index.growth.note_items(self.index.memory.items());
-        let is_expensive = self.cost.visited / requests >= MOST_VISITED - 1;
+        let (accesses, items) = MOST_VISITED;
+        let is_expensive = self.cost.visited / items >= requests / accesses;
         self.cost = Cost { since: self.requests, visited: 0 };
         // Relaxed: a hint for the thread that steps.
         if is_expensive
@@ -304,10 +327,10 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
         match keys {
             [key] => {
                 // One key answered is one key answered, whether the sink breaks or not.
-                let _ = self.get(key, 0, now, sink);
+                let _ = self.get_one(key, now, sink);
                 1
             }
-            keys => self.get_groups(keys, now, sink),
+            keys => self.get_many(keys, now, sink),
         }
     }
 

@@ -138,22 +138,41 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         let guard = self.pool.pin();
         let table = index.tables.current(&guard);
         let end = table.len().min(first + SLICE);
+        let mut is_short = false;
         for ring in first..end {
             if state.split.len() >= BATCH {
                 break;
             }
             let items = self.items(&guard);
             if !split_ring(index, &mut self.pool, &items, table, ring, &mut state.split, now) {
-                // No memory for a pair: later.
-                return false;
+                is_short = true;
+                break;
             }
             state.next_ring = Some(ring + 1);
         }
+        if is_short && state.split.is_empty() {
+            drop(guard);
+            return self.make_room_for_pair(now);
+        }
+        // For want of memory the pairs that stand now go first: the next ones take their places.
         let is_last = state.next_ring == Some(table.len());
-        if state.split.len() >= BATCH || is_last {
+        if is_short || state.split.len() >= BATCH || is_last {
             state.waiting = Some((self.pool.begin_grace(), std::mem::take(&mut state.split)));
         }
         true
+    }
+
+    /// Evicts, where that is allowed, until a pair of rehash items has room. Returns whether it
+    /// has.
+    fn make_room_for_pair(&mut self, now: &Now) -> bool {
+        let Some(shape) = pair_shape(now) else { return false };
+        match self.make_slot(shape, now) {
+            Ok(slot) => {
+                self.pool.give_back(slot);
+                true
+            }
+            Err(_) => false,
+        }
     }
 
     /// Parts some of the rings that were split, after their grace period.
@@ -212,6 +231,8 @@ fn split_ring<S: Strategy>(
     }
     let division = (2 * ring as u64 + 1) << next.shift();
     let Some(pair) = make_pair(pool, division, now) else { return false };
+    // No read takes it for the item of a key.
+    items.seal(node_of(pair));
     index.growth.pairs.fetch_add(1, Ordering::Relaxed);
     let bytes = items.item(node_of(pair)).bytes_held() as u64;
     index.growth.pair_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -220,17 +241,22 @@ fn split_ring<S: Strategy>(
     true
 }
 
+/// What a pair of rehash items is written from: the word becomes the second one's link.
+const PAIR: Draft<'_> = Draft {
+    parts: [Part::Bytes(&[0; 8]), Part::Empty],
+    flags: 0,
+    expiry: Expiry::NEVER,
+    cas: None,
+    marks: Marks { fetched: false, stale: false, won: false },
+};
+
+/// The shape of a pair; its key is the division.
+fn pair_shape(now: &Now) -> Option<Shape> {
+    Shape::new(size_of::<u64>(), &PAIR, 0, now)
+}
+
 /// Two rehash items in the memory of one item with a word: the item's link, and the word.
 fn make_pair(pool: &mut Pool<'_>, division: u64, now: &Now) -> Option<ItemRef> {
-    let key = division.to_le_bytes();
-    let draft = Draft {
-        parts: [Part::Bytes(&[0; 8]), Part::Empty],
-        flags: 0,
-        expiry: Expiry::NEVER,
-        cas: None,
-        marks: Marks::default(),
-    };
-    let shape = Shape::new(key.len(), &draft, 0, now)?;
-    let slot = pool.reserve(shape).ok()?;
-    Some(pool.fill(slot, &key, &draft, &[]))
+    let slot = pool.reserve(pair_shape(now)?).ok()?;
+    Some(pool.fill(slot, &division.to_le_bytes(), &PAIR, &[]))
 }

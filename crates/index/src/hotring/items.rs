@@ -8,6 +8,8 @@ use crate::sync::AtomicU64;
 
 /// Items lie on multiples of 2^4 bytes; places leave these bits out.
 const PLACE_SHIFT: u32 = 4;
+/// The link lies so far before the header.
+const LINK_BYTES: usize = 8;
 
 /// Names the item of a place.
 #[inline]
@@ -50,6 +52,28 @@ impl<'g> Items<'g> {
 }
 
 impl Items<'_> {
+    /// Seals the item at `node`, as is to be done before it is occupied: reads that find no seal
+    /// know without a look at the link that it is not (docs/hotring.md, race 17).
+    pub(super) fn seal(&self, node: Node) {
+        let item = self.item(node);
+        if !item.header_in_order().is_sealed() {
+            item.seal_header();
+        }
+    }
+
+    /// Asks for the link of an item; a hint.
+    #[inline]
+    pub(super) fn prefetch_link(&self, node: Node) {
+        self.memory.prefetch_item_at(reference_of(node), 0_usize.wrapping_sub(LINK_BYTES));
+    }
+
+    /// Asks for the header of an item and for what lies `bytes` behind it; a hint.
+    #[inline]
+    pub(super) fn prefetch_item(&self, node: Node, bytes: usize) {
+        self.memory.prefetch_item(reference_of(node));
+        self.memory.prefetch_item_at(reference_of(node), bytes);
+    }
+
     /// Up to which hash, `last` at most, the ring of `hash` goes that is in use now; and its head.
     pub(super) fn ring_end(&self, hash: u64, last: u64) -> (u64, Head) {
         let mut table = self.tables.current(self.guard);

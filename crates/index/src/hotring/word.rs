@@ -187,7 +187,7 @@ impl Head {
     }
 
     #[inline]
-    pub(super) fn address(self) -> Address {
+    pub(super) const fn address(self) -> Address {
         Address(self.0 & ADDRESS_MASK)
     }
 

@@ -85,7 +85,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     }
 
     /// A slot for `shape`, evicting where that is allowed. Without a guard.
-    fn make_slot(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+    pub(super) fn make_slot(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
         loop {
             let shortage = match self.pool.reserve(shape) {
                 Ok(slot) => return Ok(slot),
@@ -213,6 +213,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     }
 
     fn remove(&mut self, job: &Job<'_, '_>, view: &View, node: Node, outcome: Outcome) -> Attempt {
+        job.items.seal(node);
         if occupy(job.items, node).is_none() {
             return Attempt::Again;
         }
@@ -237,6 +238,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let item = items.item(copy);
         // Looked at before it is published: afterwards others may change its word.
         let found = item.view();
+        items.seal(node);
         if !replace(items, node, copy, items.address(copy, job.hash())) {
             // SAFETY: filled and never published.
             unsafe { self.pool.retire(new) };

@@ -59,6 +59,21 @@ impl Item<'_> {
         self.exchange((header.0, word), (header.0 | Header::SEALED, word))
     }
 
+    /// Sets the seal, whatever else the header holds. An engine that does so before it unlinks an
+    /// item may take a header without a seal, as [`Item::header_in_order`] loads it, for one of an
+    /// item that was not unlinked yet.
+    #[inline]
+    pub fn seal_header(&self) {
+        // SeqCst pairs with the load of `header_in_order`.
+        self.header_word().fetch_or(Header::SEALED, Ordering::SeqCst);
+    }
+
+    /// The header, in the one order of all sequentially consistent accesses.
+    #[inline]
+    pub fn header_in_order(&self) -> Header {
+        Header(self.header_word().load(Ordering::SeqCst))
+    }
+
     /// Header and word as they are together: the word that [`Item::exchange_word`] or
     /// [`Item::seal`] may be asked to exchange. The two are read one after the other; an exchange
     /// of a pair that never was fails.

@@ -82,7 +82,13 @@ impl<'g> Item<'g> {
     /// [`Look::is_live`]. Such an item needs no [`Item::mark_accessed`].
     #[inline]
     pub fn view_as(&self, look: &Look, key: &[u8]) -> Option<ItemView<'g>> {
-        let is_it = self.header() == look.header
+        self.view_of_as(self.header(), look, key)
+    }
+
+    /// As [`Item::view_as`], with a header that was loaded before.
+    #[inline]
+    pub fn view_of_as(&self, header: Header, look: &Look, key: &[u8]) -> Option<ItemView<'g>> {
+        let is_it = header == look.header
             && key.len() == look.key_bytes
             && equal(self.bytes(look.key_offset, look.key_bytes), key);
         if !is_it {

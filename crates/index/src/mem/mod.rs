@@ -322,6 +322,12 @@ impl Memory {
         1 << self.page_shift
     }
 
+    /// Whether the page that the item lies in is being emptied: it cannot stay there.
+    pub fn must_leave(&self, item: ItemRef) -> bool {
+        let page = (item.to_bits() >> self.page_shift) as usize;
+        !self.is_large(item) && self.pages[page].state().0 == PageState::Draining
+    }
+
     fn is_large(&self, item: ItemRef) -> bool {
         item.to_bits() >= self.large_start
     }
