@@ -5,6 +5,7 @@
 
 mod daemon;
 mod extended;
+mod manual;
 mod options;
 mod serve;
 mod size;
@@ -32,6 +33,16 @@ enum Action {
     /// Measures engines and servers.
     #[command(subcommand)]
     Bench(Box<amalgam_bench::BenchCommand>),
+    /// Prints what completes this command line in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints a manual page in roff, for `man -l -`.
+    Man {
+        /// A command to print the page of instead of the program's.
+        command: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -41,6 +52,12 @@ fn main() -> ExitCode {
         Ok(Amalgam { command: Action::Serve(options) }) => serve::serve(&options),
         Ok(Amalgam { command: Action::Bench(command) }) => {
             amalgam_bench::run(&command, amalgam_bench::engines::ENGINES)
+        }
+        Ok(Amalgam { command: Action::Completions { shell } }) => {
+            manual::completions(command(), shell)
+        }
+        Ok(Amalgam { command: Action::Man { command: name } }) => {
+            manual::page(command(), name.as_deref())
         }
         Err(error) => error.exit(),
     };

@@ -251,6 +251,53 @@ fn a_killed_server_can_be_started_again_on_its_port() {
 }
 
 #[test]
+fn completions_and_manual_pages_know_the_options() {
+    for (arguments, mention) in [
+        (&["completions", "bash"][..], "--admin-public"),
+        (&["completions", "zsh"], "--memory"),
+        (&["completions", "fish"], "engine"),
+        (&["man"], ".TH amalgam 1"),
+        (&["man", "serve"], "amalgam\\-serve"),
+    ] {
+        let output = run(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(mention), "{arguments:?}: {text}");
+    }
+    assert!(!run(&["man", "nothing"]).status.success());
+    assert!(!run(&["completions", "nothing"]).status.success());
+}
+
+#[test]
+fn every_engine_tells_its_hot_keys() {
+    for engine in ["mercury", "memc3", "hotring-r", "hotring-s", "pipeline"] {
+        let process = Process::start(command(ANY_PORT).args(["--engine", engine, "-t", "1"]));
+        let asked = "mg cold\r\n".to_owned() + &"mg hot\r\n".repeat(4);
+        let missed = "EN\r\n".repeat(5);
+        let start = Instant::now();
+        // The list is of the last seconds: a machine that is slower than that asks again.
+        loop {
+            let sent = asked.repeat(400) + "stats hotkeys\r\nquit\r\n";
+            let mut stream = process.talk(&sent, &missed.repeat(400));
+            let mut listed = String::new();
+            stream.read_to_string(&mut listed).expect("text");
+            if listed.starts_with("STAT hot 0.") && listed.contains("\r\nSTAT cold 0.") {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{engine}: {listed}");
+        }
+    }
+}
+
+#[test]
+fn the_packaged_configuration_is_accepted() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/amalgam.toml");
+    let arguments = ["serve", "--config", path, "-p", "0", "--admin", "127.0.0.1:0"];
+    let process = Process::start(&mut command(&arguments));
+    process.talk("mn\r\n", "MN\r\n");
+}
+
+#[test]
 fn two_addresses_are_served() {
     let mut command = command(&["serve", "-l", "127.0.0.1:0,127.0.0.2:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

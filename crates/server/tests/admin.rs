@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 
 use amalgam_server::Settings;
 use support::{Running, settings};
@@ -143,5 +145,27 @@ fn the_page_comes_with_all_that_it_needs() {
     let (_, status) = get(&server, "/api/status");
     for name in ["history", "hot_keys", "classes", "lengths", "commands_per_second"] {
         assert!(status.contains(&format!("\"{name}\":")), "{name} in {status}");
+    }
+}
+
+/// The names that start with `amalgam_` in a text.
+fn metrics_of(text: &str) -> BTreeSet<&str> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    text.split(|letter| !is_part(letter)).filter(|word| word.starts_with("amalgam_")).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_exist() {
+    let server = Running::start(with_admin());
+    let (_, text) = get(&server, "/metrics");
+    let known = metrics_of(&text);
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    for file in ["grafana/amalgam.json", "prometheus/alerts.yml"] {
+        let asked = std::fs::read_to_string(packaging.join(file)).expect("a file");
+        let names = metrics_of(&asked);
+        assert!(names.len() > 3, "{file}: {names:?}");
+        for name in names {
+            assert!(known.contains(name), "{file} asks for {name}");
+        }
     }
 }

@@ -48,20 +48,36 @@ function since(seconds) {
 const charts = [
   { id: "throughput", title: "Requests a second", area: true, text: short,
     lines: [{ column: "commands_per_second", name: "requests a second" }] },
-  { id: "latency", title: "Latency", text: duration,
+  { id: "latency", title: "Latency", isLogarithmic: true, text: duration,
     lines: [{ column: "p50_us", name: "median" }, { column: "p99_us", name: "99 %" }] },
-  { id: "ratio", title: "Hit ratio", most: 1, area: true, text: (x) => percent(x),
+  { id: "ratio", title: "Hit ratio", most: 1, area: true, text: (x) => percent(x, 0),
     lines: [{ column: "hit_ratio", name: "of gets hit" }] },
-  { id: "network", title: "Network", text: (x) => x === null ? "–" : bytes(x) + "/s",
+  { id: "network", title: "Network", base: 2, text: (x) => x === null ? "–" : bytes(x) + "/s",
     lines: [{ column: "sent_bytes_per_second", name: "sent" },
             { column: "received_bytes_per_second", name: "received" }] },
 ];
 
 // The smallest round number that is not below.
-function roundUp(number) {
+function roundUp(number, base) {
   if (!(number > 0)) return 1;
+  if (base === 2) return 2 ** Math.ceil(Math.log2(number));
   const power = 10 ** Math.floor(Math.log10(number));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= number * 0.999);
+}
+
+// Where a value lies between the bottom (0) and the top (1), and the values to write beside.
+function scaleOf(chart, known) {
+  const largest = known.reduce((a, b) => Math.max(a, b), 0);
+  if (!chart.isLogarithmic) {
+    const most = chart.most ?? roundUp(largest, chart.base);
+    return [(value) => value / most, [0, most / 2, most]];
+  }
+  const smallest = known.reduce((a, b) => Math.min(a, b), largest);
+  const low = Math.floor(Math.log10(Math.max(smallest, 1)));
+  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(largest, 1))));
+  const ticks = Array.from({ length: high - low + 1 }, (_, step) => 10 ** (low + step));
+  const scale = (value) => Math.max(0, Math.log10(Math.max(value, 1)) - low) / (high - low);
+  return [scale, ticks];
 }
 
 function element(name, attributes, parent) {
@@ -80,16 +96,16 @@ function draw(chart, history) {
   const count = history.capacity;
   const shown = columns[0].length;
   const known = columns.flat().filter((value) => value !== null);
-  const most = chart.most ?? roundUp(known.reduce((a, b) => Math.max(a, b), 0));
+  const [scale, ticks] = scaleOf(chart, known);
   const x = (place) => left + (width - left - right) * (count - shown + place) / (count - 1);
-  const y = (value) => top + (height - top - bottom) * (1 - value / most);
+  const y = (value) => top + (height - top - bottom) * (1 - scale(value));
   root.replaceChildren();
   root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  for (const part of [0, 0.5, 1]) {
-    const at = y(part * most);
+  for (const tick of ticks) {
+    const at = y(tick);
     element("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }, root);
     const label = element("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, root);
-    label.textContent = chart.text(part * most);
+    label.textContent = chart.text(tick);
   }
   for (const minutes of [1, 2, 3, 4, 5]) {
     const place = shown - 1 - minutes * 60;
@@ -105,7 +121,8 @@ function draw(chart, history) {
       path += `${isStart ? "M" : "L"}${x(place).toFixed(1)} ${y(value).toFixed(1)}`;
     });
     if (chart.area && !column.includes(null) && shown > 1) {
-      const end = `L${x(shown - 1)} ${y(0)}L${x(0)} ${y(0)}Z`;
+      const ground = height - bottom;
+      const end = `L${x(shown - 1)} ${ground}L${x(0)} ${ground}Z`;
       element("path", { class: "area", d: path + end }, root);
     }
     element("path", { class: ["one", "two"][number], d: path }, root);
@@ -130,11 +147,16 @@ function readout(chart, columns, place, shown) {
     dot.className = `dot c${number + 1}`;
     const value = columns[number][place];
     const text = `${line.name} ${chart.text(value === undefined ? null : value)}`;
-    target.append(dot, text + "   ");
+    const part = document.createElement("span");
+    part.append(dot, text);
+    target.append(part);
     return text;
   });
-  const ago = shown - 1 - place;
-  if (chart.cursor !== undefined) target.append(`${ago} s ago`);
+  if (chart.cursor !== undefined) {
+    const ago = document.createElement("span");
+    ago.textContent = `${shown - 1 - place} s ago`;
+    target.append(ago);
+  }
   byId(chart.id).setAttribute("aria-label", `${chart.title}: ${words.join(", ")}`);
 }
 
