@@ -13,6 +13,8 @@ pub struct Extended {
     pub hash_power: Option<u32>,
     /// Options that mean nothing here, to be mentioned.
     pub ignored: Vec<String>,
+    /// What such options make `stats settings` show.
+    pub knobs: Vec<(String, String)>,
 }
 
 /// What memcached knows and this server has no use for, with and without a `no_` before it.
@@ -79,11 +81,45 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             }
             _ if WITHOUT_MEANING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
                 extended.ignored.push(name.to_owned());
+                extended.knobs.extend(knobs(name, value));
             }
             _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
         }
     }
     Ok(extended)
+}
+
+/// What `stats settings` shows of an option that means nothing here.
+fn knobs(name: &str, value: Option<&str>) -> Vec<(String, String)> {
+    let bytes = |unit: u64| {
+        let number: u64 = value.and_then(|value| value.parse().ok()).unwrap_or(0);
+        number.saturating_mul(unit).to_string()
+    };
+    let given = || value.unwrap_or("yes").to_owned();
+    let pairs: Vec<(&str, String)> = match name {
+        "no_modern" => vec![
+            ("slab_reassign", "no".to_owned()),
+            ("slab_automove", "0".to_owned()),
+            ("lru_crawler", "no".to_owned()),
+            ("lru_maintainer_thread", "no".to_owned()),
+            ("lru_segmented", "no".to_owned()),
+        ],
+        "lru_maintainer" => vec![("lru_maintainer_thread", given()), ("lru_segmented", given())],
+        "no_lru_maintainer" => {
+            vec![("lru_maintainer_thread", "no".to_owned()), ("lru_segmented", "no".to_owned())]
+        }
+        "temporary_ttl" => vec![("temp_lru", "yes".to_owned()), (name, given())],
+        "slab_automove" => vec![(name, value.unwrap_or("1").to_owned())],
+        "watcher_logbuf_size" | "worker_logbuf_size" | "slab_chunk_max" => {
+            vec![(name, bytes(1 << 10))]
+        }
+        "read_buf_mem_limit" => vec![(name, bytes(1 << 20))],
+        _ => match name.strip_prefix("no_") {
+            Some(name) => vec![(name, "no".to_owned())],
+            None => vec![(name, given())],
+        },
+    };
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
@@ -96,6 +132,10 @@ mod tests {
         assert_eq!(extended.idle_timeout_seconds, Some(30));
         assert_eq!(extended.refuses_fast, Some(false));
         assert_eq!(extended.ignored, ["modern", "no_lru_crawler"]);
+        assert!(extended.knobs.contains(&("lru_crawler".to_owned(), "no".to_owned())));
+        let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();
+        let shown: Vec<_> = extended.knobs.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(shown, ["8192", "yes", "240"]);
         for list in ["idle_timeout", "idle_timeout=x", "no_such_thing", "hashpower=99"] {
             assert!(parse(list).is_err(), "{list}");
         }

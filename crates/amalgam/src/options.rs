@@ -172,7 +172,6 @@ impl Options {
     fn defaults() -> Self {
         Self {
             engine: Some(crate::serve::DEFAULT_ENGINE.to_owned()),
-            port: Some(11211),
             udp_port: Some(0),
             unix_mask: Some("700".to_owned()),
             memory: Some(crate::serve::DEFAULT_MEMORY),
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(effective.threads, Some(3));
         assert_eq!(effective.memory.unwrap().to_string(), "2GiB");
         assert!(effective.enable_shutdown);
-        assert_eq!(effective.port, Some(11211));
+        assert_eq!(effective.conn_limit, Some(1024));
         std::fs::write(&path, "thread = 7\n").unwrap();
         let error = format!("{:#}", options.effective().unwrap_err());
         assert!(error.contains("unknown field `thread`"), "{error}");

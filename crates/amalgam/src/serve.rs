@@ -68,6 +68,9 @@ pub fn engine_list() -> String {
 
 type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 
+/// memcached's port.
+const DEFAULT_PORT: i32 = 11211;
+
 /// SIGINT and SIGTERM.
 const STOP_SIGNALS: &[i32] = &[2, 15];
 
@@ -87,6 +90,9 @@ const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 /// memcached's bounds of `-I`, but for its relation to `-m`.
 const LEAST_ITEM_BYTES: usize = 1 << 10;
 const LARGEST_ITEM_BYTES: usize = 1 << 30;
+
+/// Names under which the program is as lenient as memcached.
+const MEMCACHED_NAMES: &[&str] = &["memcached", "memcached-debug"];
 
 /// Runs the server until it is told to stop.
 ///
@@ -211,6 +217,10 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         allows_watch: !options.disable_watch,
         verbosity: options.verbose,
         pins_threads: options.pin_threads,
+        prefix_delimiter: options.stats_delimiter.map_or(b':', |delimiter| delimiter as u8),
+        counts_prefixes: options.stats_delimiter.is_some(),
+        knobs: knobs(options, extended),
+        is_under_test: called_as(&["memcached-debug"]),
     })
 }
 
@@ -226,6 +236,10 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     );
     let least = 2 * item_bytes + REST_OF_MEMORY_BYTES;
     if memory_bytes < least {
+        if called_as(MEMCACHED_NAMES) && item_bytes <= DEFAULT_ITEM.in_bytes(1)? {
+            log("# -m is less than what works: it is raised");
+            return Ok((least, item_bytes));
+        }
         let least = least.div_ceil(1 << 20);
         ensure!(
             item_bytes > DEFAULT_ITEM.in_bytes(1)?,
@@ -237,6 +251,25 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
         );
     }
     Ok((memory_bytes, item_bytes))
+}
+
+/// What `stats settings` shows of options that mean nothing here.
+fn knobs(options: &Options, extended: &Extended) -> Vec<(String, String)> {
+    let mut knobs = extended.knobs.clone();
+    let growth = options.slab_growth_factor.map(|factor| format!("{factor:.2}"));
+    let least = options.slab_min_size.map(|bytes| bytes.to_string());
+    let hash_power = extended.hash_power.map(|power| power.to_string());
+    let given = [("growth_factor", growth), ("chunk_size", least), ("hashpower_init", hash_power)];
+    let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    knobs.extend(given);
+    knobs
+}
+
+/// Whether the program was started under one of these names.
+fn called_as(names: &[&str]) -> bool {
+    let name = std::env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_name);
+    name.is_some_and(|name| names.iter().any(|known| name == *known))
 }
 
 /// How connections speak, and where their users are listed. Each way to authenticate belongs to one
@@ -268,8 +301,12 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
 
 /// Where to listen for TCP and for UDP.
 fn listen(options: &Options) -> anyhow::Result<(Vec<SocketAddr>, Vec<SocketAddr>)> {
-    let (tcp, udp) = (options.port.unwrap_or(11211), options.udp_port.unwrap_or(0));
-    let over_tcp = if tcp == 0 && udp != 0 { Vec::new() } else { addresses(options, tcp)? };
+    let udp = options.udp_port.unwrap_or(0);
+    // A port given for UDP alone is that of TCP too, as in memcached.
+    let tcp = options.port.unwrap_or(if udp == 0 { DEFAULT_PORT } else { udp });
+    // For a program that is called memcached 0 is no port, not any port.
+    let is_off = tcp == 0 && (udp != 0 || called_as(MEMCACHED_NAMES));
+    let over_tcp = if is_off { Vec::new() } else { addresses(options, tcp)? };
     let mut over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
     // A port given with -l is for TCP.
     if udp > 0 {

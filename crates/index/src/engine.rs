@@ -94,6 +94,13 @@ pub trait Sink {
 
     /// `position` was not found. Breaking ends the batch after this key.
     fn miss(&mut self, position: usize) -> ControlFlow<()>;
+
+    /// `position` holds an item that is dead: flushed, or else expired. To a client that is a miss.
+    /// (Where an item was unlinked already nobody can tell.)
+    fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
+        let _ = is_flushed;
+        self.miss(position)
+    }
 }
 
 /// An item that a read found; borrowed until the sink returns.

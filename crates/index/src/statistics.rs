@@ -23,6 +23,10 @@ pub struct Statistics {
     pub evictions: u64,
     /// Expired or flushed items whose memory was taken back.
     pub reclaimed: u64,
+    /// Of [`Statistics::evictions`], those that nobody had read.
+    pub evicted_unfetched: u64,
+    /// Of [`Statistics::reclaimed`], those that nobody had read.
+    pub expired_unfetched: u64,
     /// Stores refused for want of memory.
     pub out_of_memory: u64,
     /// Memory by use.

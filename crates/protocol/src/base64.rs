@@ -54,7 +54,7 @@ pub(crate) fn decode(source: &[u8], target: &mut [u8]) -> Option<usize> {
 }
 
 /// Appends `source` in base64.
-pub(crate) fn append(out: &mut Vec<u8>, source: &[u8]) {
+pub fn append(out: &mut Vec<u8>, source: &[u8]) {
     for chunk in source.chunks(3) {
         let byte = |index| chunk.get(index).copied().unwrap_or(0);
         let (a, b, c) = (byte(0), byte(1), byte(2));

@@ -119,6 +119,11 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// Whether the answer is lines, not packets.
+    pub fn is_text(&self) -> bool {
+        matches!(self.0.command(), CommandReply::Lines(_))
+    }
+
     /// Says that a command was done.
     pub fn ok(&self, out: &mut Vec<u8>) {
         match self.0.command() {

@@ -24,7 +24,9 @@ use amalgam_protocol::{
 use crate::commands;
 use crate::connection::OWN_BUFFER_BYTES;
 use crate::counters::Counts;
+use crate::dump::{self, Dump};
 use crate::hot_keys::Sampler;
+use crate::observer::Observer;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::settings::WireProtocol;
@@ -46,6 +48,8 @@ pub struct Conversation {
     skip_keys: usize,
     wanted_bytes: usize,
     has_backlog: bool,
+    /// A dump under way: what follows waits.
+    pub dump: Option<Box<Dump>>,
     /// The client gave a name and the right password.
     pub is_authenticated: bool,
     /// The client began to authenticate and was asked to go on (binary).
@@ -55,7 +59,7 @@ pub struct Conversation {
 impl Conversation {
     /// Whether the input may hold whole requests that were not carried out yet.
     pub fn has_backlog(&self) -> bool {
-        self.has_backlog
+        self.has_backlog || self.dump.is_some()
     }
 
     /// How many bytes the first request has; 0 when unknown because its line is not complete.
@@ -70,6 +74,8 @@ pub struct Seat {
     pub conversation: Conversation,
     /// Where answers go.
     pub output: Output,
+    /// The number of the connection's socket.
+    pub number: i32,
     /// Bytes of the input that are done with.
     pub consumed: usize,
     /// Close the connection once the output is sent.
@@ -83,12 +89,25 @@ pub struct Seat {
 impl Seat {
     /// A seat for a connection.
     pub fn new(conversation: Conversation, output: Output) -> Self {
-        Self { conversation, output, consumed: 0, is_closing: false, is_stalled: false, pins: true }
+        Self {
+            conversation,
+            output,
+            number: 0,
+            consumed: 0,
+            is_closing: false,
+            is_stalled: false,
+            pins: true,
+        }
     }
 
     /// A seat whose output is to hold every byte of the answer.
     pub fn without_pins(conversation: Conversation, output: Output) -> Self {
         Self { pins: false, ..Self::new(conversation, output) }
+    }
+
+    /// Whether there is a connection behind it, not a datagram.
+    pub fn is_connection(&self) -> bool {
+        self.pins
     }
 
     #[inline]
@@ -121,6 +140,8 @@ pub struct Turn<'t, 's, I: Index + 's> {
     pub sampler: &'t mut Sampler<'s>,
     /// The moment.
     pub now: Now,
+    /// Who wants to be told of requests, if anybody does.
+    pub observer: Option<Observer<'s>>,
 }
 
 /// Where a request of a connection lies.
@@ -213,6 +234,7 @@ impl Batch {
             resolve(turn, round, seats);
             carry_out(turn, round, seats);
         }
+        seats.iter_mut().for_each(|seat| dump::go_on(turn, seat));
         rounds.truncate(ROUNDS_KEPT);
         self.rounds = rounds.into_iter().map(Round::recycle).collect();
     }
@@ -226,6 +248,9 @@ fn parse<'i, I: Index>(
     seat: &mut Seat,
     rounds: &mut Vec<Round<'i>>,
 ) {
+    if seat.conversation.dump.is_some() {
+        return;
+    }
     let settings = &turn.shared.settings;
     let swallowed = seat.conversation.swallow_bytes.min(input.len());
     seat.conversation.swallow_bytes -= swallowed;
@@ -294,8 +319,11 @@ fn parse<'i, I: Index>(
         if let DeedRequest::Command { command, .. } = &request {
             match command {
                 Command::Quit => at = input.len(),
-                // What follows is read differently once this is done.
-                Command::LogIn { .. } | Command::Authenticate { .. } => {
+                // What follows is read differently once this is done, or waits for a dump.
+                Command::LogIn { .. }
+                | Command::Authenticate { .. }
+                | Command::Stats(_)
+                | Command::LruCrawler(_) => {
                     seat.conversation.has_backlog = at < input.len();
                     requests_left = 0;
                 }
@@ -401,14 +429,18 @@ enum Stop {
 /// Takes what a round's reads find into the outputs of their connections.
 struct Answers<'r, 'i> {
     readings: &'r [Reading<'i>],
+    keys: &'r [Key<'i>],
     seats: &'r mut [Seat],
     now: &'r Now,
+    observer: Option<Observer<'r>>,
     /// The reading that is being answered.
     reading: usize,
     /// The position in the round of the batch's first key.
     first: usize,
     hits: u64,
     misses: u64,
+    expired: u64,
+    flushed: u64,
     stop: Stop,
 }
 
@@ -473,6 +505,9 @@ impl Sink for Answers<'_, '_> {
         let seat = &mut self.seats[reading.place.seat as usize];
         answer_hit(&reading.read.reply, seat, found, self.now);
         self.hits += 1;
+        if let Some(observer) = &self.observer {
+            observer.read(found.item.key, true);
+        }
         self.next(self.first + position)
     }
 
@@ -482,7 +517,16 @@ impl Sink for Answers<'_, '_> {
         let seat = &mut self.seats[reading.place.seat as usize];
         reading.read.reply.miss(&mut seat.output.bytes);
         self.misses += 1;
+        if let Some(observer) = &self.observer {
+            observer.read(self.keys[self.first + position].bytes(), false);
+        }
         self.next(self.first + position)
+    }
+
+    #[cold]
+    fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
+        *(if is_flushed { &mut self.flushed } else { &mut self.expired }) += 1;
+        self.miss(position)
     }
 }
 
@@ -508,12 +552,16 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
     let now = turn.now;
     let mut answers = Answers {
         readings: &round.readings,
+        keys: &round.keys,
         seats,
         now: &now,
+        observer: turn.observer,
         reading: 0,
         first: 0,
         hits: 0,
         misses: 0,
+        expired: 0,
+        flushed: 0,
         stop: Stop::Not,
     };
     let mut position = 0;
@@ -539,6 +587,8 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
     turn.counts.cmd_get += answers.hits + answers.misses;
     turn.counts.get_hits += answers.hits;
     turn.counts.get_misses += answers.misses;
+    turn.counts.get_expired += answers.expired;
+    turn.counts.get_flushed += answers.flushed;
 }
 
 /// Answers a key whose item has to change for it, such as one that gets its CAS id now.
@@ -547,12 +597,17 @@ fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut
     let seat = &mut answers.seats[reading.place.seat as usize];
     let op = Op { key: *key, verb: reading.read.verb() };
     let mut sink = OneAnswer { reply: &reading.read.reply, seat, now: answers.now };
+    let mut is_hit = true;
     match turn.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
         outcome => {
             reading.read.reply.outcome(&mut seat.output.bytes, &outcome, answers.now);
             answers.misses += 1;
+            is_hit = false;
         }
+    }
+    if let Some(observer) = &answers.observer {
+        observer.read(key.bytes(), is_hit);
     }
 }
 
@@ -609,6 +664,9 @@ fn carry_out_apply<I: Index>(
     turn.sampler.see(&[key], turn.now.seconds);
     apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
     tally(turn.counts, &op.verb, &outcome);
+    if let Some(observer) = &turn.observer {
+        observer.applied(&op, &outcome);
+    }
     let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
     let is_set = matches!(op.verb, Verb::Store(store)
         if store.mode == StoreMode::Set && store.compare.is_none());
@@ -651,6 +709,9 @@ fn carry_out_each<I: Index>(
         turn.sampler.see(&[op.key], turn.now.seconds);
         each.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
         tally(turn.counts, &verb, &outcome);
+        if let Some(observer) = &turn.observer {
+            observer.applied(&op, &outcome);
+        }
         turn.counts.cmd_get += 1;
         let is_hit = matches!(outcome, Outcome::Hit(_));
         turn.counts.get_hits += u64::from(is_hit);

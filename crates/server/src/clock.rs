@@ -44,6 +44,8 @@ pub struct Clock {
     /// Items in memory were written under this count or a later one.
     swept: AtomicU64,
     due_seconds: AtomicU32,
+    /// Seconds that a test harness made pass.
+    leap_seconds: AtomicU32,
     /// What each worker was given for its present turn.
     seen: Box<[Seen]>,
     /// Held to change `flushes` or `due_seconds`.
@@ -69,6 +71,7 @@ impl Clock {
             flushes: AtomicU64::new(0),
             swept: AtomicU64::new(0),
             due_seconds: AtomicU32::new(NOT_DUE),
+            leap_seconds: AtomicU32::new(0),
             seen: (0..workers).map(|_| Seen(AtomicU64::new(IDLE))).collect(),
             flushing: Mutex::new(()),
         }
@@ -77,7 +80,15 @@ impl Clock {
     /// Seconds since [`Now::epoch_unix_seconds`].
     pub fn seconds(&self) -> u32 {
         let passed = monotonic_seconds().saturating_sub(self.started_seconds);
-        u32::try_from(passed).unwrap_or(u32::MAX - FIRST_SECOND) + FIRST_SECOND
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX - FIRST_SECOND) + FIRST_SECOND;
+        passed.saturating_add(self.leap_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Lets seconds pass at once, for a test harness.
+    pub fn leap(&self, seconds: u32) {
+        let add = |leap: u32| Some(leap.saturating_add(seconds));
+        // Fails never: the closure always has an answer.
+        let _ = self.leap_seconds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Seconds since the server started.

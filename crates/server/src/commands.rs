@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering;
 
 use amalgam_index::{Index, Worker};
 use amalgam_op::Expiry;
-use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
+use amalgam_protocol::{Command, Problem, Reply, ShutdownMode};
 
 use crate::batch::{Seat, Turn};
-use crate::{MEMCACHED_VERSION, statistics};
+use crate::{MEMCACHED_VERSION, statistics, tuning};
+
+/// memcached logs no more than at this level.
+const MOST_VERBOSE: u32 = 2;
 
 /// Carries out a command and answers it.
 pub fn run<I: Index>(
@@ -25,9 +28,9 @@ pub fn run<I: Index>(
             seat.is_closing = true;
         }
         Command::NoOperation => reply.ok(out),
-        Command::Stats(arguments) => stats(turn, out, *arguments, reply),
+        Command::Stats(arguments) => statistics::report(turn, seat, *arguments, reply),
         Command::Verbosity(level) => {
-            let level = u8::try_from(*level).unwrap_or(u8::MAX);
+            let level = (*level).min(MOST_VERBOSE) as u8;
             shared.verbosity.store(level, Ordering::Relaxed);
             reply.ok(out);
         }
@@ -50,12 +53,9 @@ pub fn run<I: Index>(
             shared.set_memory_limit((*mebibytes as usize) << 20);
             reply.ok(out);
         }
-        // Knobs of a crawler and of slab pages that this server does without: nothing to do.
-        Command::Lru(_) | Command::Slabs(_) => reply.ok(out),
-        Command::LruCrawler(arguments) => match { *arguments }.next() {
-            Some(b"enable" | b"disable" | b"sleep" | b"tocrawl" | b"crawl") => reply.ok(out),
-            _ => reply.problem(out, Problem::UNKNOWN),
-        },
+        Command::Lru(arguments) => tuning::lru(turn, seat, *arguments, reply),
+        Command::Slabs(arguments) => tuning::slabs(turn, seat, *arguments, reply),
+        Command::LruCrawler(arguments) => tuning::lru_crawler(turn, seat, *arguments, reply),
         Command::ListMechanisms => reply.body(out, b"PLAIN"),
         Command::LogIn { user, password } => {
             let is_right = shared.users.as_ref().is_some_and(|users| users.knows(user, password));
@@ -71,6 +71,16 @@ pub fn run<I: Index>(
             let users = shared.users.as_ref().filter(|_| is_plain);
             let is_right = users.is_some_and(|users| users.knows_plain(message));
             conclude(turn, seat, reply, is_right, Problem::NOT_AUTHENTICATED);
+        }
+        Command::DebugTime(arguments) if shared.settings.is_under_test => {
+            let seconds = { *arguments }.next().and_then(|word| str::from_utf8(word).ok());
+            match seconds.map(str::parse) {
+                Some(Ok(seconds)) => {
+                    shared.clock.leap(seconds);
+                    reply.ok(out);
+                }
+                _ => reply.problem(out, Problem::UNKNOWN),
+            }
         }
         Command::Watch(_)
         | Command::RefreshCertificates
@@ -115,31 +125,4 @@ fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     turn.now = clock.begin_turn(turn.worker);
-}
-
-fn stats<I: Index>(
-    turn: &mut Turn<'_, '_, I>,
-    out: &mut Vec<u8>,
-    mut arguments: Arguments<'_>,
-    reply: &Reply<'_>,
-) {
-    let shared = turn.shared;
-    // Others' numbers are as of their last turn; ours should not be older.
-    shared.counters.of_worker(turn.worker).publish(turn.counts);
-    let mut stat = |name: &str, value: &dyn std::fmt::Display| {
-        reply.stat(out, name.as_bytes(), value.to_string().as_bytes());
-    };
-    match arguments.next() {
-        None => statistics::general(shared, &mut stat),
-        Some(b"settings") => statistics::settings(shared, &mut stat),
-        Some(b"items") => statistics::items(shared, &mut stat),
-        Some(b"slabs") => statistics::slabs(shared, &mut stat),
-        Some(b"hotkeys") if shared.settings.allows_dump => statistics::hot_keys(shared, &mut stat),
-        Some(b"reset") => {
-            shared.counters.reset();
-            return reply.line(out, b"RESET");
-        }
-        Some(_) => return reply.problem(out, Problem::UNKNOWN),
-    }
-    reply.end(out);
 }

@@ -8,10 +8,12 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crate::batch::Conversation;
 use crate::budget::Budget;
 use crate::output::Output;
+use crate::roster::Badge;
 use crate::sockets::receive;
 
 /// Received for one connection in one turn, at most (a value under way apart).
@@ -33,8 +35,8 @@ pub struct Connection {
     pub input: Vec<u8>,
     /// Answered but not sent.
     pub output: Output,
-    /// Second of the last receipt.
-    pub active_seconds: u32,
+    /// What all threads know of it.
+    pub badge: Arc<Badge>,
     /// Whether something may wait in the socket.
     pub is_readable: bool,
     /// Whether the peer will send no more.
@@ -97,13 +99,13 @@ pub enum Received {
 
 impl Connection {
     /// A fresh connection.
-    pub fn new(socket: OwnedFd, seconds: u32) -> Self {
+    pub fn new(socket: OwnedFd, badge: Arc<Badge>) -> Self {
         Self {
             socket,
             conversation: Conversation::default(),
             input: Vec::new(),
             output: Output::default(),
-            active_seconds: seconds,
+            badge,
             is_readable: true,
             is_hung_up: false,
             is_closing: false,

@@ -72,6 +72,10 @@ counters! {
     get_hits,
     /// Reads that found none.
     get_misses,
+    /// Reads that found an item that had expired.
+    get_expired,
+    /// Reads that found an item that was flushed.
+    get_flushed,
     /// Deletes that found none.
     delete_misses,
     /// Deletes that removed an item.

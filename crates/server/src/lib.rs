@@ -21,11 +21,15 @@ mod connection;
 mod connections;
 mod counters;
 mod datagrams;
+mod dump;
 mod hot_keys;
+mod knobs;
 mod latency;
+mod observer;
 mod output;
 mod pin;
 mod rehearsal;
+mod roster;
 mod server;
 mod settings;
 mod sockets;
@@ -34,6 +38,7 @@ mod sweep;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
 mod tally;
+mod tuning;
 mod users;
 mod worker;
 

@@ -7,6 +7,7 @@ use amalgam_index::{Configuration, Index, Worker};
 
 use crate::batch::{Batch, Conversation, Seat, Turn};
 use crate::counters::Counts;
+use crate::observer::Observer;
 use crate::output::Output;
 use crate::server::Server;
 use crate::{ServerError, Settings};
@@ -51,6 +52,7 @@ impl<I: Index> Rehearsal<I> {
                 counts: &mut counts,
                 sampler: &mut sampler,
                 now,
+                observer: Observer::of(shared),
             };
             batch.run(&mut turn, inputs.iter().copied(), &mut seats);
             shared.clock.end_turn(0);

@@ -1,13 +1,13 @@
 //! Start, threads, and the end.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
-use amalgam_index::{Configuration, Index, OpenError, maintenance};
+use amalgam_index::{ClassStatistics, Configuration, Index, OpenError, Statistics, maintenance};
 use amalgam_protocol::Limits;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -18,10 +18,15 @@ use crate::budget::Budget;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
 use crate::hot_keys::HotKeys;
+use crate::knobs::Knobs;
 use crate::latency::Latencies;
 use crate::pin::{allowed_cores, pin_to};
-use crate::sockets::{Listener, accept, open_datagram_sockets, open_listeners, write_port_file};
-use crate::sweep::sweep;
+use crate::roster::{Badge, Roster, address_name};
+use crate::sockets::{
+    Listener, accept, local_name, open_datagram_sockets, open_listeners, write_port_file,
+};
+use crate::statistics::{Geometry, Prefixes};
+use crate::sweep::{Crawler, sweep};
 use crate::users::Users;
 use crate::worker::{Mailbox, Worker};
 
@@ -78,8 +83,20 @@ pub struct Gate {
     pub is_open: AtomicBool,
     /// How often they were not.
     pub closed_count: AtomicU64,
+    /// For how long they were not, in microseconds.
+    pub closed_micros: AtomicU64,
     /// Connections turned away.
     pub rejected: AtomicU64,
+}
+
+/// A socket that waits for others.
+pub struct Place {
+    /// Its number.
+    pub number: i32,
+    /// Its address, as `stats conns` names it.
+    pub name: String,
+    /// Whether datagrams arrive there.
+    pub is_udp: bool,
 }
 
 /// What all threads of a server share.
@@ -94,6 +111,20 @@ pub struct Shared<I> {
     pub users: Option<Users>,
     /// The time.
     pub clock: Clock,
+    /// Where the server listens.
+    pub places: Vec<Place>,
+    /// Who is connected.
+    pub roster: Roster,
+    /// Tunables that are only kept and shown.
+    pub knobs: Knobs,
+    /// The class numbers of memcached.
+    pub geometry: Geometry,
+    /// What was done to keys, by prefix.
+    pub prefixes: Prefixes,
+    /// Sweeps that operators ask for.
+    pub crawler: Crawler,
+    /// The index's sums at the last `stats reset`.
+    index_before: Mutex<Statistics>,
     /// What workers count.
     pub counters: AllCounters,
     /// Which keys are asked for most.
@@ -129,6 +160,34 @@ impl<I: Index> Shared<I> {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.wake_main();
         self.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// The index's statistics; what only grows, since the last reset.
+    pub fn index_statistics(&self) -> Statistics {
+        let mut index = self.index.statistics();
+        let before = self.index_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
+        less(&mut index.items_total, before.items_total);
+        less(&mut index.evictions, before.evictions);
+        less(&mut index.reclaimed, before.reclaimed);
+        less(&mut index.evicted_unfetched, before.evicted_unfetched);
+        less(&mut index.expired_unfetched, before.expired_unfetched);
+        for class in &mut index.memory.classes {
+            let is_same = |old: &&ClassStatistics| old.class == class.class;
+            let old = before.memory.classes.iter().find(is_same);
+            less(&mut class.evictions, old.map_or(0, |old| old.evictions));
+        }
+        index
+    }
+
+    /// Counts everything from zero again.
+    pub fn reset_statistics(&self) {
+        self.counters.reset();
+        self.prefixes.clear();
+        self.crawler.checked.store(0, Ordering::Relaxed);
+        self.crawler.reclaimed.store(0, Ordering::Relaxed);
+        let now = self.index.statistics();
+        *self.index_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = now;
     }
 
     /// Makes the main thread look around.
@@ -190,7 +249,8 @@ impl<I: Index> Server<I> {
         let (called, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| ServerError::System(error.into()))?;
         let listeners = open_listeners(&settings)?;
-        let (datagram_sockets, udp_ports) = open_datagram_sockets(&settings)?.into_iter().unzip();
+        let (datagram_sockets, udp_ports): (Vec<_>, Vec<_>) =
+            open_datagram_sockets(&settings)?.into_iter().unzip();
         let admin = settings.admin.map(Admin::open).transpose()?;
         let threads = settings.threads;
         let index = I::open(&Configuration {
@@ -209,13 +269,23 @@ impl<I: Index> Server<I> {
         let gate = Gate {
             is_open: AtomicBool::new(true),
             closed_count: AtomicU64::new(0),
+            closed_micros: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
         };
         let tcp_port = OnceLock::new();
         if let Some(port) = listeners.iter().find_map(|listener| listener.port) {
             tcp_port.get_or_init(|| port);
         }
+        let knobs = Knobs::new(&settings.knobs);
+        let growth = knobs.get("growth_factor").parse().unwrap_or(1.25);
         let shared = Shared {
+            places: places(&listeners, &datagram_sockets),
+            roster: Roster::default(),
+            geometry: Geometry::new(knobs.number("chunk_size") as u32, growth),
+            knobs,
+            prefixes: Prefixes::new(settings.prefix_delimiter, settings.counts_prefixes),
+            crawler: Crawler::default(),
+            index_before: Mutex::default(),
             limits,
             index,
             users,
@@ -352,7 +422,18 @@ impl<I: Index> Server<I> {
         .map_err(ServerError::System)
     }
 
+    /// Notes for how long connections had to wait, and lets them come again.
+    fn reopen(&self, closed_at: &mut Option<Instant>) {
+        let gate = &self.shared.gate;
+        if let Some(closed_at) = closed_at.take() {
+            let micros = closed_at.elapsed().as_micros() as u64;
+            gate.closed_micros.fetch_add(micros, Ordering::Relaxed);
+        }
+        gate.is_open.store(true, Ordering::Relaxed);
+    }
+
     fn accept_until_stopped(&self) -> io::Result<()> {
+        let mut closed_at = None;
         let mut next_worker = 0;
         let mut told_bytes = 0;
         while !self.shared.is_stopping() {
@@ -366,7 +447,9 @@ impl<I: Index> Server<I> {
                 self.accept_all(listener, &mut next_worker);
             }
             if !is_open && self.has_room() {
-                self.shared.gate.is_open.store(true, Ordering::Relaxed);
+                self.reopen(&mut closed_at);
+            } else if !self.shared.gate.is_open.load(Ordering::Relaxed) {
+                closed_at.get_or_insert_with(Instant::now);
             }
             self.look_after_memory(&mut told_bytes);
             if self.is_to_reload.swap(false, Ordering::Relaxed) {
@@ -419,15 +502,19 @@ impl<I: Index> Server<I> {
             }
             match accept(listener) {
                 Ok(None) => return,
-                Ok(Some(socket)) if room == 0 => {
+                Ok(Some((socket, _))) if room == 0 => {
                     gate.rejected.fetch_add(1, Ordering::Relaxed);
                     let _ = rustix::io::write(&socket, b"ERROR Too many open connections\r\n");
                 }
-                Ok(Some(socket)) => {
+                Ok(Some((socket, peer))) => {
                     room -= 1;
                     let worker = *next_worker % self.shared.mailboxes.len();
                     *next_worker = worker + 1;
-                    self.shared.mailboxes[worker].hand_over(socket);
+                    let (number, local) = (socket.as_raw_fd(), local_name(&socket, listener));
+                    let seconds = self.shared.clock.seconds();
+                    let badge = Badge::new(number, peer, local, seconds);
+                    self.shared.roster.insert(&badge);
+                    self.shared.mailboxes[worker].hand_over(socket, badge);
                 }
                 Err(_) => {
                     // Too many open files, most likely: wait for some to be closed.
@@ -452,10 +539,32 @@ impl<I: Index> Server<I> {
             *told_bytes = used;
             self.shared.set_memory_limit(self.shared.memory_limit());
         }
-        if self.shared.clock.outstanding() >= OUTSTANDING_WORTH_A_SWEEP {
-            sweep(&self.shared.index, &self.shared.clock);
+        let crawler = &self.shared.crawler;
+        let is_worth = self.shared.clock.outstanding() >= OUTSTANDING_WORTH_A_SWEEP;
+        if is_worth || crawler.is_wanted.load(Ordering::Acquire) {
+            sweep(&self.shared.index, &self.shared.clock, crawler);
+            crawler.is_wanted.store(false, Ordering::Release);
         }
     }
+}
+
+fn places(listeners: &[Listener], datagram_sockets: &[OwnedFd]) -> Vec<Place> {
+    let udp_name = |socket: &OwnedFd| {
+        let address = rustix::net::getsockname(socket).ok()?;
+        let address = std::net::SocketAddr::try_from(address).ok()?;
+        Some(address_name("udp", &address))
+    };
+    let tcp = listeners.iter().map(|listener| Place {
+        number: listener.socket.as_raw_fd(),
+        name: listener.place_name(),
+        is_udp: false,
+    });
+    let udp = datagram_sockets.iter().map(|socket| Place {
+        number: socket.as_raw_fd(),
+        name: udp_name(socket).unwrap_or_default(),
+        is_udp: true,
+    });
+    tcp.chain(udp).collect()
 }
 
 /// Where memcached's users expect the ports to be written.

@@ -64,6 +64,14 @@ pub struct Settings {
     pub allows_watch: bool,
     /// How much is logged, 0 to 3.
     pub verbosity: u8,
+    /// What ends the prefix of a key, for `stats detail`.
+    pub prefix_delimiter: u8,
+    /// Whether `stats detail` counts from the start.
+    pub counts_prefixes: bool,
+    /// memcached's tunables that mean nothing here: names as in `stats settings`, and values.
+    pub knobs: Vec<(String, String)>,
+    /// Whether the commands that a test harness needs are obeyed (`debugtime`).
+    pub is_under_test: bool,
     /// Pin worker `i` to CPU `i` of those that the process may use.
     pub pins_threads: bool,
 }
@@ -93,6 +101,10 @@ impl Default for Settings {
             allows_dump: true,
             allows_watch: true,
             verbosity: 0,
+            prefix_delimiter: b':',
+            counts_prefixes: false,
+            knobs: Vec::new(),
+            is_under_test: false,
             pins_threads: false,
         }
     }

@@ -9,12 +9,13 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with,
     bind, getsockname, listen, recv, send, socket_with, sockopt,
 };
 
 use crate::Settings;
 use crate::output::Transmit;
+use crate::roster::address_name;
 
 /// What a connection arrived through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,25 +114,46 @@ fn backlog(settings: &Settings) -> i32 {
     i32::try_from(settings.backlog).unwrap_or(i32::MAX)
 }
 
-/// Takes the next connection, ready for use; none if no more wait.
+/// Takes the next connection, ready for use, and its other end; none if no more wait.
 ///
 /// # Errors
 ///
 /// What the system says, such as too many open files.
-pub fn accept(listener: &Listener) -> io::Result<Option<OwnedFd>> {
+pub fn accept(listener: &Listener) -> io::Result<Option<(OwnedFd, Option<SocketAddr>)>> {
     loop {
-        match accept_with(&listener.socket, FLAGS) {
-            Ok(socket) => {
+        match acceptfrom_with(&listener.socket, FLAGS) {
+            Ok((socket, peer)) => {
                 if listener.transport == Transport::Tcp {
                     // Both only save time; a socket that died at once is noticed when it is read.
                     let _ = sockopt::set_tcp_nodelay(&socket, true);
                     let _ = sockopt::set_socket_keepalive(&socket, true);
                 }
-                return Ok(Some(socket));
+                // The other end of a unix socket has no address.
+                let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                return Ok(Some((socket, peer)));
             }
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Where a connection was accepted, as `stats conns` names it.
+pub fn local_name(socket: &OwnedFd, listener: &Listener) -> String {
+    match getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok()) {
+        Some(address) if listener.transport == Transport::Tcp => address_name("tcp", &address),
+        _ => listener.place_name(),
+    }
+}
+
+impl Listener {
+    /// Its address, as `stats conns` names it.
+    pub fn place_name(&self) -> String {
+        match (self.transport, self.name.starts_with('[')) {
+            (Transport::Unix, _) => format!("unix:{}", self.name),
+            (Transport::Tcp, false) => format!("tcp:{}", self.name),
+            (Transport::Tcp, true) => format!("tcp6:{}", self.name),
         }
     }
 }

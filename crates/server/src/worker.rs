@@ -13,7 +13,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{Index, Worker as _};
@@ -28,6 +28,8 @@ use crate::counters::Counts;
 use crate::datagrams::Datagrams;
 use crate::hot_keys::Sampler;
 use crate::latency::Stopwatch;
+use crate::observer::Observer;
+use crate::roster::{Badge, State};
 use crate::server::Shared;
 
 /// Events fetched at once.
@@ -58,7 +60,7 @@ const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
 /// Where a worker is given connections, and woken.
 pub struct Mailbox {
-    arrived: Mutex<Vec<OwnedFd>>,
+    arrived: Mutex<Vec<(OwnedFd, Arc<Badge>)>>,
     bell: OwnedFd,
 }
 
@@ -74,9 +76,9 @@ impl Mailbox {
     }
 
     /// Hands over a connection.
-    pub fn hand_over(&self, socket: OwnedFd) {
+    pub fn hand_over(&self, socket: OwnedFd, badge: Arc<Badge>) {
         let mut arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        arrived.push(socket);
+        arrived.push((socket, badge));
         drop(arrived);
         self.wake();
     }
@@ -87,7 +89,7 @@ impl Mailbox {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Vec<OwnedFd> {
+    fn take(&self) -> Vec<(OwnedFd, Arc<Badge>)> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -203,8 +205,8 @@ impl<'s, I: Index> Worker<'s, I> {
     }
 
     fn take_arrivals(&mut self) {
-        for socket in self.shared.mailboxes[self.number].take() {
-            let connection = Connection::new(socket, self.seconds);
+        for (socket, badge) in self.shared.mailboxes[self.number].take() {
+            let connection = Connection::new(socket, badge);
             let token = self.connections.insert(connection);
             self.counts.connections_opened += 1;
             let Some(connection) = self.connections.get(token) else { continue };
@@ -278,11 +280,12 @@ impl<'s, I: Index> Worker<'s, I> {
             Received::End => self.close(token),
             Received::Nothing => self.rest(token),
             Received::Input(input) => {
-                connection.active_seconds = self.seconds;
+                connection.badge.note_activity(self.seconds);
                 let mut seat = Seat::new(
                     std::mem::take(&mut connection.conversation),
                     std::mem::take(&mut connection.output),
                 );
+                seat.number = connection.badge.number;
                 if seat.output.bytes.capacity() == 0 {
                     seat.output.bytes = self.spare.pop().unwrap_or_default();
                 }
@@ -306,6 +309,7 @@ impl<'s, I: Index> Worker<'s, I> {
             counts: &mut self.counts,
             sampler: &mut self.sampler,
             now: self.shared.clock.begin_turn(self.number),
+            observer: Observer::of(self.shared),
         };
         self.batch.run(&mut turn, datagrams.inputs(), &mut self.seats);
         self.shared.clock.end_turn(self.number);
@@ -324,6 +328,7 @@ impl<'s, I: Index> Worker<'s, I> {
             counts: &mut self.counts,
             sampler: &mut self.sampler,
             now,
+            observer: Observer::of(self.shared),
         };
         self.batch.run(&mut turn, inputs, &mut self.seats);
         self.shared.clock.end_turn(self.number);
@@ -335,6 +340,10 @@ impl<'s, I: Index> Worker<'s, I> {
         for ((token, input), seat) in inputs.drain(..).zip(seats.drain(..)) {
             let Some(connection) = self.connections.get(token) else { continue };
             connection.input = input.rest(seat.consumed, &self.scratch);
+            connection.badge.set_state(match seat.conversation.wanted_bytes() {
+                0 => State::Waits,
+                _ => State::Receives,
+            });
             connection.conversation = seat.conversation;
             connection.output = seat.output;
             connection.is_closing |= seat.is_closing;
@@ -389,6 +398,7 @@ impl<'s, I: Index> Worker<'s, I> {
     fn close(&mut self, token: Token) {
         let Some(connection) = self.connections.remove(token) else { return };
         self.shared.buffers.settle(connection.charged_bytes, 0);
+        self.shared.roster.remove(&connection.badge);
         self.counts.connections_closed += 1;
         // Dropping the socket closes it and takes it out of the watched set.
     }
@@ -407,7 +417,7 @@ impl<'s, I: Index> Worker<'s, I> {
         }
         for place in 0..self.connections.places() {
             let Some((token, connection)) = self.connections.at(place) else { continue };
-            if seconds.saturating_sub(connection.active_seconds) > timeout {
+            if seconds.saturating_sub(connection.badge.active_seconds()) > timeout {
                 self.counts.idle_kicks += 1;
                 self.close(token);
             }

@@ -283,7 +283,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.miss(position);
+            return sink.dead(position, now.generations_behind(header.generation()) > 0);
         }
         self.item_bytes = item.bytes_held();
         let flow = sink.hit(position, &self.found(item, item.view_of(header)));

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Decision, Draft, Key, Now, Op, Outcome, Value, Verb, decide};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, Verb, decide};
 
 use super::change::{Place, insert, insert_first, locate, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
@@ -177,7 +177,11 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 self.note_access(job, view, found.node);
                 Attempt::Done(outcome)
             }
-            Decision::Remove(outcome) => self.remove(job, view, found.node, outcome),
+            Decision::Remove(outcome) => {
+                let attempt = self.remove(job, view, found.node, outcome);
+                self.note_if_dead(job, &current, &attempt);
+                attempt
+            }
             Decision::Replace(draft, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
                 if in_place && let Some(bytes) = draft.sole_word_change(&current, job.now) {
@@ -205,10 +209,23 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                     return Attempt::Again;
                 }
                 match self.write(job, &draft, current.value.as_bytes(), slot) {
-                    Ok(new) => self.update(job, view, found.node, new, outcome, sink),
+                    Ok(new) => {
+                        let attempt = self.update(job, view, found.node, new, outcome, sink);
+                        self.note_if_dead(job, &current, &attempt);
+                        attempt
+                    }
                     Err(attempt) => attempt,
                 }
             }
+        }
+    }
+
+    /// Counts an item that was dead before this attempt took it away.
+    #[inline]
+    fn note_if_dead(&self, job: &Job<'_, '_>, before: &ItemView<'_>, attempt: &Attempt) {
+        if matches!(attempt, Attempt::Done(_)) && !job.now.is_live(before.expiry, before.generation)
+        {
+            self.pool.note_reclaimed(before.fetched);
         }
     }
 

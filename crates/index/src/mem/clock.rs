@@ -233,6 +233,11 @@ impl Pool<'_> {
         unsafe { self.retire(item.reference()) };
         let counters = self.counters();
         add(if is_dead { &counters.reclaimed } else { &counters.evictions }, 1);
+        if !header.is_fetched() {
+            let unfetched =
+                if is_dead { &counters.expired_unfetched } else { &counters.evicted_unfetched };
+            add(unfetched, 1);
+        }
         if let (false, Some(class)) = (is_dead, class) {
             self.memory.class_states[class].evictions.fetch_add(1, Ordering::Relaxed);
         }

@@ -15,6 +15,8 @@ pub(super) struct Counters {
     pub(super) waiting_bytes: AtomicU64,
     pub(super) evictions: AtomicU64,
     pub(super) reclaimed: AtomicU64,
+    pub(super) evicted_unfetched: AtomicU64,
+    pub(super) expired_unfetched: AtomicU64,
     pub(super) out_of_memory: AtomicU64,
 }
 
@@ -48,6 +50,8 @@ impl Memory {
             items_total: self.sum(|counters| &counters.items_total),
             evictions: self.sum(|counters| &counters.evictions),
             reclaimed: self.sum(|counters| &counters.reclaimed),
+            evicted_unfetched: self.sum(|counters| &counters.evicted_unfetched),
+            expired_unfetched: self.sum(|counters| &counters.expired_unfetched),
             out_of_memory: self.sum(|counters| &counters.out_of_memory),
             memory: self.statistics(),
             ..Statistics::default()

@@ -61,6 +61,12 @@ impl Header {
         self.0 & Self::RECENT != 0
     }
 
+    /// Whether a client has read the item since it was written.
+    #[inline]
+    pub fn is_fetched(self) -> bool {
+        self.0 & Self::FETCHED != 0
+    }
+
     /// Key length in bytes.
     #[inline]
     pub fn key_bytes(self) -> usize {

@@ -317,6 +317,14 @@ impl<'m> Pool<'m> {
         self.push_retired(Retired::item(item.reference()), bytes);
     }
 
+    /// Counts an item that was dead when its memory was taken back.
+    #[cold]
+    pub fn note_reclaimed(&self, is_fetched: bool) {
+        let counters = self.counters();
+        add(&counters.reclaimed, 1);
+        add(&counters.expired_unfetched, u64::from(!is_fetched));
+    }
+
     fn push_retired(&mut self, retired: Retired, bytes: usize) {
         self.memory.note_retired(retired);
         self.bag.push(retired);

@@ -190,7 +190,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let Some(item) = item else { return sink.miss(position) };
         let header = item.header();
         if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.miss(position);
+            return sink.dead(position, now.generations_behind(header.generation()) > 0);
         }
         let seen = item.view_of(header);
         self.item_bytes = item.bytes_held();
@@ -304,7 +304,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => match seen {
-                Some(seen) => self.remove(&view, &seen, outcome),
+                Some(seen) => self.remove(&view, &seen, writing.now, outcome),
                 None => Attempt::Done(outcome),
             },
             Decision::Replace(draft, outcome) => match seen {
@@ -314,10 +314,19 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
     }
 
+    /// Counts an item that was dead before it was taken away.
+    #[inline]
+    fn note_if_dead(&self, now: &Now, before: &ItemView<'_>) {
+        if !now.is_live(before.expiry, before.generation) {
+            self.pool.note_reclaimed(before.fetched);
+        }
+    }
+
     fn remove(
         &mut self,
         view: &View<'_, SLOTS>,
         seen: &Seen<'_, SLOTS>,
+        now: &Now,
         outcome: Outcome,
     ) -> Attempt {
         let writer = self.store.lock_writer();
@@ -328,6 +337,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
         // SAFETY: the exchange took it out of its only slot.
         unsafe { self.pool.retire(seen.item.reference()) };
+        self.note_if_dead(now, &seen.view);
         Attempt::Done(outcome)
     }
 
@@ -386,6 +396,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
         // SAFETY: the exchange took it out of its only slot.
         unsafe { self.pool.retire(item.reference()) };
+        self.note_if_dead(writing.now, &seen.view);
         self.show(writing.op, &new_item, shown, outcome, sink);
         Attempt::Done(outcome)
     }

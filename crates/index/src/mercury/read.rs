@@ -122,8 +122,8 @@ impl<L: Locking> EngineWorker<'_, L> {
         let header = item.header();
         let view = item.view_of(header);
         if !now.is_live(view.expiry, view.generation) {
-            self.reclaim(key, item.reference(), guard);
-            return sink.miss(position);
+            self.reclaim(key, item, guard);
+            return sink.dead(position, now.generations_behind(view.generation) > 0);
         }
         let found = Found::in_memory(view, &self.engine.memory, item.reference());
         let flow = sink.hit(position, &found);
@@ -134,10 +134,13 @@ impl<L: Locking> EngineWorker<'_, L> {
 
     /// Unlinks a dead item that a read met.
     #[cold]
-    fn reclaim(&mut self, key: &Key<'_>, dead: ItemRef, guard: &Guard<'_>) {
+    fn reclaim(&mut self, key: &Key<'_>, dead: Item<'_>, guard: &Guard<'_>) {
+        let is_fetched = dead.header().is_fetched();
+        let dead = dead.reference();
         if self.seat.swap(&self.engine.memory, guard, key.hash(), dead, None) {
             // SAFETY: we unlinked it.
             unsafe { self.pool.retire(dead) };
+            self.pool.note_reclaimed(is_fetched);
         }
     }
 }

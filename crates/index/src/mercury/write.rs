@@ -135,6 +135,11 @@ impl<L: Locking> EngineWorker<'_, L> {
                     if let Some(unlinked) = unlinked {
                         // SAFETY: we unlinked it.
                         unsafe { self.pool.retire(unlinked) };
+                        if let Some(seen) = &plan.seen
+                            && !now.is_live(seen.view.expiry, seen.view.generation)
+                        {
+                            self.pool.note_reclaimed(seen.view.fetched);
+                        }
                     }
                     if has_inserted {
                         self.note_insert();

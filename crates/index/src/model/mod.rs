@@ -168,11 +168,11 @@ impl Worker for ModelWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut state = self.0.lock();
         for (position, key) in keys.iter().enumerate() {
-            let found = state
-                .items
-                .get_mut(&(key.hash(), key.bytes().to_vec()))
-                .filter(|item| now.is_live(item.expiry, item.generation));
+            let found = state.items.get_mut(&(key.hash(), key.bytes().to_vec()));
             let flow = match found {
+                Some(item) if !now.is_live(item.expiry, item.generation) => {
+                    sink.dead(position, now.generations_behind(item.generation) > 0)
+                }
                 Some(item) => {
                     let flow = sink.hit(position, &Found::new(item.view(key.bytes())));
                     item.marks.fetched = true;

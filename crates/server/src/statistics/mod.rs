@@ -1,0 +1,248 @@
+//! `stats`, under memcached's names.
+//!
+//! What memcached counts about mechanisms that this server does not have (LRU segments, response
+//! objects, its slab rebalancer) is 0, so that whoever reads those names finds them.
+
+mod classes;
+mod command;
+mod prefixes;
+mod settings;
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering;
+
+use amalgam_index::Index;
+use rustix::time::{ClockId, clock_gettime};
+
+pub use classes::{CLASSES, Geometry, items, slabs};
+pub use command::report;
+pub use prefixes::{Deed, Prefixes};
+pub use settings::settings;
+
+use crate::MEMCACHED_VERSION;
+use crate::hot_keys::uri_encoded;
+use crate::server::Shared;
+
+/// Files that are open beside those of connections, about.
+const RESERVED_FILES: u32 = 64;
+
+/// Takes one statistic: its name and value.
+pub type Stat<'s> = dyn FnMut(&str, &dyn Display) + 's;
+
+/// `stats`.
+pub fn general<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    process(shared, stat);
+    connections(shared, stat);
+    requests(shared, stat);
+    memory(shared, stat);
+}
+
+fn process<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    stat("pid", &std::process::id());
+    stat("uptime", &shared.clock.uptime_seconds());
+    stat("time", &shared.clock.unix_seconds());
+    stat("version", &MEMCACHED_VERSION);
+    // An event loop of its own.
+    stat("libevent", &"none");
+    stat("pointer_size", &usize::BITS);
+    let (user, system) = cpu_seconds();
+    stat("rusage_user", &format_args!("{user:.6}"));
+    stat("rusage_system", &format_args!("{system:.6}"));
+}
+
+/// CPU time of the process in user and in system mode.
+pub fn cpu_seconds() -> (f64, f64) {
+    let clock = clock_gettime(ClockId::ProcessCPUTime);
+    let total = clock.tv_sec as f64 + clock.tv_nsec as f64 / 1e9;
+    // The shares are counted in ticks, the sum exactly.
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let ticks = |field: usize| -> f64 {
+        fields.split(' ').nth(field).and_then(|ticks| ticks.parse().ok()).unwrap_or(0.0)
+    };
+    let (user, system) = (ticks(11), ticks(12));
+    if user + system == 0.0 {
+        return (total, 0.0);
+    }
+    (total * user / (user + system), total * system / (user + system))
+}
+
+fn zeros(stat: &mut Stat<'_>, names: &[&str]) {
+    names.iter().for_each(|name| stat(name, &0));
+}
+
+fn connections<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let counts = shared.counters.sums();
+    let open = shared.counters.connections();
+    stat("max_connections", &shared.settings.max_connections);
+    stat("curr_connections", &open);
+    stat("total_connections", &counts.connections_opened);
+    if shared.settings.refuses_fast {
+        stat("rejected_connections", &shared.gate.rejected.load(Ordering::Relaxed));
+    }
+    stat("connection_structures", &open);
+    zeros(stat, &["response_obj_oom", "response_obj_count", "response_obj_bytes"]);
+    stat("read_buf_count", &0);
+    stat("read_buf_bytes", &shared.buffers.used_bytes());
+    stat("read_buf_bytes_free", &0);
+    stat("read_buf_oom", &counts.read_buf_oom);
+    stat("reserved_fds", &RESERVED_FILES);
+}
+
+fn requests<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let counts = shared.counters.sums();
+    let rows = [
+        ("cmd_get", counts.cmd_get),
+        ("cmd_set", counts.cmd_set),
+        ("cmd_flush", counts.cmd_flush),
+        ("cmd_touch", counts.cmd_touch),
+        ("cmd_meta", counts.cmd_meta),
+        ("get_hits", counts.get_hits),
+        ("get_misses", counts.get_misses),
+        ("get_expired", counts.get_expired),
+        ("get_flushed", counts.get_flushed),
+        ("delete_misses", counts.delete_misses),
+        ("delete_hits", counts.delete_hits),
+        ("incr_misses", counts.incr_misses),
+        ("incr_hits", counts.incr_hits),
+        ("decr_misses", counts.decr_misses),
+        ("decr_hits", counts.decr_hits),
+        ("cas_misses", counts.cas_misses),
+        ("cas_hits", counts.cas_hits),
+        ("cas_badval", counts.cas_badval),
+        ("touch_hits", counts.touch_hits),
+        ("touch_misses", counts.touch_misses),
+        ("store_too_large", counts.store_too_large),
+        ("store_no_memory", counts.store_no_memory),
+        ("auth_cmds", counts.auth_cmds),
+        ("auth_errors", counts.auth_errors),
+    ];
+    for (name, value) in rows {
+        stat(name, &value);
+    }
+    if shared.settings.idle_timeout_seconds > 0 {
+        stat("idle_kicks", &counts.idle_kicks);
+    }
+    stat("bytes_read", &counts.bytes_read);
+    stat("bytes_written", &counts.bytes_written);
+    stat("limit_maxbytes", &shared.memory_limit());
+    stat("accepting_conns", &u8::from(shared.gate.is_open.load(Ordering::Relaxed)));
+    stat("listen_disabled_num", &shared.gate.closed_count.load(Ordering::Relaxed));
+    let micros = shared.gate.closed_micros.load(Ordering::Relaxed);
+    stat("time_in_listen_disabled_us", &micros);
+    stat("threads", &shared.settings.threads);
+    stat("conn_yields", &counts.conn_yields);
+}
+
+fn memory<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let index = shared.index_statistics();
+    let has_maintainer = shared.knobs.is_on("lru_maintainer_thread");
+    stat("hash_power_level", &index.buckets.max(1).ilog2());
+    stat("hash_bytes", &index.memory.index);
+    stat("hash_is_expanding", &u8::from(index.is_expanding));
+    if shared.knobs.is_on("slab_reassign") {
+        zeros(stat, &SLAB_REASSIGN_ZEROS);
+        stat("slab_reassign_last_busy_status", &"none");
+        stat("slab_reassign_running", &0);
+        stat("slabs_moved", &index.memory.pages_moved);
+    }
+    if shared.knobs.is_on("lru_crawler") {
+        let crawler = &shared.crawler;
+        stat("lru_crawler_running", &u8::from(crawler.is_wanted.load(Ordering::Relaxed)));
+        stat("lru_crawler_starts", &crawler.starts.load(Ordering::Relaxed));
+    }
+    if has_maintainer {
+        stat("lru_maintainer_juggles", &0);
+    }
+    stat("malloc_fails", &0);
+    log(shared, stat);
+    zeros(stat, &["unexpected_napi_ids", "round_robin_fallback"]);
+    stat("bytes", &index.memory.items);
+    stat("curr_items", &index.items);
+    stat("total_items", &index.items_total);
+    stat("slab_global_page_pool", &index.memory.free_pages);
+    stat("expired_unfetched", &index.expired_unfetched);
+    stat("evicted_unfetched", &index.evicted_unfetched);
+    if has_maintainer {
+        stat("evicted_active", &0);
+    }
+    stat("evictions", &index.evictions);
+    stat("reclaimed", &index.reclaimed);
+    stat("crawler_reclaimed", &shared.crawler.reclaimed.load(Ordering::Relaxed));
+    stat("crawler_items_checked", &shared.crawler.checked.load(Ordering::Relaxed));
+    stat("lrutail_reflocked", &0);
+    if has_maintainer {
+        zeros(stat, &["moves_to_cold", "moves_to_warm", "moves_within_lru", "direct_reclaims"]);
+        stat("lru_bumps_dropped", &0);
+    }
+}
+
+const SLAB_REASSIGN_ZEROS: [&str; 6] = [
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_busy_nomem",
+];
+
+fn log<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let _ = shared;
+    zeros(stat, &["log_worker_dropped", "log_worker_written", "log_watcher_skipped"]);
+    zeros(stat, &["log_watcher_sent", "log_watchers"]);
+}
+
+/// `stats engine`: what memcached has no name for.
+pub fn engine<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let index = shared.index.statistics();
+    stat("engine", &I::NAME);
+    stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
+    stat("buckets", &index.buckets);
+    stat("slots", &index.slots);
+    stat("hash_expansions", &index.expansions);
+    stat("longest_pause_ns", &index.longest_pause_ns);
+    stat("bytes_used", &index.memory.used);
+    stat("bytes_waiting", &index.memory.waiting);
+    stat("out_of_memory", &index.out_of_memory);
+}
+
+/// `stats conns`.
+pub fn conns<I: Index>(shared: &Shared<I>, own_number: i32, stat: &mut Stat<'_>) {
+    let seconds = shared.clock.seconds();
+    let mut rows = Vec::new();
+    for place in &shared.places {
+        let state = if place.is_udp { "conn_read" } else { "conn_listening" };
+        rows.push((place.number, place.is_udp, place.name.clone(), None, state, seconds));
+    }
+    for badge in shared.roster.all() {
+        let state = match badge.number == own_number {
+            true => "conn_parse_cmd",
+            false => badge.state_name(),
+        };
+        let idle = seconds.saturating_sub(badge.active_seconds());
+        let local = Some(badge.local.clone());
+        rows.push((badge.number, false, badge.peer_name(), local, state, idle));
+    }
+    rows.sort_by_key(|row| row.0);
+    for (number, is_udp, name, local, state, idle) in rows {
+        let mut row = |title: &str, value: &dyn Display| stat(&format!("{number}:{title}"), value);
+        if is_udp {
+            row("UDP", &"UDP");
+        }
+        row("addr", &name);
+        if let Some(local) = local {
+            row("listen_addr", &local);
+        }
+        row("state", &state);
+        row("secs_since_last_cmd", &idle);
+    }
+}
+
+/// `stats hotkeys`: each key, its share of the accesses of the last seconds, and the bound of the
+/// share's error.
+pub fn hot_keys<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    for hot in shared.hot_keys.hottest(shared.clock.seconds()) {
+        let value = format_args!("{:.6} {:.6}", hot.share, hot.error);
+        stat(&uri_encoded(&hot.key), &value);
+    }
+}

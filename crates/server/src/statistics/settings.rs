@@ -1,0 +1,111 @@
+//! `stats settings`: memcached's names in memcached's order.
+
+use std::sync::atomic::Ordering;
+
+use amalgam_index::Index;
+
+use super::Stat;
+use crate::WireProtocol;
+use crate::server::Shared;
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+/// `stats settings`.
+pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    network(shared, stat);
+    clients(shared, stat);
+    let knobs = &shared.knobs;
+    let mut repeat = |names: &[&str]| names.iter().for_each(|name| stat(name, &knobs.get(name)));
+    repeat(&[
+        "hashpower_init",
+        "slab_reassign",
+        "slab_automove",
+        "slab_automove_ratio",
+        "slab_automove_window",
+        "slab_chunk_max",
+        "lru_crawler",
+        "lru_crawler_sleep",
+        "lru_crawler_tocrawl",
+        "tail_repair_time",
+    ]);
+    stat("flush_enabled", &yes(shared.settings.allows_flush));
+    stat("dump_enabled", &yes(shared.settings.allows_dump));
+    stat("hash_algorithm", &"rapidhash");
+    let mut repeat = |names: &[&str]| names.iter().for_each(|name| stat(name, &knobs.get(name)));
+    repeat(&[
+        "lru_maintainer_thread",
+        "lru_segmented",
+        "hot_lru_pct",
+        "warm_lru_pct",
+        "hot_max_factor",
+        "warm_max_factor",
+        "temp_lru",
+        "temporary_ttl",
+    ]);
+    stat("idle_timeout", &shared.settings.idle_timeout_seconds);
+    let mut repeat = |names: &[&str]| names.iter().for_each(|name| stat(name, &knobs.get(name)));
+    repeat(&[
+        "watcher_logbuf_size",
+        "worker_logbuf_size",
+        "read_buf_mem_limit",
+        "track_sizes",
+        "inline_ascii_response",
+    ]);
+    stat("num_napi_ids", &0);
+    stat("memory_file", &"(null)");
+    stat("client_flags_size", &4);
+    stat("engine", &I::NAME);
+    stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
+}
+
+fn network<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let settings = &shared.settings;
+    let port = settings.listen.first().map_or(0, |address| address.port());
+    let udp_port = settings.listen_udp.first().map_or(0, |address| address.port());
+    stat("maxbytes", &shared.memory_limit());
+    stat("maxconns", &settings.max_connections);
+    stat("tcpport", &shared.tcp_port.get().copied().unwrap_or(port));
+    stat("udpport", &udp_port);
+    match settings.listen.first() {
+        Some(address) if !address.ip().is_unspecified() => stat("inter", &address.ip()),
+        _ => stat("inter", &"NULL"),
+    }
+    stat("verbosity", &shared.verbosity.load(Ordering::Relaxed));
+    stat("oldest", &0);
+    stat("evictions", &if settings.evicts { "on" } else { "off" });
+    match &settings.unix_socket {
+        Some(path) => stat("domain_socket", &path.display()),
+        None => stat("domain_socket", &"NULL"),
+    }
+    stat("umask", &format_args!("{:o}", settings.unix_mode));
+    stat("shutdown_command", &yes(settings.allows_shutdown));
+    stat("growth_factor", &shared.knobs.get("growth_factor"));
+    stat("chunk_size", &shared.knobs.get("chunk_size"));
+}
+
+fn clients<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let settings = &shared.settings;
+    stat("num_threads", &settings.threads);
+    stat("num_threads_per_udp", &settings.threads);
+    stat("stat_key_prefix", &char::from(settings.prefix_delimiter));
+    stat("detail_enabled", &yes(shared.prefixes.is_on()));
+    stat("reqs_per_event", &settings.requests_per_turn.unwrap_or(20));
+    stat("cas_enabled", &yes(shared.limits.hands_out_cas));
+    stat("tcp_backlog", &settings.backlog);
+    let protocol = match settings.protocol {
+        WireProtocol::Negotiated => "auto-negotiate",
+        WireProtocol::Text => "ascii",
+        WireProtocol::Binary => "binary",
+    };
+    stat("binding_protocol", &protocol);
+    let is_sasl = settings.users_file.is_some() && settings.protocol == WireProtocol::Binary;
+    stat("auth_enabled_sasl", &yes(is_sasl));
+    match &settings.users_file {
+        Some(path) if !is_sasl => stat("auth_enabled_ascii", &path.display()),
+        _ => stat("auth_enabled_ascii", &"no"),
+    }
+    stat("item_size_max", &settings.max_item_bytes);
+    stat("maxconns_fast", &yes(settings.refuses_fast));
+}
