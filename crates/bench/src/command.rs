@@ -5,6 +5,7 @@ use std::io::Write;
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
 use crate::driver::{self, IndexArguments};
 use crate::engines::Entry;
+use crate::ids::{self, IdsArguments, LookupCacheArguments};
 
 /// What can be measured.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -15,6 +16,10 @@ pub enum BenchCommand {
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
     NullServer(NullServerArguments),
+    /// Measures maps from chunk ids to the nodes that own them.
+    Ids(IdsArguments),
+    /// Measures what a client's cache of such a map saves.
+    LookupCache(LookupCacheArguments),
 }
 
 /// Runs a command; results go to standard output, everything else to standard error.
@@ -40,6 +45,16 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             let server = NullServer::open(arguments)?;
             eprintln!("listening on 127.0.0.1:{}", server.port()?);
             server.run()
+        }
+        BenchCommand::Ids(arguments) => {
+            for result in ids::run_ids(arguments)? {
+                print_result(arguments.json, &result, || result.summary())?;
+            }
+            Ok(())
+        }
+        BenchCommand::LookupCache(arguments) => {
+            let result = ids::run_lookup_cache(arguments)?;
+            print_result(arguments.json, &result, || result.summary())
         }
     }
 }

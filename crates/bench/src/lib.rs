@@ -10,6 +10,7 @@ pub mod client;
 mod command;
 pub mod driver;
 pub mod engines;
+pub mod ids;
 pub mod measure;
 pub mod subject;
 pub mod workload;

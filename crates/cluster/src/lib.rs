@@ -1,0 +1,11 @@
+//! One store over many nodes, after DXRAM: metadata in proportion to disorder, not to data.
+//!
+//! Invariants of this room:
+//! 1. Nothing here does I/O, reads a clock or draws a random number.
+//! 2. Bad input is answered by a typed error and changes nothing.
+//! 3. No `unsafe`.
+
+#![forbid(unsafe_code)]
+
+pub mod ids;
+pub mod ranges;

@@ -1,0 +1,141 @@
+//! Placements by 16-bit codes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::placement::{Bits, NOBODY};
+
+/// The most placements that 16 bits tell apart.
+pub const CODES_MAX: usize = 1 << 16;
+/// Bytes of the hash map for an entry: key, value and control byte, at half load.
+const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
+
+/// Placements that have a code. [`NOBODY`] always has code 0.
+///
+/// Codes are not counted: when all are taken, the map sweeps its leaves and keeps those in use. So
+/// an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
+#[derive(Debug)]
+pub struct Dictionary {
+    codes: HashMap<Bits, u16, BuildHasherDefault<BitsHasher>>,
+    placements: Vec<Bits>,
+    free: Vec<u16>,
+    limit: usize,
+    /// Placements that found no code since the last sweep.
+    refused: usize,
+}
+
+impl Dictionary {
+    /// For at most `limit` placements, [`NOBODY`] included.
+    pub fn new(limit: usize) -> Self {
+        let mut dictionary = Self {
+            codes: HashMap::default(),
+            placements: Vec::new(),
+            free: Vec::new(),
+            limit: limit.clamp(1, CODES_MAX),
+            refused: 0,
+        };
+        dictionary.intern(NOBODY);
+        dictionary
+    }
+
+    /// The placement of a code that [`Self::intern`] gave.
+    #[inline]
+    pub fn placement(&self, code: u16) -> Bits {
+        self.placements[usize::from(code)]
+    }
+
+    /// The code of `placement`, a new one if it has none and there is one left.
+    pub fn intern(&mut self, placement: Bits) -> Option<u16> {
+        if let Some(code) = self.codes.get(&placement) {
+            return Some(*code);
+        }
+        let code = match self.free.pop() {
+            Some(code) => {
+                self.placements[usize::from(code)] = placement;
+                code
+            }
+            None if self.placements.len() < self.limit => {
+                self.placements.push(placement);
+                (self.placements.len() - 1) as u16
+            }
+            None => {
+                self.refused += 1;
+                return None;
+            }
+        };
+        self.codes.insert(placement, code);
+        Some(code)
+    }
+
+    /// How many placements found no code since the last sweep.
+    pub fn refused(&self) -> usize {
+        self.refused
+    }
+
+    /// Codes to say of whether they are in use.
+    pub fn codes(&self) -> usize {
+        self.placements.len()
+    }
+
+    /// Takes back the codes that are not in use.
+    pub fn keep(&mut self, is_used: &[bool]) {
+        self.refused = 0;
+        self.free.clear();
+        for code in (1..self.placements.len()).filter(|code| !is_used[*code]) {
+            // A code that was free before is not in the map, or it is there under another code.
+            let placement = self.placements[code];
+            if self.codes.get(&placement) == Some(&(code as u16)) {
+                self.codes.remove(&placement);
+            }
+            self.free.push(code as u16);
+        }
+    }
+
+    /// Memory beside the struct itself, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.codes.capacity() * MAP_ENTRY_BYTES
+            + self.placements.capacity() * size_of::<Bits>()
+            + self.free.capacity() * size_of::<u16>()
+    }
+}
+
+/// Mixes 64 bits. Placements are made by the cluster, not by its clients: nobody can choose them so
+/// that they collide, and the dictionary is small.
+#[derive(Debug, Default)]
+pub struct BitsHasher(u64);
+
+impl Hasher for BitsHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_stable_bounded_and_come_back() {
+        let mut dictionary = Dictionary::new(3);
+        assert_eq!(dictionary.intern(NOBODY), Some(0));
+        assert_eq!((dictionary.intern(10), dictionary.intern(20)), (Some(1), Some(2)));
+        assert_eq!((dictionary.intern(30), dictionary.intern(10)), (None, Some(1)));
+        assert_eq!(dictionary.refused(), 1);
+        dictionary.keep(&[false, false, true]);
+        assert_eq!((dictionary.intern(30), dictionary.intern(10)), (Some(1), None));
+        assert_eq!((dictionary.placement(1), dictionary.placement(2)), (30, 20));
+        dictionary.keep(&[false, true, false]);
+        dictionary.keep(&[false, true, false]);
+        assert_eq!((dictionary.intern(40), dictionary.intern(50)), (Some(2), None));
+        assert_eq!(dictionary.intern(NOBODY), Some(0));
+    }
+}

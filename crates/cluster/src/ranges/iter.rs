@@ -1,0 +1,85 @@
+//! Walks all ranges in order.
+
+use super::leaf::Piece;
+use super::map::{Range, RangeMap};
+use super::placement::{NOBODY, from_bits};
+use crate::ids::{END, IdRange};
+
+/// The ranges of a map, ascending. See [`RangeMap::ranges`].
+#[derive(Debug)]
+pub struct Ranges<'m> {
+    map: &'m RangeMap,
+    /// The next leaf to read.
+    node: usize,
+    leaf: usize,
+    pieces: Vec<Piece>,
+    /// The next of the pieces.
+    next: usize,
+    /// What is left of a run of one placement that was cut at a cell's end.
+    rest: Option<Run>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u64,
+    end: u64,
+    placement: u64,
+}
+
+impl<'m> Ranges<'m> {
+    pub(super) fn new(map: &'m RangeMap) -> Self {
+        Self { map, node: 0, leaf: 0, pieces: Vec::new(), next: 0, rest: None }
+    }
+
+    /// The piece that follows, across leaves.
+    fn peek(&mut self) -> Option<Piece> {
+        while self.next == self.pieces.len() {
+            let node = self.map.nodes.get(self.node)?;
+            let end = self.map.end_of((self.node, self.leaf));
+            self.pieces.clear();
+            self.next = 0;
+            let (first, leaf) = (node.firsts[self.leaf], &node.leaves[self.leaf]);
+            leaf.read(first, end, &self.map.dictionary, &mut self.pieces);
+            self.leaf += 1;
+            if self.leaf == node.leaves.len() {
+                (self.node, self.leaf) = (self.node + 1, 0);
+            }
+        }
+        self.pieces.get(self.next).copied()
+    }
+
+    /// The next run of one placement that somebody has, over leaves and cells.
+    fn next_run(&mut self) -> Option<Run> {
+        loop {
+            let Piece { start, placement } = self.peek()?;
+            let mut end = END;
+            while let Some(piece) = self.peek() {
+                if piece.placement != placement {
+                    end = piece.start;
+                    break;
+                }
+                self.next += 1;
+            }
+            if placement != NOBODY {
+                return Some(Run { start, end, placement });
+            }
+        }
+    }
+}
+
+impl Iterator for Ranges<'_> {
+    type Item = Range;
+
+    fn next(&mut self) -> Option<Range> {
+        let run = match self.rest.take() {
+            Some(run) => run,
+            None => self.next_run()?,
+        };
+        let end = run.end.min(self.map.cell(run.start).end);
+        if end < run.end {
+            self.rest = Some(Run { start: end, ..run });
+        }
+        let placement = from_bits(run.placement)?;
+        Some(Range { ids: IdRange::from_bits(run.start, end), placement })
+    }
+}

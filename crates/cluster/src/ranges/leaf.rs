@@ -1,0 +1,402 @@
+//! A leaf: the placements of some ten thousand ids that follow each other, in a few hundred bytes.
+//!
+//! Most ids of a leaf have one placement, its *default*. An *entry* says where another one begins
+//! and for how many ids it holds (its *run*; 0 is until the next entry or the end of the leaf);
+//! after a run the default is back. So a chunk that migrated alone is one entry, though it makes
+//! two ranges out of one.
+//!
+//! Three arrays lie one after the other in one allocation: offsets from the leaf's first id (2, 4
+//! or 8 bytes, as the largest needs), values (a code of the dictionary, or the placement itself in
+//! leaves that hold one without a code), and runs (a byte each; none at all where every run is 1).
+//!
+//! Invariants:
+//! 1. Offsets ascend strictly; an entry's ids end at or before the next offset and the leaf's end.
+//! 2. Read from the left, a leaf covers its ids with *pieces*; neighbours differ in placement.
+//! 3. An entry whose run is not 0 differs from the default.
+
+use super::dictionary::Dictionary;
+use super::placement::Bits;
+
+/// Runs up to this length are written down.
+const RUN_MAX: u64 = u8::MAX as u64;
+/// Memory for entries grows by so many bytes: eight entries of four.
+const GROWTH_BYTES: usize = 32;
+const CODE_BYTES: usize = 2;
+const PLACEMENT_BYTES: usize = 8;
+
+/// Ids from `start` to the next piece's, with one placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First id, in bits.
+    pub start: u64,
+    pub placement: Bits,
+}
+
+/// Appends a piece; one with the same placement as the last continues it.
+pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: Bits) {
+    if pieces.last().is_none_or(|last| last.placement != placement) {
+        pieces.push(Piece { start, placement });
+    }
+}
+
+/// A piece of one leaf: offsets from the leaf's first id, the end not included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub start: u64,
+    pub end: u64,
+    pub placement: Bits,
+}
+
+/// See the head of this module. Neither its first id nor its length is kept here: the node knows.
+#[derive(Debug)]
+pub struct Leaf {
+    default: Bits,
+    bytes: Vec<u8>,
+    entries: u16,
+    form: Form,
+}
+
+/// What the arrays are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    offset_bytes: u8,
+    /// Codes or placements.
+    has_codes: bool,
+    has_runs: bool,
+}
+
+impl Form {
+    fn value_bytes(self) -> usize {
+        if self.has_codes { CODE_BYTES } else { PLACEMENT_BYTES }
+    }
+
+    fn entry_bytes(self) -> usize {
+        usize::from(self.offset_bytes) + self.value_bytes() + usize::from(self.has_runs)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    offset: u64,
+    run: u8,
+    placement: Bits,
+}
+
+/// `N` bytes at place `index` of an array that begins at `base`.
+#[inline]
+fn field<const N: usize>(bytes: &[u8], base: usize, index: usize) -> [u8; N] {
+    let at = base + index * N;
+    bytes[at..at + N].try_into().expect("N bytes")
+}
+
+impl Leaf {
+    /// All ids have `placement`.
+    pub fn uniform(placement: Bits) -> Self {
+        let form = Form { offset_bytes: 2, has_codes: true, has_runs: false };
+        Self { default: placement, bytes: Vec::new(), entries: 0, form }
+    }
+
+    /// Packs pieces into leaves of at most `entries_max` entries, with the first id of each. The
+    /// pieces satisfy invariant 2 and the last one ends before `end`.
+    pub fn pack(
+        pieces: &[Piece],
+        end: u64,
+        entries_max: usize,
+        dictionary: &mut Dictionary,
+        packed: &mut Vec<(u64, Self)>,
+    ) {
+        let entries = to_entries(pieces, end);
+        if entries.1.len() > entries_max && pieces.len() > 1 {
+            let (left, right) = pieces.split_at(pieces.len() / 2);
+            Self::pack(left, right[0].start, entries_max, dictionary, packed);
+            Self::pack(right, end, entries_max, dictionary, packed);
+        } else {
+            packed.push((pieces[0].start, Self::write(entries.0, &entries.1, dictionary)));
+        }
+    }
+
+    fn write(default: Bits, entries: &[Entry], dictionary: &mut Dictionary) -> Self {
+        let codes: Vec<_> =
+            entries.iter().map_while(|entry| dictionary.intern(entry.placement)).collect();
+        let form = Form {
+            offset_bytes: offset_bytes(entries.last().map_or(0, |entry| entry.offset)),
+            has_codes: codes.len() == entries.len(),
+            has_runs: entries.iter().any(|entry| entry.run != 1),
+        };
+        let mut bytes = Vec::new();
+        bytes.reserve_exact(entries.len() * form.entry_bytes());
+        for entry in entries {
+            let offset = entry.offset.to_le_bytes();
+            bytes.extend_from_slice(&offset[..usize::from(form.offset_bytes)]);
+        }
+        if form.has_codes {
+            codes.iter().for_each(|code| bytes.extend_from_slice(&code.to_le_bytes()));
+        } else {
+            for entry in entries {
+                bytes.extend_from_slice(&entry.placement.to_le_bytes());
+            }
+        }
+        if form.has_runs {
+            bytes.extend(entries.iter().map(|entry| entry.run));
+        }
+        Self { default, bytes, entries: entries.len() as u16, form }
+    }
+
+    /// How many entries it has.
+    #[inline]
+    pub fn entries(&self) -> usize {
+        usize::from(self.entries)
+    }
+
+    /// Memory beside the struct itself, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// The placement at an offset.
+    #[inline]
+    pub fn get(&self, offset: u64, dictionary: &Dictionary) -> Bits {
+        let before = self.entries_up_to(offset);
+        let Some(last) = before.checked_sub(1) else { return self.default };
+        let run = self.run(last);
+        if run == 0 || offset - self.offset(last) < u64::from(run) {
+            self.value(last, dictionary)
+        } else {
+            self.default
+        }
+    }
+
+    /// The piece at an offset of a leaf of `length` ids.
+    pub fn find(&self, offset: u64, length: u64, dictionary: &Dictionary) -> Found {
+        let before = self.entries_up_to(offset);
+        let next = if before < self.entries() { self.offset(before) } else { length };
+        let Some(last) = before.checked_sub(1) else {
+            return Found { start: 0, end: next, placement: self.default };
+        };
+        let start = self.offset(last);
+        let end = match self.run(last) {
+            0 => next,
+            run => start + u64::from(run),
+        };
+        if offset < end {
+            Found { start, end, placement: self.value(last, dictionary) }
+        } else {
+            Found { start: end, end: next, placement: self.default }
+        }
+    }
+
+    /// Appends the pieces of a leaf that holds the ids from `first` to before `end`.
+    pub fn read(&self, first: u64, end: u64, dictionary: &Dictionary, pieces: &mut Vec<Piece>) {
+        let mut covered = first;
+        for index in 0..self.entries() {
+            let start = first + self.offset(index);
+            if covered < start {
+                push_piece(pieces, covered, self.default);
+            }
+            push_piece(pieces, start, self.value(index, dictionary));
+            covered = match self.run(index) {
+                0 if index + 1 < self.entries() => first + self.offset(index + 1),
+                0 => end,
+                run => start + u64::from(run),
+            };
+        }
+        if covered < end {
+            push_piece(pieces, covered, self.default);
+        }
+    }
+
+    /// Gives one id another placement, if that takes no more than a new entry among at most
+    /// `entries_max`: the case to be fast at. Otherwise nothing has changed.
+    pub fn try_insert_single(
+        &mut self,
+        offset: u64,
+        placement: Bits,
+        entries_max: usize,
+        dictionary: &mut Dictionary,
+    ) -> bool {
+        if placement == self.default
+            || self.entries() >= entries_max
+            || offset_bytes(offset) > self.form.offset_bytes
+        {
+            return false;
+        }
+        let place = self.entries_up_to(offset);
+        if let Some(last) = place.checked_sub(1) {
+            let run = u64::from(self.run(last));
+            let past = offset - self.offset(last);
+            let value = self.value(last, dictionary);
+            // The id lies within an entry other than a written default, or begins or continues one.
+            let is_taken = if run == 0 { past == 0 || value != self.default } else { past < run };
+            if is_taken || (past == run && value == placement) {
+                return false;
+            }
+        }
+        if place < self.entries()
+            && self.offset(place) == offset + 1
+            && self.value(place, dictionary) == placement
+        {
+            return false;
+        }
+        if !self.form.has_codes {
+            self.insert(place, offset, &placement.to_le_bytes());
+            return true;
+        }
+        let Some(code) = dictionary.intern(placement) else { return false };
+        self.insert(place, offset, &code.to_le_bytes());
+        true
+    }
+
+    /// A new entry with a run of 1.
+    fn insert(&mut self, place: usize, offset: u64, value: &[u8]) {
+        let needed = self.bytes.len() + self.form.entry_bytes();
+        if needed > self.bytes.capacity() {
+            self.bytes.reserve_exact(GROWTH_BYTES.max(self.form.entry_bytes()));
+        }
+        let (values, runs) = (self.values_at(), self.runs_at());
+        // From the back, so that what lies before stays where it is.
+        if self.form.has_runs {
+            insert_bytes(&mut self.bytes, runs + place, &[1]);
+        }
+        insert_bytes(&mut self.bytes, values + place * value.len(), value);
+        let width = usize::from(self.form.offset_bytes);
+        insert_bytes(&mut self.bytes, place * width, &offset.to_le_bytes()[..width]);
+        self.entries += 1;
+    }
+
+    /// Marks the codes that this leaf uses.
+    pub fn mark_codes(&self, is_used: &mut [bool]) {
+        if self.form.has_codes {
+            for index in 0..self.entries() {
+                is_used[usize::from(self.code(index))] = true;
+            }
+        }
+    }
+
+    /// Checks the invariants in a leaf of `length` ids.
+    #[cfg(test)]
+    pub fn check(&self, length: u64, dictionary: &Dictionary) {
+        assert_eq!(self.bytes.len(), self.entries() * self.form.entry_bytes());
+        let mut covered = 0;
+        for index in 0..self.entries() {
+            let (start, run) = (self.offset(index), u64::from(self.run(index)));
+            assert!(start >= covered && start < length, "invariant 1: entry {index}");
+            covered = start + run.max(1);
+            assert!(run == 0 || self.value(index, dictionary) != self.default, "invariant 3");
+        }
+        assert!(covered <= length, "invariant 1");
+        let mut at = 0;
+        let mut last = None;
+        while at < length {
+            let piece = self.find(at, length, dictionary);
+            assert!(piece.start == at && piece.end > at, "invariant 2: {piece:?} at {at}");
+            assert_ne!(last.replace(piece.placement), Some(piece.placement), "invariant 2");
+            at = piece.end;
+        }
+    }
+
+    /// How many entries begin at or before `offset`.
+    #[inline]
+    fn entries_up_to(&self, offset: u64) -> usize {
+        let offsets = &self.bytes[..self.values_at()];
+        match self.form.offset_bytes {
+            2 if offset > u64::from(u16::MAX) => self.entries(),
+            2 => {
+                // Counts all instead of searching: vector compares, no branch to mispredict, and
+                // the few lines are fetched together.
+                let (wanted, (pairs, _)) = (offset as u16, offsets.as_chunks::<2>());
+                let is_before = |pair: &[u8; 2]| u16::from(u16::from_le_bytes(*pair) <= wanted);
+                usize::from(pairs.iter().map(is_before).sum::<u16>())
+            }
+            4 => {
+                let (fours, _) = offsets.as_chunks::<4>();
+                fours.partition_point(|four| u64::from(u32::from_le_bytes(*four)) <= offset)
+            }
+            _ => {
+                let (eights, _) = offsets.as_chunks::<8>();
+                eights.partition_point(|eight| u64::from_le_bytes(*eight) <= offset)
+            }
+        }
+    }
+
+    #[inline]
+    fn values_at(&self) -> usize {
+        self.entries() * usize::from(self.form.offset_bytes)
+    }
+
+    #[inline]
+    fn runs_at(&self) -> usize {
+        self.values_at() + self.entries() * self.form.value_bytes()
+    }
+
+    #[inline]
+    fn offset(&self, index: usize) -> u64 {
+        match self.form.offset_bytes {
+            2 => u64::from(u16::from_le_bytes(field(&self.bytes, 0, index))),
+            4 => u64::from(u32::from_le_bytes(field(&self.bytes, 0, index))),
+            _ => u64::from_le_bytes(field(&self.bytes, 0, index)),
+        }
+    }
+
+    #[inline]
+    fn run(&self, index: usize) -> u8 {
+        if self.form.has_runs { self.bytes[self.runs_at() + index] } else { 1 }
+    }
+
+    #[inline]
+    fn code(&self, index: usize) -> u16 {
+        u16::from_le_bytes(field(&self.bytes, self.values_at(), index))
+    }
+
+    #[inline]
+    fn value(&self, index: usize, dictionary: &Dictionary) -> Bits {
+        if self.form.has_codes {
+            dictionary.placement(self.code(index))
+        } else {
+            u64::from_le_bytes(field(&self.bytes, self.values_at(), index))
+        }
+    }
+}
+
+fn insert_bytes(bytes: &mut Vec<u8>, at: usize, inserted: &[u8]) {
+    let length = bytes.len();
+    bytes.resize(length + inserted.len(), 0);
+    bytes.copy_within(at..length, at + inserted.len());
+    bytes[at..at + inserted.len()].copy_from_slice(inserted);
+}
+
+fn offset_bytes(offset: u64) -> u8 {
+    match offset {
+        0..=0xFFFF => 2,
+        0x1_0000..=0xFFFF_FFFF => 4,
+        _ => 8,
+    }
+}
+
+/// The placement that most pieces have: the default that takes the fewest entries.
+fn most_common(pieces: &[Piece]) -> Bits {
+    let mut placements: Vec<_> = pieces.iter().map(|piece| piece.placement).collect();
+    placements.sort_unstable();
+    let runs = placements.chunk_by(|one, other| one == other);
+    runs.max_by_key(|run| run.len()).map_or(pieces[0].placement, |run| run[0])
+}
+
+/// A default and the entries that say the rest.
+fn to_entries(pieces: &[Piece], end: u64) -> (Bits, Vec<Entry>) {
+    let (default, first) = (most_common(pieces), pieces[0].start);
+    let mut entries = Vec::with_capacity(pieces.len());
+    // Whether the last entry holds until another one follows.
+    let mut is_open = false;
+    for (index, piece) in pieces.iter().enumerate() {
+        let next = pieces.get(index + 1);
+        let length = next.map_or(end, |next| next.start) - piece.start;
+        let is_default = piece.placement == default;
+        if is_default && !is_open {
+            continue;
+        }
+        let run = if is_default || length > RUN_MAX { 0 } else { length as u8 };
+        entries.push(Entry { offset: piece.start - first, run, placement: piece.placement });
+        // What an entry of the default leaves open is the default again.
+        is_open = run == 0 && !is_default;
+    }
+    (default, entries)
+}

@@ -1,0 +1,145 @@
+//! Where the chunks of a range are: an owner and its backups.
+
+use std::fmt;
+
+use crate::ids::NodeId;
+
+/// Backups that a placement has room for.
+pub const BACKUPS_MAX: usize = 3;
+
+/// An owner and up to three backups in their order, in 64 bits: the owner lowest, then the first
+/// backup (DXRAM, section 3.2). 0xFFFF stands for a backup that is missing; they come last.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Placement(u64);
+
+impl Placement {
+    /// # Errors
+    ///
+    /// [`PlacementError::TooManyBackups`] above [`BACKUPS_MAX`], [`PlacementError::NodeTwice`] if a
+    /// node would hold two copies.
+    pub fn new(owner: NodeId, backups: &[NodeId]) -> Result<Self, PlacementError> {
+        if backups.len() > BACKUPS_MAX {
+            return Err(PlacementError::TooManyBackups);
+        }
+        let mut nodes = [u16::MAX; BACKUPS_MAX + 1];
+        nodes[0] = owner.get();
+        for (place, backup) in backups.iter().enumerate() {
+            if nodes[..=place].contains(&backup.get()) {
+                return Err(PlacementError::NodeTwice);
+            }
+            nodes[place + 1] = backup.get();
+        }
+        Ok(Self::from_nodes(nodes))
+    }
+
+    /// An owner without backups.
+    pub fn of_owner(owner: NodeId) -> Self {
+        Self::from_nodes([owner.get(), u16::MAX, u16::MAX, u16::MAX])
+    }
+
+    /// Who serves the chunks.
+    #[inline]
+    pub fn owner(self) -> NodeId {
+        NodeId::new(self.0 as u16).expect("a placement has an owner")
+    }
+
+    /// The backups in their order.
+    pub fn backups(self) -> impl Iterator<Item = NodeId> {
+        self.nodes().into_iter().skip(1).map_while(|number| NodeId::new(number).ok())
+    }
+
+    /// What is left when `node` is lost: those behind it move up, so the first backup follows a
+    /// lost owner. None if nobody is left.
+    pub fn without(self, node: NodeId) -> Option<Self> {
+        let mut nodes = [u16::MAX; BACKUPS_MAX + 1];
+        let left = self.nodes().into_iter().filter(|number| *number != node.get());
+        nodes.iter_mut().zip(left).for_each(|(to, from)| *to = from);
+        (nodes[0] != u16::MAX).then(|| Self::from_nodes(nodes))
+    }
+
+    fn from_nodes(nodes: [u16; BACKUPS_MAX + 1]) -> Self {
+        Self(nodes.iter().rev().fold(0, |bits, node| bits << 16 | u64::from(*node)))
+    }
+
+    fn nodes(self) -> [u16; BACKUPS_MAX + 1] {
+        std::array::from_fn(|place| (self.0 >> (16 * place)) as u16)
+    }
+}
+
+impl fmt::Debug for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.owner().get())?;
+        self.backups().try_for_each(|backup| write!(f, "+{}", backup.get()))
+    }
+}
+
+/// A placement, or [`NOBODY`].
+pub(super) type Bits = u64;
+/// Ids that nobody owns.
+pub(super) const NOBODY: Bits = u64::MAX;
+
+#[inline]
+pub(super) fn to_bits(placement: Option<Placement>) -> Bits {
+    placement.map_or(NOBODY, |placement| placement.0)
+}
+
+#[inline]
+pub(super) fn from_bits(bits: Bits) -> Option<Placement> {
+    (bits != NOBODY).then_some(Placement(bits))
+}
+
+/// What is no placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacementError {
+    /// There is room for three.
+    TooManyBackups,
+    /// Two copies on one node are one copy.
+    NodeTwice,
+}
+
+impl fmt::Display for PlacementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooManyBackups => "a placement has at most three backups",
+            Self::NodeTwice => "a placement names a node twice",
+        })
+    }
+}
+
+impl std::error::Error for PlacementError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u16) -> NodeId {
+        NodeId::new(number).expect("a node")
+    }
+
+    #[test]
+    fn those_behind_a_lost_node_move_up() {
+        let whole = Placement::new(node(1), &[node(2), node(0), node(4)]).expect("valid");
+        assert_eq!(format!("{whole:?}"), "1+2+0+4");
+        let shown = |left: Option<Placement>| left.map(|left| format!("{left:?}"));
+        assert_eq!(shown(whole.without(node(1))).as_deref(), Some("2+0+4"));
+        assert_eq!(shown(whole.without(node(0))).as_deref(), Some("1+2+4"));
+        assert_eq!(whole.without(node(9)), Some(whole));
+        assert_eq!(Placement::of_owner(node(3)).without(node(3)), None);
+        assert_eq!(Placement::of_owner(node(3)).backups().count(), 0);
+    }
+
+    #[test]
+    fn what_is_no_placement_is_refused() {
+        let four = [node(2), node(3), node(4), node(5)];
+        assert_eq!(Placement::new(node(1), &four), Err(PlacementError::TooManyBackups));
+        assert_eq!(Placement::new(node(1), &[node(1)]), Err(PlacementError::NodeTwice));
+        assert_eq!(Placement::new(node(1), &[node(2), node(2)]), Err(PlacementError::NodeTwice));
+    }
+
+    #[test]
+    fn nobody_is_no_placement() {
+        let most = Placement::of_owner(node(0xFFFE));
+        assert_ne!(to_bits(Some(most)), NOBODY);
+        assert_eq!((from_bits(to_bits(Some(most))), from_bits(NOBODY)), (Some(most), None));
+    }
+}
