@@ -15,7 +15,7 @@ use super::chain::{Follow, Place, next_of};
 use super::engine::EngineWorker;
 use super::locking::Locking;
 use super::tables::Inside;
-use crate::mem::{Guard, Item, ItemRef, Memory};
+use crate::mem::{Guard, Item, ItemRef, Look, Memory};
 use crate::{Found, Sink};
 
 /// Keys that wait for memory together.
@@ -80,7 +80,7 @@ impl<L: Locking> EngineWorker<'_, L> {
         let reader = self.reader(&engine.memory, &guard, &inside);
         let mut probes = [Probe::NONE; GROUP];
         let probes = &mut probes[..keys.len()];
-        reader.explore(keys, probes);
+        reader.explore(keys, probes, &self.look);
         for (key, probe) in keys.iter().zip(probes.iter_mut()) {
             probe.found = reader.confirm(key, probe).map(|item| item.reference());
         }
@@ -119,6 +119,12 @@ impl<L: Locking> EngineWorker<'_, L> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         let Some(item) = found else { return sink.miss(position) };
+        if self.look.is_live(now)
+            && let Some(view) = item.view_like(&self.look)
+        {
+            let found = Found::in_memory(view, &self.engine.memory, item.reference());
+            return sink.hit(position, &found);
+        }
         let header = item.header();
         let view = item.view_of(header);
         if !now.is_live(view.expiry, view.generation) {
@@ -129,6 +135,10 @@ impl<L: Locking> EngineWorker<'_, L> {
         let flow = sink.hit(position, &found);
         item.mark_accessed(header);
         self.reach_bytes = header.bytes();
+        // Two of a kind: so may be the next.
+        if self.other_header.replace(header) == Some(header) {
+            self.look = Look::of_read(header);
+        }
         flow
     }
 
@@ -196,7 +206,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
     /// Walks the chains of all keys together, level by level, without locks: what it leaves behind
     /// is in the cache, and mostly right.
     #[inline]
-    fn explore(&self, keys: &[Key<'_>], probes: &mut [Probe]) {
+    fn explore(&self, keys: &[Key<'_>], probes: &mut [Probe], look: &Look) {
         for key in keys {
             self.inside.bucket(key.hash()).prefetch();
         }
@@ -215,7 +225,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
                 let at = usize::from(open[slot]);
                 let Some(here) = probes[at].found else { continue };
                 let item = self.follow.item(here);
-                if !item.has_key(keys[at].bytes()) {
+                if !item.has_key_as(look, keys[at].bytes()) {
                     let next = next_of(item);
                     self.prefetch(next);
                     probes[at].found = next;
