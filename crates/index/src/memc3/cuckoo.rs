@@ -36,7 +36,7 @@ use super::word::{Geometry, Tag, Word};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, spin};
 
 /// Optimistic looks of a reader before it takes the locks: a bound, not a tuning knob.
-const OPTIMISTIC_ROUNDS: u32 = if cfg!(loom) { 2 } else { 64 };
+pub(super) const OPTIMISTIC_ROUNDS: u32 = if cfg!(loom) { 2 } else { 64 };
 /// How often an insert looks for a path again because others changed what it had found.
 const INSERT_ROUNDS: usize = if cfg!(loom) { 2 } else { 64 };
 

@@ -12,12 +12,15 @@
 pub mod occupancy;
 
 mod cuckoo;
+mod factors;
 mod path;
 mod probe;
 mod scan;
 mod store;
 mod stripes;
 mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod word;
 mod worker;
 
@@ -62,7 +65,7 @@ impl Index for Memc3 {
     type Worker<'i> = Memc3Worker<'i>;
 
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
+        configuration.tuning.check_disabled(factors::FACTORS)?;
         match configuration.tuning.slots_per_bucket {
             None | Some(8) => Store::open(configuration).map(Shape::Eight).map(Self),
             Some(4) => Store::open(configuration).map(Shape::Four).map(Self),

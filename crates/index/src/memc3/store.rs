@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::cuckoo::{Cuckoo, Items, Layer, Spot, View};
+use super::factors::Factors;
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
 use super::probe::Fastest;
 use super::table::Table;
@@ -26,6 +27,7 @@ pub(super) struct Store<const SLOTS: usize> {
     pub(super) memory: Arc<Memory>,
     pub(super) cuckoo: Cuckoo<SLOTS>,
     pub(super) probe: Fastest,
+    pub(super) factors: Option<Factors>,
     pub(super) search: PathSearch,
     pub(super) evicts: bool,
     grows: bool,
@@ -84,6 +86,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
             memory,
             cuckoo: Cuckoo::new(table, STRIPES),
             probe: Fastest::here(),
+            factors: Factors::of(tuning),
             search: tuning.paths.unwrap_or(default_search),
             evicts: configuration.evicts,
             grows: tuning.grows,
@@ -112,6 +115,8 @@ impl<const SLOTS: usize> Store<SLOTS> {
     #[inline]
     pub(super) fn item<'g>(&'g self, word: Word, guard: &'g Guard<'_>) -> Item<'g> {
         let reference = ItemRef::from_bits(word.reference()).expect("the word names an item");
+        #[cfg(all(test, not(loom)))]
+        super::tests::note_pointer();
         // SAFETY: words are loaded from the table with acquire ordering under the guard that the
         // callers hold; items are retired only after they left the table, or were never in it.
         unsafe { self.memory.item(reference, guard) }

@@ -1,0 +1,102 @@
+//! The engine with items: what a lookup costs, and what measurements leave out.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use amalgam_op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
+
+use super::Memc3;
+use crate::{Configuration, Found, Index, Sink, Tuning, Worker};
+
+thread_local! {
+    static POINTERS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Called for every pointer from the table to an item that is followed.
+pub(super) fn note_pointer() {
+    POINTERS.set(POINTERS.get() + 1);
+}
+
+const NOW: Now = Now::at(1000);
+const BUCKETS: usize = if cfg!(miri) { 16 } else { 4096 };
+
+#[derive(Default)]
+struct Hits(u64);
+
+impl Sink for Hits {
+    fn hit(&mut self, _position: usize, _found: &Found<'_>) -> ControlFlow<()> {
+        self.0 += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _position: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// A table that is 95 % full, and how many keys it holds: the numbers from 0 on.
+fn filled(disabled: &[&str]) -> (Memc3, u64) {
+    let index = Memc3::open(&Configuration {
+        evicts: false,
+        tuning: Tuning {
+            buckets: Some(BUCKETS),
+            grows: false,
+            disabled: disabled.iter().map(|name| (*name).to_owned()).collect(),
+            ..Tuning::default()
+        },
+        ..Configuration::default()
+    })
+    .expect("it opens");
+    let keys = index.statistics().slots * 95 / 100;
+    let mut worker = index.worker();
+    for number in 0..keys {
+        let name = number.to_le_bytes();
+        let store = Store::new(StoreMode::Set, &name, 0, 0);
+        let op = Op { key: Key::new(&name, index.seed()), verb: Verb::Store(store) };
+        let outcome = worker.apply(&op, &NOW, &mut Hits::default());
+        assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
+    }
+    drop(worker);
+    (index, keys)
+}
+
+/// Looks `numbers` up, so many at once. Returns hits and pointers followed, each a lookup.
+fn look_up(index: &Memc3, numbers: std::ops::Range<u64>, at_once: usize) -> (f64, f64) {
+    let mut worker = index.worker();
+    let lookups = (numbers.end - numbers.start) as f64;
+    let names: Vec<_> = numbers.map(u64::to_le_bytes).collect();
+    let mut hits = Hits::default();
+    let before = POINTERS.get();
+    for names in names.chunks(at_once) {
+        let keys: Vec<_> = names.iter().map(|name| Key::new(name, index.seed())).collect();
+        assert_eq!(worker.get_batch(&keys, &NOW, &mut hits), keys.len());
+    }
+    (hits.0 as f64 / lookups, (POINTERS.get() - before) as f64 / lookups)
+}
+
+#[test]
+fn a_lookup_follows_one_pointer_if_it_hits_and_none_if_it_misses() {
+    let (index, keys) = filled(&[]);
+    for at_once in [1, 64] {
+        let (hits, pointers) = look_up(&index, 0..keys, at_once);
+        assert_eq!(hits, 1.0);
+        assert!((1.0..=1.04).contains(&pointers), "{pointers} pointers a hit");
+        println!("{at_once} at once: {pointers:.4} pointers a hit");
+        let (hits, pointers) = look_up(&index, keys..2 * keys, at_once);
+        assert_eq!(hits, 0.0);
+        assert!(pointers <= 0.04, "{pointers} pointers a miss");
+        println!("{at_once} at once: {pointers:.4} pointers a miss");
+    }
+}
+
+#[test]
+fn reads_answer_the_same_whatever_is_left_out() {
+    for disabled in [&["tag"][..], &["optimistic"], &["trust"], &["tag", "optimistic"]] {
+        let (index, keys) = filled(disabled);
+        let (hits, pointers) = look_up(&index, 0..keys, 64);
+        assert_eq!(hits, 1.0, "without {disabled:?}");
+        assert_eq!(look_up(&index, keys..2 * keys, 64).0, 0.0, "without {disabled:?}");
+        // Without tags every item of the buckets is compared.
+        assert_eq!(pointers > 2.1, disabled.contains(&"tag"), "{pointers} without {disabled:?}");
+    }
+}
