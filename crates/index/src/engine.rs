@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 
-use crate::mem::{ItemRef, Memory, Pinned};
+use crate::mem::{Evictions, ItemRef, Memory, Pinned};
 use crate::{Configuration, OpenError, Statistics};
 
 /// A concurrent map from keys to items, shared by reference between threads.
@@ -37,6 +37,11 @@ pub trait Index: Send + Sync + Sized {
 
     /// Sums over all workers. Each number is right by itself; together they may be a moment apart.
     fn statistics(&self) -> Statistics;
+
+    /// Which items are evicted; none where the index does not tell.
+    fn evictions(&self) -> Option<&Evictions> {
+        None
+    }
 
     /// Wakes and parks the thread that calls [`Worker::step`] (see [`crate::maintenance`]).
     fn maintenance(&self) -> &crate::maintenance::Signal;

@@ -119,6 +119,11 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// Whether the request was a meta command.
+    pub fn is_meta(&self) -> bool {
+        matches!(self.0, Form::Meta(_))
+    }
+
     /// Whether the answer is lines, not packets.
     pub fn is_text(&self) -> bool {
         matches!(self.0.command(), CommandReply::Lines(_))

@@ -26,11 +26,12 @@ use crate::connection::OWN_BUFFER_BYTES;
 use crate::counters::Counts;
 use crate::dump::{self, Dump};
 use crate::hot_keys::Sampler;
-use crate::observer::Observer;
+use crate::observer::{Observer, Seen};
 use crate::output::Output;
 use crate::server::Shared;
 use crate::settings::WireProtocol;
 use crate::tally::tally;
+use crate::watch::{Events, Get};
 
 /// Output of one connection above which its requests wait until it is drained.
 pub const OUTPUT_BYTES: usize = 256 << 10;
@@ -80,6 +81,10 @@ pub struct Seat {
     pub consumed: usize,
     /// Close the connection once the output is sent.
     pub is_closing: bool,
+    /// The client broke the protocol.
+    pub is_broken: bool,
+    /// What the connection is to be told of from now on, and nothing else.
+    pub watches: Option<Events>,
     /// The output is full; `consumed` says what was answered.
     is_stalled: bool,
     /// Large values may be sent from where they lie.
@@ -95,6 +100,8 @@ impl Seat {
             number: 0,
             consumed: 0,
             is_closing: false,
+            is_broken: false,
+            watches: None,
             is_stalled: false,
             pins: true,
         }
@@ -318,7 +325,7 @@ fn parse<'i, I: Index>(
         };
         if let DeedRequest::Command { command, .. } = &request {
             match command {
-                Command::Quit => at = input.len(),
+                Command::Quit | Command::Watch(_) => at = input.len(),
                 // What follows is read differently once this is done, or waits for a dump.
                 Command::LogIn { .. }
                 | Command::Authenticate { .. }
@@ -494,6 +501,20 @@ impl Answers<'_, '_> {
     }
 }
 
+impl Answers<'_, '_> {
+    #[inline]
+    fn missed(&mut self, position: usize, get: Get) -> ControlFlow<()> {
+        let reading = &self.readings[self.reading];
+        let seat = &mut self.seats[reading.place.seat as usize];
+        reading.read.reply.miss(&mut seat.output.bytes);
+        self.misses += 1;
+        if let Some(observer) = &self.observer {
+            observer.read(self.keys[self.first + position].bytes(), get, seat.number);
+        }
+        self.next(self.first + position)
+    }
+}
+
 impl Sink for Answers<'_, '_> {
     #[inline]
     fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
@@ -506,27 +527,20 @@ impl Sink for Answers<'_, '_> {
         answer_hit(&reading.read.reply, seat, found, self.now);
         self.hits += 1;
         if let Some(observer) = &self.observer {
-            observer.read(found.item.key, true);
+            observer.read(found.item.key, Get::Found(found.item.value.len()), seat.number);
         }
         self.next(self.first + position)
     }
 
     #[inline]
     fn miss(&mut self, position: usize) -> ControlFlow<()> {
-        let reading = &self.readings[self.reading];
-        let seat = &mut self.seats[reading.place.seat as usize];
-        reading.read.reply.miss(&mut seat.output.bytes);
-        self.misses += 1;
-        if let Some(observer) = &self.observer {
-            observer.read(self.keys[self.first + position].bytes(), false);
-        }
-        self.next(self.first + position)
+        self.missed(position, Get::NotFound)
     }
 
     #[cold]
     fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
         *(if is_flushed { &mut self.flushed } else { &mut self.expired }) += 1;
-        self.miss(position)
+        self.missed(position, if is_flushed { Get::Flushed } else { Get::Expired })
     }
 }
 
@@ -595,19 +609,20 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
 fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut Answers<'_, '_>) {
     let reading = &answers.readings[answers.reading];
     let seat = &mut answers.seats[reading.place.seat as usize];
+    let number = seat.number;
     let op = Op { key: *key, verb: reading.read.verb() };
     let mut sink = OneAnswer { reply: &reading.read.reply, seat, now: answers.now };
-    let mut is_hit = true;
+    let mut get = Get::Found(0);
     match turn.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
         outcome => {
             reading.read.reply.outcome(&mut seat.output.bytes, &outcome, answers.now);
             answers.misses += 1;
-            is_hit = false;
+            get = Get::NotFound;
         }
     }
     if let Some(observer) = &answers.observer {
-        observer.read(key.bytes(), is_hit);
+        observer.read(key.bytes(), get, number);
     }
 }
 
@@ -659,13 +674,16 @@ fn carry_out_apply<I: Index>(
     let mut scratch: KeyScratch = [0; _];
     let key = Key::with_hash(apply.key.resolve(&mut scratch), hash);
     let op = Op { key, verb: apply.verb };
+    let before = look(turn, &op.key);
     let mut sink = OneAnswer { reply: &apply.reply, seat: &mut *seat, now: &turn.now };
     let outcome = turn.index.apply(&op, &turn.now, &mut sink);
     turn.sampler.see(&[key], turn.now.seconds);
     apply.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
     tally(turn.counts, &op.verb, &outcome);
     if let Some(observer) = &turn.observer {
-        observer.applied(&op, &outcome);
+        let (is_meta, number) = (apply.reply.is_meta(), seat.number);
+        let seen = Seen { op: &op, outcome: &outcome, before, is_meta, number };
+        observer.applied(&seen, &turn.now);
     }
     let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
     let is_set = matches!(op.verb, Verb::Store(store)
@@ -673,6 +691,15 @@ fn carry_out_apply<I: Index>(
     if is_lost && is_set {
         // So that nobody reads a value that the client meant to replace.
         remove(turn, key);
+    }
+}
+
+/// What a key holds before it is changed, where somebody wants to be told.
+#[inline]
+fn look<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>) -> Get {
+    match turn.observer {
+        Some(observer) => observer.look(&mut *turn.index, key, &turn.now),
+        None => Get::NotFound,
     }
 }
 
@@ -704,13 +731,16 @@ fn carry_out_each<I: Index>(
             return;
         }
         let op = Op { key: Key::new(key, turn.shared.index.seed()), verb };
+        let before = look(turn, &op.key);
         let mut sink = OneAnswer { reply: &each.reply, seat: &mut *seat, now: &turn.now };
         let outcome = turn.index.apply(&op, &turn.now, &mut sink);
         turn.sampler.see(&[op.key], turn.now.seconds);
         each.reply.outcome(&mut seat.output.bytes, &outcome, &turn.now);
         tally(turn.counts, &verb, &outcome);
         if let Some(observer) = &turn.observer {
-            observer.applied(&op, &outcome);
+            let number = seat.number;
+            let seen = Seen { op: &op, outcome: &outcome, before, is_meta: false, number };
+            observer.applied(&seen, &turn.now);
         }
         turn.counts.cmd_get += 1;
         let is_hit = matches!(outcome, Outcome::Hit(_));
@@ -728,6 +758,7 @@ fn carry_out_refusal<I: Index>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat, refu
         _ => {}
     }
     seat.is_closing |= refusal.closes;
+    seat.is_broken |= refusal.closes;
     if let Some(key) = &refusal.removes {
         let mut scratch: KeyScratch = [0; _];
         let key = Key::new(key.resolve(&mut scratch), turn.shared.index.seed());

@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use amalgam_index::{Index, Worker};
 use amalgam_op::Expiry;
-use amalgam_protocol::{Command, Problem, Reply, ShutdownMode};
+use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
 
 use crate::batch::{Seat, Turn};
+use crate::watch::Events;
 use crate::{MEMCACHED_VERSION, statistics, tuning};
 
 /// memcached logs no more than at this level.
@@ -82,12 +83,41 @@ pub fn run<I: Index>(
                 _ => reply.problem(out, Problem::UNKNOWN),
             }
         }
-        Command::Watch(_)
-        | Command::RefreshCertificates
+        Command::Watch(arguments) => watch(turn, seat, *arguments, reply),
+        Command::RefreshCertificates
         | Command::DebugTime(_)
         | Command::DebugItem(_)
         | Command::Misbehave => reply.problem(out, Problem::UNKNOWN),
     }
+}
+
+/// Makes a watcher of the connection.
+fn watch<I: Index>(
+    turn: &Turn<'_, '_, I>,
+    seat: &mut Seat,
+    arguments: Arguments<'_>,
+    reply: &Reply<'_>,
+) {
+    let shared = turn.shared;
+    let line: &[u8] = if !shared.settings.allows_watch {
+        Problem::WATCH_DISABLED.line.as_bytes()
+    } else if !seat.output.is_empty() || !seat.is_connection() {
+        b"ERROR cannot pipeline other commands before watch"
+    } else if let Some(events) = Events::parse(arguments) {
+        if shared.log.reserve() {
+            shared.log.want(events);
+            if let Some(evictions) = shared.index.evictions() {
+                evictions.watch(shared.log.wanted().meets(Events::EVICTIONS));
+            }
+            seat.watches = Some(events);
+            b"OK"
+        } else {
+            b"WATCHER_TOO_MANY log watcher limit reached"
+        }
+    } else {
+        Problem::UNKNOWN.line.as_bytes()
+    };
+    reply.line(&mut seat.output.bytes, line);
 }
 
 /// Ends an attempt to authenticate. A wrong one also ends what a right one before had opened.

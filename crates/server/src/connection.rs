@@ -15,6 +15,7 @@ use crate::budget::Budget;
 use crate::output::Output;
 use crate::roster::Badge;
 use crate::sockets::receive;
+use crate::watch::Ending;
 
 /// Received for one connection in one turn, at most (a value under way apart).
 pub const READ_BYTES: usize = 16 << 10;
@@ -43,6 +44,8 @@ pub struct Connection {
     pub is_hung_up: bool,
     /// Whether to close once the output is sent.
     pub is_closing: bool,
+    /// Why it will have ended, when it does.
+    pub ending: Ending,
     /// Whether it stands in the list of those to be served.
     pub is_queued: bool,
     /// Bytes of buffers that were charged to the server's budget.
@@ -109,6 +112,7 @@ impl Connection {
             is_readable: true,
             is_hung_up: false,
             is_closing: false,
+            ending: Ending::Normal,
             is_queued: false,
             charged_bytes: 0,
         }
@@ -152,7 +156,10 @@ impl Connection {
                 self.is_readable = false;
                 return Received::Nothing;
             }
-            Err(_) => return Received::End,
+            Err(_) => {
+                self.ending = Ending::Error;
+                return Received::End;
+            }
         }
         if is_large {
             return self.look_at_own(held, bounds);

@@ -40,6 +40,7 @@ mod sys;
 mod tally;
 mod tuning;
 mod users;
+mod watch;
 mod worker;
 
 pub use rehearsal::Rehearsal;

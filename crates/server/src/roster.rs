@@ -13,6 +13,8 @@ pub enum State {
     Waits = 0,
     /// Waits for the rest of a value.
     Receives = 1,
+    /// Is told what happens.
+    Watches = 2,
 }
 
 /// What is known of a connection by all threads.
@@ -55,7 +57,8 @@ impl Badge {
     pub fn state_name(&self) -> &'static str {
         match self.state.load(Ordering::Relaxed) {
             0 => "conn_read",
-            _ => "conn_nread",
+            1 => "conn_nread",
+            _ => "conn_watch",
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{ClassStatistics, Configuration, Index, OpenError, Statistics, maintenance};
-use amalgam_protocol::Limits;
+use amalgam_protocol::{Limits, item_bytes};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -28,6 +28,7 @@ use crate::sockets::{
 use crate::statistics::{Geometry, Prefixes};
 use crate::sweep::{Crawler, sweep};
 use crate::users::Users;
+use crate::watch::{self, Events, Log};
 use crate::worker::{Mailbox, Worker};
 
 /// How often the main thread looks after what is nobody's request.
@@ -123,6 +124,8 @@ pub struct Shared<I> {
     pub prefixes: Prefixes,
     /// Sweeps that operators ask for.
     pub crawler: Crawler,
+    /// Lines for watchers.
+    pub log: Log,
     /// The index's sums at the last `stats reset`.
     index_before: Mutex<Statistics>,
     /// What workers count.
@@ -159,7 +162,20 @@ impl<I: Index> Shared<I> {
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.wake_main();
+        self.log.wake();
         self.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// Tells watchers which items were evicted.
+    fn tell_evictions(&self) {
+        let Some(evictions) = self.index.evictions() else { return };
+        evictions.watch(self.log.wanted().meets(Events::EVICTIONS));
+        for evicted in evictions.take() {
+            let has_cas = self.limits.hands_out_cas;
+            let (key, value) = (evicted.key.len(), evicted.value_bytes);
+            let bytes = item_bytes(key, value, evicted.flags, has_cas);
+            self.log.evicted(&evicted, self.geometry.class(bytes));
+        }
     }
 
     /// The index's statistics; what only grows, since the last reset.
@@ -277,6 +293,10 @@ impl<I: Index> Server<I> {
             tcp_port.get_or_init(|| port);
         }
         let knobs = Knobs::new(&settings.knobs);
+        let log = Log::new(
+            knobs.number("worker_logbuf_size").saturating_mul(threads),
+            knobs.number("watcher_logbuf_size"),
+        )?;
         let growth = knobs.get("growth_factor").parse().unwrap_or(1.25);
         let shared = Shared {
             places: places(&listeners, &datagram_sockets),
@@ -285,6 +305,7 @@ impl<I: Index> Server<I> {
             knobs,
             prefixes: Prefixes::new(settings.prefix_delimiter, settings.counts_prefixes),
             crawler: Crawler::default(),
+            log,
             index_before: Mutex::default(),
             limits,
             index,
@@ -391,6 +412,10 @@ impl<I: Index> Server<I> {
                 std::thread::Builder::new().name("upkeep".into()).spawn_scoped(scope, || {
                     maintenance::run(&shared.index, || shared.clock.now(), &maintenance_stops)
                 })?;
+            std::thread::Builder::new().name("watchers".into()).spawn_scoped(scope, || {
+                let tell = || shared.tell_evictions();
+                watch::run(&shared.log, &shared.roster, || shared.is_stopping(), tell);
+            })?;
             let mut workers = Vec::new();
             let cores = if shared.settings.pins_threads { allowed_cores() } else { Vec::new() };
             for number in 0..shared.settings.threads {

@@ -31,6 +31,7 @@ use crate::latency::Stopwatch;
 use crate::observer::Observer;
 use crate::roster::{Badge, State};
 use crate::server::Shared;
+use crate::watch::{Ending, Events};
 
 /// Events fetched at once.
 const EVENTS: usize = 256;
@@ -206,6 +207,7 @@ impl<'s, I: Index> Worker<'s, I> {
 
     fn take_arrivals(&mut self) {
         for (socket, badge) in self.shared.mailboxes[self.number].take() {
+            self.shared.log.opened(&badge);
             let connection = Connection::new(socket, badge);
             let token = self.connections.insert(connection);
             self.counts.connections_opened += 1;
@@ -347,6 +349,13 @@ impl<'s, I: Index> Worker<'s, I> {
             connection.conversation = seat.conversation;
             connection.output = seat.output;
             connection.is_closing |= seat.is_closing;
+            if seat.is_broken {
+                connection.ending = Ending::Error;
+            }
+            if let Some(events) = seat.watches {
+                self.hand_to_log(token, events);
+                continue;
+            }
             self.send(token);
             self.rest(token);
         }
@@ -399,8 +408,20 @@ impl<'s, I: Index> Worker<'s, I> {
         let Some(connection) = self.connections.remove(token) else { return };
         self.shared.buffers.settle(connection.charged_bytes, 0);
         self.shared.roster.remove(&connection.badge);
+        self.shared.log.closed(&connection.badge, connection.ending);
         self.counts.connections_closed += 1;
         // Dropping the socket closes it and takes it out of the watched set.
+    }
+
+    /// Gives up a connection that only listens from now on. It counts as closed here.
+    fn hand_to_log(&mut self, token: Token, events: Events) {
+        let Some(connection) = self.connections.remove(token) else { return };
+        self.shared.buffers.settle(connection.charged_bytes, 0);
+        self.counts.connections_closed += 1;
+        // Fails only for a socket that is not watched, and this one is.
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let Connection { socket, badge, output, .. } = *connection;
+        self.shared.log.join(socket, badge, events, output);
     }
 
     /// Once a second: closes connections that have been silent for too long.
@@ -419,6 +440,7 @@ impl<'s, I: Index> Worker<'s, I> {
             let Some((token, connection)) = self.connections.at(place) else { continue };
             if seconds.saturating_sub(connection.badge.active_seconds()) > timeout {
                 self.counts.idle_kicks += 1;
+                connection.ending = Ending::IdleTimeout;
                 self.close(token);
             }
         }
@@ -442,7 +464,8 @@ impl<'s, I: Index> Worker<'s, I> {
             let _ = self.wait(events, Duration::from_millis(20));
         }
         for place in 0..self.connections.places() {
-            if let Some((token, _)) = self.connections.at(place) {
+            if let Some((token, connection)) = self.connections.at(place) {
+                connection.ending = Ending::Shutdown;
                 self.close(token);
             }
         }

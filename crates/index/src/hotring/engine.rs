@@ -152,6 +152,10 @@ impl<S: Strategy> Index for HotRing<S> {
         self.memory.seed()
     }
 
+    fn evictions(&self) -> Option<&crate::mem::Evictions> {
+        Some(self.memory.evictions())
+    }
+
     fn statistics(&self) -> Statistics {
         let mut statistics = self.memory.index_statistics();
         self.growth.fill(&mut statistics);

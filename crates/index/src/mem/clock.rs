@@ -229,6 +229,10 @@ impl Pool<'_> {
         if !swap(self.memory.seed.hash(item.key()), item.reference(), None) {
             return false;
         }
+        if !is_dead {
+            // Under the guard: the item stays as it is.
+            self.memory.evictions.note(&item.view(), now);
+        }
         // SAFETY: the engine says that we unlinked exactly this item.
         unsafe { self.retire(item.reference()) };
         let counters = self.counters();

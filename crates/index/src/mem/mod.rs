@@ -21,6 +21,7 @@ mod class;
 mod clock;
 mod counters;
 mod epoch;
+mod evictions;
 mod exchange;
 mod header;
 mod item;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use clock::Swap;
 pub use epoch::Guard;
+pub use evictions::{Evicted, Evictions};
 pub use exchange::changes_in_place;
 pub use header::{Header, Shape, WORD_BYTES};
 pub use item::{Item, ItemRef};
@@ -142,6 +144,7 @@ pub struct Memory {
     /// Whether an item with an expiry was ever written.
     has_mortal_items: AtomicBool,
     pins: pin::Pins,
+    evictions: Evictions,
     counters: Box<[CachePadded<Counters>]>,
     cas: AtomicU64,
     pages_moved: AtomicU64,
@@ -233,6 +236,7 @@ impl Memory {
             pressure: AtomicU64::new(0),
             has_mortal_items: AtomicBool::new(false),
             pins: pin::Pins::default(),
+            evictions: Evictions::default(),
             counters: (0..configuration.workers).map(|_| CachePadded::default()).collect(),
             cas: AtomicU64::new(1),
             pages_moved: AtomicU64::new(0),
@@ -484,6 +488,11 @@ impl Memory {
     /// A number that no item's CAS id has had; blocks of them go to the pools.
     fn cas_block(&self, count: u64) -> u64 {
         self.cas.fetch_add(count, Ordering::Relaxed)
+    }
+
+    /// Which items are evicted.
+    pub fn evictions(&self) -> &Evictions {
+        &self.evictions
     }
 
     /// Memory by use.

@@ -86,6 +86,10 @@ impl Index for Memc3 {
         each!(Shape, &self.0, store => store.memory.seed())
     }
 
+    fn evictions(&self) -> Option<&crate::mem::Evictions> {
+        each!(Shape, &self.0, store => Some(store.memory.evictions()))
+    }
+
     fn statistics(&self) -> Statistics {
         each!(Shape, &self.0, store => store.statistics())
     }

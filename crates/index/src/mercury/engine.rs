@@ -100,6 +100,10 @@ impl<L: Locking> Index for Engine<L> {
         self.memory.seed()
     }
 
+    fn evictions(&self) -> Option<&crate::mem::Evictions> {
+        Some(self.memory.evictions())
+    }
+
     fn statistics(&self) -> Statistics {
         let mut statistics = self.memory.index_statistics();
         self.expander.with_tables(&self.tables, |pair| {

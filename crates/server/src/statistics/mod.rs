@@ -187,9 +187,12 @@ const SLAB_REASSIGN_ZEROS: [&str; 6] = [
 ];
 
 fn log<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
-    let _ = shared;
-    zeros(stat, &["log_worker_dropped", "log_worker_written", "log_watcher_skipped"]);
-    zeros(stat, &["log_watcher_sent", "log_watchers"]);
+    let counts = &shared.log.counts;
+    stat("log_worker_dropped", &counts.dropped.load(Ordering::Relaxed));
+    stat("log_worker_written", &counts.written.load(Ordering::Relaxed));
+    stat("log_watcher_skipped", &counts.skipped.load(Ordering::Relaxed));
+    stat("log_watcher_sent", &counts.sent.load(Ordering::Relaxed));
+    stat("log_watchers", &counts.watchers.load(Ordering::Relaxed));
 }
 
 /// `stats engine`: what memcached has no name for.
