@@ -5,7 +5,7 @@
 //! the language and serves Miri, loom and other processors. The answer names candidates: who
 //! follows one loads its locator again and compares the item's key.
 
-use super::layout::{HEADER_LINES, LOCATORS, Pattern};
+use super::layout::{KEYS, LOCATORS, Pattern};
 use super::slots::{Bucket, Line};
 use crate::sync::Ordering;
 
@@ -25,7 +25,7 @@ pub(super) trait Compare {
     #[inline]
     fn candidates<const SLOTS: usize>(bucket: &Bucket<SLOTS>, pattern: &Pattern) -> u32 {
         let mut candidates = Self::tagged(&bucket[LOCATORS], pattern.tag);
-        let lines = bucket[HEADER_LINES..].iter().zip(&pattern.stripes);
+        let lines = bucket[KEYS..].iter().zip(&pattern.stripes);
         for (line, stripe) in lines.take(pattern.lines) {
             candidates &= Self::equal(line, *stripe);
         }

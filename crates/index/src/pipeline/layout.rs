@@ -8,25 +8,25 @@
 //! line 0   locator of slot 0 | slot 1 | …       bits 0..48  where the value is; 0: free
 //!                                               bits 48..56 check: the hash's top byte
 //!                                               bits 56..64 length of the key in bytes
-//! line 1   terms   of slot 0 | slot 1 | …       bits 0..32  expiry in seconds, 0 never
+//! line 1…  key     of slot 0 | slot 1 | …       8 bytes of the key each, zeros behind its end
+//! last     terms   of slot 0 | slot 1 | …       bits 0..32  expiry in seconds, 0 never
 //!                                               bits 32..62 length of the value in bytes
-//! line 2…  key     of slot 0 | slot 1 | …       8 bytes of the key each, zeros behind its end
 //! ```
 
 use amalgam_op::Expiry;
 
 /// Bytes that a slot has of a memory line.
 pub(super) const STRIPE_BYTES: usize = 8;
-/// Memory lines of locators and terms.
-pub(super) const HEADER_LINES: usize = 2;
-/// The line of locators.
-pub(super) const LOCATORS: usize = 0;
-/// The line of terms.
-pub(super) const TERMS: usize = 1;
 /// Memory lines for keys.
 pub(super) const KEY_LINES: usize = 2;
 /// Memory lines of a bucket.
-pub(super) const LINES: usize = HEADER_LINES + KEY_LINES;
+pub(super) const LINES: usize = KEY_LINES + 2;
+/// The line of locators.
+pub(super) const LOCATORS: usize = 0;
+/// The first line of keys, beside the locators: a pair of lines answers for keys of one stripe.
+pub(super) const KEYS: usize = 1;
+/// The line of terms, which reads do without.
+pub(super) const TERMS: usize = KEYS + KEY_LINES;
 /// Keys of up to this many bytes lie in their slot whole; of longer ones only the end does.
 pub(super) const SLOT_KEY_BYTES: usize = KEY_LINES * STRIPE_BYTES;
 
@@ -101,16 +101,20 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
+    /// No key.
+    pub(super) const NONE: Self = Self { tag: 0, stripes: [0; KEY_LINES], lines: 0 };
+
     /// The pattern of a key of 1 to 250 bytes with this hash.
     #[inline]
     pub(super) fn new(key: &[u8], hash: u64) -> Self {
-        let end = &key[key.len().saturating_sub(SLOT_KEY_BYTES)..];
-        let mut stripes = [0; KEY_LINES];
-        for (stripe, bytes) in stripes.iter_mut().zip(end.chunks(STRIPE_BYTES)) {
-            *stripe = padded(bytes);
-        }
         let tag = (key.len() as u64) << 8 | hash >> 56;
-        Self { tag, stripes, lines: end.len().div_ceil(STRIPE_BYTES) }
+        let (_, end) = key.split_at(key.len().saturating_sub(SLOT_KEY_BYTES));
+        match end.split_at_checked(STRIPE_BYTES) {
+            Some((first, rest)) if !rest.is_empty() => {
+                Self { tag, stripes: [padded(first), padded(rest)], lines: 2 }
+            }
+            _ => Self { tag, stripes: [padded(end), 0], lines: 1 },
+        }
     }
 
     /// The check byte.

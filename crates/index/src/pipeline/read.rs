@@ -13,7 +13,7 @@ use amalgam_op::{ItemView, Key, Now};
 
 use super::compare::Compare;
 use super::layout::Locator;
-use super::worker::StoreWorker;
+use super::worker::{Sought, StoreWorker};
 use crate::mem::{Guard, Item, ItemRef, Look};
 use crate::{Found, Sink};
 
@@ -25,7 +25,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     #[inline]
     pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
         let guard = self.pool.pin();
-        let locator = self.glance::<C>(key);
+        let locator = self.glance::<C>(&self.store.sought(key));
         // There is nothing behind this key that a break could keep from being read.
         let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
     }
@@ -57,12 +57,13 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     /// Asks for all buckets, then for the item of each key's first candidate.
     #[inline]
     fn ask_ahead<C: Compare>(&self, keys: &[Key<'_>], locators: &mut [Locator; LANES]) {
-        for key in keys {
-            let sought = self.store.sought(key);
+        let mut sought = [Sought::NONE; LANES];
+        for (key, sought) in keys.iter().zip(&mut sought) {
+            *sought = self.store.sought(key);
             self.store.slots.prefetch(sought.bucket, sought.pattern.lines);
         }
-        for (key, locator) in keys.iter().zip(locators) {
-            *locator = self.glance::<C>(key);
+        for (sought, locator) in sought[..keys.len()].iter().zip(locators) {
+            *locator = self.glance::<C>(sought);
             if let Some(reference) = ItemRef::from_bits(locator.reference()) {
                 self.store.memory.prefetch_item(reference);
                 self.store.memory.prefetch_item_at(reference, self.item_bytes);
@@ -73,8 +74,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     /// The locator of the first slot that may hold the key; that of a free slot says that the key
     /// is absent.
     #[inline]
-    fn glance<C: Compare>(&self, key: &Key<'_>) -> Locator {
-        let sought = self.store.sought(key);
+    fn glance<C: Compare>(&self, sought: &Sought) -> Locator {
         let slots = &self.store.slots;
         let candidates = C::candidates(slots.bucket(sought.bucket), &sought.pattern);
         if candidates == 0 {

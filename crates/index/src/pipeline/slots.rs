@@ -16,7 +16,7 @@
 //! 4. A key lies in one slot of one bucket, for writers look under the lock before they insert.
 
 use super::compare::Compare;
-use super::layout::{HEADER_LINES, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
+use super::layout::{KEYS, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
 use crate::sync::{AtomicU64, Ordering, spin};
 use amalgam_op::Expiry;
 
@@ -81,7 +81,7 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         {
             let bucket = self.bucket(index);
             crate::mem::prefetch(bucket[LOCATORS].as_ptr().cast());
-            for line in &bucket[HEADER_LINES..HEADER_LINES + stripes] {
+            for line in &bucket[KEYS..KEYS + stripes] {
                 crate::mem::prefetch(line.as_ptr().cast());
             }
         }
@@ -195,7 +195,7 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
     pub(super) fn take(&self, slot: usize, pattern: &Pattern, locator: Locator, terms: Terms) {
         debug_assert!(self.locator(slot).is_free(), "a taken slot is given up first");
         self.set_terms(slot, terms);
-        let lines = self.bucket()[HEADER_LINES..].iter().zip(&pattern.stripes);
+        let lines = self.bucket()[KEYS..].iter().zip(&pattern.stripes);
         for (line, stripe) in lines.take(pattern.lines) {
             line[slot].store(*stripe, Ordering::Relaxed);
         }
