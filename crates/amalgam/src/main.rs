@@ -9,6 +9,7 @@ mod manual;
 mod options;
 mod serve;
 mod size;
+mod top;
 mod user;
 
 use std::ffi::OsString;
@@ -33,6 +34,8 @@ enum Action {
     /// Measures engines and servers.
     #[command(subcommand)]
     Bench(Box<amalgam_bench::BenchCommand>),
+    /// Shows a server's admin address in a terminal.
+    Top(top::Top),
     /// Prints what completes this command line in a shell.
     Completions {
         /// The shell.
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Ok(Amalgam { command: Action::Bench(command) }) => {
             amalgam_bench::run(&command, amalgam_bench::engines::ENGINES)
         }
+        Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Completions { shell } }) => {
             manual::completions(command(), shell)
         }

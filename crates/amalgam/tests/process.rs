@@ -298,6 +298,23 @@ fn the_packaged_configuration_is_accepted() {
 }
 
 #[test]
+fn top_shows_a_server_and_says_why_it_cannot() {
+    let mut command = command(&["serve", "-l", "127.0.0.1", "-p", "0", "--admin", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let line = output.lines().nth(1).unwrap().unwrap();
+    let address = line.strip_prefix("admin on http://").unwrap().trim_end_matches('/');
+    let shown = run(&["top", "--once", address]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success() && text.contains("HOT KEYS"), "{text}");
+    let gone = run(&["top", "--once", address]);
+    assert!(!gone.status.success());
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("--admin"));
+}
+
+#[test]
 fn two_addresses_are_served() {
     let mut command = command(&["serve", "-l", "127.0.0.1:0,127.0.0.2:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

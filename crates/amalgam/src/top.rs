@@ -1,0 +1,266 @@
+//! `amalgam top`: the live page as text, again and again.
+//!
+//! Plain text and two escape sequences: it draws on any terminal, changes none of its modes, and
+//! ends with the key that ends everything else.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read.
+const ANSWER_BYTES: u64 = 4 << 20;
+
+/// Points of the past in a chart.
+const POINTS: usize = 60;
+
+/// Hot keys that are shown, and how much of each.
+const KEYS: usize = 12;
+const KEY_COLUMNS: usize = 54;
+
+/// Arguments of `amalgam top`.
+#[derive(clap::Args)]
+pub struct Top {
+    /// The server's admin address
+    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
+    address: String,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=60))]
+    every: u64,
+    /// Look once and end, as where the output is no terminal
+    #[arg(long)]
+    once: bool,
+}
+
+/// Shows a server until the user ends it.
+///
+/// # Errors
+///
+/// If the server does not answer at first; later that is shown.
+pub fn run(top: &Top) -> Result<()> {
+    let mut found = top
+        .address
+        .to_socket_addrs()
+        .with_context(|| format!("{}: must be HOST:PORT", top.address))?;
+    let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
+    let status = fetch(address).with_context(|| {
+        format!("no answer from {address}: is the server running with --admin {address}?")
+    })?;
+    let mut output = std::io::stdout();
+    let mut text = screen(&status);
+    if top.once || !output.is_terminal() {
+        return Ok(output.write_all(text.as_bytes())?);
+    }
+    loop {
+        // Home, what is there, and nothing below it.
+        write!(output, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+        output.flush()?;
+        std::thread::sleep(Duration::from_secs(top.every));
+        match fetch(address) {
+            Ok(status) => text = screen(&status),
+            Err(error) => text = format!("no answer from {address}: {error:#}\n"),
+        }
+    }
+}
+
+/// Asks the server for its numbers.
+fn fetch(address: SocketAddr) -> Result<Value> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let (head, body) = answer.split_at(end.context("the answer is not HTTP")? + 4);
+    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(body).trim());
+    serde_json::from_slice(body).context("the answer is not that of an Amalgam server")
+}
+
+fn number(status: &Value, path: &str) -> f64 {
+    status.pointer(path).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+fn column<'s>(status: &'s Value, name: &str) -> &'s [Value] {
+    let values = status["history"][name].as_array();
+    values.map_or(&[], Vec::as_slice)
+}
+
+fn latest(status: &Value, name: &str) -> Option<f64> {
+    column(status, name).last().and_then(Value::as_f64)
+}
+
+/// A number with at most four digits and its unit.
+fn short(number: f64) -> String {
+    match number {
+        number if number >= 1e9 => format!("{:.2} G", number / 1e9),
+        number if number >= 1e6 => format!("{:.2} M", number / 1e6),
+        number if number >= 1e4 => format!("{:.1} k", number / 1e3),
+        number => format!("{number:.0}"),
+    }
+}
+
+fn bytes(number: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = units.len() - 1;
+    let unit = (0..power).find(|unit| number < 1024_f64.powi(*unit as i32 + 1)).unwrap_or(power);
+    let digits = usize::from(unit > 0);
+    format!("{:.digits$} {}", number / 1024_f64.powi(unit as i32), units[unit])
+}
+
+fn duration(microseconds: Option<f64>) -> String {
+    match microseconds {
+        None => "–".into(),
+        Some(time) if time < 1e3 => format!("{time:.0} µs"),
+        Some(time) if time < 1e6 => format!("{:.1} ms", time / 1e3),
+        Some(time) => format!("{:.1} s", time / 1e6),
+    }
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".into(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+/// Text that came over the network, without what a terminal would obey.
+fn tame(value: &Value) -> String {
+    let text = value.as_str().unwrap_or("?");
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+/// The whole picture, at most 80 columns wide.
+fn screen(status: &Value) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "Amalgam  {}  version {}  up {} s\n",
+        tame(&status["engine"]),
+        tame(&status["version"]),
+        number(status, "/uptime_seconds")
+    );
+    let memory = number(status, "/memory/used");
+    let _ = writeln!(
+        text,
+        "items {}   memory {} of {}   connections {} of {}   threads {}\n",
+        short(number(status, "/index/items")),
+        bytes(memory),
+        bytes(number(status, "/memory/limit")),
+        short(number(status, "/connections/open")),
+        short(number(status, "/connections/limit")),
+        number(status, "/threads")
+    );
+    chart(&mut text, status, "commands_per_second", "requests/s", |value| value.map(short));
+    chart(&mut text, status, "hit_ratio", "hit ratio", |value| Some(percent(value)));
+    chart(&mut text, status, "p50_us", "median", |value| Some(duration(value)));
+    chart(&mut text, status, "p99_us", "99 %", |value| Some(duration(value)));
+    hot_keys(&mut text, status);
+    engine(&mut text, status);
+    text
+}
+
+/// The last minute as a row of bars, and the present.
+fn chart(
+    text: &mut String,
+    status: &Value,
+    name: &str,
+    title: &str,
+    tell: fn(Option<f64>) -> Option<String>,
+) {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values = column(status, name);
+    let shown = &values[values.len().saturating_sub(POINTS)..];
+    let most = shown.iter().filter_map(Value::as_f64).fold(0.0, f64::max);
+    let bar = |value: &Value| match value.as_f64() {
+        Some(value) if most > 0.0 => BARS[((value / most * 7.0).round() as usize).min(7)],
+        Some(_) => BARS[0],
+        None => ' ',
+    };
+    let bars: String = shown.iter().map(bar).collect();
+    let now = tell(latest(status, name)).unwrap_or_else(|| "–".into());
+    let _ = writeln!(text, "{title:<10} {now:>8}  {bars:>POINTS$}");
+}
+
+fn hot_keys(text: &mut String, status: &Value) {
+    let Some(keys) = status["hot_keys"].as_array() else { return };
+    let _ = writeln!(text, "\n{:<KEY_COLUMNS$} {:>9}  {:>10}", "HOT KEYS", "SHARE", "ERROR");
+    for hot in keys.iter().take(KEYS) {
+        let key: String = tame(&hot["key"]).chars().take(KEY_COLUMNS).collect();
+        let share = 100.0 * number(hot, "/share");
+        let error = 100.0 * number(hot, "/error");
+        let _ = writeln!(text, "{key:<KEY_COLUMNS$} {share:>7.2} %  ± {error:>6.2} %");
+    }
+}
+
+fn engine(text: &mut String, status: &Value) {
+    let is_expanding = status.pointer("/index/is_expanding") == Some(&Value::Bool(true));
+    let _ = writeln!(
+        text,
+        "\nload factor {:.2}   {} buckets   {} expansions{}   longest pause {}",
+        number(status, "/index/load_factor"),
+        short(number(status, "/index/buckets")),
+        short(number(status, "/index/expansions")),
+        if is_expanding { ", one runs" } else { "" },
+        duration(Some(number(status, "/index/longest_pause_ns") / 1e3))
+    );
+    let _ = writeln!(
+        text,
+        "{} evicted   {} reclaimed   {} stores out of memory",
+        short(number(status, "/index/evictions")),
+        short(number(status, "/index/reclaimed")),
+        short(number(status, "/index/out_of_memory"))
+    );
+    let lengths = status["index"]["lengths"].as_array().map_or(&[][..], Vec::as_slice);
+    let count = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let all = lengths.iter().map(count).sum::<f64>();
+    // Most buckets hold few items: the long rest of the table would say nothing.
+    for (length, value) in lengths.iter().enumerate().filter(|(_, value)| count(value) > 0.0) {
+        let share = (count(value) / all).clamp(0.0, 1.0);
+        let bar = "█".repeat((share * 50.0).round() as usize);
+        let _ = writeln!(text, "{length:>3} in a bucket {:>8} {bar}", percent(Some(share)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([short(7.0), short(12_345.0), short(2.5e6)], ["7", "12.3 k", "2.50 M"]);
+        assert_eq!([bytes(0.0), bytes(1536.0), bytes(5e12)], ["0 B", "1.5 KiB", "4.5 TiB"]);
+        assert_eq!(duration(Some(1500.0)), "1.5 ms");
+        assert_eq!(percent(None), "–");
+    }
+
+    #[test]
+    fn the_screen_shows_what_the_server_said() {
+        let status = json!({
+            "engine": "mer\u{1b}[2Jcury",
+            "history": { "commands_per_second": [5.0, 250_000.0], "hit_ratio": [null, 0.875] },
+            "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01 }],
+            "index": { "items": 42, "lengths": [3, 1, 0] },
+        });
+        let text = screen(&status);
+        for words in ["mer?[2Jcury", "250.0 k", "▁█", "87.5 %", "25.00 %", "1.00 %", "75.0 %"] {
+            assert!(text.contains(words), "no {words} in {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 85), "{text}");
+    }
+
+    #[test]
+    fn nonsense_is_survived() {
+        for status in [json!(null), json!([1]), json!({ "history": 3, "index": { "lengths": {} } })]
+        {
+            assert!(screen(&status).contains("Amalgam"));
+        }
+    }
+}
