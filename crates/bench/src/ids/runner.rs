@@ -58,7 +58,8 @@ pub fn run(arguments: &IdsArguments) -> anyhow::Result<Vec<IdsResult>> {
     let mut runs = Vec::new();
     let mut built = Vec::new();
     let gets: Vec<u64> = (0..arguments.gets).map(|number| mix64(!number) % arguments.ids).collect();
-    let mut block = Vec::with_capacity(BLOCK as usize);
+    // Touched now, or its pages would count as the first structure's.
+    let mut block = vec![Moves::new(arguments).get(0); BLOCK as usize];
     for structure in &arguments.structure {
         if *structure == Structure::Java {
             runs.push(java::measure(arguments, expected(structure))?);

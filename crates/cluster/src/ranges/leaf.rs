@@ -305,7 +305,8 @@ impl Leaf {
                 // the few lines are fetched together.
                 let (wanted, (pairs, _)) = (offset as u16, offsets.as_chunks::<2>());
                 let is_before = |pair: &[u8; 2]| u16::from(u16::from_le_bytes(*pair) <= wanted);
-                usize::from(pairs.iter().map(is_before).sum::<u16>())
+                // Cannot wrap, and a check would forbid vectors.
+                usize::from(pairs.iter().map(is_before).fold(0, u16::wrapping_add))
             }
             4 => {
                 let (fours, _) = offsets.as_chunks::<4>();
