@@ -4,7 +4,6 @@
 //! for the new one, under the lock of one stripe, and starts over if the word is gone. Only inserts
 //! of new keys take two stripes, and only they displace others.
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -25,8 +24,6 @@ use crate::{Cursor, Found, Sink, Worker};
 
 /// Keys whose buckets and items are asked for together.
 const LANES: usize = 64;
-/// Keys to be written whose items are asked for together.
-const HINTS: usize = 64;
 /// Attempts of a write. Each fails only because another thread's write came first, so this bound is
 /// met by a bug or by nobody.
 const ATTEMPTS: usize = 1 << 20;
@@ -72,35 +69,6 @@ pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     item_bytes: usize,
     inserts: u32,
     random: u64,
-    /// Keys that are written soon: their buckets are on the way, their items not yet.
-    hints: Hints,
-}
-
-/// Hashes of keys whose buckets were asked for.
-struct Hints {
-    count: Cell<usize>,
-    hashes: [Cell<u64>; HINTS],
-}
-
-impl Hints {
-    fn new() -> Self {
-        Self { count: Cell::new(0), hashes: std::array::from_fn(|_| Cell::new(0)) }
-    }
-
-    /// Forgets what there is no room for.
-    #[inline]
-    fn push(&self, hash: u64) {
-        let count = self.count.get();
-        if let Some(place) = self.hashes.get(count) {
-            place.set(hash);
-            self.count.set(count + 1);
-        }
-    }
-
-    #[inline]
-    fn take(&self) -> &[Cell<u64>] {
-        &self.hashes[..self.count.take()]
-    }
 }
 
 /// What an attempt of a write came to.
@@ -141,21 +109,6 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             item_bytes: 0,
             inserts: 0,
             random,
-            hints: Hints::new(),
-        }
-    }
-
-    /// Asks for the items of the keys whose buckets were asked for before.
-    #[inline]
-    fn follow_hints(&self) {
-        if self.hints.count.get() > 0 {
-            let guard = self.pool.pin();
-            let view = self.store.view(&guard);
-            for hash in self.hints.take() {
-                let spot = Spot::of::<SLOTS>(hash.get());
-                let word = each_probe!(self.store.probe, P => view.glance_at_word::<P>(&spot));
-                self.prefetch_item(word);
-            }
         }
     }
 
@@ -659,7 +612,6 @@ impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.follow_hints();
         let spot = Spot::of::<SLOTS>(op.key.hash());
         let mut writing = Writing { op, spot, now, slot: None };
         let mut outcome = Outcome::OutOfMemory;
@@ -694,7 +646,6 @@ impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     fn prefetch(&self, key: &Key<'_>) {
         let guard = self.pool.pin();
         self.store.view(&guard).prefetch(&Spot::of::<SLOTS>(key.hash()));
-        self.hints.push(key.hash());
     }
 
     fn scan(
