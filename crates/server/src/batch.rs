@@ -241,7 +241,9 @@ impl Batch {
             resolve(turn, round, seats);
             carry_out(turn, round, seats);
         }
-        seats.iter_mut().for_each(|seat| dump::go_on(turn, seat));
+        for seat in seats.iter_mut().filter(|seat| seat.conversation.dump.is_some()) {
+            dump::go_on(turn, seat);
+        }
         rounds.truncate(ROUNDS_KEPT);
         self.rounds = rounds.into_iter().map(Round::recycle).collect();
     }
