@@ -80,6 +80,21 @@ fn lines_are_at_most_100_columns_wide() {
 }
 
 #[test]
+fn nothing_is_left_of_a_merge() {
+    // Put together, so that these lines are none.
+    let marks = ["<", ">"].map(|sign| format!("{} ", sign.repeat(7)));
+    let mut offences = Vec::new();
+    for source in sources(&["rs", "py", "sh", "md", "sv", "v", "toml", "yml", "yaml"]) {
+        for (number, line) in source.lines() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                offences.push(offence(&source, number, "resolve this conflict"));
+            }
+        }
+    }
+    assert_none("conflicts resolved", &offences);
+}
+
+#[test]
 fn files_have_at_most_800_lines() {
     let mut offences = Vec::new();
     for source in sources(&["rs", "py", "sh", "sv", "v"]) {
