@@ -74,7 +74,8 @@ pub fn breaks_and_resumes<I: Index>() {
     }
 }
 
-/// A batch that touches an expired item, a flushed one and a live one tells them apart.
+/// A batch that touches an expired item, a flushed one and a live one tells them apart, and so does
+/// a read of one key.
 pub fn dead_items_miss<I: Index>() {
     use amalgam_op::{Store, StoreMode, Verb};
     let index: I = open(&configuration());
@@ -85,8 +86,27 @@ pub fn dead_items_miss<I: Index>() {
     session.set(b"live", b"3");
     session.now.seconds += 5;
     let keys: [&[u8]; 6] = [b"flushed", b"live", b"expired", b"live", b"never", b"flushed"];
-    let found: Vec<_> = session.get_batch(&keys).iter().map(Option::is_some).collect();
+    let keys = keys.map(|key| Key::new(key, index.seed()));
+    let mut batch = Recorder::default();
+    session.worker.get_batch(&keys, &session.now, &mut batch);
+    let found: Vec<_> = batch.seen.iter().map(|(_, item)| item.is_some()).collect();
     assert_eq!(found, [false, true, false, true, false, false]);
+    // The second read of a dead item may find it gone.
+    batch.dead.retain(|(position, _)| *position < 5);
+    assert_eq!(batch.dead, [(0, true), (2, false)]);
+    for (key, is_flushed) in [(&b"fleeting"[..], false), (b"forgotten", true)] {
+        session.apply(key, Verb::Store(Store::new(StoreMode::Set, b"4", 0, 5)));
+        if is_flushed {
+            session.flush();
+        }
+        session.now.seconds += 5;
+        let mut single = Recorder::default();
+        session.worker.get_batch(&[Key::new(key, index.seed())], &session.now, &mut single);
+        assert_eq!(
+            (single.seen.as_slice(), single.dead),
+            (&[(0, None)][..], vec![(0, is_flushed)])
+        );
+    }
 }
 
 /// A prefetched key reads the same; prefetching changes nothing.

@@ -90,6 +90,8 @@ impl Item {
 pub struct Recorder {
     /// Positions and what was there.
     pub seen: Vec<(usize, Option<Item>)>,
+    /// Positions whose items were dead, and whether a flush killed them; `seen` has them too.
+    pub dead: Vec<(usize, bool)>,
     /// Break after this many answers.
     pub room: Option<usize>,
 }
@@ -114,6 +116,11 @@ impl Sink for Recorder {
 
     fn miss(&mut self, position: usize) -> ControlFlow<()> {
         self.push(position, None)
+    }
+
+    fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
+        self.dead.push((position, is_flushed));
+        self.miss(position)
     }
 }
 

@@ -6,7 +6,7 @@
 //! under its own concurrency protocol, calls it, and carries the answer out.
 //!
 //! Invariants of this room:
-//! 1. No engine imports another; what they share lives in `mem`.
+//! 1. No engine imports another; what they share lives in `mem`, `simd` and `shaped`.
 //! 2. No sockets, no wire bytes, no clock: [`amalgam_op::Now`] is an argument.
 //! 3. An item never changes after publication, but for its in-place word and the mutable bits of
 //!    its header; its memory is reused only after a grace period.
@@ -21,6 +21,8 @@ pub mod memc3;
 pub mod mercury;
 pub mod model;
 pub mod pipeline;
+mod shaped;
+mod simd;
 mod statistics;
 mod sync;
 

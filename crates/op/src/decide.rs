@@ -116,6 +116,17 @@ impl<'a> Draft<'a> {
         self.parts[1].write(current, tail);
     }
 
+    /// Whether what `op` writes follows from the value that was there: then it has to be the same
+    /// still when the draft takes its place.
+    pub fn depends_on_value(&self, op: &Op<'_>) -> bool {
+        let is_read = match op.verb {
+            Verb::Arithmetic(_) => true,
+            Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
+            Verb::Get(_) | Verb::Delete(_) => false,
+        };
+        is_read || self.parts.iter().any(|part| matches!(part, Part::Current))
+    }
+
     /// The new value, if writing it into the in-place word of `item` is all there is to do: the
     /// value has at most 8 bytes and keeps its length, nothing else changes, and no CAS id has
     /// been handed out that would have to change.

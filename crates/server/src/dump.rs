@@ -18,6 +18,7 @@ use amalgam_op::{ItemView, Now};
 use amalgam_protocol::{append_decimal, item_bytes};
 
 use crate::batch::{Seat, Turn};
+use crate::hot_keys::append_uri_encoded;
 use crate::server::Shared;
 use crate::statistics::CLASSES;
 
@@ -181,19 +182,9 @@ fn is_plain(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// Appends a key with everything but letters, digits and `-._~` written as `%XX`.
-pub fn append_escaped(out: &mut Vec<u8>, key: &[u8]) {
-    for byte in key {
-        match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' => out.push(*byte),
-            _ => drop(write!(out, "%{byte:02X}")),
-        }
-    }
-}
-
 fn append_facts(out: &mut Vec<u8>, item: &ItemView<'_>, now: &Now, class: u32, size: usize) {
     out.extend_from_slice(b"key=");
-    append_escaped(out, item.key);
+    append_uri_encoded(out, item.key);
     let unix = |seconds: u32| now.epoch_unix_seconds + i64::from(seconds);
     let end = if item.expiry.0 == 0 { -1 } else { unix(item.expiry.0) };
     let access = unix(item.last_access_seconds.unwrap_or(now.seconds));
@@ -249,7 +240,7 @@ mod tests {
     #[test]
     fn keys_are_escaped() {
         let mut out = Vec::new();
-        append_escaped(&mut out, b"a-Z_9.~ %/\xff");
+        append_uri_encoded(&mut out, b"a-Z_9.~ %/\xff");
         assert_eq!(out, b"a-Z_9.~%20%25%2F%FF");
     }
 }

@@ -279,15 +279,20 @@ impl Sampler<'_> {
 
 /// A key as a URI writes it: one word of plain ASCII, whatever bytes it has.
 pub fn uri_encoded(key: &[u8]) -> String {
-    let mut text = String::with_capacity(key.len());
+    let mut text = Vec::with_capacity(key.len());
+    append_uri_encoded(&mut text, key);
+    String::from_utf8(text).expect("an encoded key is ASCII")
+}
+
+/// Appends [`uri_encoded`] to a line.
+pub fn append_uri_encoded(out: &mut Vec<u8>, key: &[u8]) {
     for byte in key {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
-            text.push(char::from(*byte));
+            out.push(*byte);
         } else {
-            text.push_str(&format!("%{byte:02X}"));
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
         }
     }
-    text
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::space::{Order, Space};
 use super::table::{HeadTable, Tables};
 use super::word::{Bits, MOST_SAMPLES, Node};
 use crate::maintenance::Signal;
-use crate::mem::{Guard, Header, ItemRef, Layout, Look, Memory, Pinner, Pool};
+use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
 
 /// R: every so many requests a worker looks whether a head should move (section 3.2).
@@ -76,13 +76,7 @@ pub struct HotRingWorker<'i, S> {
     pub(super) number: u64,
     /// Requests of this worker, modulo 2^32.
     pub(super) requests: u32,
-    /// How the items that reads found last looked. A guess about the next, which a read compares
-    /// instead of working out where the fields lie.
-    pub(super) look: Look,
-    /// The header of the item that a read found last and that did not look so.
-    pub(super) other_header: Option<Header>,
-    /// Bytes of the last such item: where the last line of the next may be.
-    pub(super) item_bytes: usize,
+    pub(super) expected: Expected,
     cost: Cost,
 }
 
@@ -141,9 +135,7 @@ impl<S: Strategy> Index for HotRing<S> {
             pool,
             number,
             requests: 0,
-            look: Look::NONE,
-            other_header: None,
-            item_bytes: 0,
+            expected: Expected::NOTHING,
             cost: Cost::default(),
         }
     }
@@ -322,6 +314,16 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             let items = index.items(*number, &guard);
             index.swap_sparing_hot(&items, (hash, old, new), now, &mut spare)
         })
+    }
+}
+
+impl<'i, S: Strategy> Writer<'i> for HotRingWorker<'i, S> {
+    fn pool(&mut self) -> &mut Pool<'i> {
+        &mut self.pool
+    }
+
+    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+        self.with_swap(now, |pool, swap| pool.make_room(shortage, now, swap))
     }
 }
 

@@ -14,6 +14,7 @@ use super::items::{Items, node_of};
 use super::split::{Buckets, move_vacant, part, split};
 use super::table::{HeadTable, RetiredTable};
 use crate::Statistics;
+use crate::mem::Writer;
 use crate::mem::{Grace, ItemRef, Pool, Shape};
 
 /// Rings that one step splits or parts.
@@ -166,7 +167,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     /// has.
     fn make_room_for_pair(&mut self, now: &Now) -> bool {
         let Some(shape) = pair_shape(now) else { return false };
-        match self.make_slot(shape, now) {
+        match self.reserve(shape, now) {
             Ok(slot) => {
                 self.pool.give_back(slot);
                 true

@@ -19,7 +19,7 @@ use super::sample;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Address, Head, Node};
-use crate::mem::{Header, Item, Look};
+use crate::mem::Item;
 use crate::{Found, Sink};
 
 /// Keys that wait for memory together.
@@ -201,7 +201,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     fn ask_ahead(&self, items: &Items<'_>, search: &Search) {
         let Some(node) = search.node(items) else { return };
         match search.state {
-            State::Likely => items.prefetch_item(node, self.item_bytes),
+            State::Likely => items.prefetch_item(node, self.expected.item_bytes()),
             State::Open | State::Unclear => items.prefetch_link(node),
             State::Absent => {}
         }
@@ -226,8 +226,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         if let Some(node) = node {
             let item = items.item(node);
             let header = item.header_in_order();
-            if self.look.is_live(now)
-                && let Some(view) = item.view_of_as(header, &self.look, key.bytes())
+            if self.expected.look().is_live(now)
+                && let Some(view) = item.view_of_as(header, self.expected.look(), key.bytes())
             {
                 let flow = sink.hit(position, &self.found(&item, view));
                 self.note_hit(items, search, node, key);
@@ -237,13 +237,17 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             // its header is not live.
             let is_linked = header.is_live() && !header.is_sealed();
             if is_linked && item.is_of(header, key.bytes()) {
-                let flow = self.show_any(&item, header, position, now, sink);
+                let memory = &self.index.memory;
+                let flow = self.expected.show(&item, header, position, now, memory, sink);
                 self.note_hit(items, search, node, key);
                 return flow;
             }
         }
         match self.walk(items, search.head, key) {
-            Some(item) => self.show_any(&item, item.header(), position, now, sink),
+            Some(item) => {
+                let memory = &self.index.memory;
+                self.expected.show(&item, item.header(), position, now, memory, sink)
+            }
             None => sink.miss(position),
         }
     }
@@ -271,28 +275,6 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             self.note_cold(items, key.hash(), node);
         }
         Some(items.item(node))
-    }
-
-    /// Hands an item that does not look like the last ones to the sink, unless it is dead.
-    fn show_any(
-        &mut self,
-        item: &Item<'_>,
-        header: Header,
-        position: usize,
-        now: &Now,
-        sink: &mut impl Sink,
-    ) -> ControlFlow<()> {
-        if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.dead(position, now.generations_behind(header.generation()) > 0);
-        }
-        self.item_bytes = item.bytes_held();
-        let flow = sink.hit(position, &self.found(item, item.view_of(header)));
-        item.mark_accessed(header);
-        // Two of a kind: so may be the next. A sealed header is no item's for long.
-        if !header.is_sealed() && self.other_header.replace(header) == Some(header) {
-            self.look = Look::of_read(header);
-        }
-        flow
     }
 
     #[inline]

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, Verb, decide};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
 use super::change::{Place, insert, insert_first, locate, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
@@ -15,17 +15,8 @@ use super::sample;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
-use crate::mem::{Header, Item, ItemRef, Shape, Slot, changes_in_place};
-use crate::{Found, Sink};
-
-/// What an attempt came to.
-enum Attempt {
-    Done(Outcome),
-    /// Somebody else changed the item or its neighbours.
-    Again,
-    /// An item of this shape has to be written; there was no slot for it.
-    Needs(Shape),
-}
+use crate::Sink;
+use crate::mem::{Attempt, Header, ItemRef, Shape, Slot, Writer, changes_in_place, show_outcome};
 
 /// What a walk from the head found.
 struct View {
@@ -61,41 +52,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// See [`crate::Worker::apply`].
     pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         self.requests = self.requests.wrapping_add(1);
-        let mut slot = None;
-        // Each round fails only because another thread got further, or needs a slot.
-        let outcome = loop {
-            match self.attempt(op, now, &mut slot, sink) {
-                Attempt::Done(outcome) => break outcome,
-                Attempt::Again => {}
-                Attempt::Needs(shape) => {
-                    if let Some(slot) = slot.take() {
-                        self.pool.give_back(slot);
-                    }
-                    match self.make_slot(shape, now) {
-                        Ok(made) => slot = Some(made),
-                        Err(outcome) => break outcome,
-                    }
-                }
-            }
-        };
-        if let Some(slot) = slot {
-            self.pool.give_back(slot);
-        }
-        outcome
-    }
-
-    /// A slot for `shape`, evicting where that is allowed. Without a guard.
-    pub(super) fn make_slot(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
-        loop {
-            let shortage = match self.pool.reserve(shape) {
-                Ok(slot) => return Ok(slot),
-                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
-                Err(shortage) => shortage,
-            };
-            if !self.with_swap(now, |pool, swap| pool.make_room(shortage, now, swap)) {
-                return Err(Outcome::OutOfMemory);
-            }
-        }
+        self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))
     }
 
     fn attempt(
@@ -152,7 +109,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        self.show(job, &item, found, outcome, sink);
+        show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -173,7 +130,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
         match decide(Some(&current), job.op, job.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
-                self.show(job, &item, current, outcome, sink);
+                show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
                 self.note_access(job, view, found.node);
                 Attempt::Done(outcome)
             }
@@ -194,7 +151,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                         item.header_word().fetch_and(!Header::FETCHED, Ordering::Relaxed);
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
-                    self.show(job, &item, current, outcome, sink);
+                    show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
                     self.note_access(job, view, found.node);
                     return Attempt::Done(outcome);
                 }
@@ -223,9 +180,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// Counts an item that was dead before this attempt took it away.
     #[inline]
     fn note_if_dead(&self, job: &Job<'_, '_>, before: &ItemView<'_>, attempt: &Attempt) {
-        if matches!(attempt, Attempt::Done(_)) && !job.now.is_live(before.expiry, before.generation)
-        {
-            self.pool.note_reclaimed(before.fetched);
+        if matches!(attempt, Attempt::Done(_)) {
+            self.pool.note_if_dead(job.now, before);
         }
     }
 
@@ -264,7 +220,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let before = unlink(items, job.order(), node, view.before);
         // SAFETY: we occupied it, and it left the ring.
         unsafe { self.pool.retire(super::items::reference_of(node)) };
-        self.show(job, &item, found, outcome, sink);
+        show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
         // The next update of this item is fast if the head leads to the item before it.
         match before {
             Some(before) if S::SAMPLES && self.index.counts_predecessors => {
@@ -313,27 +269,6 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
         let slot = slot.take().ok_or(Attempt::Needs(shape))?;
         Ok(self.pool.fill(slot, job.op.key.bytes(), draft, current))
-    }
-
-    /// Hands a hit to the sink and notes the access.
-    #[inline]
-    fn show(
-        &self,
-        job: &Job<'_, '_>,
-        item: &Item<'_>,
-        view: amalgam_op::ItemView<'_>,
-        outcome: Outcome,
-        sink: &mut impl Sink,
-    ) {
-        let Outcome::Hit(hit) = outcome else { return };
-        let found = Found::in_memory(view, &self.index.memory, item.reference());
-        // One answer: whether more would fit is of no interest.
-        let _ = sink.hit(0, &found.with_hit(hit));
-        if let Verb::Get(get) = job.op.verb
-            && !get.is_quiet_access
-        {
-            item.mark_accessed(item.header());
-        }
     }
 }
 

@@ -176,6 +176,18 @@ impl<'g> Item<'g> {
         self.header().bytes()
     }
 
+    /// Changes the word in place. The caller holds the lock that keeps the item linked and others
+    /// from changing it. The linearization point of a change of the word.
+    pub fn change_word(&self, word: [u8; WORD_BYTES], is_fetched: bool) {
+        // Release pairs with the acquire in `Item::view`.
+        self.word().store(u64::from_le_bytes(word), Ordering::Release);
+        // A new value was not fetched yet. Relaxed: a hint for operators, no part of the value.
+        let header = self.header_word();
+        if !is_fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
+            header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
+        }
+    }
+
     /// Asks the memory system for the item's first line.
     #[inline]
     pub fn prefetch(&self) {

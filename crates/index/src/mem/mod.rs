@@ -23,6 +23,7 @@ mod counters;
 mod epoch;
 mod evictions;
 mod exchange;
+mod expected;
 mod header;
 mod item;
 mod large;
@@ -33,11 +34,13 @@ mod pool;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod writer;
 
 pub use clock::Swap;
 pub use epoch::Guard;
 pub use evictions::{Evicted, Evictions};
 pub use exchange::changes_in_place;
+pub use expected::{Expected, show_outcome};
 pub use header::{Header, Shape, WORD_BYTES};
 pub use item::{Item, ItemRef};
 pub(crate) use item::{prefetch, prefetch_for_write};
@@ -45,6 +48,7 @@ pub use look::Look;
 pub use pin::Pinned;
 pub use pool::{Grace, Pinner, Pool, Shortage, Slot};
 pub use table::{Table, Zeroable};
+pub use writer::{Attempt, Writer};
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

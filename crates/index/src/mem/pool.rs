@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Draft, Now};
+use amalgam_op::{Draft, ItemView, Now};
 
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
@@ -323,6 +323,14 @@ impl<'m> Pool<'m> {
         let counters = self.counters();
         add(&counters.reclaimed, 1);
         add(&counters.expired_unfetched, u64::from(!is_fetched));
+    }
+
+    /// Counts an item that an operation took away and found dead, if it was.
+    #[inline]
+    pub fn note_if_dead(&self, now: &Now, before: &ItemView<'_>) {
+        if !now.is_live(before.expiry, before.generation) {
+            self.note_reclaimed(before.fetched);
+        }
     }
 
     fn push_retired(&mut self, retired: Retired, bytes: usize) {

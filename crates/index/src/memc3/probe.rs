@@ -7,6 +7,9 @@
 
 use super::table::Bucket;
 use super::word::{Tag, Word};
+use crate::simd::Scalar;
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+use crate::simd::{Avx2, Avx512};
 use crate::sync::Ordering;
 
 /// A way of comparing.
@@ -17,35 +20,6 @@ pub(super) trait Probe {
     /// A bit for each slot with `tag`, the first bucket's below the second's.
     fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64;
 }
-
-/// The ways that this processor has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fastest {
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    Avx512,
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    Avx2,
-    Scalar,
-}
-
-impl Fastest {
-    /// Looks at the processor.
-    pub(super) fn here() -> Self {
-        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-        {
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-                return Self::Avx512;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return Self::Avx2;
-            }
-        }
-        Self::Scalar
-    }
-}
-
-/// One slot after the other.
-pub(super) struct Scalar;
 
 impl Probe for Scalar {
     const SHIFT: u32 = 0;
@@ -64,9 +38,6 @@ impl Probe for Scalar {
 
 /// Two compares with a memory operand. Registers 16 and up, so that code for older processors
 /// around it pays no penalty.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-pub(super) struct Avx512;
-
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 impl Probe for Avx512 {
     const SHIFT: u32 = 2;
@@ -119,9 +90,6 @@ impl Probe for Avx512 {
 }
 
 /// Four slots at a time.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-pub(super) struct Avx2;
-
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 impl Avx2 {
     /// A bit for each of four slots from `start` on.
@@ -177,6 +145,8 @@ impl Probe for Avx2 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    use crate::simd::Fastest;
     use crate::sync::AtomicU64;
 
     #[repr(align(64))]

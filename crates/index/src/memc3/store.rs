@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::cuckoo::{Cuckoo, Items, Layer, Spot, View};
 use super::factors::Factors;
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
-use super::probe::Fastest;
 use super::table::Table;
 use super::word::Word;
 use crate::maintenance::Signal;
 use crate::mem::{Grace, Guard, Item, ItemRef, Layout, Memory, Pool};
+use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
 
 /// Version counters, as in the paper.

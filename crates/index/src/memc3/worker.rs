@@ -7,77 +7,37 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{
-    Decision, Draft, ItemView, Key, Now, Op, Outcome, Part, StoreMode, Value, Verb, decide,
-};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
 use super::cuckoo::{Insertion, Place, Spot, View};
 use super::factors::Factors;
 use super::path::{PathFinder, next_random};
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-use super::probe::{Avx2, Avx512};
-use super::probe::{Fastest, Probe, Scalar};
+use super::probe::Probe;
 use super::store::Store;
 use super::word::Word;
-use crate::mem::{Guard, Header, Item, ItemRef, Look, Pool, Shape, Slot, Swap};
+use crate::mem::{
+    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer,
+    show_outcome,
+};
+use crate::simd::{Scalar, each_way};
 use crate::{Cursor, Found, Sink, Worker};
 
 /// Keys whose buckets and items are asked for together.
 const LANES: usize = 64;
-/// Attempts of a write. Each fails only because another thread's write came first, so this bound is
-/// met by a bug or by nobody.
-const ATTEMPTS: usize = 1 << 20;
 /// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
 /// done before it could be full again.
 const HELP_BUCKETS: usize = 2;
 /// A worker looks whether the table should grow once in so many inserts.
 const INSERTS_PER_CHECK: u32 = 256;
 
-/// Runs an expression with the fastest way of comparing tags as a type.
-macro_rules! each_probe {
-    ($probe:expr, $name:ident => $action:expr) => {
-        match $probe {
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx512 => {
-                type $name = Avx512;
-                $action
-            }
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx2 => {
-                type $name = Avx2;
-                $action
-            }
-            Fastest::Scalar => {
-                type $name = Scalar;
-                $action
-            }
-        }
-    };
-}
-
 /// See the head of this file.
 pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     store: &'i Store<SLOTS>,
     pool: Pool<'i>,
     paths: PathFinder,
-    /// How the items that reads found last looked. A guess about the next, which a read compares
-    /// instead of working out where the fields lie.
-    look: Look,
-    /// The header of the item that a read found last and that did not look so.
-    other_header: Option<Header>,
-    /// Bytes of the last item that a read found: where the last line of the next may be.
-    item_bytes: usize,
+    expected: Expected,
     inserts: u32,
     random: u64,
-}
-
-/// What an attempt of a write came to.
-enum Attempt {
-    Done(Outcome),
-    /// Somebody else's write came first.
-    Again,
-    /// An item of this shape has to be written.
-    Needs(Shape),
 }
 
 /// An operation under way.
@@ -86,7 +46,7 @@ struct Writing<'a, 'k> {
     spot: Spot,
     now: &'a Now,
     /// Memory for the item to be written.
-    slot: Option<Slot>,
+    slot: &'a mut Option<Slot>,
 }
 
 /// The item that a read or write found.
@@ -100,16 +60,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
         let pool = Pool::new(&store.memory);
         let random = std::ptr::from_ref(store).addr() as u64 | 1;
-        Self {
-            store,
-            pool,
-            paths: store.paths(),
-            look: Look::NONE,
-            other_header: None,
-            item_bytes: 0,
-            inserts: 0,
-            random,
-        }
+        Self { store, pool, paths: store.paths(), expected: Expected::NOTHING, inserts: 0, random }
     }
 
     /// The item of `key`, which `word` most likely names.
@@ -167,9 +118,9 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         'i: 'g,
     {
         let spot = Spot::of::<SLOTS>(key.hash());
-        if word.tag() == spot.tag && self.look.is_live(now) {
+        if word.tag() == spot.tag && self.expected.look().is_live(now) {
             let item = self.store.item(word, guard);
-            if let Some(seen) = item.view_as(&self.look, key.bytes()) {
+            if let Some(seen) = item.view_as(self.expected.look(), key.bytes()) {
                 return sink.hit(position, &self.found(&item, seen));
             }
         }
@@ -189,19 +140,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         'i: 'g,
     {
         let Some(item) = item else { return sink.miss(position) };
-        let header = item.header();
-        if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.dead(position, now.generations_behind(header.generation()) > 0);
-        }
-        let seen = item.view_of(header);
-        self.item_bytes = item.bytes_held();
-        let flow = sink.hit(position, &self.found(&item, seen));
-        item.mark_accessed(header);
-        // Two of a kind: so may be the next.
-        if self.other_header.replace(header) == Some(header) {
-            self.look = Look::of_read(header);
-        }
-        flow
+        let memory = &self.store.memory;
+        self.expected.show(&item, item.header(), position, now, memory, sink)
     }
 
     #[inline]
@@ -290,7 +230,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn prefetch_item(&self, word: Word) {
         if let Some(reference) = ItemRef::from_bits(word.reference()) {
             self.store.memory.prefetch_item(reference);
-            self.store.memory.prefetch_item_at(reference, self.item_bytes);
+            self.store.memory.prefetch_item_at(reference, self.expected.item_bytes());
         }
     }
 
@@ -315,7 +255,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         Some(Seen { place, item, view: item.view() })
     }
 
-    fn attempt(&mut self, writing: &mut Writing<'_, '_>, sink: &mut impl Sink) -> Attempt {
+    fn attempt(&mut self, mut writing: Writing<'_, '_>, sink: &mut impl Sink) -> Attempt {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
         let key = writing.op.key.bytes();
@@ -324,7 +264,14 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         match decide(current, writing.op, writing.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
                 if let Some(seen) = &seen {
-                    self.show(writing.op, &seen.item, seen.view, outcome, sink);
+                    show_outcome(
+                        writing.op,
+                        &seen.item,
+                        seen.view,
+                        outcome,
+                        &self.store.memory,
+                        sink,
+                    );
                 }
                 Attempt::Done(outcome)
             }
@@ -333,17 +280,11 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 None => Attempt::Done(outcome),
             },
             Decision::Replace(draft, outcome) => match seen {
-                Some(seen) => self.replace(&view, writing, &seen, &draft, outcome, &guard, sink),
-                None => self.insert(&view, writing, &draft, outcome, &guard, sink),
+                Some(seen) => {
+                    self.replace(&view, &mut writing, &seen, &draft, outcome, &guard, sink)
+                }
+                None => self.insert(&view, &mut writing, &draft, outcome, &guard, sink),
             },
-        }
-    }
-
-    /// Counts an item that was dead before it was taken away.
-    #[inline]
-    fn note_if_dead(&self, now: &Now, before: &ItemView<'_>) {
-        if !now.is_live(before.expiry, before.generation) {
-            self.pool.note_reclaimed(before.fetched);
         }
     }
 
@@ -362,7 +303,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
         // SAFETY: the exchange took it out of its only slot.
         unsafe { self.pool.retire(seen.item.reference()) };
-        self.note_if_dead(now, &seen.view);
+        self.pool.note_if_dead(now, &seen.view);
         Attempt::Done(outcome)
     }
 
@@ -380,7 +321,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let item = &seen.item;
         // The word may change until we hold the lock: what depends on it has to be the same then.
         let is_same = || match seen.view.value {
-            Value::Word(word, _) if depends_on_value(writing.op, draft) => {
+            Value::Word(word, _) if draft.depends_on_value(writing.op) => {
                 item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
             }
             _ => true,
@@ -389,7 +330,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             let writer = self.store.lock_writer();
             let is_done = view.under_lock(&seen.place, || {
                 is_same() && {
-                    change_word(item, draft, word);
+                    item.change_word(word, draft.marks.fetched);
                     true
                 }
             });
@@ -399,7 +340,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             }
             let length = seen.view.value.len();
             let changed = ItemView { value: Value::Word(word, length), ..seen.view };
-            self.show(writing.op, item, changed, outcome, sink);
+            show_outcome(writing.op, item, changed, outcome, &self.store.memory, sink);
             return Attempt::Done(outcome);
         }
         let current = seen.view.value.as_bytes();
@@ -421,8 +362,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
         // SAFETY: the exchange took it out of its only slot.
         unsafe { self.pool.retire(item.reference()) };
-        self.note_if_dead(writing.now, &seen.view);
-        self.show(writing.op, &new_item, shown, outcome, sink);
+        self.pool.note_if_dead(writing.now, &seen.view);
+        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -466,7 +407,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         if self.inserts.is_multiple_of(INSERTS_PER_CHECK) {
             self.store.check_growth(view);
         }
-        self.show(writing.op, &new_item, shown, outcome, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -533,20 +474,6 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         Ok(self.pool.fill(slot, key, draft, current))
     }
 
-    /// A slot for `shape`, evicting where that is allowed.
-    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
-        loop {
-            let shortage = match self.pool.reserve(shape) {
-                Ok(slot) => return Ok(slot),
-                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
-                Err(shortage) => shortage,
-            };
-            if !self.with_swap(|pool, swap| pool.make_room(shortage, now, swap)) {
-                return Err(Outcome::OutOfMemory);
-            }
-        }
-    }
-
     /// Lets the pool evict and move items through the table.
     fn with_swap<R>(&mut self, work: impl FnOnce(&mut Pool<'i>, &mut Swap<'_>) -> R) -> R {
         let store = self.store;
@@ -554,47 +481,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let pinner = unsafe { self.pool.pinner() };
         work(&mut self.pool, &mut |hash, old, new| store.swap(hash, old, new, &pinner.pin()))
     }
+}
 
-    /// Hands a hit of an operation to the sink and notes the access.
-    fn show<'g>(
-        &self,
-        op: &Op<'_>,
-        item: &Item<'g>,
-        view: ItemView<'g>,
-        outcome: Outcome,
-        sink: &mut impl Sink,
-    ) where
-        'i: 'g,
-    {
-        let Outcome::Hit(hit) = outcome else { return };
-        let _ = sink.hit(0, &self.found(item, view).with_hit(hit));
-        if let Verb::Get(get) = op.verb
-            && !get.is_quiet_access
-        {
-            item.mark_accessed(item.header());
-        }
+impl<'i, const SLOTS: usize> Writer<'i> for StoreWorker<'i, SLOTS> {
+    fn pool(&mut self) -> &mut Pool<'i> {
+        &mut self.pool
     }
-}
 
-/// Whether what is written follows from the value that was there.
-fn depends_on_value(op: &Op<'_>, draft: &Draft<'_>) -> bool {
-    let is_read = match op.verb {
-        Verb::Arithmetic(_) => true,
-        Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
-        Verb::Get(_) | Verb::Delete(_) => false,
-    };
-    is_read || draft.parts.iter().any(|part| matches!(part, Part::Current))
-}
-
-/// Changes an item's word in place. The caller holds the stripe of its slot, so the item stays
-/// linked and nobody else changes it.
-fn change_word(item: &Item<'_>, draft: &Draft<'_>, word: [u8; 8]) {
-    // Release pairs with the acquire in `Item::view`. The linearization point.
-    item.word().store(u64::from_le_bytes(word), Ordering::Release);
-    // A new value was not fetched yet.
-    let header = item.header_word();
-    if !draft.marks.fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
-        header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
+    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
     }
 }
 
@@ -605,41 +500,15 @@ impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
             return self.get_with(factors, keys, now, sink);
         }
         if let [key] = keys {
-            each_probe!(self.store.probe, P => self.get_one::<P>(key, now, sink));
+            each_way!(self.store.probe, P => self.get_one::<P>(key, now, sink));
             return 1;
         }
-        each_probe!(self.store.probe, P => self.get_many::<P>(keys, now, sink))
+        each_way!(self.store.probe, P => self.get_many::<P>(keys, now, sink))
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         let spot = Spot::of::<SLOTS>(op.key.hash());
-        let mut writing = Writing { op, spot, now, slot: None };
-        let mut outcome = Outcome::OutOfMemory;
-        for _ in 0..ATTEMPTS {
-            match self.attempt(&mut writing, sink) {
-                Attempt::Done(done) => {
-                    outcome = done;
-                    break;
-                }
-                Attempt::Again => {}
-                Attempt::Needs(shape) => {
-                    if let Some(slot) = writing.slot.take() {
-                        self.pool.give_back(slot);
-                    }
-                    match self.reserve(shape, now) {
-                        Ok(slot) => writing.slot = Some(slot),
-                        Err(refused) => {
-                            outcome = refused;
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-        if let Some(slot) = writing.slot {
-            self.pool.give_back(slot);
-        }
-        outcome
+        self.until_done(now, |worker, slot| worker.attempt(Writing { op, spot, now, slot }, sink))
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use super::expand::Expander;
 use super::locking::Locking;
 use super::tables::{Seat, Tables};
 use crate::maintenance::Signal;
-use crate::mem::{Header, ItemRef, Layout, Look, Memory, Pinner, Pool, Shortage, Swap};
+use crate::mem::{Expected, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Swap};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
 
 /// Items that a worker inserts between two looks at the load.
@@ -41,12 +41,7 @@ pub struct EngineWorker<'i, L: Locking> {
     pub(super) engine: &'i Engine<L>,
     pub(super) seat: Seat<'i, L>,
     pub(super) pool: Pool<'i>,
-    /// Distance from an item's header to its last byte, as far as recent hits tell: how far to
-    /// prefetch.
-    pub(super) reach_bytes: usize,
-    /// How the last hits looked, and the header of the last that looked otherwise.
-    pub(super) look: Look,
-    pub(super) other_header: Option<Header>,
+    pub(super) expected: Expected,
     inserts: u32,
     /// Whether the table is far smaller than it should be.
     is_overdue: bool,
@@ -87,9 +82,7 @@ impl<L: Locking> Index for Engine<L> {
             engine: self,
             seat: self.tables.seat(),
             pool: Pool::new(&self.memory),
-            reach_bytes: 0,
-            look: Look::NONE,
-            other_header: None,
+            expected: Expected::NOTHING,
             inserts: 0,
             is_overdue: false,
             scanned: Vec::new(),

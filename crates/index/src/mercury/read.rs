@@ -80,7 +80,7 @@ impl<L: Locking> EngineWorker<'_, L> {
         let reader = self.reader(&engine.memory, &guard, &inside);
         let mut probes = [Probe::NONE; GROUP];
         let probes = &mut probes[..keys.len()];
-        reader.explore(keys, probes, &self.look);
+        reader.explore(keys, probes, self.expected.look());
         for (key, probe) in keys.iter().zip(probes.iter_mut()) {
             probe.found = reader.confirm(key, probe).map(|item| item.reference());
         }
@@ -104,7 +104,7 @@ impl<L: Locking> EngineWorker<'_, L> {
         inside: &'r Inside<'r, 'r, L>,
     ) -> Reader<'r, 'g, L> {
         let follow = Follow::new(memory, guard);
-        Reader { memory, inside, follow, reach_bytes: self.reach_bytes }
+        Reader { memory, inside, follow, reach_bytes: self.expected.item_bytes() }
     }
 
     /// Hands one answer to the sink.
@@ -119,27 +119,17 @@ impl<L: Locking> EngineWorker<'_, L> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         let Some(item) = found else { return sink.miss(position) };
-        if self.look.is_live(now)
-            && let Some(view) = item.view_like(&self.look)
+        if self.expected.look().is_live(now)
+            && let Some(view) = item.view_like(self.expected.look())
         {
             let found = Found::in_memory(view, &self.engine.memory, item.reference());
             return sink.hit(position, &found);
         }
         let header = item.header();
-        let view = item.view_of(header);
-        if !now.is_live(view.expiry, view.generation) {
+        if !now.is_live(item.expiry_of(header), header.generation()) {
             self.reclaim(key, item, guard);
-            return sink.dead(position, now.generations_behind(view.generation) > 0);
         }
-        let found = Found::in_memory(view, &self.engine.memory, item.reference());
-        let flow = sink.hit(position, &found);
-        item.mark_accessed(header);
-        self.reach_bytes = header.bytes();
-        // Two of a kind: so may be the next.
-        if self.other_header.replace(header) == Some(header) {
-            self.look = Look::of_read(header);
-        }
-        flow
+        self.expected.show(&item, header, position, now, &self.engine.memory, sink)
     }
 
     /// Unlinks a dead item that a read met.

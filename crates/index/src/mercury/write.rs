@@ -9,14 +9,14 @@
 //! Linearization point: the store that unlocks the bucket (for what leaves everything as it is: any
 //! moment in that critical section).
 
-use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Part, Verb, decide};
+use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Part, decide};
 
 use super::chain::{Follow, Place};
 use super::engine::EngineWorker;
 use super::locking::Locking;
 use super::tables::Seat;
-use crate::mem::{Guard, Header, Item, ItemRef, Memory, Shape, Shortage};
-use crate::{Found, Sink};
+use crate::Sink;
+use crate::mem::{Guard, Item, ItemRef, Memory, Shape, Shortage, show_outcome};
 use std::sync::atomic::Ordering;
 
 /// What an operation saw under its key.
@@ -120,25 +120,14 @@ impl<L: Locking> EngineWorker<'_, L> {
                         // SAFETY: built by us and never published.
                         unsafe { self.pool.retire(built.item.reference()) };
                     }
-                    if let (Some(shown), Outcome::Hit(hit)) = (shown, outcome) {
-                        let found = Found::in_memory(
-                            shown.view,
-                            &self.engine.memory,
-                            shown.item.reference(),
-                        );
-                        // One answer only: there is nothing to break off.
-                        let _ = sink.hit(0, &found.with_hit(hit));
-                        if !is_quiet(op) {
-                            shown.item.mark_accessed(shown.item.header());
-                        }
+                    if let Some(Seen { item, view }) = shown {
+                        show_outcome(op, &item, view, outcome, &self.engine.memory, sink);
                     }
                     if let Some(unlinked) = unlinked {
                         // SAFETY: we unlinked it.
                         unsafe { self.pool.retire(unlinked) };
-                        if let Some(seen) = &plan.seen
-                            && !now.is_live(seen.view.expiry, seen.view.generation)
-                        {
-                            self.pool.note_reclaimed(seen.view.fetched);
+                        if let Some(seen) = &plan.seen {
+                            self.pool.note_if_dead(now, &seen.view);
                         }
                     }
                     if has_inserted {
@@ -187,10 +176,6 @@ impl<L: Locking> EngineWorker<'_, L> {
 }
 
 /// Whether the operation leaves the recency and fetched bits alone.
-fn is_quiet(op: &Op<'_>) -> bool {
-    matches!(op.verb, Verb::Get(get) if get.is_quiet_access)
-}
-
 /// Whether two drafts write the same, whatever is there now.
 fn is_same_write(left: &Draft<'_>, right: &Draft<'_>) -> bool {
     let same_part = |left: &Part<'_>, right: &Part<'_>| match (left, right) {
@@ -273,7 +258,7 @@ impl<L: Locking> Seat<'_, L> {
         if let Some(actual) = actual
             && let Some(word) = draft.sole_word_change(&actual.view, plan.now)
         {
-            write_word(&actual, word, &draft);
+            actual.item.change_word(word, draft.marks.fetched);
             return done(outcome, Some(Seen::new(actual.item)), None);
         }
         let Some(built) = plan.built_for(&draft, actual.as_ref()) else {
@@ -313,17 +298,6 @@ impl<L: Locking> Seat<'_, L> {
             }
         }
         true
-    }
-}
-
-/// Writes an item's word in place. The caller holds the bucket's lock.
-#[inline]
-fn write_word(seen: &Seen<'_>, word: [u8; 8], draft: &Draft<'_>) {
-    // Release pairs with the acquire in `Item::view`. Nobody else writes it: we hold the lock.
-    seen.item.word().store(u64::from_le_bytes(word), Ordering::Release);
-    if seen.view.fetched && !draft.marks.fetched {
-        // A new value was not read yet. Relaxed: a hint for operators, no part of the value.
-        seen.item.header_word().fetch_and(!Header::FETCHED, Ordering::Relaxed);
     }
 }
 

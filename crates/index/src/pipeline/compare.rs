@@ -7,6 +7,9 @@
 
 use super::layout::{KEYS, LOCATORS, Pattern};
 use super::slots::{Bucket, Line};
+use crate::simd::Scalar;
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+use crate::simd::{Avx2, Avx512};
 use crate::sync::Ordering;
 
 /// Where a locator's length and check begin.
@@ -33,35 +36,6 @@ pub(super) trait Compare {
     }
 }
 
-/// The ways that this processor has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fastest {
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    Avx512,
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    Avx2,
-    Scalar,
-}
-
-impl Fastest {
-    /// Looks at the processor.
-    pub(super) fn here() -> Self {
-        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
-                return Self::Avx512;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return Self::Avx2;
-            }
-        }
-        Self::Scalar
-    }
-}
-
-/// One slot after the other.
-pub(super) struct Scalar;
-
 impl Compare for Scalar {
     #[inline]
     fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32 {
@@ -80,13 +54,9 @@ impl Compare for Scalar {
     }
 }
 
-/// A compare with a memory operand for each four or eight slots. Registers 16 and up, so that code
-/// for older processors around it pays no penalty.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-pub(super) struct Avx512;
-
 /// The same steps on registers of either width: a bit for each of the words at `$start`, shifted
-/// right by `$shift`, that equals `$wanted`.
+/// right by `$shift`, that equals `$wanted`. Registers 16 and up, so that code for older processors
+/// around it pays no penalty.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 macro_rules! compare_wide {
     ($register:literal, $pointer:literal, $start:expr, $wanted:expr, $shift:expr) => {{
@@ -144,9 +114,6 @@ impl Compare for Avx512 {
 
 /// Four slots at a time.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-pub(super) struct Avx2;
-
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 impl Avx2 {
     #[inline]
     fn shifted<const SLOTS: usize, const SHIFT: u32>(line: &Line<SLOTS>, wanted: u64) -> u32 {
@@ -198,6 +165,8 @@ impl Compare for Avx2 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    use crate::simd::Fastest;
     use crate::sync::AtomicU64;
 
     fn all_ways_agree<const SLOTS: usize>() {

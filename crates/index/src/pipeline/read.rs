@@ -14,7 +14,7 @@ use amalgam_op::{ItemView, Key, Now};
 use super::compare::Compare;
 use super::layout::Locator;
 use super::worker::{Sought, StoreWorker};
-use crate::mem::{Guard, Item, ItemRef, Look};
+use crate::mem::{Guard, Item, ItemRef};
 use crate::{Found, Sink};
 
 /// Keys whose buckets and items are asked for together.
@@ -66,7 +66,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             *locator = self.glance::<C>(sought);
             if let Some(reference) = ItemRef::from_bits(locator.reference()) {
                 self.store.memory.prefetch_item(reference);
-                self.store.memory.prefetch_item_at(reference, self.item_bytes);
+                self.store.memory.prefetch_item_at(reference, self.expected.item_bytes());
             }
         }
     }
@@ -102,8 +102,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return sink.miss(position);
         }
         let item = self.store.item(locator, guard);
-        if self.look.is_live(now)
-            && let Some(seen) = item.view_as(&self.look, key.bytes())
+        if self.expected.look().is_live(now)
+            && let Some(seen) = item.view_as(self.expected.look(), key.bytes())
         {
             return sink.hit(position, &self.found(&item, seen));
         }
@@ -111,7 +111,13 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             true => Some(item),
             false => self.find_carefully::<C>(key, guard),
         };
-        self.answer_any(position, item, now, sink)
+        match item {
+            Some(item) => {
+                let memory = &self.store.memory;
+                self.expected.show(&item, item.header(), position, now, memory, sink)
+            }
+            None => sink.miss(position),
+        }
     }
 
     /// The item of a key whose first candidate was another's.
@@ -128,33 +134,6 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let is_wanted = |locator| self.store.item(locator, guard).has_key(key.bytes());
         let found = self.store.slots.find::<C>(sought.bucket, &sought.pattern, is_wanted);
         found.map(|(_, locator)| self.store.item(locator, guard))
-    }
-
-    /// Hands what was found, or that nothing was, to the sink.
-    fn answer_any<'g>(
-        &mut self,
-        position: usize,
-        item: Option<Item<'g>>,
-        now: &Now,
-        sink: &mut impl Sink,
-    ) -> ControlFlow<()>
-    where
-        'i: 'g,
-    {
-        let Some(item) = item else { return sink.miss(position) };
-        let header = item.header();
-        if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.miss(position);
-        }
-        let seen = item.view_of(header);
-        self.item_bytes = item.bytes_held();
-        let flow = sink.hit(position, &self.found(&item, seen));
-        item.mark_accessed(header);
-        // Two of a kind: so may be the next.
-        if self.other_header.replace(header) == Some(header) {
-            self.look = Look::of_read(header);
-        }
-        flow
     }
 
     #[inline]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::compare::Fastest;
 use super::layout::Locator;
 use super::slots::{Bucket, Held, Slots};
 use crate::maintenance::Signal;
 use crate::mem::{Guard, Item, ItemRef, Layout, Memory};
+use crate::simd::Fastest;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Configuration, OpenError, Statistics};
 

@@ -3,10 +3,10 @@
 
 use amalgam_op::{Expiry, lookup3};
 
-use super::compare::Scalar;
 use super::layout::{KEYS, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
 use super::slots::{Bucket, Held, Slots};
 use crate::mem::Table;
+use crate::simd::Scalar;
 use crate::sync::Ordering;
 
 const SLOTS: usize = 8;

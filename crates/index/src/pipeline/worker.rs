@@ -4,59 +4,22 @@ use std::ops::ControlFlow;
 
 use amalgam_op::{ItemView, Key, Now, Op, Outcome};
 
-use super::compare::Fastest;
-use super::compare::Scalar;
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-use super::compare::{Avx2, Avx512};
 use super::layout::{Pattern, SLOT_KEY_BYTES, STRIPE_BYTES};
 use super::store::Store;
-use crate::mem::{Header, ItemRef, Look, Pool, Swap};
+use crate::mem::{Expected, ItemRef, Pool, Shortage, Swap, Writer};
+use crate::simd::each_way;
 use crate::{Cursor, Sink, Worker};
-
-/// Runs an expression with the fastest way of comparing as a type.
-macro_rules! each_compare {
-    ($compare:expr, $name:ident => $action:expr) => {
-        match $compare {
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx512 => {
-                type $name = Avx512;
-                $action
-            }
-            #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-            Fastest::Avx2 => {
-                type $name = Avx2;
-                $action
-            }
-            Fastest::Scalar => {
-                type $name = Scalar;
-                $action
-            }
-        }
-    };
-}
 
 /// See the head of this file.
 pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     pub(super) store: &'i Store<SLOTS>,
     pub(super) pool: Pool<'i>,
-    /// How the items that reads found last looked. A guess about the next, which a read compares
-    /// instead of working out where the fields lie.
-    pub(super) look: Look,
-    /// The header of the item that a read found last and that did not look so.
-    pub(super) other_header: Option<Header>,
-    /// Bytes of the last item that a read found: where the last line of the next may be.
-    pub(super) item_bytes: usize,
+    pub(super) expected: Expected,
 }
 
 impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
-        Self {
-            store,
-            pool: Pool::new(&store.memory),
-            look: Look::NONE,
-            other_header: None,
-            item_bytes: 0,
-        }
+        Self { store, pool: Pool::new(&store.memory), expected: Expected::NOTHING }
     }
 
     /// Lets the pool evict and move items through the slots.
@@ -71,19 +34,29 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     }
 }
 
+impl<'i, const SLOTS: usize> Writer<'i> for StoreWorker<'i, SLOTS> {
+    fn pool(&mut self) -> &mut Pool<'i> {
+        &mut self.pool
+    }
+
+    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
+    }
+}
+
 impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         if let [key] = keys {
-            each_compare!(self.store.compare, C => self.get_one::<C>(key, now, sink));
+            each_way!(self.store.compare, C => self.get_one::<C>(key, now, sink));
             return 1;
         }
-        each_compare!(self.store.compare, C => self.get_many::<C>(keys, now, sink))
+        each_way!(self.store.compare, C => self.get_many::<C>(keys, now, sink))
     }
 
     #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        each_compare!(self.store.compare, C => self.carry_out::<C>(op, now, sink))
+        each_way!(self.store.compare, C => self.carry_out::<C>(op, now, sink))
     }
 
     #[inline]

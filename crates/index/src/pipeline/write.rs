@@ -7,32 +7,18 @@
 //!
 //! Every change of a bucket gives up its expired slots first, as the hardware's write unit does.
 
-use amalgam_op::{
-    Decision, Draft, ItemView, Now, Op, Outcome, Part, StoreMode, Value, Verb, decide,
-};
+use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Value, decide};
 
 use super::compare::Compare;
 use super::layout::{Locator, Terms};
 use super::slots::Held;
 use super::worker::{Sought, StoreWorker};
 use crate::Sink;
-use crate::mem::{Guard, Header, Item, ItemRef, Shape, Slot};
+use crate::mem::{Attempt, Guard, Item, ItemRef, Shape, Slot, Writer, show_outcome};
 use crate::sync::Ordering;
 
-/// Attempts of a write. Each fails only because another thread's write came first, so this bound is
-/// met by a bug or by nobody.
-const ATTEMPTS: usize = 1 << 20;
 /// The most slots of a bucket.
 const MAX_SLOTS: usize = 16;
-
-/// What an attempt of a write came to.
-enum Attempt {
-    Done(Outcome),
-    /// Somebody else's write came first.
-    Again,
-    /// An item of this shape has to be written.
-    Needs(Shape),
-}
 
 /// An operation under way.
 struct Writing<'a, 'k> {
@@ -40,7 +26,7 @@ struct Writing<'a, 'k> {
     sought: Sought,
     now: &'a Now,
     /// Memory for the item to be written.
-    slot: Option<Slot>,
+    slot: &'a mut Option<Slot>,
 }
 
 /// The item that a write found, and where.
@@ -76,33 +62,10 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         now: &Now,
         sink: &mut impl Sink,
     ) -> Outcome {
-        let mut writing = Writing { op, sought: self.store.sought(&op.key), now, slot: None };
-        let mut outcome = Outcome::OutOfMemory;
-        for _ in 0..ATTEMPTS {
-            match self.attempt::<C>(&mut writing, sink) {
-                Attempt::Done(done) => {
-                    outcome = done;
-                    break;
-                }
-                Attempt::Again => {}
-                Attempt::Needs(shape) => {
-                    if let Some(slot) = writing.slot.take() {
-                        self.pool.give_back(slot);
-                    }
-                    match self.reserve(shape, now) {
-                        Ok(slot) => writing.slot = Some(slot),
-                        Err(refused) => {
-                            outcome = refused;
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-        if let Some(slot) = writing.slot {
-            self.pool.give_back(slot);
-        }
-        outcome
+        let sought = self.store.sought(&op.key);
+        self.until_done(now, |worker, slot| {
+            worker.attempt::<C>(Writing { op, sought, now, slot }, sink)
+        })
     }
 
     /// The item of the key, dead or alive.
@@ -125,29 +88,36 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
 
     fn attempt<C: Compare>(
         &mut self,
-        writing: &mut Writing<'_, '_>,
+        mut writing: Writing<'_, '_>,
         sink: &mut impl Sink,
     ) -> Attempt {
         let guard = self.pool.pin();
-        let seen = self.see::<C>(writing, &guard);
+        let seen = self.see::<C>(&writing, &guard);
         let current = seen.as_ref().map(|seen| &seen.view);
         match decide(current, writing.op, writing.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
                 if let Some(seen) = &seen {
-                    self.show(writing.op, &seen.item, seen.view, outcome, sink);
+                    show_outcome(
+                        writing.op,
+                        &seen.item,
+                        seen.view,
+                        outcome,
+                        &self.store.memory,
+                        sink,
+                    );
                 }
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => match seen {
-                Some(seen) => self.remove(writing, &seen, outcome),
+                Some(seen) => self.remove(&writing, &seen, outcome),
                 None => Attempt::Done(outcome),
             },
             Decision::Replace(draft, outcome) => match seen {
                 Some(seen) => match draft.sole_word_change(&seen.view, writing.now) {
-                    Some(word) => self.change(writing, &seen, &draft, word, outcome, sink),
-                    None => self.replace(writing, &seen, &draft, outcome, &guard, sink),
+                    Some(word) => self.change(&writing, &seen, &draft, word, outcome, sink),
+                    None => self.replace(&mut writing, &seen, &draft, outcome, &guard, sink),
                 },
-                None => self.insert::<C>(writing, &draft, outcome, &guard, sink),
+                None => self.insert::<C>(&mut writing, &draft, outcome, &guard, sink),
             },
         }
     }
@@ -192,6 +162,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         drop(held);
         // SAFETY: we took it out of its only slot.
         unsafe { self.pool.retire(seen.item.reference()) };
+        self.pool.note_if_dead(writing.now, &seen.view);
         self.retire_dead(&expired);
         Attempt::Done(outcome)
     }
@@ -210,7 +181,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let held = self.hold(writing, seen, &mut expired);
         let is_done = held.is_some() && is_same(seen, writing.op, draft);
         if is_done {
-            change_word(&seen.item, draft, word);
+            seen.item.change_word(word, draft.marks.fetched);
         }
         drop(held);
         self.retire_dead(&expired);
@@ -218,7 +189,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return Attempt::Again;
         }
         let changed = ItemView { value: Value::Word(word, seen.view.value.len()), ..seen.view };
-        self.show(writing.op, &seen.item, changed, outcome, sink);
+        show_outcome(writing.op, &seen.item, changed, outcome, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -252,7 +223,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         if !is_done {
             return Attempt::Again;
         }
-        self.show(writing.op, &new_item, shown, outcome, sink);
+        self.pool.note_if_dead(writing.now, &seen.view);
+        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -298,7 +270,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             unsafe { self.pool.retire(new) };
             return Attempt::Done(Outcome::OutOfMemory);
         }
-        self.show(writing.op, &new_item, shown, outcome, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -352,68 +324,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let new = self.pool.fill(slot, key, draft, current);
         Ok((new, Locator::new(&writing.sought.pattern, new.to_bits())))
     }
-
-    /// Memory for `shape`, evicting where that is allowed.
-    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
-        loop {
-            let shortage = match self.pool.reserve(shape) {
-                Ok(slot) => return Ok(slot),
-                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
-                Err(shortage) => shortage,
-            };
-            // Bounded: it gives up where nothing can be evicted.
-            if !self.with_swap(|pool, swap| pool.make_room(shortage, now, swap)) {
-                return Err(Outcome::OutOfMemory);
-            }
-        }
-    }
-
-    /// Hands a hit of an operation to the sink and notes the access.
-    fn show<'g>(
-        &self,
-        op: &Op<'_>,
-        item: &Item<'g>,
-        view: ItemView<'g>,
-        outcome: Outcome,
-        sink: &mut impl Sink,
-    ) where
-        'i: 'g,
-    {
-        let Outcome::Hit(hit) = outcome else { return };
-        let _ = sink.hit(0, &self.found(item, view).with_hit(hit));
-        if let Verb::Get(get) = op.verb
-            && !get.is_quiet_access
-        {
-            item.mark_accessed(item.header());
-        }
-    }
 }
 
 /// Whether the item's word is as it was seen, where what is written follows from it. The caller
 /// holds the bucket's lock, under which alone words change.
 fn is_same(seen: &Seen<'_>, op: &Op<'_>, draft: &Draft<'_>) -> bool {
-    let reads_value = match op.verb {
-        Verb::Arithmetic(_) => true,
-        Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
-        Verb::Get(_) | Verb::Delete(_) => false,
-    };
-    let depends = reads_value || draft.parts.iter().any(|part| matches!(part, Part::Current));
     match seen.view.value {
-        Value::Word(word, _) if depends => {
+        Value::Word(word, _) if draft.depends_on_value(op) => {
             seen.item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
         }
         _ => true,
-    }
-}
-
-/// Changes an item's word in place. The caller holds the lock of its bucket, so the item stays
-/// linked and nobody else changes it.
-fn change_word(item: &Item<'_>, draft: &Draft<'_>, word: [u8; 8]) {
-    // Release pairs with the acquire in `Item::view`. The linearization point.
-    item.word().store(u64::from_le_bytes(word), Ordering::Release);
-    // A new value was not fetched yet.
-    let header = item.header_word();
-    if !draft.marks.fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
-        header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
     }
 }

@@ -3,9 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use amalgam_index::mem::{Guard, Item, ItemRef, Memory, Pool, Shape, Slot, changes_in_place};
-use amalgam_index::{Cursor, Found, Sink, Worker};
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Verb, decide};
+use amalgam_index::mem::{
+    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Writer, changes_in_place,
+    show_outcome,
+};
+use amalgam_index::{Cursor, Sink, Worker};
+use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, decide};
 
 use super::{Chaining, exchange};
 
@@ -18,33 +21,22 @@ pub struct ChainingWorker<'i> {
     pool: Pool<'i>,
     /// For guards while `pool` is busy evicting.
     pins: Pool<'i>,
-}
-
-/// What an attempt of [`Worker::apply`] came to.
-enum Attempt {
-    Done(Outcome),
-    /// Somebody else changed the item, or the chain.
-    Again,
-    /// An item of this shape has to be written; there was no slot for it.
-    Needs(Shape),
+    expected: Expected,
 }
 
 impl<'i> ChainingWorker<'i> {
     pub(super) fn new(index: &'i Chaining) -> Self {
-        Self { index, pool: Pool::new(&index.memory), pins: Pool::new(&index.memory) }
-    }
-
-    fn found<'g>(&self, item: &Item<'g>, view: ItemView<'g>) -> Found<'g>
-    where
-        'i: 'g,
-    {
-        let memory: &'i std::sync::Arc<Memory> = &self.index.memory;
-        Found::in_memory(view, memory, item.reference())
+        Self {
+            index,
+            pool: Pool::new(&index.memory),
+            pins: Pool::new(&index.memory),
+            expected: Expected::NOTHING,
+        }
     }
 
     #[inline]
     fn get(
-        &self,
+        &mut self,
         key: &Key<'_>,
         position: usize,
         guard: &Guard<'_>,
@@ -52,29 +44,7 @@ impl<'i> ChainingWorker<'i> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         let Some(item) = self.index.get(key, guard) else { return sink.miss(position) };
-        let header = item.header();
-        if !now.is_live(item.expiry_of(header), header.generation()) {
-            return sink.miss(position);
-        }
-        let flow = sink.hit(position, &self.found(&item, item.view_of(header)));
-        item.mark_accessed(header);
-        flow
-    }
-
-    /// A slot for `shape`, evicting where that is allowed.
-    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
-        loop {
-            let shortage = match self.pool.reserve(shape) {
-                Ok(slot) => return Ok(slot),
-                Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
-                Err(shortage) => shortage,
-            };
-            let (index, pins) = (self.index, &self.pins);
-            let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
-            if !self.pool.make_room(shortage, now, &mut swap) {
-                return Err(Outcome::OutOfMemory);
-            }
-        }
+        self.expected.show(&item, item.header(), position, now, &self.index.memory, sink)
     }
 
     fn attempt(
@@ -106,7 +76,7 @@ impl<'i> ChainingWorker<'i> {
         }
         match decide(Some(&view), op, now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
-                self.show(op, &item, view, outcome, sink);
+                show_outcome(op, &item, view, outcome, &index.memory, sink);
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => {
@@ -124,7 +94,7 @@ impl<'i> ChainingWorker<'i> {
                         return Attempt::Again;
                     }
                     view.value = amalgam_op::Value::Word(new_word, header.value_bytes());
-                    self.show(op, &item, view, outcome, sink);
+                    show_outcome(op, &item, view, outcome, &index.memory, sink);
                     return Attempt::Done(outcome);
                 }
                 let old = view.value.as_bytes();
@@ -186,7 +156,7 @@ impl<'i> ChainingWorker<'i> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        self.show(op, &item, item.view(), outcome, sink);
+        show_outcome(op, &item, item.view(), outcome, &index.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -210,29 +180,20 @@ impl<'i> ChainingWorker<'i> {
         }
         // SAFETY: we marked it, and it left the chain.
         unsafe { self.pool.retire(old.reference()) };
-        self.show(op, &item, view, outcome, sink);
+        show_outcome(op, &item, view, outcome, &index.memory, sink);
         Attempt::Done(outcome)
     }
+}
 
-    /// Hands a hit to the sink and notes the access.
-    #[inline]
-    fn show<'g>(
-        &self,
-        op: &Op<'_>,
-        item: &Item<'g>,
-        view: ItemView<'g>,
-        outcome: Outcome,
-        sink: &mut impl Sink,
-    ) where
-        'i: 'g,
-    {
-        let Outcome::Hit(_) = outcome else { return };
-        let _ = sink.hit(0, &self.found(item, view));
-        if let Verb::Get(get) = op.verb
-            && !get.is_quiet_access
-        {
-            item.mark_accessed(item.header());
-        }
+impl<'i> Writer<'i> for ChainingWorker<'i> {
+    fn pool(&mut self) -> &mut Pool<'i> {
+        &mut self.pool
+    }
+
+    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+        let (index, pins) = (self.index, &self.pins);
+        let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
+        self.pool.make_room(shortage, now, &mut swap)
     }
 }
 
@@ -260,27 +221,7 @@ impl Worker for ChainingWorker<'_> {
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        let mut slot = None;
-        // Each round fails only because another thread got further, or finds a slot.
-        let outcome = loop {
-            match self.attempt(op, now, &mut slot, sink) {
-                Attempt::Done(outcome) => break outcome,
-                Attempt::Again => {}
-                Attempt::Needs(shape) => {
-                    if let Some(slot) = slot.take() {
-                        self.pool.give_back(slot);
-                    }
-                    match self.reserve(shape, now) {
-                        Ok(reserved) => slot = Some(reserved),
-                        Err(outcome) => break outcome,
-                    }
-                }
-            }
-        };
-        if let Some(slot) = slot {
-            self.pool.give_back(slot);
-        }
-        outcome
+        self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))
     }
 
     fn prefetch(&self, key: &Key<'_>) {
