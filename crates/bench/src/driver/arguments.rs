@@ -37,6 +37,10 @@ pub struct IndexArguments {
     /// Keys per bucket at load time; the table then stays at that size.
     #[arg(long)]
     pub ratio: Option<f64>,
+    /// Keys that an engine sizes its table for at start [default: those it loads]. More than it
+    /// will ever hold, and it never expands.
+    #[arg(long, value_parser = parse_count)]
+    pub expected: Option<u64>,
     /// Keys a call; 1 is one key a call through the same trait.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
@@ -97,6 +101,9 @@ const LARGEST_BATCH: usize = 1024;
 /// Bytes an item may take beside key and value where no limit is given.
 const ROOM_PER_ITEM_BYTES: u64 = 96;
 
+/// The same of the table, for a key that an engine is told to expect.
+const ROOM_PER_EXPECTED_BYTES: u64 = 32;
+
 /// Room beside the items where no limit is given.
 const ROOM_BYTES: u64 = 256 << 20;
 
@@ -124,6 +131,8 @@ impl IndexArguments {
         ensure!((0.001..=86400.0).contains(&self.seconds), "--seconds must be 0.001 to 86400");
         ensure!((1..=1 << 32).contains(&self.requests), "--requests must be 1 to 4Gi");
         ensure!(self.ratio.is_none_or(|r| r > 0.0 && r <= 1e6), "--ratio must be above 0");
+        let expected = self.expected.unwrap_or(1);
+        ensure!((1..=MOST_KEYS).contains(&expected), "--expected must be 1 to {MOST_KEYS}");
         ensure!(self.fill.is_none_or(|f| f > 0.0 && f <= 1.0), "--fill must be above 0, at most 1");
         ensure!(self.fill.is_none() || self.ratio.is_none(), "--fill and --ratio contradict");
         let counts = self.dram && self.workload.starts_empty();
@@ -160,6 +169,7 @@ impl IndexArguments {
         let disable = (!self.disable.is_empty()).then(|| self.disable.join(","));
         for (name, value) in [
             ("ratio", self.ratio.map(|ratio| ratio.to_string())),
+            ("expected", self.expected.map(|expected| expected.to_string())),
             ("fill", self.fill.map(|fill| fill.to_string())),
             ("memory", self.memory.map(|bytes| bytes.to_string())),
             ("slots", self.slots.map(|slots| slots.to_string())),
@@ -198,12 +208,13 @@ impl IndexArguments {
     pub fn configuration(&self) -> Configuration {
         let buckets = self.ratio.map(|ratio| (self.keys as f64 / ratio).ceil().max(1.0) as usize);
         let starts_empty = self.workload.starts_empty();
+        let expected = self.expected.unwrap_or(if starts_empty { 1024 } else { self.keys });
         let defaults = Configuration::default();
         Configuration {
             memory_bytes: usize::try_from(self.memory_bytes()).unwrap_or(usize::MAX),
             evicts: self.memory.is_some(),
             workers: self.threads + 4,
-            expected_items: if starts_empty { 1024 } else { self.keys as usize },
+            expected_items: usize::try_from(expected).unwrap_or(usize::MAX),
             prefault: self.prefault.unwrap_or(self.workload.inserts()),
             seed: HashSeed::new(self.seed),
             tuning: Tuning {
@@ -222,7 +233,8 @@ impl IndexArguments {
     /// workload inserts beyond them as much as the machine can spare.
     fn memory_bytes(&self) -> u64 {
         let item = (self.key_bytes + self.value_bytes) as u64 + ROOM_PER_ITEM_BYTES;
-        let needed = self.keys * item * 5 / 4 + ROOM_BYTES;
+        let table = self.expected.unwrap_or(0) * ROOM_PER_EXPECTED_BYTES;
+        let needed = self.keys * item * 5 / 4 + table + ROOM_BYTES;
         let grows = self.workload.inserts() && !self.workload.starts_empty();
         let spare = Machine::available_bytes() / 2 / self.engine.len().max(1) as u64;
         self.memory.unwrap_or(if grows { needed.max(spare.min(4 * needed)) } else { needed })
