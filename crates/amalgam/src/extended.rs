@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 
+use crate::tls::TlsOptions;
+
 /// What `-o` may set here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
@@ -11,6 +13,8 @@ pub struct Extended {
     pub refuses_fast: Option<bool>,
     /// `hashpower`: the table starts with two to this power of buckets.
     pub hash_power: Option<u32>,
+    /// `ssl_*`.
+    pub tls: TlsOptions,
     /// Options that mean nothing here, to be mentioned.
     pub ignored: Vec<String>,
     /// What such options make `stats settings` show.
@@ -79,6 +83,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
                 }
                 extended.hash_power = Some(power);
             }
+            _ if name.starts_with("ssl_") => extended.tls.set(name, value)?,
             _ if WITHOUT_MEANING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
                 extended.ignored.push(name.to_owned());
                 extended.knobs.extend(knobs(name, value));

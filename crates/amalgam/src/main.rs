@@ -9,6 +9,7 @@ mod manual;
 mod options;
 mod serve;
 mod size;
+mod tls;
 mod top;
 mod user;
 

@@ -37,7 +37,9 @@ pub struct Options {
     #[arg(short = 'A', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_shutdown: bool,
-    /// Address to listen on, with or without a port; may be given several times or hold commas
+    /// Address to listen on, with or without a port; may be given several times or hold commas; with
+    /// -Z, a prefix notls: (no TLS), btls: (no client certificates) or mtls: (client certificates
+    /// required) holds for that address
     #[arg(short = 'l', long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<String>,
@@ -141,8 +143,17 @@ pub struct Options {
     /// Ignored
     #[arg(short = 'N', long, value_name = "NUM")]
     pub napi_ids: Option<u32>,
+    /// Secure connections over TCP with TLS; takes -o ssl_chain_cert and ssl_key. The files are read
+    /// again on SIGHUP and by the command "refresh_certs"
+    #[arg(short = 'Z', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub enable_ssl: bool,
     /// Comma separated extended options: idle_timeout=SECONDS (0, never), maxconns_fast (default)
-    /// or no_maxconns_fast, hashpower=NUM, no_drop_privileges; others of memcached's are ignored
+    /// or no_maxconns_fast, hashpower=NUM, no_drop_privileges; for -Z ssl_chain_cert=FILE,
+    /// ssl_key=FILE, ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE of authorities of clients,
+    /// ssl_verify_mode (0 none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS
+    /// 1.2, 3 for TLS 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; others of memcached's are
+    /// ignored
     #[arg(short = 'o', long, value_name = "LIST")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extended: Vec<String>,

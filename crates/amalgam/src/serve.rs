@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
 use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model, pipeline};
-use amalgam_server::{MEMCACHED_VERSION, Server, Settings, WireProtocol, log, port_file};
+use amalgam_server::{
+    Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, log, port_file,
+};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -196,6 +198,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     Ok(Settings {
         listen,
         listen_udp,
+        tls: extended.tls.settings(options.enable_ssl)?,
         unix_socket: options.unix_socket.clone(),
         unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
         admin: admin(options)?,
@@ -300,14 +303,15 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
 }
 
 /// Where to listen for TCP and for UDP.
-fn listen(options: &Options) -> anyhow::Result<(Vec<SocketAddr>, Vec<SocketAddr>)> {
+fn listen(options: &Options) -> anyhow::Result<(Vec<Listening>, Vec<SocketAddr>)> {
     let udp = options.udp_port.unwrap_or(0);
     // A port given for UDP alone is that of TCP too, as in memcached.
     let tcp = options.port.unwrap_or(if udp == 0 { DEFAULT_PORT } else { udp });
     // For a program that is called memcached 0 is no port, not any port.
     let is_off = tcp == 0 && (udp != 0 || called_as(MEMCACHED_NAMES));
     let over_tcp = if is_off { Vec::new() } else { addresses(options, tcp)? };
-    let mut over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
+    let over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
+    let mut over_udp: Vec<_> = over_udp.iter().map(|listening| listening.address).collect();
     // A port given with -l is for TCP.
     if udp > 0 {
         over_udp.iter_mut().for_each(|address| address.set_port(udp as u16));
@@ -316,19 +320,31 @@ fn listen(options: &Options) -> anyhow::Result<(Vec<SocketAddr>, Vec<SocketAddr>
 }
 
 /// Each `-l`, at its own port or at `port`.
-fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<SocketAddr>> {
+fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<Listening>> {
     let port = match port {
         -1 => 0,
         port => u16::try_from(port).ok().with_context(|| format!("there is no port {port}"))?,
     };
     let mut addresses = Vec::new();
     for name in options.listen.iter().flat_map(|list| list.split([',', ';'])) {
-        addresses.extend(resolve(name.trim(), port)?);
+        let (security, name) = security(name.trim());
+        let is_prefixed = security != Security::AsServer;
+        ensure!(options.enable_ssl || !is_prefixed, "-l: notls:, btls: and mtls: need -Z");
+        let found = resolve(name, port)?;
+        addresses.extend(found.into_iter().map(|address| Listening { address, security }));
     }
     if options.listen.is_empty() {
-        addresses.push((IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into());
+        addresses.push(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into());
     }
     Ok(addresses)
+}
+
+/// What the prefix of an address says of its connections, and the rest.
+fn security(name: &str) -> (Security, &str) {
+    const PREFIXES: [(&str, Security); 3] =
+        [("notls:", Security::Plain), ("btls:", Security::ServerOnly), ("mtls:", Security::Mutual)];
+    let stripped = |(prefix, security)| Some((security, name.strip_prefix(prefix)?));
+    PREFIXES.into_iter().find_map(stripped).unwrap_or((Security::AsServer, name))
 }
 
 fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {

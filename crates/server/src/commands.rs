@@ -84,6 +84,12 @@ pub fn run<I: Index>(
             }
         }
         Command::Watch(arguments) => watch(turn, seat, *arguments, reply),
+        Command::RefreshCertificates if shared.tls.is_some() => {
+            match shared.refresh_certificates() {
+                Ok(()) => reply.ok(out),
+                Err(error) => reply.line(out, error.as_bytes()),
+            }
+        }
         Command::RefreshCertificates
         | Command::DebugTime(_)
         | Command::DebugItem(_)

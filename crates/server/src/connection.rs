@@ -7,14 +7,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::batch::Conversation;
 use crate::budget::Budget;
+use crate::channel::Channel;
 use crate::output::Output;
 use crate::roster::Badge;
-use crate::sockets::receive;
 use crate::watch::Ending;
 
 /// Received for one connection in one turn, at most (a value under way apart).
@@ -28,8 +27,8 @@ const LEAST_GROWTH_BYTES: usize = 64 << 10;
 
 /// See the head of this module.
 pub struct Connection {
-    /// The socket.
-    pub socket: OwnedFd,
+    /// The socket, and what is spoken on it.
+    pub channel: Channel,
     /// What the protocol remembers between turns.
     pub conversation: Conversation,
     /// Received but not consumed.
@@ -102,9 +101,9 @@ pub enum Received {
 
 impl Connection {
     /// A fresh connection.
-    pub fn new(socket: OwnedFd, badge: Arc<Badge>) -> Self {
+    pub fn new(channel: Channel, badge: Arc<Badge>) -> Self {
         Self {
-            socket,
+            channel,
             conversation: Conversation::default(),
             input: Vec::new(),
             output: Output::default(),
@@ -144,7 +143,7 @@ impl Connection {
             self.receive_own()
         } else {
             let room = &mut scratch[*filled + held..*filled + held + READ_BYTES];
-            receive(&self.socket, room).map(|bytes| (bytes, bytes == READ_BYTES))
+            self.channel.receive(room)
         };
         match result {
             Ok((0, _)) => return Received::End,
@@ -181,10 +180,7 @@ impl Connection {
 
     fn receive_own(&mut self) -> io::Result<(usize, bool)> {
         self.input.reserve_exact(self.growth_bytes());
-        let room = self.input.capacity() - self.input.len();
-        let spare = rustix::buffer::spare_capacity(&mut self.input);
-        let bytes = rustix::io::read(&self.socket, spare)?;
-        Ok((bytes, bytes == room))
+        self.channel.receive_behind(&mut self.input)
     }
 
     /// Whether what came is enough to parse, where the first `held` bytes were not.
@@ -204,6 +200,12 @@ impl Connection {
 
     /// Bytes of buffers that the connection keeps while it waits.
     pub fn buffer_bytes(&self) -> usize {
-        self.input.capacity() + self.output.buffer_bytes()
+        self.input.capacity() + self.output.buffer_bytes() + self.channel.kept_bytes()
+    }
+
+    /// Whether an answer, or a part of one, has not left yet.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        !self.output.is_empty() || self.channel.owes()
     }
 }

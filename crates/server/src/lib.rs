@@ -15,6 +15,7 @@
 mod admin;
 mod batch;
 mod budget;
+mod channel;
 mod clock;
 mod commands;
 mod connection;
@@ -38,6 +39,7 @@ mod sweep;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
 mod tally;
+mod tls;
 mod tuning;
 mod users;
 mod watch;
@@ -45,7 +47,8 @@ mod worker;
 
 pub use rehearsal::Rehearsal;
 pub use server::{Server, ServerError, Stopper, log, port_file};
-pub use settings::{Settings, WireProtocol};
+pub use settings::{Listening, Settings, WireProtocol};
+pub use tls::{Security, TlsSettings, Verify};
 
 /// The version of memcached whose behaviour this server has, and which it answers to `version`:
 /// clients parse it to learn what they may send.

@@ -16,6 +16,15 @@ pub trait Transmit {
     ///
     /// What the socket says; `WouldBlock` when it is full.
     fn transmit(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Sends what was taken but has not left, where the target keeps anything. Whether all left.
+    ///
+    /// # Errors
+    ///
+    /// What the socket says, a full one excepted.
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
 }
 
 /// An answer being built and sent. Empty ones own no memory once their buffer was taken back.
@@ -87,7 +96,7 @@ impl Output {
         }
         self.bytes.clear();
         self.sent_bytes = 0;
-        Ok(true)
+        target.flush()
     }
 
     fn pieces<'o>(&'o self, pieces: &mut [IoSlice<'o>; MOST_PIECES]) -> usize {

@@ -22,7 +22,7 @@ impl<I: Index> Rehearsal<I> {
     ///
     /// As [`Server::open`].
     pub fn open(configuration: Configuration) -> Result<Self, ServerError> {
-        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
         let settings = Settings { listen, threads: 1, ..Settings::default() };
         Server::open(settings, configuration).map(Self)
     }

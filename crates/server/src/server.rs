@@ -15,6 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::Settings;
 use crate::admin::Admin;
 use crate::budget::Budget;
+use crate::channel::Channel;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
 use crate::hot_keys::HotKeys;
@@ -27,6 +28,7 @@ use crate::sockets::{
 };
 use crate::statistics::{Geometry, Prefixes};
 use crate::sweep::{Crawler, sweep};
+use crate::tls::Tls;
 use crate::users::Users;
 use crate::watch::{self, Events, Log};
 use crate::worker::{Mailbox, Worker};
@@ -110,6 +112,8 @@ pub struct Shared<I> {
     pub index: I,
     /// Who may use the server, where not everybody may.
     pub users: Option<Users>,
+    /// Certificates and keys, where connections are secured.
+    pub tls: Option<Tls>,
     /// The time.
     pub clock: Clock,
     /// Where the server listens.
@@ -206,6 +210,15 @@ impl<I: Index> Shared<I> {
         *self.index_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = now;
     }
 
+    /// Reads the certificates again, where there are any.
+    ///
+    /// # Errors
+    ///
+    /// If that fails; the old ones stay then.
+    pub fn refresh_certificates(&self) -> Result<(), String> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.refresh(self.clock.seconds()))
+    }
+
     /// Makes the main thread look around.
     pub fn wake_main(&self) {
         // Fails only when the pipe is full of earlier calls.
@@ -297,6 +310,11 @@ impl<I: Index> Server<I> {
             knobs.number("worker_logbuf_size").saturating_mul(threads),
             knobs.number("watcher_logbuf_size"),
         )?;
+        let clock = Clock::new(threads);
+        let tls = match settings.tls.clone() {
+            None => None,
+            Some(tls) => Some(Tls::open(tls, clock.seconds()).map_err(io::Error::other)?),
+        };
         let growth = knobs.get("growth_factor").parse().unwrap_or(1.25);
         let shared = Shared {
             places: places(&listeners, &datagram_sockets),
@@ -310,7 +328,8 @@ impl<I: Index> Server<I> {
             limits,
             index,
             users,
-            clock: Clock::new(threads),
+            tls,
+            clock,
             counters: AllCounters::new(threads),
             hot_keys: HotKeys::new(threads),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
@@ -383,7 +402,7 @@ impl<I: Index> Server<I> {
         Ok(())
     }
 
-    /// Reads the file of users again on this signal.
+    /// Reads the file of users and the certificates again on this signal.
     ///
     /// # Errors
     ///
@@ -539,7 +558,10 @@ impl<I: Index> Server<I> {
                     let seconds = self.shared.clock.seconds();
                     let badge = Badge::new(number, peer, local, seconds);
                     self.shared.roster.insert(&badge);
-                    self.shared.mailboxes[worker].hand_over(socket, badge);
+                    let tls = self.shared.tls.as_ref();
+                    let session = tls.and_then(|tls| tls.session(listener.security));
+                    let channel = Channel::new(socket, session);
+                    self.shared.mailboxes[worker].hand_over(channel, badge);
                 }
                 Err(_) => {
                     // Too many open files, most likely: wait for some to be closed.
@@ -554,6 +576,9 @@ impl<I: Index> Server<I> {
     fn reload(&self) {
         if let Some(Err(error)) = self.shared.users.as_ref().map(Users::reload) {
             log(&format!("the users stay as they were: {error}"));
+        }
+        if let Err(error) = self.shared.refresh_certificates() {
+            log(&format!("the certificates stay as they were: {error}"));
         }
     }
 

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::tls::{Security, TlsSettings};
+
 /// The wire protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WireProtocol {
@@ -15,13 +17,30 @@ pub enum WireProtocol {
     Binary,
 }
 
+/// Where to listen for TCP.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening {
+    /// The address; port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// How connections to it are secured.
+    pub security: Security,
+}
+
+impl From<SocketAddr> for Listening {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, security: Security::default() }
+    }
+}
+
 /// Settings of a server, checked by whoever builds them, fixed from then on.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen for TCP; port 0 lets the system choose.
-    pub listen: Vec<SocketAddr>,
+    /// Where to listen for TCP.
+    pub listen: Vec<Listening>,
     /// Where to listen for UDP.
     pub listen_udp: Vec<SocketAddr>,
+    /// Certificates, where connections over TCP are to be secured.
+    pub tls: Option<TlsSettings>,
     /// A unix socket to listen on.
     pub unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket.
@@ -79,8 +98,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            listen: vec![SocketAddr::from(([0, 0, 0, 0], 11211))],
+            listen: vec![SocketAddr::from(([0, 0, 0, 0], 11211)).into()],
             listen_udp: Vec::new(),
+            tls: None,
             unix_socket: None,
             unix_mode: 0o700,
             admin: None,

@@ -16,6 +16,8 @@ use rustix::net::{
 use crate::Settings;
 use crate::output::Transmit;
 use crate::roster::address_name;
+use crate::settings::Listening;
+use crate::tls::Security;
 
 /// What a connection arrived through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Listener {
     pub socket: OwnedFd,
     /// Its kind.
     pub transport: Transport,
+    /// How its connections are secured.
+    pub security: Security,
     /// Its address, for people.
     pub name: String,
     /// Its port.
@@ -51,8 +55,10 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
             .map_err(|error| explain(error, &format!("unix socket {}", path.display())))?;
         return Ok(vec![listener]);
     }
-    let open = |address: &SocketAddr| {
-        open_tcp(address, settings).map_err(|error| explain(error, &format!("TCP {address}")))
+    let open = |listening: &Listening| {
+        let Listening { address, security } = listening;
+        open_tcp(address, *security, settings)
+            .map_err(|error| explain(error, &format!("TCP {address}")))
     };
     settings.listen.iter().map(open).collect()
 }
@@ -79,7 +85,7 @@ fn explain(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen on {what}: {error}"))
 }
 
-fn open_tcp(address: &SocketAddr, settings: &Settings) -> io::Result<Listener> {
+fn open_tcp(address: &SocketAddr, security: Security, settings: &Settings) -> io::Result<Listener> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -93,7 +99,7 @@ fn open_tcp(address: &SocketAddr, settings: &Settings) -> io::Result<Listener> {
     listen(&socket, backlog(settings))?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     let (name, port) = (bound.to_string(), Some(bound.port()));
-    Ok(Listener { socket, transport: Transport::Tcp, name, port })
+    Ok(Listener { socket, transport: Transport::Tcp, security, name, port })
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> io::Result<Listener> {
@@ -107,7 +113,8 @@ fn open_unix(path: &Path, settings: &Settings) -> io::Result<Listener> {
     fs::set_permissions(path, fs::Permissions::from_mode(settings.unix_mode))?;
     listen(&socket, backlog(settings))?;
     let name = path.display().to_string();
-    Ok(Listener { socket, transport: Transport::Unix, name, port: None })
+    let (transport, security) = (Transport::Unix, Security::Plain);
+    Ok(Listener { socket, transport, security, name, port: None })
 }
 
 fn backlog(settings: &Settings) -> i32 {

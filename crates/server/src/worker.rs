@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::batch::{Batch, Seat, Turn};
+use crate::channel::Channel;
 use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
 use crate::connections::{Connections, Token};
 use crate::counters::Counts;
@@ -61,7 +62,7 @@ const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
 /// Where a worker is given connections, and woken.
 pub struct Mailbox {
-    arrived: Mutex<Vec<(OwnedFd, Arc<Badge>)>>,
+    arrived: Mutex<Vec<(Channel, Arc<Badge>)>>,
     bell: OwnedFd,
 }
 
@@ -77,9 +78,9 @@ impl Mailbox {
     }
 
     /// Hands over a connection.
-    pub fn hand_over(&self, socket: OwnedFd, badge: Arc<Badge>) {
+    pub fn hand_over(&self, channel: Channel, badge: Arc<Badge>) {
         let mut arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        arrived.push((socket, badge));
+        arrived.push((channel, badge));
         drop(arrived);
         self.wake();
     }
@@ -90,7 +91,7 @@ impl Mailbox {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Vec<(OwnedFd, Arc<Badge>)> {
+    fn take(&self) -> Vec<(Channel, Arc<Badge>)> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -206,14 +207,14 @@ impl<'s, I: Index> Worker<'s, I> {
     }
 
     fn take_arrivals(&mut self) {
-        for (socket, badge) in self.shared.mailboxes[self.number].take() {
+        for (channel, badge) in self.shared.mailboxes[self.number].take() {
             self.shared.log.opened(&badge);
-            let connection = Connection::new(socket, badge);
+            let connection = Connection::new(channel, badge);
             let token = self.connections.insert(connection);
             self.counts.connections_opened += 1;
             let Some(connection) = self.connections.get(token) else { continue };
             let data = EventData::new_u64(token.to_bits());
-            if epoll::add(&self.epoll, &connection.socket, data, WATCHED).is_err() {
+            if epoll::add(&self.epoll, &connection.channel.socket, data, WATCHED).is_err() {
                 self.close(token);
             }
         }
@@ -230,7 +231,7 @@ impl<'s, I: Index> Worker<'s, I> {
             connection.is_readable = true;
         }
         // A full socket that has room again is noticed here too: there is output to send.
-        let is_useful = connection.is_readable || !connection.output.is_empty();
+        let is_useful = connection.is_readable || connection.owes();
         if is_useful && !connection.is_queued {
             connection.is_queued = true;
             self.ready.push(token);
@@ -269,7 +270,7 @@ impl<'s, I: Index> Worker<'s, I> {
     fn receive(&mut self, token: Token, filled: &mut usize) {
         let Some(connection) = self.connections.get(token) else { return };
         connection.is_queued = false;
-        if !connection.output.is_empty() && !self.send(token) {
+        if connection.owes() && !self.send(token) {
             return;
         }
         let Some(connection) = self.connections.get(token) else { return };
@@ -366,7 +367,7 @@ impl<'s, I: Index> Worker<'s, I> {
     fn send(&mut self, token: Token) -> bool {
         let Some(connection) = self.connections.get(token) else { return false };
         let before = connection.output.len();
-        let result = connection.output.send(&mut &connection.socket);
+        let result = connection.output.send(&mut connection.channel);
         self.counts.bytes_written += (before - connection.output.len()) as u64;
         match result {
             Ok(true) => {
@@ -398,7 +399,7 @@ impl<'s, I: Index> Worker<'s, I> {
             connection.charged_bytes = bytes;
         }
         let can_go_on = connection.is_readable || connection.conversation.has_backlog();
-        if can_go_on && connection.output.is_empty() && !connection.is_queued {
+        if can_go_on && !connection.owes() && !connection.is_queued {
             connection.is_queued = true;
             self.ready.push(token);
         }
@@ -419,9 +420,9 @@ impl<'s, I: Index> Worker<'s, I> {
         self.shared.buffers.settle(connection.charged_bytes, 0);
         self.counts.connections_closed += 1;
         // Fails only for a socket that is not watched, and this one is.
-        let _ = epoll::delete(&self.epoll, &connection.socket);
-        let Connection { socket, badge, output, .. } = *connection;
-        self.shared.log.join(socket, badge, events, output);
+        let _ = epoll::delete(&self.epoll, &connection.channel.socket);
+        let Connection { channel, badge, output, .. } = *connection;
+        self.shared.log.join(channel, badge, events, output);
     }
 
     /// Once a second: closes connections that have been silent for too long.
@@ -455,7 +456,7 @@ impl<'s, I: Index> Worker<'s, I> {
             let mut owes = false;
             for place in 0..self.connections.places() {
                 if let Some((token, connection)) = self.connections.at(place) {
-                    owes |= !connection.output.is_empty() && !self.send(token);
+                    owes |= connection.owes() && !self.send(token);
                 }
             }
             if !owes || Instant::now() > end {

@@ -156,6 +156,7 @@ fn memory<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     }
     stat("malloc_fails", &0);
     log(shared, stat);
+    tls(shared, stat);
     zeros(stat, &["unexpected_napi_ids", "round_robin_fallback"]);
     stat("bytes", &index.memory.items);
     stat("curr_items", &index.items);
@@ -193,6 +194,18 @@ fn log<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("log_watcher_skipped", &counts.skipped.load(Ordering::Relaxed));
     stat("log_watcher_sent", &counts.sent.load(Ordering::Relaxed));
     stat("log_watchers", &counts.watchers.load(Ordering::Relaxed));
+}
+
+fn tls<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+    let Some(tls) = &shared.tls else { return };
+    let counts = &tls.counts;
+    if tls.resumes() {
+        stat("ssl_new_sessions", &counts.new_sessions.load(Ordering::Relaxed));
+    }
+    stat("ssl_handshake_errors", &counts.handshake_errors.load(Ordering::Relaxed));
+    stat("ssl_proto_errors", &counts.protocol_errors.load(Ordering::Relaxed));
+    let age_seconds = shared.clock.seconds().saturating_sub(tls.refreshed_seconds());
+    stat("time_since_server_cert_refresh", &age_seconds);
 }
 
 /// `stats engine`: what memcached has no name for.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use amalgam_index::Index;
 
 use super::Stat;
-use crate::WireProtocol;
 use crate::server::Shared;
+use crate::{Listening, WireProtocol};
 
 fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
@@ -56,20 +56,28 @@ pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("num_napi_ids", &0);
     stat("memory_file", &"(null)");
     stat("client_flags_size", &4);
+    if let Some(tls) = &shared.settings.tls {
+        stat("ssl_enabled", &"yes");
+        tls.shown.iter().for_each(|(name, value)| stat(name, value));
+    } else {
+        stat("ssl_enabled", &"no");
+    }
     stat("engine", &I::NAME);
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
 }
 
 fn network<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let settings = &shared.settings;
-    let port = settings.listen.first().map_or(0, |address| address.port());
+    let port = settings.listen.first().map_or(0, |listening| listening.address.port());
     let udp_port = settings.listen_udp.first().map_or(0, |address| address.port());
     stat("maxbytes", &shared.memory_limit());
     stat("maxconns", &settings.max_connections);
     stat("tcpport", &shared.tcp_port.get().copied().unwrap_or(port));
     stat("udpport", &udp_port);
     match settings.listen.first() {
-        Some(address) if !address.ip().is_unspecified() => stat("inter", &address.ip()),
+        Some(Listening { address, .. }) if !address.ip().is_unspecified() => {
+            stat("inter", &address.ip());
+        }
         _ => stat("inter", &"NULL"),
     }
     stat("verbosity", &shared.verbosity.load(Ordering::Relaxed));

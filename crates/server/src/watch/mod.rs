@@ -22,6 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::channel::Channel;
 use crate::output::Output;
 use crate::roster::Badge;
 
@@ -81,7 +82,7 @@ impl Events {
 
 /// A connection that only listens.
 pub struct Watcher {
-    socket: OwnedFd,
+    channel: Channel,
     badge: Arc<Badge>,
     events: Events,
     output: Output,
@@ -171,11 +172,11 @@ impl Log {
     }
 
     /// A connection becomes a watcher, in the place that was reserved for it.
-    pub fn join(&self, socket: OwnedFd, badge: Arc<Badge>, events: Events, output: Output) {
+    pub fn join(&self, channel: Channel, badge: Arc<Badge>, events: Events, output: Output) {
         let mut newcomers = lock(&self.newcomers);
         // Again: the thread, which did not know of this watcher, may have forgotten.
         self.want(events);
-        newcomers.push(Watcher { socket, badge, events, output, skipped: 0 });
+        newcomers.push(Watcher { channel, badge, events, output, skipped: 0 });
         drop(newcomers);
         self.wake();
     }

@@ -32,12 +32,12 @@ pub fn run(log: &Log, roster: &Roster, is_stopping: impl Fn() -> bool, tick: imp
 
 /// Waits until the bell rings or a watcher can take more, and lets those go that hung up.
 fn wait(log: &Log, watchers: &mut Vec<Watcher>, roster: &Roster) {
-    let wants = |watcher: &Watcher| match watcher.output.is_empty() {
+    let wants = |watcher: &Watcher| match watcher.output.is_empty() && !watcher.channel.owes() {
         true => PollFlags::RDHUP,
         false => PollFlags::RDHUP | PollFlags::OUT,
     };
     let mut descriptors = vec![PollFd::new(&log.bell, PollFlags::IN)];
-    descriptors.extend(watchers.iter().map(|one| PollFd::new(&one.socket, wants(one))));
+    descriptors.extend(watchers.iter().map(|one| PollFd::new(&one.channel.socket, wants(one))));
     let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     let timeout = (!watchers.is_empty()).then_some(&timeout);
     // An error is an interruption: the next round looks again.
@@ -97,6 +97,6 @@ impl Watcher {
 
     /// Sends what the socket takes. Whether the connection is open.
     fn send(&mut self) -> bool {
-        self.output.send(&mut &self.socket).is_ok()
+        self.output.send(&mut self.channel).is_ok()
     }
 }

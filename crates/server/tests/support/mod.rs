@@ -17,6 +17,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A server that ends with the test.
 pub struct Running {
     pub port: u16,
+    /// Where it listens, in the order of the settings.
+    pub addresses: Vec<String>,
     pub udp_port: u16,
     pub admin: Option<SocketAddr>,
     pub stopper: Stopper,
@@ -25,7 +27,8 @@ pub struct Running {
 
 /// Settings for a server on a free port of the loopback interface.
 pub fn settings(threads: usize) -> Settings {
-    Settings { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], threads, ..Settings::default() }
+    let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+    Settings { listen, threads, ..Settings::default() }
 }
 
 impl Running {
@@ -39,19 +42,25 @@ impl Running {
             Configuration { memory_bytes: settings.memory_bytes, ..Configuration::default() };
         let server = Server::<I>::open(settings, configuration).expect("starts");
         let stopper = server.stopper().expect("a descriptor");
+        let addresses = server.addresses();
         let port = server.tcp_port().unwrap_or(0);
         let udp_port = server.udp_port().unwrap_or(0);
         let admin = server.admin_address();
         let thread = Some(std::thread::spawn(|| server.run()));
-        Self { port, udp_port, admin, stopper, thread }
+        Self { port, addresses, udp_port, admin, stopper, thread }
     }
 
     pub fn connect(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("accepts");
+        Client(self.stream(0))
+    }
+
+    /// A connection to the address at this place in the settings.
+    pub fn stream(&self, place: usize) -> TcpStream {
+        let stream = TcpStream::connect(&self.addresses[place]).expect("accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
-        Client(stream)
+        stream
     }
 
     /// Waits until the server has ended by itself.
