@@ -37,9 +37,9 @@ pub struct Options {
     #[arg(short = 'A', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_shutdown: bool,
-    /// Address to listen on, with or without a port; may be given several times or hold commas; with
-    /// -Z, a prefix notls: (no TLS), btls: (no client certificates) or mtls: (client certificates
-    /// required) holds for that address
+    /// Address to listen on, with or without a port; may be given several times or hold commas;
+    /// with -Z, a prefix notls: (no TLS), btls: (no client certificates) or mtls: (client
+    /// certificates required) holds for that address
     #[arg(short = 'l', long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<String>,
@@ -143,8 +143,8 @@ pub struct Options {
     /// Ignored
     #[arg(short = 'N', long, value_name = "NUM")]
     pub napi_ids: Option<u32>,
-    /// Secure connections over TCP with TLS; takes -o ssl_chain_cert and ssl_key. The files are read
-    /// again on SIGHUP and by the command "refresh_certs"
+    /// Secure connections over TCP with TLS; takes -o ssl_chain_cert and ssl_key. The files are
+    /// read again on SIGHUP and by the command "refresh_certs"
     #[arg(short = 'Z', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_ssl: bool,

@@ -39,7 +39,7 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
-        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
         let settings = Settings { listen, threads: 2, ..Settings::default() };
         let server = Server::<Model>::open(settings, Configuration::default()).expect("starts");
         let stopper = server.stopper().expect("a descriptor");

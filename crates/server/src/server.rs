@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{ClassStatistics, Configuration, Index, OpenError, Statistics, maintenance};
@@ -44,6 +45,10 @@ const MEMORY_STEP_BYTES: usize = 1 << 20;
 
 /// The smallest budget for connection buffers.
 const LEAST_BUFFER_BYTES: usize = 8 << 20;
+
+/// How long the server may take to end after a panic. The thread may have held a lock of the index
+/// that others wait for: then they never end, and the process has to.
+const PANIC_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Workers of the index that serve no connections: maintenance and the sweeps of the main thread.
 const EXTRA_WORKERS: usize = 2;
@@ -152,6 +157,8 @@ pub struct Shared<I> {
     pub tcp_port: OnceLock<u16>,
     memory_limit: AtomicUsize,
     is_stopping: AtomicBool,
+    /// Whether all threads have ended.
+    has_ended: Arc<AtomicBool>,
     /// Written to wake the main thread.
     bell: OwnedFd,
 }
@@ -341,6 +348,7 @@ impl<I: Index> Server<I> {
             tcp_port,
             memory_limit: AtomicUsize::new(settings.memory_bytes),
             is_stopping: AtomicBool::new(false),
+            has_ended: Arc::default(),
             bell,
             settings,
         };
@@ -416,54 +424,58 @@ impl<I: Index> Server<I> {
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started or the system fails the server.
+    /// If a thread cannot be started, panics, or is failed by the system.
     pub fn run(self) -> Result<(), ServerError> {
-        let shared = &self.shared;
         let maintenance_stops = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let result = std::thread::scope(|scope| {
             // Ends the admin address last, in whatever way this ends: it tells how the end goes.
             let _ending = self.admin.as_ref().map(Admin::ending);
             if let Some(admin) = &self.admin {
-                let body = || admin.serve(shared);
+                let body = || admin.serve(&self.shared);
                 std::thread::Builder::new().name("admin".into()).spawn_scoped(scope, body)?;
             }
-            let upkeep =
-                std::thread::Builder::new().name("upkeep".into()).spawn_scoped(scope, || {
-                    maintenance::run(&shared.index, || shared.clock.now(), &maintenance_stops)
-                })?;
-            std::thread::Builder::new().name("watchers".into()).spawn_scoped(scope, || {
-                let tell = || shared.tell_evictions();
-                watch::run(&shared.log, &shared.roster, || shared.is_stopping(), tell);
-            })?;
-            let mut workers = Vec::new();
-            let cores = if shared.settings.pins_threads { allowed_cores() } else { Vec::new() };
-            for number in 0..shared.settings.threads {
-                let core = cores.get(number % cores.len().max(1)).copied();
-                let body = move || {
-                    core.into_iter().for_each(pin_to);
-                    let result = Worker::new(shared, number).and_then(|mut worker| worker.run());
-                    if result.is_err() {
-                        shared.stop();
-                    }
-                    result
-                };
-                let name = format!("worker {number}");
-                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, body)?);
-            }
-            let result = self.accept_until_stopped();
-            shared.stop();
-            for worker in workers {
-                worker.join().map_err(|_| io::Error::other("a worker panicked"))??;
-            }
-            maintenance_stops.store(true, Ordering::Relaxed);
-            shared.index.maintenance().raise();
-            upkeep.join().map_err(|_| io::Error::other("the upkeep thread panicked"))?;
-            if let Some(path) = &shared.settings.unix_socket {
-                let _ = std::fs::remove_file(path);
-            }
-            result
-        })
-        .map_err(ServerError::System)
+            self.run_threads(scope, &maintenance_stops)
+        });
+        self.shared.has_ended.store(true, Ordering::Relaxed);
+        if let Some(path) = &self.shared.settings.unix_socket {
+            let _ = std::fs::remove_file(path);
+        }
+        result.map_err(ServerError::System)
+    }
+
+    /// Runs all threads but the admin address's, until all of them have ended.
+    fn run_threads<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        maintenance_stops: &'s AtomicBool,
+    ) -> io::Result<()> {
+        let shared = &self.shared;
+        // Also where a thread cannot be started or has failed: the scope waits for all of them.
+        let ending = Ending { shared, maintenance_stops };
+        let upkeep = spawn(scope, shared, "upkeep".into(), move || {
+            maintenance::run(&shared.index, || shared.clock.now(), maintenance_stops);
+            Ok(())
+        })?;
+        let mut threads = vec![spawn(scope, shared, "watchers".into(), || {
+            let tell = || shared.tell_evictions();
+            watch::run(&shared.log, &shared.roster, || shared.is_stopping(), tell);
+            Ok(())
+        })?];
+        let cores = if shared.settings.pins_threads { allowed_cores() } else { Vec::new() };
+        for number in 0..shared.settings.threads {
+            let core = cores.get(number % cores.len().max(1)).copied();
+            threads.push(spawn(scope, shared, format!("worker {number}"), move || {
+                core.into_iter().for_each(pin_to);
+                Worker::new(shared, number).and_then(|mut worker| worker.run())
+            })?);
+        }
+        let result = self.accept_until_stopped();
+        shared.stop();
+        threads.into_iter().try_for_each(join)?;
+        // Last: what the workers left to be freed is freed.
+        drop(ending);
+        join(upkeep)?;
+        result
     }
 
     /// Notes for how long connections had to wait, and lets them come again.
@@ -596,6 +608,59 @@ impl<I: Index> Server<I> {
             crawler.is_wanted.store(false, Ordering::Release);
         }
     }
+}
+
+/// Tells all threads of a server to end when it goes out of scope.
+struct Ending<'s, I: Index> {
+    shared: &'s Shared<I>,
+    maintenance_stops: &'s AtomicBool,
+}
+
+impl<I: Index> Drop for Ending<'_, I> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        self.maintenance_stops.store(true, Ordering::Relaxed);
+        self.shared.index.maintenance().raise();
+    }
+}
+
+/// Starts a thread whose failure, or panic, ends the server.
+fn spawn<'s, I: Index>(
+    scope: &'s Scope<'s, '_>,
+    shared: &'s Shared<I>,
+    name: String,
+    body: impl FnOnce() -> io::Result<()> + Send + 's,
+) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
+    std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
+        let _alarm = Alarm(shared);
+        body().inspect_err(|_| shared.stop())
+    })
+}
+
+/// Ends the server when it goes out of scope because of a panic.
+struct Alarm<'s, I: Index>(&'s Shared<I>);
+
+impl<I: Index> Drop for Alarm<'_, I> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        self.0.stop();
+        let has_ended = Arc::clone(&self.0.has_ended);
+        std::thread::spawn(move || {
+            std::thread::sleep(PANIC_PATIENCE);
+            if !has_ended.load(Ordering::Relaxed) {
+                log("amalgam: a thread panicked and the others cannot end without it: aborting");
+                std::process::abort();
+            }
+        });
+    }
+}
+
+/// What came of a thread.
+fn join(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
+    let name = thread.thread().name().unwrap_or("?").to_owned();
+    thread.join().unwrap_or_else(|_| Err(io::Error::other(format!("thread '{name}' panicked"))))
 }
 
 fn places(listeners: &[Listener], datagram_sockets: &[OwnedFd]) -> Vec<Place> {

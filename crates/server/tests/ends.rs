@@ -2,11 +2,19 @@
 
 mod support;
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-use amalgam_server::Settings;
-use support::{Client, Running, settings};
+use amalgam_index::maintenance::Signal;
+use amalgam_index::mem::ItemRef;
+use amalgam_index::model::Model;
+use amalgam_index::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+use amalgam_server::{Server, Settings};
+use support::{Client, PATIENCE, Running, settings};
 
 #[test]
 fn what_has_arrived_is_answered_before_the_end() {
@@ -53,4 +61,89 @@ fn a_unix_socket_is_served_and_removed() {
     server.stopper.stop();
     server.join();
     assert!(!path.exists());
+}
+
+/// The model, whose workers panic when they meet a certain key.
+struct Fragile(Model);
+
+struct FragileWorker<'i>(<Model as Index>::Worker<'i>);
+
+impl Index for Fragile {
+    const NAME: &'static str = "fragile";
+    type Worker<'i> = FragileWorker<'i>;
+
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Model::open(configuration).map(Self)
+    }
+
+    fn worker(&self) -> FragileWorker<'_> {
+        FragileWorker(self.0.worker())
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.0.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+
+    fn maintenance(&self) -> &Signal {
+        self.0.maintenance()
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.0.set_memory_limit(bytes);
+    }
+}
+
+impl Worker for FragileWorker<'_> {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        assert!(keys.iter().all(|key| key.bytes() != b"boom"), "as the test wants it");
+        self.0.get_batch(keys, now, sink)
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        self.0.apply(op, now, sink)
+    }
+
+    fn prefetch(&self, key: &Key<'_>) {
+        self.0.prefetch(key);
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        self.0.scan(from, budget, visit)
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.0.swap_exact(hash, old, new)
+    }
+
+    fn quiesce(&mut self) {
+        self.0.quiesce();
+    }
+
+    fn step(&mut self, now: &Now) -> bool {
+        self.0.step(now)
+    }
+}
+
+#[test]
+fn a_worker_that_panics_ends_the_server_with_an_error() {
+    let configuration = Configuration::default();
+    let server = Server::<Fragile>::open(settings(3), configuration).unwrap();
+    let port = server.tcp_port().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || sender.send(server.run()));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.write_all(b"get boom\r\n").unwrap();
+    let result = receiver.recv_timeout(PATIENCE).expect("the server ends");
+    let error = result.expect_err("a panic is no clean end").to_string();
+    assert!(error.starts_with("thread 'worker ") && error.ends_with("' panicked"), "{error}");
+    thread.join().unwrap().unwrap();
 }
