@@ -46,11 +46,14 @@ pub fn few_keys<I: Index>() {
     }
 }
 
-/// Far more equal hashes than buckets have room for: an engine may evict or refuse, but it ends,
-/// keeps its memory, finds what it said it stored last, and shows nothing wrong.
+/// Far more equal hashes than buckets have room for: an engine may evict, and tells whoever
+/// watches, or refuse; but it ends, keeps its memory, finds what it said it stored last, and shows
+/// nothing wrong.
 pub fn many_keys<I: Index>() {
     for mask in [0, 0xf, 0xf << 60] {
         let index: I = open(&weak(mask));
+        let evictions = index.evictions();
+        evictions.inspect(|evictions| evictions.watch(true));
         let mut session = Session::new(&index);
         let keys = 200;
         for turn in 0..2 * keys {
@@ -69,7 +72,12 @@ pub fn many_keys<I: Index>() {
             let right = format!("value {number}").into_bytes();
             assert!(found.is_none_or(|value| value == right), "mask {mask:x}, key {number}");
         }
-        let memory = index.statistics().memory;
-        assert!(memory.used <= memory.limit, "{memory:?}");
+        let statistics = index.statistics();
+        assert!(statistics.memory.used <= statistics.memory.limit, "{statistics:?}");
+        if let Some(evictions) = evictions {
+            let told = evictions.take();
+            assert_eq!(told.len() as u64, statistics.evictions, "who watches hears of each");
+            assert!(told.iter().all(|evicted| evicted.key.starts_with(b"colliding ")));
+        }
     }
 }

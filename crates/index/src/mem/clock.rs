@@ -229,19 +229,8 @@ impl Pool<'_> {
         if !swap(self.memory.seed.hash(item.key()), item.reference(), None) {
             return false;
         }
-        if !is_dead {
-            // Under the guard: the item stays as it is.
-            self.memory.evictions.note(&item.view(), now);
-        }
         // SAFETY: the engine says that we unlinked exactly this item.
-        unsafe { self.retire(item.reference()) };
-        let counters = self.counters();
-        add(if is_dead { &counters.reclaimed } else { &counters.evictions }, 1);
-        if !header.is_fetched() {
-            let unfetched =
-                if is_dead { &counters.expired_unfetched } else { &counters.evicted_unfetched };
-            add(unfetched, 1);
-        }
+        unsafe { self.evict(&item, now) };
         if let (false, Some(class)) = (is_dead, class) {
             self.memory.class_states[class].evictions.fetch_add(1, Ordering::Relaxed);
         }

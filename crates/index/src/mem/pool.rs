@@ -317,6 +317,27 @@ impl<'m> Pool<'m> {
         self.push_retired(Retired::item(item.reference()), bytes);
     }
 
+    /// As [`Pool::retire`], for an item that was unlinked to make room for others: tells whoever
+    /// watches evictions, and counts it as evicted or, if it was dead, as reclaimed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pool::retire`]; the guard that the item was read under is still held.
+    pub unsafe fn evict(&mut self, item: &Item<'_>, now: &Now) {
+        let header = item.header();
+        if now.is_live(item.expiry_of(header), header.generation()) {
+            // Under the guard: the item stays as it is.
+            self.memory.evictions.note(&item.view(), now);
+            let counters = self.counters();
+            add(&counters.evictions, 1);
+            add(&counters.evicted_unfetched, u64::from(!header.is_fetched()));
+        } else {
+            self.note_reclaimed(header.is_fetched());
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.retire(item.reference()) };
+    }
+
     /// Counts an item that was dead when its memory was taken back.
     #[cold]
     pub fn note_reclaimed(&self, is_fetched: bool) {

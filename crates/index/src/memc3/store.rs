@@ -40,8 +40,6 @@ pub(super) struct Store<const SLOTS: usize> {
     retired: Mutex<Vec<(Grace, Box<Layer<SLOTS>>)>>,
     has_retired: AtomicBool,
     expansions: AtomicU64,
-    /// Items that had to go because both their buckets were full and the table could not grow.
-    pub(super) crowded_out: AtomicU64,
 }
 
 /// The items of a table, for as long as the guard lasts.
@@ -96,7 +94,6 @@ impl<const SLOTS: usize> Store<SLOTS> {
             retired: Mutex::default(),
             has_retired: AtomicBool::new(false),
             expansions: AtomicU64::new(0),
-            crowded_out: AtomicU64::new(0),
         })
     }
 
@@ -274,7 +271,6 @@ impl<const SLOTS: usize> Store<SLOTS> {
         statistics.expansions = self.expansions.load(Ordering::Relaxed);
         statistics.memory.index += self.cuckoo.stripe_bytes() as u64;
         statistics.length_histogram = histogram(view.root);
-        statistics.evictions += self.crowded_out.load(Ordering::Relaxed);
         drop(retired);
         statistics
     }

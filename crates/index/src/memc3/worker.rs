@@ -389,10 +389,9 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         match insertion {
             Insertion::Done => {}
             Insertion::Evicted(victim) => {
-                self.store.crowded_out.fetch_add(1, Ordering::Relaxed);
-                let victim = self.store.item(victim, guard).reference();
+                let victim = self.store.item(victim, guard);
                 // SAFETY: the insert took it out of its only slot.
-                unsafe { self.pool.retire(victim) };
+                unsafe { self.pool.evict(&victim, writing.now) };
             }
             Insertion::Present | Insertion::Full | Insertion::Again => {
                 // SAFETY: never published.

@@ -31,10 +31,6 @@ pub(super) struct Store<const SLOTS: usize> {
     pub(super) compare: Fastest,
     pub(super) evicts: bool,
     pub(super) signal: Signal,
-    /// Live items that had to go because their bucket was full.
-    pub(super) crowded_out: AtomicU64,
-    /// Dead items that writes to their bucket took back.
-    pub(super) reclaimed: AtomicU64,
     /// Items that were refused because their bucket was full.
     pub(super) refused: AtomicU64,
 }
@@ -60,8 +56,6 @@ impl<const SLOTS: usize> Store<SLOTS> {
             compare: Fastest::here(),
             evicts: configuration.evicts,
             signal: Signal::default(),
-            crowded_out: AtomicU64::new(0),
-            reclaimed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         })
     }
@@ -130,8 +124,6 @@ impl<const SLOTS: usize> Store<SLOTS> {
         statistics.buckets = self.slots.len() as u64;
         statistics.slots = (self.slots.len() * SLOTS) as u64;
         statistics.memory.index = self.slots.bytes() as u64;
-        statistics.evictions += self.crowded_out.load(Ordering::Relaxed);
-        statistics.reclaimed += self.reclaimed.load(Ordering::Relaxed);
         statistics.out_of_memory += self.refused.load(Ordering::Relaxed);
         statistics.length_histogram = vec![0; SLOTS + 1];
         for index in (0..self.slots.len()).step_by(self.slots.len().div_ceil(SAMPLE_BUCKETS)) {

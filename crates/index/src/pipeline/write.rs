@@ -39,17 +39,17 @@ struct Seen<'g> {
 
 /// Items that left their slots under a lock, to be retired without it.
 struct Unlinked {
-    references: [u64; MAX_SLOTS],
+    locators: [Locator; MAX_SLOTS],
     count: usize,
 }
 
 impl Unlinked {
     const fn new() -> Self {
-        Self { references: [0; MAX_SLOTS], count: 0 }
+        Self { locators: [Locator::FREE; MAX_SLOTS], count: 0 }
     }
 
     fn push(&mut self, locator: Locator) {
-        self.references[self.count] = locator.reference();
+        self.locators[self.count] = locator;
         self.count += 1;
     }
 }
@@ -138,20 +138,17 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         Some(held)
     }
 
-    /// Retires what left its slot. The caller gave the lock back.
-    fn retire_all(&mut self, unlinked: &Unlinked) {
-        for reference in &unlinked.references[..unlinked.count] {
-            let item = ItemRef::from_bits(*reference).expect("a taken slot names an item");
-            // SAFETY: we took it out of its only slot.
-            unsafe { self.pool.retire(item) };
+    /// Retires what had to leave its slot. The caller gave the lock back.
+    #[inline]
+    fn retire_all(&mut self, unlinked: &Unlinked, now: &Now) {
+        if unlinked.count == 0 {
+            return;
         }
-    }
-
-    /// As [`Self::retire_all`], for items that were dead.
-    fn retire_dead(&mut self, unlinked: &Unlinked) {
-        if unlinked.count != 0 {
-            self.store.reclaimed.fetch_add(unlinked.count as u64, Ordering::Relaxed);
-            self.retire_all(unlinked);
+        let guard = self.pool.pin();
+        for locator in &unlinked.locators[..unlinked.count] {
+            let item = self.store.item(*locator, &guard);
+            // SAFETY: we took it out of its only slot.
+            unsafe { self.pool.evict(&item, now) };
         }
     }
 
@@ -163,7 +160,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         // SAFETY: we took it out of its only slot.
         unsafe { self.pool.retire(seen.item.reference()) };
         self.pool.note_if_dead(writing.now, &seen.view);
-        self.retire_dead(&expired);
+        self.retire_all(&expired, writing.now);
         Attempt::Done(outcome)
     }
 
@@ -184,7 +181,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             seen.item.change_word(word, draft.marks.fetched);
         }
         drop(held);
-        self.retire_dead(&expired);
+        self.retire_all(&expired, writing.now);
         if !is_done {
             return Attempt::Again;
         }
@@ -217,7 +214,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             held.overwrite(seen.slot, locator, Terms::new(draft.expiry, shown.value.len()));
         }
         drop(held);
-        self.retire_dead(&expired);
+        self.retire_all(&expired, writing.now);
         // SAFETY: the old one left its only slot, or the new one never had one.
         unsafe { self.pool.retire(if is_done { seen.item.reference() } else { new }) };
         if !is_done {
@@ -253,17 +250,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        let mut expired = Unlinked::new();
-        let mut evicted = Unlinked::new();
-        held.reclaim(writing.now.seconds, None, |locator| expired.push(locator));
-        let slot = self.make_slot(&held, writing, guard, &mut expired, &mut evicted);
+        let mut unlinked = Unlinked::new();
+        held.reclaim(writing.now.seconds, None, |locator| unlinked.push(locator));
+        let slot = self.make_slot(&held, writing, guard, &mut unlinked);
         if let Some(slot) = slot {
             let terms = Terms::new(draft.expiry, shown.value.len());
             held.take(slot, pattern, locator, terms);
         }
         drop(held);
-        self.retire_dead(&expired);
-        self.retire_all(&evicted);
+        self.retire_all(&unlinked, writing.now);
         if slot.is_none() {
             store.refused.fetch_add(1, Ordering::Relaxed);
             // SAFETY: never published.
@@ -281,8 +276,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         held: &Held<'_, SLOTS>,
         writing: &Writing<'_, '_>,
         guard: &Guard<'_>,
-        dead: &mut Unlinked,
-        evicted: &mut Unlinked,
+        unlinked: &mut Unlinked,
     ) -> Option<usize> {
         if let Some(slot) = held.free_slot() {
             return Some(slot);
@@ -294,16 +288,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         };
         if let Some((slot, locator)) = held.taken().find(is_dead) {
             held.give_up(slot);
-            dead.push(locator);
+            unlinked.push(locator);
             return Some(slot);
         }
         if !self.store.evicts {
             return None;
         }
         let slot = writing.sought.pattern.check() % SLOTS;
-        evicted.push(held.locator(slot));
+        unlinked.push(held.locator(slot));
         held.give_up(slot);
-        self.store.crowded_out.fetch_add(1, Ordering::Relaxed);
         Some(slot)
     }
 
