@@ -12,14 +12,22 @@ pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 
 /// Rounds that [`spin`] stays on the processor.
 const ROUNDS_BEFORE_YIELD: u32 = 64;
+/// Rounds after which [`spin`] sleeps: who is waited for does not run, so leave it the processor.
+#[cfg(not(loom))]
+const ROUNDS_BEFORE_NAP: u32 = 128;
+/// How long it sleeps then.
+#[cfg(not(loom))]
+const NAP: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// Waits a moment for another thread, in round `round` of a loop that waits for it.
 pub(crate) fn spin(round: u32) {
     #[cfg(not(loom))]
     if round < ROUNDS_BEFORE_YIELD {
         std::hint::spin_loop();
-    } else {
+    } else if round < ROUNDS_BEFORE_NAP {
         std::thread::yield_now();
+    } else {
+        std::thread::sleep(NAP);
     }
     #[cfg(loom)]
     {

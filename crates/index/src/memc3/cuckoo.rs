@@ -89,7 +89,8 @@ impl<const SLOTS: usize> Layer<SLOTS> {
 
 /// What an index knows about its items and the table does not.
 pub(super) trait Items {
-    /// The hash of the item's key. The table calls it under a stripe that keeps the item linked.
+    /// The hash of the item's key. The table calls it with what a slot named since the view was
+    /// taken.
     fn hash(&self, reference: u64) -> u64;
 
     /// The item's hash will be asked for; a hint, the reference may be stale.
@@ -524,20 +525,27 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         if layer.has_moved(bucket) {
             return false;
         }
-        let mut held = self.stripes.lock(bucket);
-        if layer.has_moved(bucket) {
-            return false;
-        }
-        let words: [Word; SLOTS] = std::array::from_fn(|slot| layer.table.word(index, slot));
-        // Where they go is found out before readers are told to wait.
-        let targets = words.map(|word| {
+        let target_of = |word: Word| {
             if !word.is_item() {
                 return index;
             }
             let spot = Spot::of::<SLOTS>(items.hash(word.reference()));
             let [first, second] = spot.buckets;
             next.index(if layer.index(first) == index { first } else { second })
-        });
+        };
+        // Where they go is found out before others are told to wait: it takes most of the time.
+        let mut words: [Word; SLOTS] = std::array::from_fn(|slot| layer.table.word(index, slot));
+        let mut targets = words.map(target_of);
+        let mut held = self.stripes.lock(bucket);
+        if layer.has_moved(bucket) {
+            return false;
+        }
+        for slot in 0..SLOTS {
+            let word = layer.table.word(index, slot);
+            if word != words[slot] {
+                (words[slot], targets[slot]) = (word, target_of(word));
+            }
+        }
         held.begin_move();
         for (word, target) in words.into_iter().zip(targets) {
             debug_assert_eq!(target & (layer.table.len() - 1), index, "a bucket is split in two");

@@ -51,7 +51,7 @@ pub(super) struct Keyed<'g> {
 impl Items for Keyed<'_> {
     fn hash(&self, reference: u64) -> u64 {
         let reference = ItemRef::from_bits(reference).expect("words name items");
-        // SAFETY: the table asks under a lock that keeps the item linked, and we hold a guard.
+        // SAFETY: a slot named the item under the guard that we hold.
         let item = unsafe { self.memory.item(reference, self.guard) };
         self.memory.seed().hash(item.key())
     }
@@ -113,7 +113,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
     pub(super) fn item<'g>(&'g self, word: Word, guard: &'g Guard<'_>) -> Item<'g> {
         let reference = ItemRef::from_bits(word.reference()).expect("the word names an item");
         #[cfg(all(test, not(loom)))]
-        super::tests::note_pointer();
+        super::tests::note_pointer(word.reference());
         // SAFETY: words are loaded from the table with acquire ordering under the guard that the
         // callers hold; items are retired only after they left the table, or were never in it.
         unsafe { self.memory.item(reference, guard) }
