@@ -19,6 +19,9 @@ pub struct Statistics {
     pub longest_pause_ns: u64,
     /// How many buckets hold 0, 1, 2, … items, from a sample; the last entry counts all above.
     pub length_histogram: Vec<u64>,
+    /// Of the same sample, where heads follow hot items: buckets of two items or more whose head
+    /// item was read since the last sweep.
+    pub hot_heads: u64,
     /// Items evicted to make room while still alive.
     pub evictions: u64,
     /// Expired or flushed items whose memory was taken back.

@@ -47,6 +47,10 @@ pub struct IndexArguments {
     /// Seconds of a round.
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
+    /// Seconds before the first round [default: half a round, at most 5]. Heads that follow hot
+    /// items need long to find those that are asked for rarely.
+    #[arg(long)]
+    pub warm_up: Option<f64>,
     /// Rounds of each engine.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
@@ -129,6 +133,8 @@ impl IndexArguments {
         ensure!((1..=LARGEST_BATCH).contains(&self.batch), "--batch must be 1 to {LARGEST_BATCH}");
         ensure!(self.rounds >= 1, "--rounds must be at least 1");
         ensure!((0.001..=86400.0).contains(&self.seconds), "--seconds must be 0.001 to 86400");
+        let is_brief = |seconds: f64| (0.0..=86400.0).contains(&seconds);
+        ensure!(self.warm_up.is_none_or(is_brief), "--warm-up must be 0 to 86400");
         ensure!((1..=1 << 32).contains(&self.requests), "--requests must be 1 to 4Gi");
         ensure!(self.ratio.is_none_or(|r| r > 0.0 && r <= 1e6), "--ratio must be above 0");
         let expected = self.expected.unwrap_or(1);
@@ -189,6 +195,12 @@ impl IndexArguments {
     /// How long a round lasts.
     pub fn round_time(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// How long an engine is warmed up.
+    pub fn warm_up_time(&self) -> Duration {
+        let half_a_round = (self.round_time() / 2).min(Duration::from_secs(5));
+        self.warm_up.map_or(half_a_round, Duration::from_secs_f64)
     }
 
     /// What to generate requests from, for `keys` loaded keys.

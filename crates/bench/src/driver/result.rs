@@ -103,6 +103,7 @@ pub struct Parameters {
     threads: usize,
     batch: usize,
     seconds: f64,
+    warm_up_seconds: f64,
     rounds: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_keys_per_bucket: Option<f64>,
@@ -137,6 +138,7 @@ impl Parameters {
             threads: arguments.threads,
             batch: arguments.batch,
             seconds: arguments.seconds,
+            warm_up_seconds: arguments.warm_up_time().as_secs_f64(),
             rounds: arguments.rounds,
             ratio_keys_per_bucket: arguments.ratio,
             fill: arguments.fill,

@@ -1,7 +1,5 @@
 //! Engines in turns: A B A B ….
 
-use std::time::Duration;
-
 use anyhow::{Context, ensure};
 
 use crate::driver::arguments::IndexArguments;
@@ -157,7 +155,7 @@ impl<'a> Plan<'a> {
     }
 
     fn warm_up_limit(&self) -> Limit {
-        Limit::Time((self.arguments.round_time() / 2).min(Duration::from_secs(5)))
+        Limit::Time(self.arguments.warm_up_time())
     }
 }
 

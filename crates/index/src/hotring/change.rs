@@ -4,7 +4,7 @@
 use super::space::{Order, Space, Target, exchange_head, exchange_link, order_of};
 use super::walk::{Event, Step, Walk, successor};
 use super::word::{Address, Head, Link, Node};
-use crate::sync::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Where a target belongs in its ring, with nothing occupied before it.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ pub(super) fn move_head<S: Space>(
         exchange_head(word, announced, announced.settled());
         return false;
     }
-    exchange_head(word, announced, Head::to(address))
+    exchange_head(word, announced, Head::to(address).with_patience(head.patience()))
 }
 
 /// Sets Occupied in the item's link: from now on it is deleted. Returns the link before, or none if
@@ -159,8 +159,8 @@ pub(super) fn replace<S: Space>(space: &S, node: Node, new: Node, address: Addre
         if link.is_occupied() {
             return false;
         }
-        // Published by the exchange below.
-        space.link(new).store(Link::to(link.address()).0, SeqCst);
+        // Relaxed, as wherever an item is not in its ring yet: published by the exchange.
+        space.link(new).store(Link::to(link.address()).0, Relaxed);
         match exchange_link(space.link(node), link, link.with_address(address).occupied()) {
             Ok(()) => return true,
             Err(changed) => link = changed,
@@ -178,7 +178,7 @@ pub(super) fn insert<S: Space>(
     link: Link,
 ) -> bool {
     let next = before.link.address();
-    space.link(new).store(link.with_address(next).0, SeqCst);
+    space.link(new).store(link.with_address(next).0, Relaxed);
     let mut old = before.link;
     loop {
         match exchange_link(space.link(before.node), old, old.with_address(address)) {
@@ -198,7 +198,7 @@ pub(super) fn insert_first<S: Space>(
     address: Address,
     link: Link,
 ) -> bool {
-    space.link(new).store(link.with_address(address).0, SeqCst);
+    space.link(new).store(link.with_address(address).0, Relaxed);
     exchange_head(word, Head::EMPTY, Head::to(address))
 }
 

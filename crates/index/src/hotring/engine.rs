@@ -13,7 +13,7 @@ use super::items::{Items, node_of, place_bits};
 use super::sample;
 use super::space::{Order, Space};
 use super::table::{HeadTable, Tables};
-use super::word::{Bits, MOST_SAMPLES, Node};
+use super::word::{Bits, Head, MOST_WORKERS, Node};
 use crate::maintenance::Signal;
 use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
@@ -28,7 +28,7 @@ const REQUESTS_PER_VERDICT: u32 = 4096;
 /// evenly used keys, at one and a half items a ring.
 const MOST_VISITED: (u32, u32) = (4, 3);
 /// Head items that one call to make room passes over at most.
-const MOST_SPARED: u32 = 64;
+pub(super) const MOST_SPARED: u32 = 64;
 
 /// How heads find hot items.
 pub trait Strategy: Send + Sync + 'static {
@@ -96,9 +96,9 @@ impl<S: Strategy> Index for HotRing<S> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let tuning = &configuration.tuning;
         tuning.check_disabled(&["movement", "predecessor"])?;
-        if configuration.workers as u64 > MOST_SAMPLES {
+        if configuration.workers as u64 > MOST_WORKERS {
             return Err(OpenError::Configuration(format!(
-                "{} workers are more than the {MOST_SAMPLES} that a head word can name",
+                "{} workers are more than the {MOST_WORKERS} that a head word can name",
                 configuration.workers
             )));
         }
@@ -270,11 +270,12 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Notes a cold access to `node`: every R-th request that is one moves the head there, or
-    /// begins to sample.
+    /// Notes a cold access to `node`, through `head`: every R-th request that is one moves the head
+    /// there, or begins to sample, where the ring is not to be spared.
     #[cold]
-    pub(super) fn note_cold(&self, items: &Items<'_>, hash: u64, node: Node) {
-        if !self.index.moves || !self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
+    pub(super) fn note_cold(&self, items: &Items<'_>, head: Head, hash: u64, node: Node) {
+        let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK << head.patience());
+        if !self.index.moves || !is_due {
             return;
         }
         if S::SAMPLES {

@@ -12,10 +12,10 @@ use amalgam_op::{Draft, Expiry, Marks, Now, Part};
 use super::engine::{HotRing, HotRingWorker, Strategy};
 use super::items::{Items, node_of};
 use super::split::{Buckets, move_vacant, part, split};
+use super::survey::{Sample, Survey};
 use super::table::{HeadTable, RetiredTable};
 use crate::Statistics;
-use crate::mem::Writer;
-use crate::mem::{Grace, ItemRef, Pool, Shape};
+use crate::mem::{Grace, ItemRef, Pool, Shape, Writer};
 
 /// Rings that one step splits or parts.
 const SLICE: usize = 64;
@@ -35,10 +35,13 @@ pub(super) struct Growth {
     /// Pairs of rehash items in memory: no items of users.
     pairs: AtomicU64,
     pair_bytes: AtomicU64,
+    survey: Survey,
 }
 
 #[derive(Default)]
 struct State {
+    /// Rings looked at between rehashes.
+    sample: Sample,
     /// The next ring to split; none while there is no rehash.
     next_ring: Option<usize>,
     /// Pairs whose rings are split, before the grace period.
@@ -78,6 +81,12 @@ impl Growth {
         statistics.memory.index = self.table_bytes.load(Ordering::Relaxed) * tables;
         statistics.expansions = self.finished.load(Ordering::Relaxed);
         statistics.is_expanding = is_under_way;
+        self.survey.fill(statistics);
+    }
+
+    /// What samples of the rings have shown.
+    pub(super) fn survey(&self) -> &Survey {
+        &self.survey
     }
 }
 
@@ -101,7 +110,11 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             }
         }
         if state.next_ring.is_none() {
-            return self.begin(&mut state);
+            let begins = self.begin(&mut state);
+            if !begins {
+                self.survey(&mut state.sample);
+            }
+            return begins;
         }
         if state.waiting.is_some() {
             return self.part_slice(&mut state);

@@ -29,6 +29,8 @@ mod scan;
 mod space;
 mod split;
 #[cfg(not(loom))]
+mod survey;
+#[cfg(not(loom))]
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -258,7 +258,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         if search.head.is_active() {
             sample::count(items, key.hash(), node);
         } else if search.passed > 0 && self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
-            self.note_cold(items, key.hash(), node);
+            self.note_cold(items, search.head, key.hash(), node);
         }
     }
 
@@ -272,7 +272,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         if head.is_active() {
             sample::count(items, key.hash(), node);
         } else if walk.visited > 1 {
-            self.note_cold(items, key.hash(), node);
+            self.note_cold(items, head, key.hash(), node);
         }
         Some(items.item(node))
     }

@@ -57,10 +57,14 @@ fn conclude<S: Space>(space: &S, hash: u64, head: Head) {
         best.see(step.node, step.link.count());
         clear(space, step);
     });
-    if let (true, Some(node)) = (is_complete, best.node) {
-        let (word, _) = space.head(hash);
-        let address = space.address(node, space.order(node).hash);
-        move_head(space, word, head, address);
+    let (word, _) = space.head(hash);
+    match best.node {
+        Some(node) if is_complete => {
+            let address = space.address(node, space.order(node).hash);
+            move_head(space, word, head, address);
+        }
+        // It stands well: the next round can wait longer.
+        _ => _ = exchange_head(word, head, head.with_patience(head.patience() + 1)),
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{Delete, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
+use super::items::reference_of;
 use super::space::Space;
 use super::walk::tour;
 use super::word::Node;
 use super::{HotRing, HotRingR, HotRingS, HotRingWorker, Strategy};
+use crate::mem::ItemRef;
 use crate::{Configuration, Cursor, Found, Index, Sink, Tuning, Worker};
 
 const NOW: Now = Now::at(10);
@@ -30,10 +32,20 @@ impl Sink for Last {
 }
 
 fn open<S: Strategy>(buckets: usize, grows: bool) -> HotRing<S> {
+    let memory_bytes = if cfg!(miri) { 1 << 20 } else { 32 << 20 };
+    open_bounded(buckets, grows, memory_bytes, false)
+}
+
+fn open_bounded<S: Strategy>(
+    buckets: usize,
+    grows: bool,
+    memory_bytes: usize,
+    evicts: bool,
+) -> HotRing<S> {
     let configuration = Configuration {
-        memory_bytes: if cfg!(miri) { 1 << 20 } else { 32 << 20 },
+        memory_bytes,
         max_item_bytes: 1 << 10,
-        evicts: false,
+        evicts,
         workers: 8,
         tuning: Tuning { buckets: Some(buckets), grows, ..Tuning::default() },
         ..Configuration::default()
@@ -91,6 +103,16 @@ fn a_read_of_a_cold_item_moves_the_head() {
         for _ in 0..super::engine::REQUESTS_PER_LOOK {
             assert_eq!(get(&mut worker, name).as_deref(), Some(&b"a value"[..]));
         }
+        assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));
+    }
+}
+
+#[test]
+fn an_insert_leads_the_head() {
+    let index = open::<super::StatisticalSampling>(2, false);
+    let mut worker = index.worker();
+    for name in &names(16) {
+        set(&mut worker, name, b"a value");
         assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));
     }
 }
@@ -270,6 +292,151 @@ fn few_keys_under_all_operations_with_random_movement() {
 #[test]
 fn few_keys_under_all_operations_with_sampling() {
     race::<super::StatisticalSampling>();
+}
+
+/// Asks for an item's memory, as the CLOCK hand does. Returns whether it went.
+fn evict<S: Strategy>(worker: &mut HotRingWorker<'_, S>, names: &[&String]) -> Vec<bool> {
+    let index = worker.index;
+    let found = |name: &&String| node(worker, name).expect("it is there");
+    let items: Vec<ItemRef> = names.iter().map(found).map(reference_of).collect();
+    worker.with_swap(&NOW, |pool, swap| {
+        let mut is_out = |(name, item): (&&String, ItemRef)| {
+            let is_out = swap(index.seed().hash(name.as_bytes()), item, None);
+            if is_out {
+                // SAFETY: we unlinked it.
+                unsafe { pool.retire(item) };
+            }
+            is_out
+        };
+        names.iter().zip(items).map(&mut is_out).collect()
+    })
+}
+
+#[test]
+fn a_hot_head_is_spared_once() {
+    let index = open::<super::RandomMovement>(2, false);
+    let mut worker = index.worker();
+    let names = names(12);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    for name in &names {
+        for _ in 0..super::engine::REQUESTS_PER_LOOK {
+            get(&mut worker, name);
+        }
+        assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));
+        if ring(&worker, name).len() == 1 {
+            continue;
+        }
+        assert_eq!(evict(&mut worker, &[name]), [false], "{name} is hot");
+        assert!(node(&worker, name).is_some());
+        assert_eq!(evict(&mut worker, &[name]), [true], "nobody read it since");
+        assert_eq!(get(&mut worker, name), None);
+    }
+    let left = names.iter().filter(|name| node(&worker, name).is_some()).count();
+    assert!(left <= 2, "each ring keeps its last item");
+}
+
+#[test]
+fn where_all_items_are_hot_heads_some_go() {
+    let index = open::<super::RandomMovement>(1 << 12, false);
+    let mut worker = index.worker();
+    let names = names(100);
+    for name in &names {
+        set(&mut worker, name, b"a value");
+        get(&mut worker, name);
+    }
+    let is_alone = |name: &&String| ring(&worker, name).len() == 1;
+    let alone: Vec<&String> = names.iter().filter(is_alone).collect();
+    assert!(alone.len() > 80, "most rings have one item");
+    let spared = evict(&mut worker, &alone).iter().filter(|is_out| !**is_out).count();
+    assert_eq!(spared as u32, super::engine::MOST_SPARED, "then it takes what there is");
+}
+
+/// Every item is read, so every head is hot, and most rings are of one: stores go on all the same.
+#[test]
+fn a_full_memory_of_hot_heads_takes_new_items() {
+    let bytes = 8 << 20;
+    let index = open_bounded::<super::StatisticalSampling>(1 << 16, false, bytes, true);
+    let mut worker = index.worker();
+    let value = [5; 400];
+    let count = if cfg!(miri) { 40 } else { 2 * bytes / value.len() };
+    for name in &names(count) {
+        set(&mut worker, name, &value);
+        assert_eq!(get(&mut worker, name).as_deref(), Some(&value[..]), "{name}");
+        worker.quiesce();
+    }
+    let statistics = index.statistics();
+    assert!(cfg!(miri) || statistics.evictions as usize > count / 4, "{statistics:?}");
+    assert_eq!(statistics.out_of_memory, 0);
+}
+
+#[test]
+fn a_full_memory_stalls_no_rehash() {
+    let bytes = 4 << 20;
+    let index = open_bounded::<super::RandomMovement>(1 << 8, true, bytes, true);
+    let mut worker = index.worker();
+    let value = [5; 100];
+    let names = names(if cfg!(miri) { 40 } else { 2 * bytes / value.len() });
+    for (number, name) in names.iter().enumerate() {
+        set(&mut worker, name, &value);
+        if number % 16 == 0 && index.statistics().expansions < 6 {
+            index.wants_growth.store(true, Ordering::Relaxed);
+            worker.step(&NOW);
+            assert!(index.statistics().memory.used <= bytes as u64);
+        }
+        worker.quiesce();
+    }
+    assert!((0..100_000).any(|_| !worker.step(&NOW)), "background work ends");
+    let statistics = index.statistics();
+    assert!(cfg!(miri) || statistics.expansions > 0 && statistics.evictions > 0, "{statistics:?}");
+    names.iter().for_each(|name| _ = delete(&mut worker, name));
+    (0..4).for_each(|_| _ = worker.pool.flush());
+    let statistics = index.statistics();
+    assert_eq!((statistics.items, statistics.memory.items), (0, 0), "all memory came back");
+}
+
+#[test]
+fn statistics_show_lengths_and_hot_heads() {
+    let index = open::<super::RandomMovement>(4, false);
+    let mut worker = index.worker();
+    let names = names(40);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    worker.step(&NOW);
+    let statistics = index.statistics();
+    assert_eq!(statistics.length_histogram.iter().sum::<u64>(), 4, "{statistics:?}");
+    assert_eq!(statistics.hot_heads, 0, "nothing was read");
+    // Two reads mark what was read: the first may still guess how items look.
+    for _ in 0..super::engine::REQUESTS_PER_LOOK {
+        get(&mut worker, "key 7");
+    }
+    worker.step(&NOW);
+    assert_eq!(index.statistics().hot_heads, 1);
+}
+
+#[test]
+fn rounds_that_move_nothing_become_rare() {
+    let index = open::<super::StatisticalSampling>(2, false);
+    let mut worker = index.worker();
+    let names = names(8);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    index.growth.note_items(names.len() as u64);
+    let patience = |worker: &HotRingWorker<'_, super::StatisticalSampling>| {
+        let guard = worker.pool.pin();
+        let items = worker.items(&guard);
+        items.head(index.seed().hash(b"key 3")).1.patience()
+    };
+    for turn in 0..20_000 {
+        get(&mut worker, if turn % 7 == 0 { &names[turn % 8] } else { "key 3" });
+    }
+    assert_eq!(ring(&worker, "key 3").first().copied(), node(&worker, "key 3"));
+    assert!(patience(&worker) > 0, "rounds moved nothing");
+    // It is no obstacle to another hot item.
+    let own = node(&worker, "key 3").expect("it is there");
+    let is_other = |name: &&String| *name != "key 3" && ring(&worker, name).contains(&own);
+    let other = names.iter().find(is_other).expect("another of the ring");
+    for turn in 0..20_000 {
+        get(&mut worker, if turn % 7 == 0 { &names[turn % 8] } else { other });
+    }
+    assert_eq!(ring(&worker, other).first().copied(), node(&worker, other));
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! link    63 Rehash   62 Occupied   48..62 counter of the item    47 Upper    0..47 next item
-//! head    63 Active   48..63 total counter                        47 Moving   0..47 hot item
+//! head    63 Active   60..63 patience   48..60 total counter       47 Moving   0..47 hot item
 //! ```
+//!
+//! While a movement is under way the mover's number stands in place of patience and counter.
 //!
 //! An address is 48 bits with its flag: below the flag the top bits of the item's tag, then the
 //! item's place in memory. How many bits either has is fixed when the index opens.
@@ -26,8 +28,13 @@ const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 
 /// The most that an item's counter holds.
 pub(super) const MOST_COUNTED: u64 = (1 << 14) - 1;
-/// The most that a head's total counter holds; also the most workers.
-pub(super) const MOST_SAMPLES: u64 = (1 << 15) - 1;
+/// The most that a head's total counter holds.
+pub(super) const MOST_SAMPLES: u64 = (1 << 12) - 1;
+/// The most workers: numbers that fit a head.
+pub(super) const MOST_WORKERS: u64 = (1 << 15) - 1;
+const PATIENCE_SHIFT: u32 = 60;
+/// The most patience that a head has.
+pub(super) const MOST_PATIENCE: u64 = (1 << 3) - 1;
 
 /// An item's place in memory; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +208,21 @@ impl Head {
         self.0 & MOVING != 0
     }
 
-    /// Samples still to take while active; the mover's number while moving.
+    /// Samples still to take while active.
     #[inline]
     pub(super) fn counter(self) -> u64 {
         self.0 >> COUNTER_SHIFT & MOST_SAMPLES
+    }
+
+    /// How many rounds of sampling left the head where it was: the more, the rarer is the next.
+    #[inline]
+    pub(super) fn patience(self) -> u64 {
+        if self.is_moving() { 0 } else { self.0 >> PATIENCE_SHIFT & MOST_PATIENCE }
+    }
+
+    /// The same, nothing under way, with this patience; never beyond its bits.
+    pub(super) fn with_patience(self, patience: u64) -> Self {
+        Self(self.0 & ADDRESS_MASK | patience.min(MOST_PATIENCE) << PATIENCE_SHIFT)
     }
 
     /// The same item; `samples` accesses are to be counted.
@@ -225,20 +243,21 @@ impl Head {
 
     /// The same item, about to be left by worker `number`.
     pub(super) fn announced(self, number: u64) -> Self {
-        debug_assert!(number <= MOST_SAMPLES, "a worker's number fits the counter");
-        Self(self.settled().0 | MOVING | number << COUNTER_SHIFT)
+        debug_assert!(number <= MOST_WORKERS, "a worker's number fits the head");
+        Self(self.0 & ADDRESS_MASK | MOVING | number << COUNTER_SHIFT)
     }
 
     /// The same item, nothing under way.
     #[inline]
     pub(super) fn settled(self) -> Self {
-        Self(self.0 & ADDRESS_MASK)
+        self.with_patience(self.patience())
     }
 }
 
 const _: () = assert!(size_of::<Link>() == 8 && size_of::<Head>() == 8);
 const _: () = assert!(REHASH & OCCUPIED == 0 && OCCUPIED >> 14 == 1 << COUNTER_SHIFT);
 const _: () = assert!(ACTIVE >> 15 == 1 << COUNTER_SHIFT && UPPER == ADDRESS_MASK + 1);
+const _: () = assert!(MOST_WORKERS + 1 == (MOST_SAMPLES + 1) * (MOST_PATIENCE + 1));
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -256,13 +275,15 @@ mod tests {
                 link = link.counted();
             }
         }
-        let mut head = Head::to(address).activated(u64::MAX);
+        let mut head = Head::to(address).with_patience(u64::MAX).activated(u64::MAX);
         for left in (0..=MOST_SAMPLES).rev() {
             assert!(head.is_active() && !head.is_moving());
             assert_eq!((head.counter(), head.address()), (left, address));
+            assert_eq!(head.patience(), MOST_PATIENCE);
             head = if left == 0 { head } else { head.sampled() };
         }
-        let announced = head.announced(MOST_SAMPLES);
+        assert_eq!(head.settled(), Head::to(address).with_patience(MOST_PATIENCE));
+        let announced = head.announced(MOST_WORKERS);
         assert!(announced.is_moving() && !announced.is_active());
         assert_eq!(announced.settled(), Head::to(address));
     }

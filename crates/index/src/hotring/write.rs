@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
-use super::change::{Place, insert, insert_first, locate, occupy, replace, unlink};
+use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
 use super::items::{Items, node_of};
 use super::sample;
@@ -109,8 +109,20 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
+        self.lead_to(job, node_of(new));
         show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
         Attempt::Done(outcome)
+    }
+
+    /// Leads the head to an item that was just inserted: what is new is read soon. Not where
+    /// sampling found the head to stand well.
+    fn lead_to(&self, job: &Job<'_, '_>, new: Node) {
+        let (word, head) = job.items.head(job.hash());
+        let address = job.items.address(new, job.hash());
+        let is_idle = !head.is_moving() && !head.is_active() && head.patience() == 0;
+        if is_idle && self.index.moves && head.address() != address {
+            move_head(job.items, word, head, address);
+        }
     }
 
     fn attempt_present(
@@ -237,7 +249,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         if view.head.is_active() {
             sample::count(job.items, job.hash(), node);
         } else if job.items.bits.node_of(view.head.address()) != Some(node) {
-            self.note_cold(job.items, job.hash(), node);
+            self.note_cold(job.items, view.head, job.hash(), node);
         }
     }
 

@@ -255,6 +255,8 @@ fn index(text: &mut Text, snapshot: &Snapshot) {
         let and_more = if length == last && length > 0 { "+" } else { "" };
         text.sample(name, &[("length", &format_args!("{length}{and_more}"))], buckets);
     }
+    let help = "Sampled buckets of two items or more whose head item is hot.";
+    text.gauge("amalgam_index_sampled_hot_heads", help, index.hot_heads);
 }
 
 #[cfg(test)]
@@ -266,6 +268,7 @@ mod tests {
     fn snapshot() -> Snapshot {
         let mut index = Statistics { items: 30, slots: 40, ..Statistics::default() };
         index.length_histogram = vec![5, 3, 1];
+        index.hot_heads = 1;
         index.longest_pause_ns = 1_500_000;
         index.memory.classes.push(ClassStatistics { slot_bytes: 48, pages: 2, ..<_>::default() });
         let counts = Counts { get_hits: 7, get_misses: 2, cmd_get: 9, ..Counts::default() };
@@ -290,6 +293,7 @@ mod tests {
             "amalgam_index_load_factor 0.75",
             "amalgam_index_longest_pause_seconds 0.0015",
             "amalgam_index_sampled_buckets{length=\"2+\"} 1",
+            "amalgam_index_sampled_hot_heads 1",
             "amalgam_class_pages{slot_bytes=\"48\"} 2",
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in {text}");

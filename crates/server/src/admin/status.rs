@@ -99,6 +99,7 @@ fn of_snapshot(snapshot: &Snapshot) -> Map<String, Value> {
             "is_expanding": index.is_expanding,
             "longest_pause_ns": index.longest_pause_ns,
             "lengths": index.length_histogram,
+            "hot_heads": index.hot_heads,
             "evictions": index.evictions,
             "reclaimed": index.reclaimed,
             "out_of_memory": index.out_of_memory,
