@@ -159,6 +159,9 @@ const THREADS: usize = 3;
 const KEYS: usize = 2;
 /// Events of one thread on all keys, in one history.
 const EVENTS: usize = 150;
+/// Requests for other keys before the recording begins, and again beside it: after so many an
+/// engine that judges its table by the cost of accesses has judged.
+const CROWD: usize = 4096;
 
 fn act<I: Index>(
     session: &mut Session<'_, I>,
@@ -227,13 +230,34 @@ fn record<I: Index>(index: &I, seed: u64, start: Instant, barrier: &Barrier) -> 
     events
 }
 
-/// Records histories of a few threads on a few keys, and explains each.
+/// Asks for many keys around the recorded ones, new ones among them, so that the table grows.
+fn crowd<I: Index>(session: &mut Session<'_, I>, turns: std::ops::Range<usize>) {
+    const OLD_AND_NEW: usize = 9;
+    for turn in turns {
+        let name = |number: usize| format!("one of many, {number}").into_bytes();
+        if turn % OLD_AND_NEW == 0 {
+            session.set(&name(turn / OLD_AND_NEW), b"stays");
+        } else {
+            let number = turn * 31 % (turn / OLD_AND_NEW + 1);
+            assert!(session.value(&name(number)).is_some(), "key {number} of the crowd");
+        }
+        session.worker.quiesce();
+    }
+}
+
+/// Records histories of a few threads on a few keys, and explains each. Every other time the table
+/// grows meanwhile.
 pub fn linearizable<I: Index>() {
     for round in 0..60 * effort() as u64 {
         let index: I = open(&configuration());
         let now = Session::new(&index).now;
+        let is_crowded = round % 2 == 1;
         let (start, barrier) = (Instant::now(), Barrier::new(THREADS));
         let recordings: Vec<Recording> = with_maintenance(&index, now, || {
+            let mut others = is_crowded.then(|| Session::new(&index));
+            if let Some(session) = &mut others {
+                crowd(session, 0..CROWD);
+            }
             std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS as u64)
                     .map(|thread| {
@@ -242,6 +266,9 @@ pub fn linearizable<I: Index>() {
                         scope.spawn(move || record(index, seed, start, barrier))
                     })
                     .collect();
+                if let Some(session) = &mut others {
+                    crowd(session, CROWD..2 * CROWD);
+                }
                 threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
             })
         });

@@ -22,6 +22,9 @@ pub struct Statistics {
     /// Of the same sample, where heads follow hot items: buckets of two items or more whose head
     /// item was read since the last sweep.
     pub hot_heads: u64,
+    /// Items that an access passes before it comes to its own, on average over some thousands of
+    /// one worker's requests lately; 0 where nobody counts.
+    pub items_passed: f64,
     /// Items evicted to make room while still alive.
     pub evictions: u64,
     /// Expired or flushed items whose memory was taken back.

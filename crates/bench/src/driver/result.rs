@@ -45,6 +45,9 @@ pub struct IndexResult {
     /// How they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_counted_by: Option<&'static str>,
+    /// Items that an operation passed before it came to its own, where the engine counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items_passed_per_op: Option<f64>,
     /// Latencies on the wall, operations one by one, clock reading included.
     pub p50_ns: u64,
     /// As `p50_ns`.
@@ -214,6 +217,7 @@ impl IndexResult {
             index_bytes_per_item: measured.index_bytes_per_item,
             dram_accesses_per_op: None,
             dram_counted_by: None,
+            items_passed_per_op: (statistics.items_passed > 0.0).then_some(statistics.items_passed),
             p50_ns: timing.quantile_ns(0.5),
             p99_ns: timing.quantile_ns(0.99),
             p999_ns: timing.quantile_ns(0.999),
@@ -243,7 +247,7 @@ impl IndexResult {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
         format!(
             "{:<16} {:>8.2} M/s  ({:.2} to {:.2})  ratio {}  p50 {} ns  p99 {} ns  longest {} us  \
-             hits {}  bytes/item {}",
+             hits {}  bytes/item {}  passed {}",
             self.engine,
             self.ops_per_second / 1e6,
             self.min / 1e6,
@@ -254,6 +258,7 @@ impl IndexResult {
             self.longest_pause_ns / 1000,
             number(self.hit_ratio),
             number(self.bytes_per_item),
+            number(self.items_passed_per_op),
         )
     }
 }

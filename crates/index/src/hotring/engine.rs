@@ -258,6 +258,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     #[cold]
     fn judge_cost(&mut self, requests: u32) {
         self.index.growth.note_items(self.index.memory.items());
+        self.index.growth.note_passed(self.cost.visited, requests);
         let (accesses, items) = MOST_VISITED;
         let is_expensive = self.cost.visited / items >= requests / accesses;
         self.cost = Cost { since: self.requests, visited: 0 };

@@ -22,6 +22,8 @@ const SLICE: usize = 64;
 /// Rings that share a grace period.
 const BATCH: usize = if cfg!(test) { 4 } else { 8192 };
 
+const MILLION: u64 = 1_000_000;
+
 /// What an index knows of its rehashes.
 #[derive(Default)]
 pub(super) struct Growth {
@@ -32,6 +34,8 @@ pub(super) struct Growth {
     finished: AtomicU64,
     is_under_way: AtomicBool,
     items_per_ring: AtomicU64,
+    /// Items passed by a million accesses.
+    passed: AtomicU64,
     /// Pairs of rehash items in memory: no items of users.
     pairs: AtomicU64,
     pair_bytes: AtomicU64,
@@ -69,7 +73,17 @@ impl Growth {
         self.items_per_ring.store(items.div_ceil(rings), Ordering::Relaxed);
     }
 
+    /// Tells how many items some requests passed; what was told before counts seven times as much.
+    pub(super) fn note_passed(&self, items: u32, requests: u32) {
+        let passed = u64::from(items) * MILLION / u64::from(requests.max(1));
+        let before = self.passed.load(Ordering::Relaxed);
+        let average = if before == 0 { passed } else { (7 * before + passed) / 8 };
+        self.passed.store(average, Ordering::Relaxed);
+    }
+
     pub(super) fn fill(&self, statistics: &mut Statistics) {
+        let passed = self.passed.load(Ordering::Relaxed);
+        statistics.items_passed = passed as f64 / MILLION as f64;
         let pairs = self.pairs.load(Ordering::Relaxed);
         let is_under_way = self.is_under_way.load(Ordering::Relaxed);
         let tables = if is_under_way { 3 } else { 1 };
