@@ -119,6 +119,10 @@ pub struct Options {
     /// Largest item; a bare number is bytes
     #[arg(short = 'I', long, value_name = "SIZE")]
     pub max_item_size: Option<Size>,
+    /// Keep the items in this file over a restart: SIGUSR1 or "shutdown graceful" writes them, the
+    /// next start with the same file reads them
+    #[arg(short = 'e', long, value_name = "FILE")]
+    pub memory_file: Option<PathBuf>,
     /// Require SASL authentication (PLAIN, binary protocol); users are in the file that the
     /// environment variable MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long)]

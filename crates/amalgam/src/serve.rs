@@ -76,6 +76,9 @@ const DEFAULT_PORT: i32 = 11211;
 /// SIGINT and SIGTERM.
 const STOP_SIGNALS: &[i32] = &[2, 15];
 
+/// SIGUSR1.
+const GRACEFUL_SIGNAL: i32 = 10;
+
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
 
@@ -151,6 +154,7 @@ fn serve_with<I: Index>(
 ) -> anyhow::Result<()> {
     let server = Server::<I>::open(settings, configuration)?;
     server.stop_on_signals(STOP_SIGNALS)?;
+    server.save_on_signal(GRACEFUL_SIGNAL)?;
     server.reload_on_signal(RELOAD_SIGNAL)?;
     if let Some(path) = port_file() {
         server
@@ -223,6 +227,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         prefix_delimiter: options.stats_delimiter.map_or(b':', |delimiter| delimiter as u8),
         counts_prefixes: options.stats_delimiter.is_some(),
         knobs: knobs(options, extended),
+        memory_file: options.memory_file.clone(),
         is_under_test: called_as(&["memcached-debug"]),
     })
 }

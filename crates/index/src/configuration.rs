@@ -19,6 +19,8 @@ pub struct Configuration {
     pub prefault: bool,
     /// The seed that keys are hashed with.
     pub seed: HashSeed,
+    /// CAS ids count from here: above those that clients may hold from before a restart. Not 0.
+    pub first_cas: u64,
     /// What measurements vary.
     pub tuning: Tuning,
 }
@@ -94,6 +96,7 @@ impl Default for Configuration {
             expected_items: 1 << 16,
             prefault: false,
             seed: HashSeed::new(0),
+            first_cas: 1,
             tuning: Tuning::default(),
         }
     }

@@ -46,9 +46,12 @@ pub fn run<I: Index>(
             reply.problem(out, Problem::SHUTDOWN_DISABLED);
         }
         Command::Shutdown(ShutdownMode::Unknown) => reply.problem(out, Problem::BAD_SHUTDOWN_MODE),
-        Command::Shutdown(_) => {
+        Command::Shutdown(mode) => {
             seat.is_closing = true;
-            shared.stop();
+            match mode {
+                ShutdownMode::Graceful => shared.stop_gracefully(),
+                _ => shared.stop(),
+            }
         }
         Command::MemoryLimit { mebibytes } => {
             shared.set_memory_limit((*mebibytes as usize) << 20);

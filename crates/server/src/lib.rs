@@ -31,6 +31,7 @@ mod observer;
 mod output;
 mod pin;
 mod rehearsal;
+mod restart;
 mod roster;
 mod server;
 mod settings;

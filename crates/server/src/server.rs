@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -24,6 +24,7 @@ use crate::hot_keys::HotKeys;
 use crate::knobs::Knobs;
 use crate::latency::Latencies;
 use crate::pin::{allowed_cores, pin_to};
+use crate::restart::{self, Saved};
 use crate::roster::{Badge, Roster, address_name};
 use crate::sockets::{
     Listener, accept, local_name, open_datagram_sockets, open_listeners, write_port_file,
@@ -160,6 +161,8 @@ pub struct Shared<I> {
     is_stopping: AtomicBool,
     /// Whether all threads have ended.
     has_ended: Arc<AtomicBool>,
+    /// Items are to be written to a file at the end, where there is one.
+    is_to_save: Arc<AtomicBool>,
     /// Written to wake the main thread.
     bell: OwnedFd,
 }
@@ -176,6 +179,26 @@ impl<I: Index> Shared<I> {
         self.wake_main();
         self.log.wake();
         self.desks.iter().for_each(Desk::ring);
+    }
+
+    /// Ends the server, and keeps the items for the next one where there is a file for them.
+    pub fn stop_gracefully(&self) {
+        self.is_to_save.store(true, Ordering::SeqCst);
+        self.stop();
+    }
+
+    /// Keeps the items for the next start, if that was asked for. To be called when the workers
+    /// have ended.
+    fn save(&self) -> io::Result<()> {
+        let Some(path) = &self.settings.memory_file else { return Ok(()) };
+        if !self.is_to_save.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let name = path.display();
+        let report = restart::save(&self.index, &self.clock, self.memory_limit(), path)
+            .map_err(|error| io::Error::other(format!("items are lost: {name}: {error}")))?;
+        log(&format!("# kept for the next start in {name}: {report}"));
+        Ok(())
     }
 
     /// Tells watchers which items were evicted.
@@ -252,6 +275,34 @@ fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
     (memory_bytes / 4).max(two_values).max(LEAST_BUFFER_BYTES)
 }
 
+/// An index with the items of the last graceful end. A file that cannot be trusted is told of, and
+/// the index is empty then.
+fn open_warm<I: Index>(
+    configuration: &Configuration,
+    path: &Path,
+    clock: &Clock,
+    threads: usize,
+) -> Result<I, OpenError> {
+    let refuse = |error: io::Error| {
+        log(&format!("the items in {} are not used: {error}; starting empty", path.display()));
+    };
+    match Saved::find(path) {
+        Ok(None) => {}
+        Err(error) => refuse(error),
+        Ok(Some(saved)) => {
+            let index = I::open(&saved.prepare::<I>(configuration.clone()))?;
+            match saved.load(&index, clock, threads) {
+                Ok(report) => {
+                    log(&format!("# from {}: {report}", path.display()));
+                    return Ok(index);
+                }
+                Err(error) => refuse(error),
+            }
+        }
+    }
+    I::open(configuration)
+}
+
 /// A server that listens, and serves once it [`Server::run`]s.
 pub struct Server<I> {
     shared: Shared<I>,
@@ -290,13 +341,18 @@ impl<I: Index> Server<I> {
             open_datagram_sockets(&settings)?.into_iter().unzip();
         let admin = settings.admin.map(Admin::open).transpose()?;
         let threads = settings.threads;
-        let index = I::open(&Configuration {
+        let clock = Clock::new(threads);
+        let configuration = Configuration {
             memory_bytes: settings.memory_bytes,
             evicts: settings.evicts,
             max_item_bytes: settings.max_item_bytes,
             workers: threads + EXTRA_WORKERS,
             ..configuration
-        })?;
+        };
+        let index = match &settings.memory_file {
+            Some(path) => open_warm(&configuration, path, &clock, threads)?,
+            None => I::open(&configuration)?,
+        };
         let users = settings.users_file.as_deref().map(Users::load).transpose()?;
         let limits = Limits {
             max_item_bytes: settings.max_item_bytes,
@@ -318,7 +374,6 @@ impl<I: Index> Server<I> {
             knobs.number("worker_logbuf_size").saturating_mul(threads),
             knobs.number("watcher_logbuf_size"),
         )?;
-        let clock = Clock::new(threads);
         let tls = match settings.tls.clone() {
             None => None,
             Some(tls) => Some(Tls::open(tls, clock.seconds()).map_err(io::Error::other)?),
@@ -350,6 +405,7 @@ impl<I: Index> Server<I> {
             memory_limit: AtomicUsize::new(settings.memory_bytes),
             is_stopping: AtomicBool::new(false),
             has_ended: Arc::default(),
+            is_to_save: Arc::default(),
             bell,
             settings,
         };
@@ -411,6 +467,17 @@ impl<I: Index> Server<I> {
         Ok(())
     }
 
+    /// Ends the server gracefully on this signal, and keeps the items where there is a file for them.
+    ///
+    /// # Errors
+    ///
+    /// If the handler cannot be installed.
+    pub fn save_on_signal(&self, signal: i32) -> io::Result<()> {
+        // Handlers run in the order of their registration.
+        signal_hook::flag::register(signal, Arc::clone(&self.shared.is_to_save))?;
+        self.stop_on_signals(&[signal])
+    }
+
     /// Reads the file of users and the certificates again on this signal.
     ///
     /// # Errors
@@ -435,7 +502,7 @@ impl<I: Index> Server<I> {
                 let body = || admin.serve(&self.shared);
                 std::thread::Builder::new().name("admin".into()).spawn_scoped(scope, body)?;
             }
-            self.run_threads(scope, &maintenance_stops)
+            self.run_threads(scope, &maintenance_stops).and_then(|()| self.shared.save())
         });
         self.shared.has_ended.store(true, Ordering::Relaxed);
         if let Some(path) = &self.shared.settings.unix_socket {

@@ -89,6 +89,8 @@ pub struct Settings {
     pub counts_prefixes: bool,
     /// memcached's tunables that mean nothing here: names as in `stats settings`, and values.
     pub knobs: Vec<(String, String)>,
+    /// Where items wait for the next start, after an end that was asked for gracefully.
+    pub memory_file: Option<PathBuf>,
     /// Whether the commands that a test harness needs are obeyed (`debugtime`).
     pub is_under_test: bool,
     /// Pin worker `i` to CPU `i` of those that the process may use.
@@ -124,6 +126,7 @@ impl Default for Settings {
             prefix_delimiter: b':',
             counts_prefixes: false,
             knobs: Vec::new(),
+            memory_file: None,
             is_under_test: false,
             pins_threads: false,
         }

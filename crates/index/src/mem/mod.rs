@@ -242,7 +242,7 @@ impl Memory {
             pins: pin::Pins::default(),
             evictions: Evictions::default(),
             counters: (0..configuration.workers).map(|_| CachePadded::default()).collect(),
-            cas: AtomicU64::new(1),
+            cas: AtomicU64::new(configuration.first_cas),
             pages_moved: AtomicU64::new(0),
             large_evicted_bytes: AtomicU64::new(0),
             balance: Mutex::default(),

@@ -106,7 +106,9 @@ impl Index for Model {
 
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
-        let state = State { limit_bytes: configuration.memory_bytes, ..State::default() };
+        let next_cas = configuration.first_cas - 1;
+        let limit_bytes = configuration.memory_bytes;
+        let state = State { next_cas, limit_bytes, ..State::default() };
         Ok(Self {
             state: Mutex::new(state),
             seed: configuration.seed.clone(),

@@ -54,7 +54,10 @@ pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         "inline_ascii_response",
     ]);
     stat("num_napi_ids", &0);
-    stat("memory_file", &"(null)");
+    match &shared.settings.memory_file {
+        Some(path) => stat("memory_file", &path.display()),
+        None => stat("memory_file", &"(null)"),
+    }
     stat("client_flags_size", &4);
     if let Some(tls) = &shared.settings.tls {
         stat("ssl_enabled", &"yes");
