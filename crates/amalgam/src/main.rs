@@ -5,6 +5,7 @@
 
 mod daemon;
 mod extended;
+mod logs;
 mod manual;
 mod options;
 mod serve;
@@ -35,6 +36,8 @@ enum Action {
     /// Measures engines and servers.
     #[command(subcommand)]
     Bench(Box<amalgam_bench::BenchCommand>),
+    /// Says which engine to choose for what is asked of a server.
+    Advise(Box<amalgam_bench::advise::AdviseArguments>),
     /// Shows a server's admin address in a terminal.
     Top(top::Top),
     /// Prints what completes this command line in a shell.
@@ -57,6 +60,9 @@ fn main() -> ExitCode {
         Ok(Amalgam { command: Action::Bench(command) }) => {
             amalgam_bench::run(&command, amalgam_bench::engines::ENGINES)
         }
+        Ok(Amalgam { command: Action::Advise(arguments) }) => {
+            amalgam_bench::advise::run(&arguments)
+        }
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Completions { shell } }) => {
             manual::completions(command(), shell)
@@ -69,7 +75,11 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            amalgam_server::log(&format!("amalgam: {error:#}"));
+            if log::log_enabled!(log::Level::Error) {
+                log::error!("{error:#}");
+            } else {
+                eprintln!("amalgam: {error:#}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 
+use crate::logs::{Format, Threshold};
 use crate::size::Size;
 
 /// Options of `amalgam serve`. Those that were not given are none; [`Options::effective`] lays them
@@ -72,6 +73,12 @@ pub struct Options {
     #[arg(short = 'v', long, action = ArgAction::Count)]
     #[serde(skip_serializing_if = "is_zero")]
     pub verbose: u8,
+    /// Log what is at least so grave [default: info, or debug with -v]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub log_level: Option<Threshold>,
+    /// How lines of the log are written [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
     /// Save the process id in this file
     #[arg(short = 'P', long, value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
@@ -217,11 +224,6 @@ impl Options {
         table.extend(toml::Table::try_from(self)?);
         Ok(table.try_into()?)
     }
-
-    /// The options as a configuration file.
-    pub fn to_toml(&self) -> String {
-        toml::to_string(self).unwrap_or_else(|error| format!("# {error}\n"))
-    }
 }
 
 #[cfg(test)]
@@ -246,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_again() {
-        let effective = Options::default().effective().unwrap();
-        let again: Options = toml::from_str(&effective.to_toml()).unwrap();
-        assert_eq!(again.to_toml(), effective.to_toml());
+    fn effective_options_are_a_configuration_file() {
+        let effective = toml::to_string(&Options::default().effective().unwrap()).unwrap();
+        let again: Options = toml::from_str(&effective).unwrap();
+        assert_eq!(toml::to_string(&again).unwrap(), effective);
     }
 }

@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use amalgam_index::op::HashSeed;
 use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model, pipeline};
 use amalgam_server::{
-    Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, log, port_file,
+    Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
 };
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
+use crate::logs::{self, Format, Threshold};
 use crate::options::Options;
 use crate::size::Size;
 use crate::{daemon, user};
@@ -116,6 +117,9 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let options = given.effective()?;
+    let threshold = if options.verbose > 0 { Threshold::Debug } else { Threshold::Info };
+    let format = options.log_format.unwrap_or(Format::Text);
+    logs::start(options.log_level.unwrap_or(threshold), format);
     if options.daemon && !daemon::is_daemon() {
         return daemon::start();
     }
@@ -136,7 +140,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         ..Configuration::default()
     };
     mention_ignored(&options, &extended);
-    log(&format!("# effective configuration\n{}", options.to_toml().trim_end()));
+    log_configuration(&options);
     raise_file_limit(settings.max_connections as u64 + OTHER_FILES);
     if options.enable_coredumps {
         raise_to_maximum(Resource::Core);
@@ -170,6 +174,7 @@ fn serve_with<I: Index>(
         // Nobody may be reading.
         let _ = writeln!(output, "listening on {address}");
     }
+    log::info!(engine = I::NAME, addresses = server.addresses().join(","); "the server listens");
     if let Some(address) = server.admin_address() {
         let _ = writeln!(output, "admin on http://{address}/");
     }
@@ -245,7 +250,7 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     let least = 2 * item_bytes + REST_OF_MEMORY_BYTES;
     if memory_bytes < least {
         if called_as(MEMCACHED_NAMES) && item_bytes <= DEFAULT_ITEM.in_bytes(1)? {
-            log("# -m is less than what works: it is raised");
+            log::warn!(bytes = least; "-m is less than what works: it is raised");
             return Ok((least, item_bytes));
         }
         let least = least.div_ceil(1 << 20);
@@ -387,6 +392,20 @@ fn admin(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
     Ok(Some(address))
 }
 
+/// Logs what the server runs with, an option a field. No option holds a secret: users are in files.
+fn log_configuration(options: &Options) {
+    let table = toml::Table::try_from(options).unwrap_or_default();
+    let plain = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), Into::into);
+    let texts: Vec<(&str, String)> =
+        table.iter().map(|(name, value)| (name.as_str(), plain(value))).collect();
+    let pairs: Vec<_> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let pairs = pairs.as_slice();
+    let level = log::Level::Info;
+    let arguments = format_args!("effective configuration");
+    let record = log::Record::builder().level(level).args(arguments).key_values(&pairs).build();
+    log::logger().log(&record);
+}
+
 fn mention_ignored(options: &Options, extended: &Extended) {
     let given = [
         ("-f", options.slab_growth_factor.is_some()),
@@ -397,14 +416,15 @@ fn mention_ignored(options: &Options, extended: &Extended) {
     let ignored = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
     let ignored: Vec<_> = ignored.chain(extended.ignored.iter().map(String::as_str)).collect();
     if !ignored.is_empty() {
-        log(&format!("# ignored, as they mean nothing here: {}", ignored.join(", ")));
+        let options = ignored.join(",");
+        log::warn!(options; "these options mean nothing here");
     }
 }
 
 fn raise_to_maximum(resource: Resource) {
     let maximum = getrlimit(resource).maximum;
     if setrlimit(resource, Rlimit { current: maximum, maximum }).is_err() {
-        log("# a limit of the system could not be raised");
+        log::warn!("a limit of the system could not be raised");
     }
 }
 
@@ -416,7 +436,7 @@ fn raise_file_limit(files: u64) {
         let wanted = Rlimit { current: Some(files), maximum: Some(maximum) };
         if setrlimit(Resource::Nofile, wanted).is_err() {
             raise_to_maximum(Resource::Nofile);
-            log("# the limit of open files could not be raised to what -c asks for");
+            log::warn!(files; "the limit of open files could not be raised to what -c asks for");
         }
     }
 }

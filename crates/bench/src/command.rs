@@ -6,6 +6,7 @@ use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
 use crate::driver::{self, IndexArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
+use crate::trace::{self, TraceArguments};
 
 /// What can be measured.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -20,6 +21,8 @@ pub enum BenchCommand {
     Ids(IdsArguments),
     /// Measures what a client's cache of such a map saves.
     LookupCache(LookupCacheArguments),
+    /// Writes a trace of a workload, as `amalgam advise` reads it.
+    Trace(TraceArguments),
 }
 
 /// Runs a command; results go to standard output, everything else to standard error.
@@ -56,11 +59,14 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             let result = ids::run_lookup_cache(arguments)?;
             print_result(arguments.json, &result, || result.summary())
         }
+        BenchCommand::Trace(arguments) => {
+            trace::write(arguments, &mut std::io::BufWriter::new(std::io::stdout().lock()))
+        }
     }
 }
 
 /// Writes a result as a line: JSON for programs, a summary for people.
-fn print_result(
+pub fn print_result(
     json: bool,
     result: &impl serde::Serialize,
     summary: impl FnOnce() -> String,

@@ -5,6 +5,7 @@
 //! 2. What is compared runs in turns, in one process, on the same requests.
 //! 3. A figure that was not measured is left out, never guessed.
 
+pub mod advise;
 pub mod baselines;
 pub mod client;
 mod command;
@@ -13,6 +14,7 @@ pub mod engines;
 pub mod ids;
 pub mod measure;
 pub mod subject;
+pub mod trace;
 pub mod workload;
 
 pub use command::{BenchCommand, run};

@@ -95,6 +95,15 @@ impl ReadSink {
         self.check(position, value);
     }
 
+    /// The key at `position` was found with `value`.
+    #[inline]
+    pub fn hit_value(&mut self, position: usize, value: Value<'_>) {
+        match value {
+            Value::Word(word, length) => self.hit_word(position, word, length),
+            Value::Bytes(bytes) => self.hit_bytes(position, bytes),
+        }
+    }
+
     /// Names the ids that the next batch asks for.
     #[inline]
     pub fn expect(&mut self, ids: impl Iterator<Item = u32>) {
@@ -132,10 +141,7 @@ impl ReadSink {
 impl Sink for ReadSink {
     #[inline]
     fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
-        match found.item.value {
-            Value::Word(word, length) => self.hit_word(position, word, length),
-            Value::Bytes(bytes) => self.hit_bytes(position, bytes),
-        }
+        self.hit_value(position, found.item.value);
         ControlFlow::Continue(())
     }
 
@@ -208,8 +214,8 @@ impl<W: Worker> SubjectWorker for EngineWorker<W> {
     }
 }
 
-/// A set shows no item.
-struct ReadSinkOfWrites;
+/// A write shows no item.
+pub struct ReadSinkOfWrites;
 
 impl Sink for ReadSinkOfWrites {
     fn hit(&mut self, _position: usize, _found: &Found<'_>) -> ControlFlow<()> {

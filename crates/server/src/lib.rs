@@ -48,7 +48,7 @@ mod watch;
 mod worker;
 
 pub use rehearsal::Rehearsal;
-pub use server::{Server, ServerError, Stopper, log, port_file};
+pub use server::{Server, ServerError, Stopper, port_file};
 pub use settings::{Listening, Settings, WireProtocol};
 pub use tls::{Security, TlsSettings, Verify};
 

@@ -2,8 +2,6 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::log;
-
 /// The cores that the calling thread may run on, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
     match sched_getaffinity(None) {
@@ -18,6 +16,6 @@ pub fn pin_to(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
     if let Err(error) = sched_setaffinity(None, &set) {
-        log(&format!("# a worker could not be pinned to core {core}: {error}"));
+        log::warn!(core, error:%; "a worker could not be pinned");
     }
 }

@@ -1,6 +1,6 @@
 //! Start, threads, and the end.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -197,7 +197,7 @@ impl<I: Index> Shared<I> {
         let name = path.display();
         let report = restart::save(&self.index, &self.clock, self.memory_limit(), path)
             .map_err(|error| io::Error::other(format!("items are lost: {name}: {error}")))?;
-        log(&format!("# kept for the next start in {name}: {report}"));
+        log::info!(file:% = name, report:%; "items are kept for the next start");
         Ok(())
     }
 
@@ -284,7 +284,7 @@ fn open_warm<I: Index>(
     threads: usize,
 ) -> Result<I, OpenError> {
     let refuse = |error: io::Error| {
-        log(&format!("the items in {} are not used: {error}; starting empty", path.display()));
+        log::warn!(file:% = path.display(), error:%; "the items are not used; starting empty");
     };
     match Saved::find(path) {
         Ok(None) => {}
@@ -293,7 +293,7 @@ fn open_warm<I: Index>(
             let index = I::open(&saved.prepare::<I>(configuration.clone()))?;
             match saved.load(&index, clock, threads) {
                 Ok(report) => {
-                    log(&format!("# from {}: {report}", path.display()));
+                    log::info!(file:% = path.display(), report:%; "items of the last run are back");
                     return Ok(index);
                 }
                 Err(error) => refuse(error),
@@ -538,6 +538,7 @@ impl<I: Index> Server<I> {
             })?);
         }
         let result = self.accept_until_stopped();
+        log::info!(connections = shared.counters.connections(); "the server ends");
         shared.stop();
         threads.into_iter().try_for_each(join)?;
         // Last: what the workers left to be freed is freed.
@@ -626,7 +627,9 @@ impl<I: Index> Server<I> {
             }
             match accept(listener) {
                 Ok(None) => return,
-                Ok(Some((socket, _))) if room == 0 => {
+                Ok(Some((socket, peer))) if room == 0 => {
+                    let limit = self.shared.settings.max_connections;
+                    log::warn!(peer:?, limit; "a connection was rejected: there are too many");
                     gate.rejected.fetch_add(1, Ordering::Relaxed);
                     let _ = rustix::io::write(&socket, b"ERROR Too many open connections\r\n");
                 }
@@ -636,6 +639,7 @@ impl<I: Index> Server<I> {
                     *next_worker = worker + 1;
                     let (number, local) = (socket.as_raw_fd(), local_name(&socket, listener));
                     let seconds = self.shared.clock.seconds();
+                    log::debug!(peer:?, number, worker; "a connection was accepted");
                     let badge = Badge::new(number, peer, local, seconds);
                     self.shared.roster.insert(&badge);
                     let tls = self.shared.tls.as_ref();
@@ -643,8 +647,9 @@ impl<I: Index> Server<I> {
                     let channel = Channel::new(socket, session);
                     self.shared.desks[worker].hand_over(channel, badge);
                 }
-                Err(_) => {
+                Err(error) => {
                     // Too many open files, most likely: wait for some to be closed.
+                    log::warn!(error:%; "accepting pauses");
                     gate.is_open.store(false, Ordering::Relaxed);
                     gate.closed_count.fetch_add(1, Ordering::Relaxed);
                     return;
@@ -655,10 +660,10 @@ impl<I: Index> Server<I> {
 
     fn reload(&self) {
         if let Some(Err(error)) = self.shared.users.as_ref().map(Users::reload) {
-            log(&format!("the users stay as they were: {error}"));
+            log::warn!(error:%; "the users stay as they were");
         }
         if let Err(error) = self.shared.refresh_certificates() {
-            log(&format!("the certificates stay as they were: {error}"));
+            log::warn!(error:%; "the certificates stay as they were");
         }
     }
 
@@ -718,7 +723,7 @@ impl<I: Index> Drop for Alarm<'_, I> {
         std::thread::spawn(move || {
             std::thread::sleep(PANIC_PATIENCE);
             if !has_ended.load(Ordering::Relaxed) {
-                log("amalgam: a thread panicked and the others cannot end without it: aborting");
+                log::error!("a thread panicked and the others cannot end without it: aborting");
                 std::process::abort();
             }
         });
@@ -753,9 +758,4 @@ fn places(listeners: &[Listener], datagram_sockets: &[OwnedFd]) -> Vec<Place> {
 /// Where memcached's users expect the ports to be written.
 pub fn port_file() -> Option<PathBuf> {
     std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from)
-}
-
-/// Prints a line on standard error; there is nobody to tell if that fails.
-pub fn log(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -16,5 +16,6 @@ mod watch;
 
 pub use arguments::IndexArguments;
 pub use result::IndexResult;
-pub use runner::{Mounted, Runner};
+pub use runner::{Mounted, Runner, beside_maintenance, joined};
+pub use turns::LARGEST_SHARE;
 pub use turns::run;

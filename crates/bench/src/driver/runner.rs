@@ -93,31 +93,42 @@ impl<S: Subject> Mounted<S> {
         Ok(Self { subject, seed })
     }
 
-    /// Runs `work` beside the subject's background thread. That thread takes the core after those
-    /// of the `threads` workers, if there is one.
     fn beside_maintenance<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {
-        let stop = AtomicBool::new(false);
-        let cores = allowed_cores();
-        std::thread::scope(|scope| {
-            let _ender = Ender(&stop, &self.subject);
-            scope.spawn(|| {
-                if cores.len() > threads {
-                    pin_to(&cores, threads);
-                }
-                self.subject.maintain(&stop);
-            });
-            work()
-        })
+        let (maintain, wake) = (|stop: &_| self.subject.maintain(stop), || self.subject.wake());
+        beside_maintenance(threads, maintain, wake, work)
     }
 }
 
-/// Ends the background thread, also when a worker panics.
-struct Ender<'e, S: Subject>(&'e AtomicBool, &'e S);
+/// Runs `work` beside `maintain`, which ends soon after its flag is set and `wake` is called. That
+/// takes the core after those of the `threads` workers, if there is one.
+pub fn beside_maintenance<R>(
+    threads: usize,
+    maintain: impl FnOnce(&AtomicBool) + Send,
+    wake: impl Fn(),
+    work: impl FnOnce() -> R,
+) -> R {
+    let stop = AtomicBool::new(false);
+    let cores = allowed_cores();
+    std::thread::scope(|scope| {
+        let _ender = Ender(&stop, wake);
+        let stop = &stop;
+        scope.spawn(move || {
+            if cores.len() > threads {
+                pin_to(&cores, threads);
+            }
+            maintain(stop);
+        });
+        work()
+    })
+}
 
-impl<S: Subject> Drop for Ender<'_, S> {
+/// Ends the background thread, also when a worker panics.
+struct Ender<'e, W: Fn()>(&'e AtomicBool, W);
+
+impl<W: Fn()> Drop for Ender<'_, W> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-        self.1.wake();
+        (self.1)();
     }
 }
 
@@ -274,6 +285,6 @@ impl Report {
 }
 
 /// What a thread returned; its panic goes on in the caller.
-fn joined<T>(result: std::thread::Result<T>) -> T {
+pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

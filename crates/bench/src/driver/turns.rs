@@ -13,7 +13,7 @@ use crate::workload::{KeySpace, Stream, generate};
 
 /// Engines are kept side by side as long as together they take at most this share of the memory
 /// that is available.
-const LARGEST_SHARE: f64 = 0.7;
+pub const LARGEST_SHARE: f64 = 0.7;
 
 /// Measures what `arguments` ask for, among `engines`; one result an engine.
 ///

@@ -1,21 +1,8 @@
-//! `amalgam top`: the live page as text, again and again.
-//!
-//! Plain text and two escape sequences: it draws on any terminal, changes none of its modes, and
-//! ends with the key that ends everything else.
+//! Numbers for people, and the whole picture as plain text, where there is no terminal.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-
-/// How long the server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The longest answer that is read.
-const ANSWER_BYTES: u64 = 4 << 20;
 
 /// Points of the past in a chart.
 const POINTS: usize = 60;
@@ -24,82 +11,24 @@ const POINTS: usize = 60;
 const KEYS: usize = 12;
 const KEY_COLUMNS: usize = 54;
 
-/// Arguments of `amalgam top`.
-#[derive(clap::Args)]
-pub struct Top {
-    /// The server's admin address
-    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
-    address: String,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 1,
-          value_parser = clap::value_parser!(u64).range(1..=60))]
-    every: u64,
-    /// Look once and end, as where the output is no terminal
-    #[arg(long)]
-    once: bool,
-}
-
-/// Shows a server until the user ends it.
-///
-/// # Errors
-///
-/// If the server does not answer at first; later that is shown.
-pub fn run(top: &Top) -> Result<()> {
-    let mut found = top
-        .address
-        .to_socket_addrs()
-        .with_context(|| format!("{}: must be HOST:PORT", top.address))?;
-    let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
-    let status = fetch(address).with_context(|| {
-        format!("no answer from {address}: is the server running with --admin {address}?")
-    })?;
-    let mut output = std::io::stdout();
-    let mut text = screen(&status);
-    if top.once || !output.is_terminal() {
-        return Ok(output.write_all(text.as_bytes())?);
-    }
-    loop {
-        // Home, what is there, and nothing below it.
-        write!(output, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
-        output.flush()?;
-        std::thread::sleep(Duration::from_secs(top.every));
-        match fetch(address) {
-            Ok(status) => text = screen(&status),
-            Err(error) => text = format!("no answer from {address}: {error:#}\n"),
-        }
-    }
-}
-
-/// Asks the server for its numbers.
-fn fetch(address: SocketAddr) -> Result<Value> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
-    let (head, body) = answer.split_at(end.context("the answer is not HTTP")? + 4);
-    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(body).trim());
-    serde_json::from_slice(body).context("the answer is not that of an Amalgam server")
-}
-
-fn number(status: &Value, path: &str) -> f64 {
+/// The number at a path, 0 where there is none.
+pub fn number(status: &Value, path: &str) -> f64 {
     status.pointer(path).and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-fn column<'s>(status: &'s Value, name: &str) -> &'s [Value] {
+/// The past of a number, oldest first.
+pub fn column<'s>(status: &'s Value, name: &str) -> &'s [Value] {
     let values = status["history"][name].as_array();
     values.map_or(&[], Vec::as_slice)
 }
 
-fn latest(status: &Value, name: &str) -> Option<f64> {
+/// The last of it.
+pub fn latest(status: &Value, name: &str) -> Option<f64> {
     column(status, name).last().and_then(Value::as_f64)
 }
 
 /// A number with at most four digits and its unit.
-fn short(number: f64) -> String {
+pub fn short(number: f64) -> String {
     match number {
         number if number >= 1e9 => format!("{:.2} G", number / 1e9),
         number if number >= 1e6 => format!("{:.2} M", number / 1e6),
@@ -108,7 +37,8 @@ fn short(number: f64) -> String {
     }
 }
 
-fn bytes(number: f64) -> String {
+/// Bytes with their unit.
+pub fn bytes(number: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = units.len() - 1;
     let unit = (0..power).find(|unit| number < 1024_f64.powi(*unit as i32 + 1)).unwrap_or(power);
@@ -116,7 +46,8 @@ fn bytes(number: f64) -> String {
     format!("{:.digits$} {}", number / 1024_f64.powi(unit as i32), units[unit])
 }
 
-fn duration(microseconds: Option<f64>) -> String {
+/// A time with its unit.
+pub fn duration(microseconds: Option<f64>) -> String {
     match microseconds {
         None => "–".into(),
         Some(time) if time < 1e3 => format!("{time:.0} µs"),
@@ -125,18 +56,19 @@ fn duration(microseconds: Option<f64>) -> String {
     }
 }
 
-fn percent(share: Option<f64>) -> String {
+/// A share in percent.
+pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".into(), |share| format!("{:.1} %", 100.0 * share))
 }
 
 /// Text that came over the network, without what a terminal would obey.
-fn tame(value: &Value) -> String {
+pub fn tame(value: &Value) -> String {
     let text = value.as_str().unwrap_or("?");
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// The whole picture, at most 80 columns wide.
-fn screen(status: &Value) -> String {
+pub fn screen(status: &Value) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = writeln!(

@@ -1,0 +1,277 @@
+//! The server's log, on standard error: a line an event, as text or as JSON.
+//!
+//! Invariants of this room:
+//! 1. No line holds a key, a value or a password: those who log pass addresses, numbers, options
+//!    and the system's errors. What comes from outside cannot begin a line of its own.
+//! 2. At most [`BURST`] lines come at once and [`LINES_PER_SECOND`] over time; how many were left
+//!    out is told by the next one.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use log::kv::{Key, Value, VisitSource};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde::{Deserialize, Serialize};
+
+/// Lines that may come at once.
+const BURST: u32 = 100;
+
+/// Lines that may come over time.
+const LINES_PER_SECOND: u32 = 20;
+
+/// How lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// Time, level, words, then name=value.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// What is worth a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Threshold {
+    /// What ends the server or keeps it from starting.
+    Error,
+    /// What somebody should look at.
+    Warn,
+    /// Start, configuration and end.
+    Info,
+    /// Connections too.
+    Debug,
+}
+
+impl From<Threshold> for LevelFilter {
+    fn from(threshold: Threshold) -> Self {
+        match threshold {
+            Threshold::Error => Self::Error,
+            Threshold::Warn => Self::Warn,
+            Threshold::Info => Self::Info,
+            Threshold::Debug => Self::Debug,
+        }
+    }
+}
+
+/// From here on the program logs so; a panic is logged like anything else.
+pub fn start(threshold: Threshold, format: Format) {
+    let logger = Logger { format, valve: Mutex::new(Valve::new(Instant::now())) };
+    // Fails only where this was called before: that logger stays.
+    if log::set_boxed_logger(Box::new(logger)).is_err() {
+        return;
+    }
+    log::set_max_level(threshold.into());
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let payload = panic.payload();
+        let owned = payload.downcast_ref::<String>().map(String::as_str);
+        let reason = owned.or(payload.downcast_ref::<&str>().copied()).unwrap_or("?");
+        let thread = thread.name().unwrap_or("?");
+        log::error!(thread, place, reason; "a thread panicked");
+    }));
+}
+
+struct Logger {
+    format: Format,
+    valve: Mutex<Valve>,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let mut valve = self.valve.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Some(left_out) = valve.pass(Instant::now()) else { return };
+        drop(valve);
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (seconds, millis) = (time.as_secs(), time.subsec_millis());
+        let line = match self.format {
+            Format::Text => text(record, seconds, millis, left_out),
+            Format::Json => json(record, seconds, millis, left_out),
+        };
+        // There is nobody to tell if that fails.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Lets so many lines through: a bucket of tokens.
+struct Valve {
+    tokens: f64,
+    filled: Instant,
+    left_out: u64,
+}
+
+impl Valve {
+    fn new(now: Instant) -> Self {
+        Self { tokens: BURST.into(), filled: now, left_out: 0 }
+    }
+
+    /// How many lines were left out before this one, or none if it is one of them.
+    fn pass(&mut self, now: Instant) -> Option<u64> {
+        let seconds = now.saturating_duration_since(self.filled).as_secs_f64();
+        self.filled = now;
+        let tokens = self.tokens + seconds * f64::from(LINES_PER_SECOND);
+        self.tokens = tokens.min(BURST.into());
+        if self.tokens < 1.0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.tokens -= 1.0;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+fn level(record: &Record<'_>) -> &'static str {
+    match record.level() {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug | Level::Trace => "debug",
+    }
+}
+
+/// UTC as in RFC 3339.
+fn timestamp(seconds: u64, millis: u32) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days since 1 March of year 0, in cycles of 400 years: leap days come last in each year.
+    let days = days + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, hour) = (400 * cycle + year + carry, second / 3600);
+    let (minute, second) = (second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+fn text(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String {
+    struct Pairs(String);
+    impl<'v> VisitSource<'v> for Pairs {
+        fn visit_pair(&mut self, key: Key<'v>, value: Value<'v>) -> Result<(), log::kv::Error> {
+            let value = value.to_string();
+            let is_plain = !value.is_empty() && !value.contains([' ', '"', '=']);
+            let value = if is_plain { value } else { format!("{value:?}") };
+            Ok(write!(self.0, " {key}={value}")?)
+        }
+    }
+    let mut pairs = Pairs(record.args().to_string());
+    // Writing to a string does not fail.
+    let _ = record.key_values().visit(&mut pairs);
+    if left_out > 0 {
+        let _ = write!(pairs.0, " lines_left_out={left_out}");
+    }
+    let words: String = pairs.0.chars().flat_map(on_one_line).collect();
+    format!("{} {:<5} {words}\n", timestamp(seconds, millis), level(record))
+}
+
+/// A letter, or how it is written where it would do something to a line or a terminal.
+fn on_one_line(letter: char) -> impl Iterator<Item = char> {
+    let escaped = letter.is_control().then(|| letter.escape_default());
+    let plain = (!letter.is_control()).then_some(letter);
+    escaped.into_iter().flatten().chain(plain)
+}
+
+fn json(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String {
+    struct Pairs(serde_json::Map<String, serde_json::Value>);
+    impl<'v> VisitSource<'v> for Pairs {
+        fn visit_pair(&mut self, key: Key<'v>, value: Value<'v>) -> Result<(), log::kv::Error> {
+            let value = match (value.to_bool(), value.to_i64()) {
+                (Some(value), _) => value.into(),
+                (_, Some(value)) => value.into(),
+                _ => value.to_string().into(),
+            };
+            self.0.insert(key.to_string(), value);
+            Ok(())
+        }
+    }
+    let mut pairs = Pairs(serde_json::Map::new());
+    // Inserting does not fail.
+    let _ = record.key_values().visit(&mut pairs);
+    pairs.0.insert("time".into(), timestamp(seconds, millis).into());
+    pairs.0.insert("level".into(), level(record).into());
+    pairs.0.insert("message".into(), record.args().to_string().into());
+    if left_out > 0 {
+        pairs.0.insert("lines_left_out".into(), left_out.into());
+    }
+    format!("{}\n", serde_json::Value::from(pairs.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What both formats make of a warning.
+    fn lines(message: &str, pairs: &[(&str, Value<'_>)], left_out: u64) -> (String, String) {
+        let arguments = format_args!("{message}");
+        let record =
+            Record::builder().level(Level::Warn).args(arguments).key_values(&pairs).build();
+        (text(&record, 1_700_000_000, 7, left_out), json(&record, 1_700_000_000, 7, left_out))
+    }
+
+    #[test]
+    fn events_are_written_in_both_formats() {
+        let pairs =
+            [("threads", Value::from(4)), ("path", Value::from("a b")), ("on", true.into())];
+        let (text, json) = lines("words", &pairs, 3);
+        let expected = "2023-11-14T22:13:20.007Z warn  words threads=4 path=\"a b\" on=true \
+                        lines_left_out=3\n";
+        assert_eq!(text, expected);
+        let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(
+            value,
+            serde_json::json!({
+                "time": "2023-11-14T22:13:20.007Z", "level": "warn", "message": "words",
+                "threads": 4, "path": "a b", "on": true, "lines_left_out": 3,
+            })
+        );
+    }
+
+    #[test]
+    fn nobody_begins_a_line_of_his_own() {
+        let evil = "x\n2023-11-14T22:13:20Z error \u{1b}[2J";
+        let (text, json) = lines(evil, &[("peer", Value::from(evil))], 0);
+        for line in [text, json] {
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            assert!(line.ends_with('\n') && !line.contains('\u{1b}'), "{line}");
+        }
+    }
+
+    #[test]
+    fn dates_are_right_at_the_ends_of_years_and_months() {
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(timestamp(seconds, 0), date);
+        }
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_told_of() {
+        let start = Instant::now();
+        let mut valve = Valve::new(start);
+        let passed = (0..1000).filter(|_| valve.pass(start).is_some()).count();
+        assert_eq!(passed, BURST as usize);
+        let later = start + Duration::from_millis(500);
+        assert_eq!(valve.pass(later), Some(900));
+        let passed = (0..1000).filter(|_| valve.pass(later).is_some()).count();
+        assert_eq!(passed, LINES_PER_SECOND as usize / 2 - 1);
+    }
+}

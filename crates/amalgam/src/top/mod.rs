@@ -1,0 +1,111 @@
+//! `amalgam top`: the live page in a terminal.
+//!
+//! Invariants of this room:
+//! 1. Whatever the server says, the terminal obeys none of it: text is tamed before it is shown.
+//! 2. The terminal is given back as it was, also after a panic or an error.
+
+mod draw;
+mod text;
+
+use std::io::{IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use serde_json::Value;
+
+use draw::Screen;
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read.
+const ANSWER_BYTES: u64 = 4 << 20;
+
+/// Arguments of `amalgam top`.
+#[derive(clap::Args)]
+pub struct Top {
+    /// The server's admin address
+    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
+    address: String,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=60))]
+    every: u64,
+    /// Look once and end, as where the output is no terminal
+    #[arg(long)]
+    once: bool,
+}
+
+/// Shows a server until the user ends it.
+///
+/// # Errors
+///
+/// If the server does not answer at first; later that is shown.
+pub fn run(top: &Top) -> Result<()> {
+    let mut found = top
+        .address
+        .to_socket_addrs()
+        .with_context(|| format!("{}: must be HOST:PORT", top.address))?;
+    let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
+    let status = fetch(address).with_context(|| {
+        format!("no answer from {address}: is the server running with --admin {address}?")
+    })?;
+    let mut output = std::io::stdout();
+    if top.once || !output.is_terminal() {
+        return Ok(output.write_all(text::screen(&status).as_bytes())?);
+    }
+    let screen = Screen { status, problem: None, is_paused: false };
+    ratatui::run(|terminal| show(terminal, screen, address, Duration::from_secs(top.every)))
+}
+
+/// Draws and looks again until the user ends it.
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut screen: Screen,
+    address: SocketAddr,
+    every: Duration,
+) -> Result<()> {
+    let mut next_look = Instant::now() + every;
+    loop {
+        terminal.draw(|frame| draw::draw(frame, &screen))?;
+        if event::poll(next_look.saturating_duration_since(Instant::now()))? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                    KeyCode::Char('c') if key.modifiers == KeyModifiers::CONTROL => return Ok(()),
+                    KeyCode::Char(' ' | 'p') => screen.is_paused = !screen.is_paused,
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        if Instant::now() < next_look {
+            continue;
+        }
+        next_look = Instant::now() + every;
+        if !screen.is_paused {
+            match fetch(address) {
+                Ok(status) => screen = Screen { status, problem: None, ..screen },
+                Err(error) => screen.problem = Some(format!("no answer from {address}: {error:#}")),
+            }
+        }
+    }
+}
+
+/// Asks the server for its numbers.
+fn fetch(address: SocketAddr) -> Result<Value> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let (head, body) = answer.split_at(end.context("the answer is not HTTP")? + 4);
+    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(body).trim());
+    serde_json::from_slice(body).context("the answer is not that of an Amalgam server")
+}
