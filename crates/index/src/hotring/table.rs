@@ -114,11 +114,10 @@ impl Tables {
     /// Puts the next table in the place of the one in use, all of whose heads were moved. Free what
     /// is returned after a grace period.
     pub(super) fn finish(&self, guard: &Guard<'_>) -> RetiredTable {
-        let current: *const HeadTable = self.current(guard);
         let next = self.current(guard).next.load(Ordering::Acquire);
         assert!(!next.is_null(), "a rehash is under way");
-        self.0.store(next, Ordering::Release);
-        RetiredTable(current.cast_mut())
+        // The pointer that the box gave, not one of a reference: the table is freed through it.
+        RetiredTable(self.0.swap(next, Ordering::AcqRel))
     }
 }
 
