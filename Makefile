@@ -35,7 +35,7 @@ fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz:
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of the house only
 #loom:           ## exhaustive interleavings of small models
-#miri:           ## undefined behaviour in `op` and `index::mem`
+#miri:           ## undefined behaviour in `op`, `index::mem` and two engines
 #tsan:           ## data races under ThreadSanitizer, long form
 #clients:        ## memccapable, memcaslap and Python clients against the server
 #differential:   ## random commands to memcached and to us, long form
