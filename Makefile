@@ -3,11 +3,12 @@
 PORT ?= 11211
 HOST ?= 127.0.0.1
 
-.PHONY: help run test setup fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz
+.PHONY: help run test setup fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz \
+	rtl-test rtl-lint rtl-full rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
-	@sed -nE 's/^#?([a-z]+): *## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^#?([a-z-]+): *## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run:             ## build the server and start it on 127.0.0.1:11211
 	@scripts/setup run
@@ -24,7 +25,8 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz:
+fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz \
+rtl-test rtl-lint rtl-full rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -41,3 +43,7 @@ fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz:
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
+#rtl-test:       ## the hardware, simulated beside its software twin
+#rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
+#rtl-full:       ## rtl-test in its long form, rtl-lint, proofs and synthesis
+#rtl-wave:       ## one request as a waveform: target/rtl-wave.vcd and .svg

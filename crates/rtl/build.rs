@@ -1,0 +1,129 @@
+//! Turns the hardware into C++ and compiles it, once for each configuration that is tested. Does
+//! nothing without the feature `verilated`.
+
+#[cfg(feature = "verilated")]
+#[expect(dead_code, reason = "the tests use the rest of it")]
+#[path = "src/configuration.rs"]
+mod configuration;
+
+#[cfg(not(feature = "verilated"))]
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+#[cfg(feature = "verilated")]
+fn main() {
+    verilated::build();
+}
+
+#[cfg(feature = "verilated")]
+mod verilated {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use crate::configuration::{ALL, Configuration};
+
+    const RTL: &str = "../../rtl";
+
+    pub fn build() {
+        println!("cargo::rerun-if-changed={RTL}");
+        println!("cargo::rerun-if-changed=src/configuration.rs");
+        println!("cargo::rerun-if-changed=src/shim.cpp");
+        let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+        println!("cargo::rustc-link-search=native={}", output.display());
+        let mut runtime = None;
+        for configuration in ALL {
+            let folder = output.join(configuration.name);
+            verilate(configuration, &folder);
+            compile(configuration, &folder, runtime.get_or_insert_with(runtime_folder));
+        }
+        compile_runtime(runtime.as_deref().expect("there are configurations"));
+    }
+
+    fn verilate(configuration: &Configuration, folder: &Path) {
+        let mut command = Command::new("verilator");
+        command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--assert"]);
+        command.args(["-Wall", "-Wno-fatal", "--top-module", "ht_sim"]);
+        command.arg("--prefix").arg(format!("V{}", configuration.name));
+        command.arg("--Mdir").arg(folder);
+        for (name, value) in configuration.parameters() {
+            command.arg(format!("-G{name}={value}"));
+        }
+        command.arg(format!("{RTL}/lint.vlt"));
+        command.args(sources());
+        let status = command.status().unwrap_or_else(|error| {
+            panic!("the feature `verilated` needs Verilator (Debian: verilator): {error}")
+        });
+        assert!(status.success(), "Verilator refused {}", configuration.name);
+    }
+
+    /// The package first, then whatever there is.
+    fn sources() -> Vec<String> {
+        let mut sources = Vec::new();
+        for folder in ["src", "sim"] {
+            let entries = std::fs::read_dir(Path::new(RTL).join(folder)).expect("the sources");
+            for entry in entries {
+                let path = entry.expect("the sources").path();
+                if path.extension().is_some_and(|extension| extension == "sv") {
+                    sources.push(path.to_str().expect("plain names").to_owned());
+                }
+            }
+        }
+        sources.sort_by_key(|path| (!path.ends_with("_pkg.sv"), path.clone()));
+        sources
+    }
+
+    fn runtime_folder() -> PathBuf {
+        let output = Command::new("verilator").args(["--getenv", "VERILATOR_ROOT"]).output();
+        let output = output.expect("it ran a moment ago").stdout;
+        PathBuf::from(String::from_utf8(output).expect("a path").trim()).join("include")
+    }
+
+    fn cpp(runtime: &Path) -> cc::Build {
+        let mut build = cc::Build::new();
+        build.cpp(true).std("c++17").opt_level(2).debug(false).warnings(false);
+        build.include(runtime).include(runtime.join("vltstd"));
+        build.define("VM_TRACE", "0").define("VM_COVERAGE", "0").define("VM_SC", "0");
+        build
+    }
+
+    /// Compiles what Verilator wrote, unless it is what was compiled last time.
+    fn compile(configuration: &Configuration, folder: &Path, runtime: &Path) {
+        let name = configuration.name;
+        let library = format!("amalgam_rtl_{name}");
+        let entries = std::fs::read_dir(folder).expect("Verilator wrote it");
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("it is there").path()).collect();
+        files.retain(|path| path.extension().is_some_and(|e| e == "cpp" || e == "h"));
+        files.push("src/shim.cpp".into());
+        files.sort();
+        let mut hasher = DefaultHasher::new();
+        for file in &files {
+            std::fs::read(file).expect("it is there").hash(&mut hasher);
+        }
+        let (stamp, hash) = (folder.with_extension("stamp"), hasher.finish().to_string());
+        if std::fs::read_to_string(&stamp).is_ok_and(|old| old == hash) {
+            println!("cargo::rustc-link-lib=static={library}");
+            return;
+        }
+        let mut build = cpp(runtime);
+        build.include(folder);
+        build.define("MODEL", format!("V{name}").as_str());
+        build.define("HEADER", format!("\"V{name}.h\"").as_str());
+        build.define("NAME(x)", format!("amalgam_{name}_##x").as_str());
+        build.files(files.iter().filter(|file| file.extension().is_some_and(|e| e == "cpp")));
+        build.compile(&library);
+        std::fs::write(stamp, hash).expect("it can be written");
+    }
+
+    fn compile_runtime(runtime: &Path) {
+        let mut build = cpp(runtime);
+        build.file(runtime.join("verilated.cpp"));
+        // Split off from the former in later versions.
+        let threads = runtime.join("verilated_threads.cpp");
+        if threads.exists() {
+            build.file(threads);
+        }
+        build.compile("amalgam_rtl_verilated");
+    }
+}

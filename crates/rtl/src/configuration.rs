@@ -1,0 +1,142 @@
+//! The shapes of the table that are built and tested. Read by the build script too.
+
+/// Parameters of the hardware, named as in `rtl/src/ht_top.sv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// What the simulated model is called.
+    pub name: &'static str,
+    /// Slots of a bucket.
+    pub slots: usize,
+    /// Slots whose stripes a beat of the memory port holds.
+    pub slots_per_beat: usize,
+    /// Bytes that a slot has of a memory line.
+    pub stripe_bytes: usize,
+    /// Memory lines of a bucket.
+    pub lines: usize,
+    /// The longest key.
+    pub key_bytes: usize,
+    /// Bytes in front of the key, where the terms stand there too.
+    pub header_bytes: usize,
+    /// Whether the terms are a slot's last word, as in the software engine, or its second.
+    pub is_terms_last: bool,
+    /// The table has 2 to this buckets.
+    pub bucket_bits: u32,
+    /// One C-slow ring instead of six lookup3 units.
+    pub is_ring: bool,
+    /// Writes that may be under way at once.
+    pub writers: usize,
+    /// Beats of lines that may be on their way.
+    pub return_beats: usize,
+    /// Each of the three block sizes has 2 to this blocks.
+    pub block_bits: u32,
+}
+
+/// The slot memory of the software engine.
+pub const SOFTWARE: Configuration = Configuration {
+    name: "software",
+    slots: 8,
+    slots_per_beat: 8,
+    stripe_bytes: 8,
+    lines: 4,
+    key_bytes: 16,
+    header_bytes: 8,
+    is_terms_last: true,
+    bucket_bits: 6,
+    is_ring: false,
+    writers: 16,
+    return_beats: 128,
+    block_bits: 7,
+};
+
+/// As printed: 192 bytes a slot in four lines of 384 bytes, six hash units, keys up to 168.
+pub const PRINTED: Configuration = Configuration {
+    name: "printed",
+    slots: 8,
+    slots_per_beat: 2,
+    stripe_bytes: 48,
+    lines: 4,
+    key_bytes: 168,
+    header_bytes: 24,
+    is_terms_last: false,
+    bucket_bits: 10,
+    is_ring: false,
+    writers: 32,
+    return_beats: 128,
+    block_bits: 12,
+};
+
+/// The other layout of 192 bytes a slot, with twice the slots, the ring, and few writers.
+pub const RING: Configuration = Configuration {
+    name: "ring",
+    slots: 16,
+    slots_per_beat: 8,
+    stripe_bytes: 24,
+    lines: 8,
+    is_ring: true,
+    writers: 4,
+    return_beats: 64,
+    bucket_bits: 6,
+    block_bits: 8,
+    ..PRINTED
+};
+
+/// Few slots, one write at a time, next to no room for lines on their way, the ring.
+pub const SMALL: Configuration = Configuration {
+    name: "small",
+    slots: 4,
+    slots_per_beat: 4,
+    is_ring: true,
+    writers: 1,
+    return_beats: 4,
+    ..SOFTWARE
+};
+
+/// All of them.
+pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
+
+impl Configuration {
+    /// Words of 8 bytes in a slot's record.
+    pub const fn record_words(&self) -> usize {
+        self.lines * self.stripe_bytes / 8
+    }
+
+    /// The record's word at which the key begins.
+    pub const fn key_word(&self) -> usize {
+        if self.is_terms_last { 1 } else { self.header_bytes / 8 }
+    }
+
+    /// The record's word that holds the terms.
+    pub const fn terms_word(&self) -> usize {
+        if self.is_terms_last { self.record_words() - 1 } else { 1 }
+    }
+
+    /// Bytes of a beat of the memory port.
+    pub const fn beat_bytes(&self) -> usize {
+        self.slots_per_beat * self.stripe_bytes
+    }
+
+    /// Where the memory has a word of a slot's record, in words of 8 bytes.
+    pub const fn word_address(&self, bucket: usize, slot: usize, word: usize) -> usize {
+        let stripe_words = self.stripe_bytes / 8;
+        let (line, place) = (word / stripe_words, word % stripe_words);
+        ((bucket * self.lines + line) * self.slots + slot) * stripe_words + place
+    }
+
+    /// The hardware's parameters by name.
+    pub fn parameters(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("Slots", self.slots),
+            ("SlotsPerBeat", self.slots_per_beat),
+            ("StripeBytes", self.stripe_bytes),
+            ("Lines", self.lines),
+            ("KeyBytes", self.key_bytes),
+            ("HeaderBytes", self.header_bytes),
+            ("TermsLast", usize::from(self.is_terms_last)),
+            ("BucketBits", self.bucket_bits as usize),
+            ("HashRing", usize::from(self.is_ring)),
+            ("Writers", self.writers),
+            ("ReturnBeats", self.return_beats),
+            ("BlockBits", self.block_bits as usize),
+        ]
+    }
+}

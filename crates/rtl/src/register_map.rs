@@ -1,0 +1,76 @@
+//! Addresses of the registers. Made of rtl/registers.toml.
+
+/// "AMKV".
+pub const ID: u32 = 0x00;
+
+/// 0.1.0: major, minor and patch in a byte each.
+pub const VERSION: u32 = 0x04;
+
+/// Slots of a bucket.
+pub const SLOTS: u32 = 0x08;
+
+/// Bytes that a slot has of a memory line.
+pub const STRIPE_BYTES: u32 = 0x0c;
+
+/// Memory lines of a bucket.
+pub const LINES: u32 = 0x10;
+
+/// The longest key.
+pub const KEY_BYTES: u32 = 0x14;
+
+/// The table has 2 to this buckets.
+pub const BUCKET_BITS: u32 = 0x18;
+
+/// Bit 0: a full bucket gives up a slot; bit 1: no values are stored or returned.
+pub const CONTROL: u32 = 0x1c;
+
+/// The clock in seconds, by which items end; it may not go back.
+pub const TIME: u32 = 0x20;
+
+/// 1 when the table was cleared and lets requests in.
+pub const READY: u32 = 0x24;
+
+/// Answered GET and GETK, quiet or not.
+pub const GETS: u32 = 0x28;
+
+/// Answered SET, quiet or not.
+pub const SETS: u32 = 0x2c;
+
+/// Answered DELETE, quiet or not.
+pub const DELETES: u32 = 0x30;
+
+/// Answered requests of any other opcode.
+pub const OTHERS: u32 = 0x34;
+
+/// GETs that found their key.
+pub const HITS: u32 = 0x38;
+
+/// GETs that did not.
+pub const MISSES: u32 = 0x3c;
+
+/// Requests whose lengths lie, or whose key is too long or missing.
+pub const REFUSED_INVALID: u32 = 0x40;
+
+/// SETs of a value that is too large.
+pub const REFUSED_TOO_LARGE: u32 = 0x44;
+
+/// SETs that found no address, or no slot where nothing is evicted.
+pub const REFUSED_NO_MEMORY: u32 = 0x48;
+
+/// Requests with an opcode that the table does not know.
+pub const REFUSED_UNKNOWN: u32 = 0x4c;
+
+/// Requests that entered the critical section.
+pub const ENTERED: u32 = 0x50;
+
+/// Cycles in which a request waited for an older write of its bucket.
+pub const STALL_CYCLES: u32 = 0x54;
+
+/// Free addresses of the smallest block size.
+pub const FREE_SMALL: u32 = 0x58;
+
+/// Free addresses of the middle block size.
+pub const FREE_MIDDLE: u32 = 0x5c;
+
+/// Free addresses of the largest block size.
+pub const FREE_LARGE: u32 = 0x60;

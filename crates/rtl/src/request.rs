@@ -1,0 +1,106 @@
+//! Requests and answers as the hardware's streams carry them.
+
+/// memcached's binary opcodes that the table knows.
+pub mod opcode {
+    #![expect(missing_docs, reason = "named as in memcached's binary protocol")]
+    pub const GET: u8 = 0x00;
+    pub const SET: u8 = 0x01;
+    pub const DELETE: u8 = 0x04;
+    pub const GETQ: u8 = 0x09;
+    pub const NOOP: u8 = 0x0a;
+    pub const VERSION: u8 = 0x0b;
+    pub const GETK: u8 = 0x0c;
+    pub const GETKQ: u8 = 0x0d;
+    pub const SETQ: u8 = 0x11;
+    pub const DELETEQ: u8 = 0x14;
+}
+
+/// memcached's binary status codes that the table answers.
+pub mod status {
+    #![expect(missing_docs, reason = "named as in memcached's binary protocol")]
+    pub const OK: u16 = 0x0000;
+    pub const NOT_FOUND: u16 = 0x0001;
+    pub const TOO_LARGE: u16 = 0x0003;
+    pub const INVALID: u16 = 0x0004;
+    pub const UNKNOWN: u16 = 0x0081;
+    pub const NO_MEMORY: u16 = 0x0082;
+}
+
+/// A request, with lengths that need not be those of its key and value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Returned with the answer.
+    pub id: u32,
+    /// See [`opcode`].
+    pub opcode: u8,
+    /// Bytes of the key, as the request says.
+    pub key_bytes: u8,
+    /// Bytes of the value, as the request says. 24 bits.
+    pub value_bytes: u32,
+    /// The client's.
+    pub flags: u32,
+    /// The second in which the item ends; 0 never.
+    pub expiry: u32,
+    /// What is sent as key.
+    pub key: Vec<u8>,
+    /// What is sent as value.
+    pub value: Vec<u8>,
+}
+
+impl Request {
+    /// A request whose lengths are true.
+    pub fn new(opcode: u8, key: &[u8], value: &[u8]) -> Self {
+        Self {
+            id: 0,
+            opcode,
+            key_bytes: key.len() as u8,
+            value_bytes: value.len() as u32,
+            flags: 0,
+            expiry: 0,
+            key: key.to_vec(),
+            value: value.to_vec(),
+        }
+    }
+
+    /// A GET.
+    pub fn get(key: &[u8]) -> Self {
+        Self::new(opcode::GET, key, &[])
+    }
+
+    /// A SET that never ends.
+    pub fn set(key: &[u8], value: &[u8]) -> Self {
+        Self::new(opcode::SET, key, value)
+    }
+
+    /// A DELETE.
+    pub fn delete(key: &[u8]) -> Self {
+        Self::new(opcode::DELETE, key, &[])
+    }
+
+    /// The same with another id.
+    pub fn with_id(self, id: u32) -> Self {
+        Self { id, ..self }
+    }
+
+    /// The same with an end.
+    pub fn with_expiry(self, expiry: u32) -> Self {
+        Self { expiry, ..self }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// That of the request.
+    pub id: u32,
+    /// That of the request.
+    pub opcode: u8,
+    /// See [`status`].
+    pub status: u16,
+    /// Where the value lies, in bytes of the value memory; 0 where there is none to name.
+    pub pointer: u64,
+    /// The flags of what was found.
+    pub flags: u32,
+    /// What was found.
+    pub value: Option<Vec<u8>>,
+}

@@ -1,0 +1,402 @@
+//! Drives a simulated table: requests in, answers out, through its streams, with idle cycles,
+//! back-pressure and a memory as slow and as irregular as one likes.
+
+use std::collections::VecDeque;
+
+use crate::register_map as register;
+use crate::{Configuration, Inputs, Model, Outputs, Request, Response};
+
+/// Cycles without any answer after which a table counts as stuck. The slowest memory that tests
+/// use answers within thousands.
+const PATIENCE_CYCLES: u64 = 200_000;
+
+/// How willing the world around the table is: in how many of 256 cycles each stream rests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Nothing is offered.
+    pub idle: u8,
+    /// Nothing is taken.
+    pub back_pressure: u8,
+}
+
+/// The memory's timing, in cycles.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// From a read to its first beat.
+    pub latency: u16,
+    /// Between the beginnings of two bursts, at least.
+    pub burst: u8,
+    /// More of them when the direction changes.
+    pub turn: u8,
+    /// From refresh to refresh; 0 never.
+    pub refresh_every: u16,
+    /// Of a refresh.
+    pub refresh: u8,
+    /// Mask of random cycles on top of the latency.
+    pub jitter: u8,
+    /// Of 256 cycles, those in which nothing is accepted.
+    pub stall: u8,
+}
+
+impl Memory {
+    /// The paper's: 60 cycles, a line of 384 bytes in 5.
+    pub const PRINTED: Self =
+        Self { latency: 60, burst: 5, turn: 0, refresh_every: 0, refresh: 0, jitter: 0, stall: 0 };
+}
+
+/// An answer, and the second at which its request entered the critical section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What was answered.
+    pub response: Response,
+    /// What the clock said when the request entered.
+    pub now: u32,
+}
+
+/// What happened since the reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Cycles.
+    pub cycles: u64,
+    /// Requests that entered the critical section.
+    pub entered: u64,
+    /// Requests that left the table.
+    pub left: u64,
+    /// Cycles in which a request waited for an older write.
+    pub stall_cycles: u64,
+    /// Requests that had to wait.
+    pub stalled: u64,
+    /// Requests in the critical section, summed over the entries.
+    pub occupancy: u64,
+    /// The cycle of the last beat of a key that went in.
+    pub last_key_cycle: u64,
+    /// The cycle of the last status that came out of the table.
+    pub last_status_cycle: u64,
+}
+
+/// A stream's beat.
+#[derive(Clone, Copy)]
+struct Beat {
+    data: u64,
+    keep: u8,
+    is_last: bool,
+}
+
+fn beats(bytes: &[u8]) -> impl Iterator<Item = Beat> + '_ {
+    let count = bytes.len().div_ceil(8);
+    bytes.chunks(8).enumerate().map(move |(place, chunk)| {
+        let mut data = [0xa5; 8];
+        data[..chunk.len()].copy_from_slice(chunk);
+        Beat {
+            data: u64::from_le_bytes(data),
+            keep: (0xff_u32 >> (8 - chunk.len())) as u8,
+            is_last: place + 1 == count,
+        }
+    })
+}
+
+/// A table under simulation.
+pub struct Simulation {
+    model: Model,
+    configuration: Configuration,
+    inputs: Inputs,
+    outputs: Outputs,
+    pace: Pace,
+    random: u64,
+    requests: VecDeque<Request>,
+    keys: VecDeque<Beat>,
+    values: VecDeque<Beat>,
+    /// Answers whose value has not come yet.
+    open: VecDeque<(Answer, usize)>,
+    value: Vec<u8>,
+    answers: Vec<Answer>,
+    was_stalled: bool,
+    is_table_only: bool,
+    /// See [`Counters`].
+    pub counters: Counters,
+}
+
+impl Simulation {
+    /// A table after its reset, with the paper's memory and nothing that rests.
+    pub fn new(configuration: Configuration) -> Self {
+        let mut simulation = Self {
+            model: Model::new(&configuration),
+            configuration,
+            inputs: Inputs { bready: 1, rready: 1, ..Inputs::default() },
+            is_table_only: false,
+            outputs: Outputs::default(),
+            pace: Pace::default(),
+            random: 0x9e37_79b9_7f4a_7c15,
+            requests: VecDeque::new(),
+            keys: VecDeque::new(),
+            values: VecDeque::new(),
+            open: VecDeque::new(),
+            value: Vec::new(),
+            answers: Vec::new(),
+            was_stalled: false,
+            counters: Counters::default(),
+        };
+        simulation.set_memory(Memory { burst: 0, ..Memory::PRINTED });
+        simulation.reset();
+        simulation.set_memory(Memory::PRINTED);
+        simulation
+    }
+
+    /// Resets the table and waits until it has cleared its memory.
+    pub fn reset(&mut self) {
+        for is_reset in [1, 1, 0] {
+            self.inputs.reset = is_reset;
+            self.model.cycle(&self.inputs, &mut self.outputs);
+        }
+        while self.outputs.is_ready == 0 {
+            self.model.cycle(&self.inputs, &mut self.outputs);
+        }
+        self.counters = Counters::default();
+    }
+
+    /// The memory's timing from now on.
+    pub fn set_memory(&mut self, memory: Memory) {
+        self.inputs.latency = memory.latency.into();
+        self.inputs.burst = memory.burst.into();
+        self.inputs.turn = memory.turn.into();
+        self.inputs.refresh_every = memory.refresh_every.into();
+        self.inputs.refresh = memory.refresh.into();
+        self.inputs.jitter = memory.jitter.into();
+        self.inputs.stall = memory.stall.into();
+    }
+
+    /// How often streams rest from now on, drawn from `seed`.
+    pub fn set_pace(&mut self, pace: Pace, seed: u64) {
+        self.pace = pace;
+        self.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    }
+
+    /// The clock's second. It does not go back: an earlier one is ignored.
+    pub fn set_now(&mut self, now_seconds: u32) {
+        self.write_register(register::TIME, now_seconds);
+    }
+
+    /// Whether a full bucket gives up a slot.
+    pub fn set_evicts(&mut self, evicts: bool) {
+        let control = self.read_register(register::CONTROL);
+        self.write_register(register::CONTROL, control & !1 | u32::from(evicts));
+    }
+
+    /// Whether the table runs without values: none is stored or returned.
+    pub fn set_table_only(&mut self, is_table_only: bool) {
+        let control = self.read_register(register::CONTROL);
+        self.write_register(register::CONTROL, control & !2 | u32::from(is_table_only) << 1);
+        self.is_table_only = is_table_only;
+    }
+
+    /// Writes a register over AXI-Lite.
+    pub fn write_register(&mut self, address: u32, data: u32) {
+        (self.inputs.awvalid, self.inputs.awaddr) = (1, address);
+        (self.inputs.wvalid, self.inputs.wdata) = (1, data);
+        self.wait_for(|outputs| outputs.awready & outputs.wready != 0);
+        (self.inputs.awvalid, self.inputs.wvalid) = (0, 0);
+        self.wait_for(|outputs| outputs.bvalid != 0);
+    }
+
+    /// Reads a register over AXI-Lite.
+    pub fn read_register(&mut self, address: u32) -> u32 {
+        (self.inputs.arvalid, self.inputs.araddr) = (1, address);
+        self.wait_for(|outputs| outputs.arready != 0);
+        self.inputs.arvalid = 0;
+        self.wait_for(|outputs| outputs.rvalid != 0);
+        self.outputs.rdata
+    }
+
+    fn wait_for(&mut self, is_there: impl Fn(&Outputs) -> bool) {
+        for _ in 0..PATIENCE_CYCLES {
+            self.cycle();
+            if is_there(&self.outputs) {
+                return;
+            }
+        }
+        panic!("the registers do not answer");
+    }
+
+    /// Adds a request to those that wait to be sent.
+    pub fn send(&mut self, request: Request) {
+        self.keys.extend(beats(&request.key));
+        self.values.extend(beats(&request.value));
+        self.requests.push_back(request);
+    }
+
+    fn rests(&mut self, of_256: u8) -> bool {
+        if of_256 == 0 {
+            return false;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u8 <= of_256
+    }
+
+    /// What is offered and taken. A beat that was offered stays until it is taken.
+    fn offer(&mut self) {
+        let idle = self.pace.idle;
+        if self.inputs.meta_valid == 0 && !self.rests(idle) {
+            self.offer_request();
+        }
+        if self.inputs.key_valid == 0
+            && !self.rests(idle)
+            && let Some(beat) = self.keys.front()
+        {
+            self.inputs.key_valid = 1;
+            self.inputs.key_data = beat.data;
+            self.inputs.key_keep = beat.keep.into();
+            self.inputs.key_last = beat.is_last.into();
+        }
+        if self.inputs.val_valid == 0
+            && !self.rests(idle)
+            && let Some(beat) = self.values.front()
+        {
+            self.inputs.val_valid = 1;
+            self.inputs.val_data = beat.data;
+            self.inputs.val_keep = beat.keep.into();
+            self.inputs.val_last = beat.is_last.into();
+        }
+        self.inputs.meta_ready = (!self.rests(self.pace.back_pressure)).into();
+        self.inputs.val_ready = (!self.rests(self.pace.back_pressure)).into();
+    }
+
+    fn offer_request(&mut self) {
+        let Some(request) = self.requests.front() else { return };
+        self.inputs.meta_valid = 1;
+        self.inputs.id = request.id;
+        self.inputs.opcode = request.opcode.into();
+        self.inputs.klen = request.key_bytes.into();
+        self.inputs.vlen = request.value_bytes;
+        self.inputs.flags = request.flags;
+        self.inputs.expiry = request.expiry;
+    }
+
+    /// One cycle.
+    pub fn cycle(&mut self) {
+        self.offer();
+        self.model.cycle(&self.inputs, &mut self.outputs);
+        self.count();
+        let Outputs { meta_ready, key_ready, val_ready, .. } = self.outputs;
+        if self.inputs.meta_valid & meta_ready != 0 {
+            self.requests.pop_front();
+            self.inputs.meta_valid = 0;
+        }
+        if self.inputs.key_valid & key_ready != 0 {
+            self.keys.pop_front();
+            self.inputs.key_valid = 0;
+            self.counters.last_key_cycle = self.counters.cycles;
+        }
+        if self.inputs.val_valid & val_ready != 0 {
+            self.values.pop_front();
+            self.inputs.val_valid = 0;
+        }
+        if self.outputs.meta_valid & self.inputs.meta_ready != 0 {
+            self.take_answer();
+        }
+        if self.outputs.val_valid & self.inputs.val_ready != 0 {
+            let kept = (self.outputs.val_keep as u8).trailing_ones() as usize;
+            self.value.extend_from_slice(&self.outputs.val_data.to_le_bytes()[..kept]);
+        }
+        self.close_answers();
+    }
+
+    fn count(&mut self) {
+        let counters = &mut self.counters;
+        counters.cycles += 1;
+        if self.outputs.enter != 0 {
+            counters.occupancy += counters.entered - counters.left;
+            counters.entered += 1;
+            counters.stalled += u64::from(self.was_stalled);
+        }
+        if self.outputs.status != 0 {
+            counters.left += 1;
+            counters.last_status_cycle = counters.cycles;
+        }
+        self.was_stalled = self.outputs.stall != 0;
+        counters.stall_cycles += u64::from(self.was_stalled);
+    }
+
+    fn take_answer(&mut self) {
+        let Outputs { id, opcode, hit, status_code, vlen, flags, pointer, now, .. } = self.outputs;
+        let has_value = hit != 0 && !self.is_table_only;
+        let response = Response {
+            id,
+            opcode: opcode as u8,
+            status: status_code as u16,
+            pointer,
+            flags,
+            value: has_value.then(Vec::new),
+        };
+        let value_bytes = if has_value { vlen as usize } else { 0 };
+        self.open.push_back((Answer { response, now }, value_bytes));
+    }
+
+    /// Values come in the order of the answers, before or after them.
+    fn close_answers(&mut self) {
+        while let Some((_, value_bytes)) = self.open.front()
+            && self.value.len() >= *value_bytes
+        {
+            let (mut answer, value_bytes) = self.open.pop_front().expect("it is there");
+            if let Some(value) = &mut answer.response.value {
+                value.extend(self.value.drain(..value_bytes));
+            }
+            self.answers.push(answer);
+        }
+    }
+
+    /// Runs until `count` answers have come and all requests are in.
+    ///
+    /// # Panics
+    ///
+    /// If nothing is answered for 200,000 cycles: the table is stuck.
+    pub fn run(&mut self, count: usize) -> Vec<Answer> {
+        let mut patience = PATIENCE_CYCLES;
+        let mut before = self.answers.len();
+        while self.answers.len() < count || !self.is_sent() {
+            self.cycle();
+            patience = if self.answers.len() == before { patience - 1 } else { PATIENCE_CYCLES };
+            before = self.answers.len();
+            assert!(patience > 0, "stuck with {before} of {count} answers");
+        }
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Runs for some cycles; answers are kept for the next [`Self::run`].
+    pub fn wait(&mut self, cycles: usize) {
+        (0..cycles).for_each(|_| self.cycle());
+    }
+
+    fn is_sent(&self) -> bool {
+        self.requests.is_empty() && self.keys.is_empty() && self.values.is_empty()
+    }
+
+    /// A word of a slot's record, as it lies in memory.
+    pub fn word(&mut self, bucket: usize, slot: usize, word: usize) -> u64 {
+        self.inputs.peek_address = self.configuration.word_address(bucket, slot, word) as u32;
+        self.cycle();
+        self.outputs.peek
+    }
+
+    /// Overwrites a word of a slot's record, past the table.
+    pub fn poke(&mut self, bucket: usize, slot: usize, word: usize, data: u64) {
+        self.inputs.peek_address = self.configuration.word_address(bucket, slot, word) as u32;
+        (self.inputs.poke, self.inputs.poke_data) = (1, data);
+        self.cycle();
+        self.inputs.poke = 0;
+    }
+
+    /// One cycle, and which of the stages' valid signals were up in it, a bit each as in
+    /// `rtl/src/ht_top.sv`.
+    pub fn probe(&mut self) -> u32 {
+        self.cycle();
+        self.outputs.probe
+    }
+
+    /// Free addresses of each block size.
+    pub fn free_addresses(&mut self) -> [usize; 3] {
+        [register::FREE_SMALL, register::FREE_MIDDLE, register::FREE_LARGE]
+            .map(|address| self.read_register(address) as usize)
+    }
+}

@@ -1,0 +1,278 @@
+//! The paper's arithmetic as statements about the hardware, by the numbers of docs/hardware.md.
+//! Cycles are counted in the simulation and are the same on every machine.
+
+#![cfg(feature = "verilated")]
+
+use amalgam_rtl::{
+    Configuration, Memory, PRINTED, Pace, RING, Reference, Request, SMALL, SOFTWARE, Simulation,
+    opcode, status,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Cycles a second of the paper's clock.
+const CLOCK: f64 = 156.25e6;
+/// Cycles that a memory line takes.
+const LINE_CYCLES: usize = 5;
+
+fn key(number: usize, bytes: usize) -> Vec<u8> {
+    let mut key = format!("{number:06}").into_bytes();
+    key.resize(bytes, b'k');
+    key
+}
+
+/// Memory lines of a request for a key of this length, as printed.
+fn lines(key_bytes: usize) -> usize {
+    (24 + key_bytes).div_ceil(48)
+}
+
+/// Statement 4's cycles from request to request.
+fn service(key_bytes: usize) -> usize {
+    (LINE_CYCLES * lines(key_bytes)).max(key_bytes.div_ceil(8)).max(key_bytes.div_ceil(12))
+}
+
+/// The table alone, in front of a memory as printed.
+fn table(configuration: Configuration) -> Simulation {
+    let mut simulation = Simulation::new(configuration);
+    simulation.set_table_only(true);
+    simulation
+}
+
+/// Cycles from request to request in the long run. The first quarter fills the pipeline.
+fn cycles_each(simulation: &mut Simulation, requests: impl Iterator<Item = Request>) -> f64 {
+    let requests: Vec<_> = requests.collect();
+    let (warm, rest) = requests.split_at(requests.len() / 4);
+    warm.iter().for_each(|request| simulation.send(request.clone()));
+    rest.iter().for_each(|request| simulation.send(request.clone()));
+    while simulation.counters.left < warm.len() as u64 {
+        simulation.cycle();
+    }
+    let start = simulation.counters;
+    while simulation.counters.left < requests.len() as u64 {
+        simulation.cycle();
+    }
+    let cycles = simulation.counters.cycles - start.cycles;
+    simulation.run(requests.len());
+    cycles as f64 / rest.len() as f64
+}
+
+#[test]
+fn statement_2_and_4_service_stays_within_the_budget_of_a_packet() {
+    for key_bytes in (6..=168).step_by(9).chain([24, 25, 72, 73, 120, 121, 168]) {
+        let mut simulation = table(PRINTED);
+        let requests = (0..400).map(|number| Request::get(&key(number, key_bytes)));
+        let cycles = cycles_each(&mut simulation, requests);
+        assert!(cycles <= service(key_bytes) as f64 * 1.005, "{key_bytes}: {cycles}");
+        assert!(service(key_bytes) as f64 <= (90 + key_bytes) as f64 / 8.0, "{key_bytes}");
+    }
+}
+
+#[test]
+fn statement_3_a_slot_is_192_bytes_in_either_layout() {
+    for configuration in [PRINTED, RING] {
+        assert_eq!(configuration.record_words() * 8, 192);
+        assert_eq!(configuration.key_word() * 8 + configuration.key_bytes, 192);
+        assert_eq!(configuration.stripe_bytes * configuration.slots, 384);
+    }
+}
+
+#[test]
+fn statement_4_short_keys_at_31_million_a_second() {
+    for key_bytes in [6, 16, 24] {
+        let mut simulation = table(PRINTED);
+        // Half of them are hits.
+        (0..200).for_each(|number| simulation.send(Request::set(&key(number, key_bytes), b"")));
+        simulation.run(200);
+        simulation.counters = Default::default();
+        let requests = (0..1000).map(|number| Request::get(&key(number % 400, key_bytes)));
+        let rate = CLOCK / cycles_each(&mut simulation, requests);
+        assert!(rate >= 31.25e6 * 0.999, "{key_bytes}: {rate}");
+    }
+}
+
+#[test]
+fn statement_5_stalls_of_five_percent_cost_line_rate_at_25_bytes() {
+    // At 25 bytes a request takes two lines, 10 cycles of a packet's 14.4; a stall of the whole
+    // critical section, about 75 cycles, in one request of twenty takes the rest.
+    let budget = (90.0 + 25.0) / 8.0;
+    let run = |conflicts: usize| {
+        let mut simulation = table(PRINTED);
+        let mut random = SmallRng::seed_from_u64(5);
+        let requests = (0..2000).map(|number| match number % 20 {
+            // A read right behind a write of its address: one request of twenty stalls.
+            0 if conflicts > 0 => Request::set(&key(number, 25), b""),
+            1 if conflicts > 0 => Request::get(&key(number - 1, 25)),
+            _ => Request::get(&key(random.random_range(2000..9999), 25)),
+        });
+        let requests: Vec<_> = requests.collect();
+        cycles_each(&mut simulation, requests.into_iter())
+    };
+    assert!(run(0) < budget);
+    assert!(run(1) > budget * 0.95, "{} of {budget}", run(1));
+}
+
+#[test]
+fn statement_6_six_lanes_and_the_ring_take_a_word_a_cycle() {
+    // The longest keys: 14 words of 12 bytes in 21 beats of 8, so the bus is the bound. Where the
+    // first line has no part of the key, the key buffer takes a cycle for it.
+    for (configuration, bound) in [(PRINTED, 21.0), (RING, 22.0)] {
+        let mut simulation = table(configuration);
+        simulation.set_memory(Memory { burst: 1, ..Memory::PRINTED });
+        let requests = (0..400).map(|number| Request::get(&key(number, 168)));
+        let cycles = cycles_each(&mut simulation, requests);
+        assert!(cycles <= bound * 1.005, "{}: {cycles}", configuration.name);
+    }
+}
+
+#[test]
+fn statement_7_latency_of_an_unloaded_get() {
+    for key_bytes in 6..=168 {
+        let mut simulation = table(PRINTED);
+        simulation.send(Request::get(&key(1, key_bytes)));
+        simulation.run(1);
+        let counters = simulation.counters;
+        let latency = (counters.last_status_cycle - counters.last_key_cycle) as usize;
+        let bound = 90 + 6 * key_bytes.div_ceil(12) + LINE_CYCLES * (lines(key_bytes) - 1);
+        assert!(latency <= bound, "{key_bytes}: {latency} of {bound}");
+        assert!(latency > 60, "the memory alone takes 60");
+    }
+}
+
+/// Fills a table without eviction up to half and says which part of the keys found no slot.
+fn lost_at_half_fill(configuration: Configuration) -> f64 {
+    let mut simulation = table(configuration);
+    simulation.set_evicts(false);
+    simulation.set_memory(Memory { latency: 4, burst: 0, ..Memory::PRINTED });
+    let keys = (configuration.slots << configuration.bucket_bits) / 2;
+    (0..keys).for_each(|number| simulation.send(Request::set(&key(number, 12), b"")));
+    let answers = simulation.run(keys);
+    let lost = answers.iter().filter(|answer| answer.response.status == status::NO_MEMORY);
+    lost.count() as f64 / keys as f64
+}
+
+#[test]
+fn statement_8_loss_at_half_fill() {
+    let lost = lost_at_half_fill(PRINTED);
+    assert!((0.004..0.010).contains(&lost), "{lost} with 8 slots, 8192 of them");
+}
+
+#[test]
+fn statement_9_conflicts_follow_the_formula() {
+    let (addresses, writes) = (500, 0.3);
+    let mut simulation = table(PRINTED);
+    let reference = Reference::new(PRINTED);
+    // One key for each of 500 buckets.
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let mut seen = vec![false; 1 << PRINTED.bucket_bits];
+    for number in 0.. {
+        let key = key(number, 12);
+        let bucket = reference.bucket(&key);
+        if !std::mem::replace(&mut seen[bucket], true) {
+            keys.push(key);
+        }
+        if keys.len() == addresses {
+            break;
+        }
+    }
+    let mut random = SmallRng::seed_from_u64(9);
+    let count = 20_000;
+    for _ in 0..count {
+        let key = &keys[random.random_range(0..addresses)];
+        let is_write = random.random_bool(writes);
+        simulation.send(if is_write { Request::set(key, b"") } else { Request::get(key) });
+    }
+    simulation.run(count);
+    let counters = simulation.counters;
+    let occupancy = counters.occupancy as f64 / counters.entered as f64;
+    let measured = counters.stalled as f64 / counters.entered as f64;
+    let formula = 1.0 - (1.0 - writes / addresses as f64).powf(occupancy);
+    println!("occupancy {occupancy:.1}: {measured:.4} stalled, by the formula {formula:.4}");
+    assert!((measured / formula - 1.0).abs() < 0.25, "{measured} against {formula}");
+}
+
+#[test]
+fn statement_10_every_request_is_checked_against_older_writes() {
+    // Inserts into few buckets back to back: unchecked, two of them would take the same slot and
+    // one key would be lost.
+    for configuration in [SOFTWARE, PRINTED, SMALL] {
+        let mut simulation = table(configuration);
+        let mut reference = Reference::new(configuration);
+        let in_few = |number: &usize| reference.bucket(&key(*number, 8)) < 2;
+        let numbers: Vec<_> = (0..4000).filter(in_few).collect();
+        for number in &numbers {
+            let request = Request::set(&key(*number, 8), b"");
+            reference.apply(&request, 0);
+            simulation.send(request);
+        }
+        simulation.run(numbers.len());
+        simulation.wait(100);
+        for (bucket, slot) in (0..2).flat_map(|b| (0..configuration.slots).map(move |s| (b, s))) {
+            assert_eq!(simulation.word(bucket, slot, 0), reference.word(bucket, slot, 0));
+        }
+    }
+}
+
+#[test]
+fn statement_11_a_match_outranks_a_free_slot_and_expired_ones_give_back_their_addresses() {
+    let mut simulation = Simulation::new(SOFTWARE);
+    let reference = Reference::new(SOFTWARE);
+    let bucket = reference.bucket(&key(0, 8));
+    let mut same: Vec<_> =
+        (0..9000).map(|n| key(n, 8)).filter(|key| reference.bucket(key) == bucket).collect();
+    same.truncate(SOFTWARE.slots);
+    assert_eq!(same.len(), SOFTWARE.slots);
+    let before = simulation.free_addresses();
+    simulation.set_now(10);
+    for (place, key) in same.iter().enumerate() {
+        let expiry = if place % 2 == 0 { 20 } else { 0 };
+        simulation.send(Request::set(key, b"v").with_expiry(expiry));
+    }
+    simulation.run(same.len());
+    simulation.set_now(20);
+    // The bucket is full; the last key's slot is overwritten though lower ones have expired.
+    simulation.send(Request::set(&same[7], b"w"));
+    simulation.send(Request::get(&same[7]));
+    let answers = simulation.run(2);
+    assert_eq!(answers[1].response.value.as_deref(), Some(&b"w"[..]));
+    simulation.wait(100);
+    let taken: Vec<_> = (0..8).map(|slot| simulation.word(bucket, slot, 0) != 0).collect();
+    assert_eq!(taken, [false, true, false, true, false, true, false, true]);
+    assert_eq!(simulation.free_addresses()[0], before[0] - 4, "four came back");
+}
+
+#[test]
+fn statement_13_parameters_change_no_answer() {
+    // One script; buckets never fill, so no slot count shows.
+    let mut random = SmallRng::seed_from_u64(13);
+    let script: Vec<_> = (0..600)
+        .map(|id| {
+            let number = random.random_range(0..40);
+            let key = key(number, 6 + number % 11);
+            let request = match random.random_range(0..10) {
+                0..5 => Request::get(&key),
+                5..9 => Request::set(&key, &vec![id as u8; random.random_range(0..200)]),
+                _ => Request::new(opcode::DELETEQ, &key, b""),
+            };
+            request.with_id(id)
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for configuration in [SOFTWARE, PRINTED, RING, SMALL] {
+        for latency in [1, 60, 333] {
+            let mut simulation = Simulation::new(configuration);
+            simulation.set_memory(Memory { latency, jitter: 31, ..Memory::PRINTED });
+            simulation.set_pace(Pace { idle: 100, back_pressure: 100 }, latency.into());
+            script.iter().for_each(|request| simulation.send(request.clone()));
+            let mut found = simulation.run(1);
+            simulation.wait(60_000);
+            found.extend(simulation.run(0));
+            let found: Vec<_> = found
+                .into_iter()
+                .map(|answer| (answer.response.id, answer.response.status, answer.response.value))
+                .collect();
+            answers.push(found);
+        }
+    }
+    assert!(answers[0].iter().any(|(_, _, value)| value.is_some()), "the script finds values");
+    assert!(answers.iter().all(|other| *other == answers[0]), "an answer depends on a parameter");
+}

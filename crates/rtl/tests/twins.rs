@@ -1,0 +1,246 @@
+//! The hardware beside its reference: the same requests, the same answers, the same memory.
+
+#![cfg(feature = "verilated")]
+
+use amalgam_rtl::{
+    ALL, Configuration, Memory, PRINTED, Pace, RING, Reference, Request, Response, SMALL, SOFTWARE,
+    Simulation, opcode,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Both twins under the same requests.
+struct Twins {
+    simulation: Simulation,
+    reference: Reference,
+    configuration: Configuration,
+}
+
+impl Twins {
+    fn new(configuration: Configuration) -> Self {
+        Self {
+            simulation: Simulation::new(configuration),
+            reference: Reference::new(configuration),
+            configuration,
+        }
+    }
+
+    /// Sends all requests, numbered, and compares all answers.
+    fn run(&mut self, requests: Vec<Request>, now: u32) {
+        self.simulation.set_now(now);
+        let mut expected = Vec::new();
+        for (id, request) in (0..).zip(requests) {
+            let request = request.with_id(id);
+            expected.extend(self.reference.apply(&request, now));
+            self.simulation.send(request);
+        }
+        let answers = self.simulation.run(expected.len());
+        let found: Vec<Response> = answers.into_iter().map(|answer| answer.response).collect();
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found, expected, "{}", self.configuration.name);
+        }
+        assert_eq!(found.len(), expected.len());
+        self.simulation.wait(2000);
+    }
+
+    /// Compares every word of the slot memory, and the addresses that are free.
+    fn compare(&mut self) {
+        for bucket in 0..1 << self.configuration.bucket_bits {
+            for slot in 0..self.configuration.slots {
+                for word in 0..self.configuration.record_words() {
+                    let expected = self.reference.word(bucket, slot, word);
+                    let found = self.simulation.word(bucket, slot, word);
+                    assert_eq!(found, expected, "bucket {bucket} slot {slot} word {word}");
+                }
+            }
+        }
+        assert_eq!(self.simulation.free_addresses(), self.reference.free_addresses());
+    }
+}
+
+/// A small table is hit by much: few keys, so that buckets fill, conflict and evict.
+fn random_request(random: &mut SmallRng, longest: usize, now: u32) -> Request {
+    let bytes = random.random_range(1..=longest);
+    let number: u32 = random.random_range(0..700);
+    let mut key = number.to_le_bytes().to_vec();
+    key.resize(bytes.max(4), bytes as u8);
+    let expiry = if random.random_bool(0.5) { 0 } else { now + random.random_range(0..3) };
+    let value = vec![number as u8; random_length(random)];
+    let request = match random.random_range(0..16) {
+        0..6 => Request::get(&key),
+        6 => Request::new(opcode::GETQ, &key, b""),
+        7..12 => Request::set(&key, &value),
+        12 => Request::new(opcode::SETQ, &key, &value),
+        13 => Request::delete(&key),
+        14 => Request::new(opcode::DELETEQ, &key, b""),
+        _ => Request::new(opcode::NOOP, b"", b""),
+    };
+    Request { flags: random.random(), ..request.with_expiry(expiry) }
+}
+
+/// Mostly short, each block size and some that are too large.
+fn random_length(random: &mut SmallRng) -> usize {
+    let longest = *[8, 60, 500, 1024, 1030].get(random.random_range(0..9)).unwrap_or(&20);
+    random.random_range(0..=longest)
+}
+
+fn random_memory(random: &mut SmallRng) -> Memory {
+    Memory {
+        latency: random.random_range(0..120),
+        burst: random.random_range(0..8),
+        turn: random.random_range(0..10),
+        refresh_every: random.random_range(50..2000),
+        refresh: random.random_range(0..50),
+        jitter: [0, 7, 63][random.random_range(0..3)],
+        stall: [0, 60, 200][random.random_range(0..3)],
+    }
+}
+
+fn random_pace(random: &mut SmallRng) -> Pace {
+    let mut draw = || [0, 40, 200][random.random_range(0..3)];
+    Pace { idle: draw(), back_pressure: draw() }
+}
+
+/// Random requests under random memories and back-pressure, in one configuration.
+fn random_requests(configuration: Configuration, seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut twins = Twins::new(configuration);
+    for now in 1..20 {
+        twins.simulation.set_memory(random_memory(&mut random));
+        let pace = random_pace(&mut random);
+        twins.simulation.set_pace(pace, random.random());
+        let evicts = random.random_bool(0.7);
+        twins.simulation.set_evicts(evicts);
+        twins.reference.evicts = evicts;
+        let longest = configuration.key_bytes;
+        let requests = (0..150).map(|_| random_request(&mut random, longest, now));
+        let requests = requests.collect();
+        twins.run(requests, now);
+    }
+    twins.compare();
+}
+
+#[test]
+fn random_requests_as_in_software() {
+    (0..3).for_each(|seed| random_requests(SOFTWARE, seed));
+}
+
+#[test]
+fn random_requests_as_printed() {
+    random_requests(PRINTED, 3);
+}
+
+#[test]
+fn random_requests_with_the_ring() {
+    (4..6).for_each(|seed| random_requests(RING, seed));
+}
+
+#[test]
+fn random_requests_with_few_slots() {
+    (6..9).for_each(|seed| random_requests(SMALL, seed));
+}
+
+#[test]
+fn lengths_that_lie() {
+    let mut random = SmallRng::seed_from_u64(1);
+    for configuration in ALL {
+        let mut twins = Twins::new(*configuration);
+        let mut requests = Vec::new();
+        for _ in 0..400 {
+            let mut request = random_request(&mut random, configuration.key_bytes, 1);
+            let has_value = !request.value.is_empty();
+            match random.random_range(0..6) {
+                // A stream of no bytes sends nothing, so a lie needs at least one byte each.
+                0 if !request.key.is_empty() => request.key_bytes = random.random_range(1..=255),
+                1 if has_value => request.value_bytes = random.random_range(1..=1024),
+                2 if !request.key.is_empty() => request.key.resize(random.random_range(1..256), 9),
+                3 if has_value => request.value.resize(random.random_range(1..2000), 9),
+                4 => request.opcode = random.random_range(0x15..=0xff),
+                _ => {}
+            }
+            requests.push(request);
+        }
+        twins.simulation.set_pace(Pace { idle: 30, back_pressure: 30 }, 7);
+        twins.run(requests, 1);
+        twins.compare();
+    }
+}
+
+#[test]
+fn an_empty_address_queue_is_an_answer_and_recovers() {
+    let mut twins = Twins::new(SOFTWARE);
+    let key = |number: u32| format!("k{number}").into_bytes();
+    // More large values than there are large blocks, then room again.
+    let sets = (0..200).map(|number| Request::set(&key(number), &[1; 600])).collect();
+    twins.run(sets, 1);
+    assert_eq!(twins.reference.free_addresses()[2], 0);
+    let mut requests: Vec<_> = (0..100).map(|number| Request::delete(&key(number))).collect();
+    requests.extend((300..360).map(|number| Request::set(&key(number), &[2; 700])));
+    // A change of size with nothing free gives up the old value.
+    requests.extend((300..310).map(|number| Request::set(&key(number), &[3; 2])));
+    requests.extend((300..400).map(|number| Request::get(&key(number))));
+    twins.run(requests, 2);
+    twins.compare();
+}
+
+#[test]
+fn a_flood_of_expired_entries() {
+    for configuration in [SOFTWARE, RING] {
+        let mut twins = Twins::new(configuration);
+        for round in 0..4 {
+            let sets = (0..500).map(|number: u32| {
+                Request::set(format!("{round}.{number}").as_bytes(), b"v").with_expiry(round + 1)
+            });
+            twins.run(sets.collect(), round);
+        }
+        twins.compare();
+    }
+}
+
+#[test]
+fn back_to_back_on_one_address() {
+    for configuration in ALL {
+        let mut twins = Twins::new(*configuration);
+        let requests = (0..600_u32).map(|number| match number % 7 {
+            0 | 3 => Request::set(b"key", &number.to_le_bytes()),
+            5 => Request::delete(b"key"),
+            _ => Request::get(b"key"),
+        });
+        twins.run(requests.collect(), 1);
+        twins.compare();
+    }
+}
+
+#[test]
+fn whatever_memory_held_at_power_on_is_cleared() {
+    let mut twins = Twins::new(SOFTWARE);
+    for slot in 0..SOFTWARE.slots {
+        twins.simulation.poke(3, slot, 0, 0x0312_0000_0000_1000);
+        twins.simulation.poke(3, slot, SOFTWARE.terms_word(), 1);
+    }
+    twins.simulation.reset();
+    twins.compare();
+}
+
+#[test]
+fn set_get_delete() {
+    for configuration in ALL {
+        let mut twins = Twins::new(*configuration);
+        twins.run(
+            vec![
+                Request::get(b"key"),
+                Request::set(b"key", b"value"),
+                Request::get(b"key"),
+                Request::set(b"key", b"another value"),
+                Request::get(b"key"),
+                Request::delete(b"key"),
+                Request::delete(b"key"),
+                Request::get(b"key"),
+                Request::set(b"0123456789abcdef", &[7; 1000]),
+                Request::get(b"0123456789abcdef"),
+            ],
+            1,
+        );
+        twins.compare();
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table with a memory, as simulations see it: every field a port of its own.
+
+module ht_sim
+  import ht_pkg::*;
+#(
+  parameter int unsigned Slots = 8,
+  parameter int unsigned SlotsPerBeat = 8,
+  parameter int unsigned StripeBytes = 8,
+  parameter int unsigned Lines = 4,
+  parameter int unsigned KeyBytes = 16,
+  parameter int unsigned HeaderBytes = 16,
+  parameter bit          TermsLast = 1'b1,
+  parameter int unsigned BucketBits = 6,
+  parameter bit          HashRing = 1'b0,
+  parameter int unsigned HashLanes = 6,
+  parameter int unsigned Writers = 16,
+  parameter int unsigned ReturnBeats = 128,
+  parameter int unsigned BlockBits = 6
+) (
+  input  logic        clk_i,
+  input  logic        rst_ni,
+  input  logic        awvalid_i,
+  output logic        awready_o,
+  input  logic [7:0]  awaddr_i,
+  input  logic        wvalid_i,
+  output logic        wready_o,
+  input  logic [31:0] wdata_i,
+  output logic        bvalid_o,
+  input  logic        bready_i,
+  input  logic        arvalid_i,
+  output logic        arready_o,
+  input  logic [7:0]  araddr_i,
+  output logic        rvalid_o,
+  input  logic        rready_i,
+  output logic [31:0] rdata_o,
+
+  input  logic        meta_valid_i,
+  output logic        meta_ready_o,
+  input  logic [31:0] id_i,
+  input  logic [7:0]  opcode_i,
+  input  logic [7:0]  klen_i,
+  input  logic [31:0] vlen_i,
+  input  logic [31:0] flags_i,
+  input  logic [31:0] expiry_i,
+  input  logic        key_valid_i,
+  output logic        key_ready_o,
+  input  logic [63:0] key_data_i,
+  input  logic [7:0]  key_keep_i,
+  input  logic        key_last_i,
+  input  logic        val_valid_i,
+  output logic        val_ready_o,
+  input  logic [63:0] val_data_i,
+  input  logic [7:0]  val_keep_i,
+  input  logic        val_last_i,
+
+  output logic        meta_valid_o,
+  input  logic        meta_ready_i,
+  output logic [31:0] id_o,
+  output logic [7:0]  opcode_o,
+  output logic        hit_o,
+  output logic [15:0] status_code_o,
+  output logic [31:0] vlen_o,
+  output logic [31:0] flags_o,
+  output logic [63:0] pointer_o,
+  output logic [31:0] now_o,
+  output logic        val_valid_o,
+  input  logic        val_ready_i,
+  output logic [63:0] val_data_o,
+  output logic [7:0]  val_keep_o,
+  output logic        val_last_o,
+
+  output logic        is_ready_o,
+  output logic        enter_o,
+  output logic        stall_o,
+  output logic        status_o,
+  output logic [31:0] probe_o,
+
+  input  logic [15:0] latency_i,
+  input  logic [7:0]  burst_i,
+  input  logic [7:0]  turn_i,
+  input  logic [15:0] refresh_every_i,
+  input  logic [7:0]  refresh_i,
+  input  logic [7:0]  jitter_i,
+  input  logic [7:0]  stall_i,
+  input  logic [31:0] peek_address_i,
+  output logic [63:0] peek_o,
+  input  logic        poke_i,
+  input  logic [63:0] poke_data_i
+);
+
+  localparam int unsigned StripeWords = StripeBytes / 8;
+  localparam int unsigned BeatWords = StripeWords * SlotsPerBeat;
+  localparam int unsigned LineBeats = Slots / SlotsPerBeat;
+  localparam int unsigned CountWidth = $clog2(LineBeats + 1);
+  localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
+  // Blocks of 1, 8 and 64 beats, and as much again in front of them.
+  localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
+
+  request_t  request;
+  response_t response;
+  logic [9:0] probe;
+  assign probe_o = 32'(probe);
+
+  assign request  = '{id: id_i, opcode: opcode_i, klen: klen_i, vlen: vlen_i[23:0],
+                      flags: flags_i, expiry: expiry_i};
+  assign id_o          = response.id;
+  assign opcode_o      = response.opcode;
+  assign hit_o         = response.hit;
+  assign status_code_o = response.status;
+  assign vlen_o        = 32'(response.vlen);
+  assign flags_o       = response.flags;
+  assign pointer_o     = 64'(response.pointer);
+  assign now_o         = response.now;
+
+  logic mem_valid, mem_ready, mem_write, mem_last, mem_is_value, mem_return_valid,
+        mem_return_is_value;
+  logic [CountWidth-1:0]     mem_count;
+  logic [31:0]               mem_address;
+  logic [64*BeatWords-1:0]   mem_data, mem_return;
+  logic [BeatWords-1:0]      mem_mask;
+
+  ht_axi #(
+    .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
+    .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
+    .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
+    .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
+  ) u_table (
+    .clk_i, .rst_ni,
+    .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
+    .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
+    .meta_valid_i, .meta_ready_o, .meta_i(request),
+    .key_valid_i, .key_ready_o, .key_data_i, .key_keep_i, .key_last_i,
+    .val_valid_i, .val_ready_o, .val_data_i, .val_keep_i, .val_last_i,
+    .meta_valid_o, .meta_ready_i, .meta_o(response),
+    .val_valid_o, .val_ready_i, .val_data_o, .val_keep_o, .val_last_o,
+    .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
+    .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
+    .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+    .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
+    .mem_return_i(mem_return),
+    .is_ready_o, .enter_o, .stall_o, .status_o, .probe_o(probe), .left_o()
+  );
+
+  memory_model #(
+    .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats), .Outstanding(ReturnBeats + 32)
+  ) u_model (
+    .clk_i, .rst_ni, .latency_i, .burst_i, .turn_i, .refresh_every_i, .refresh_i, .jitter_i,
+    .stall_i,
+    .valid_i(mem_valid), .ready_o(mem_ready), .write_i(mem_write), .last_i(mem_last),
+    .is_value_i(mem_is_value), .count_i(mem_count), .address_i(mem_address), .data_i(mem_data),
+    .mask_i(mem_mask), .return_valid_o(mem_return_valid),
+    .return_is_value_o(mem_return_is_value), .return_o(mem_return),
+    .peek_address_i, .peek_o, .poke_i, .poke_data_i
+  );
+
+endmodule

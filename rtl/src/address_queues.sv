@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Free addresses of the value store by block size: first those never used, in order, then those
+// that came back, oldest first. Never the one freed last: a block rests as long as it can.
+//
+// Class c has 2^BlockBits blocks of 2^(ClassShift*c) beats. It stands outside the table.
+
+module address_queues #(
+  parameter int unsigned Classes = 3,
+  parameter int unsigned ClassShift = 3,
+  parameter int unsigned BlockBits = 8,
+  localparam int unsigned ClassWidth = Classes > 1 ? $clog2(Classes) : 1
+) (
+  input  logic                  clk_i,
+  input  logic                  rst_ni,
+  input  logic                  free_valid_i,
+  input  logic [ClassWidth-1:0] free_class_i,
+  input  logic [47:0]           free_pointer_i,
+  input  logic [ClassWidth-1:0] alloc_class_i,
+  input  logic                  alloc_take_i,
+  output logic                  alloc_valid_o,
+  output logic [47:0]           alloc_pointer_o,
+  output logic [Classes-1:0][BlockBits:0] left_o   // free addresses of each class
+);
+
+  localparam int unsigned Blocks = 2 ** BlockBits;
+
+  logic [Classes-1:0]       has_address;
+  logic [Classes-1:0][47:0] address;
+
+  for (genvar c = 0; c < Classes; c++) begin : gen_class
+    // Beats in front of the class: one largest block, so that no address is 0, and the classes
+    // below.
+    localparam int unsigned Shift = ClassShift * c;
+    localparam int unsigned Below = ((2 ** (ClassShift * c)) - 1) / ((2 ** ClassShift) - 1);
+    localparam logic [47:0] Base = 48'(2 ** (ClassShift * (Classes - 1))) + 48'(Below) * Blocks;
+
+    logic [BlockBits:0] fresh_q;   // blocks that were handed out once
+    logic is_fresh, is_taken, is_freed, has_returned;
+    logic [47:0] returned;
+
+    assign is_fresh = fresh_q != (BlockBits + 1)'(Blocks);
+    assign is_taken = alloc_take_i && alloc_class_i == ClassWidth'(c);
+    assign is_freed = free_valid_i && free_class_i == ClassWidth'(c);
+
+    // As deep as there are blocks: it has room for whatever comes back.
+    logic [BlockBits:0] level;
+    fifo #(.Width(48), .Depth(Blocks)) u_returned (
+      .clk_i, .rst_ni, .valid_i(is_freed), .ready_o(), .data_i(free_pointer_i),
+      .valid_o(has_returned), .ready_i(is_taken && !is_fresh), .data_o(returned),
+      .level_o(level)
+    );
+
+    assign has_address[c] = is_fresh || has_returned;
+    assign address[c]     = is_fresh ? Base + (48'(fresh_q) << Shift) : returned;
+    assign left_o[c]      = (BlockBits + 1)'(Blocks) - fresh_q + level;
+
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) fresh_q <= '0;
+      else if (is_taken && is_fresh) fresh_q <= fresh_q + 1'b1;
+    end
+  end
+
+  assign alloc_valid_o   = has_address[alloc_class_i];
+  assign alloc_pointer_o = address[alloc_class_i];
+
+`ifdef FORMAL
+  initial assume (!rst_ni);
+  // Free and lent addresses are together what there is, in each class, as long as only what was
+  // lent comes back; then the queues have room for whatever does.
+  for (genvar c = 0; c < Classes; c++) begin : gen_formal
+    logic [BlockBits:0] f_lent_q;
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) f_lent_q <= '0;
+      else f_lent_q <= f_lent_q + (BlockBits + 1)'(gen_class[c].is_taken)
+                       - (BlockBits + 1)'(gen_class[c].is_freed);
+    end
+    always_comb begin
+      if (rst_ni) begin
+        assume (!gen_class[c].is_freed || f_lent_q != '0);
+        assume (!(alloc_take_i && !alloc_valid_o));
+        assert (gen_class[c].fresh_q <= (BlockBits + 1)'(Blocks));
+        assert (f_lent_q + gen_class[c].level == gen_class[c].fresh_q);
+        assert (f_lent_q + left_o[c] == (BlockBits + 1)'(Blocks));
+        assert (!gen_class[c].is_freed || gen_class[c].level != (BlockBits + 1)'(Blocks));
+      end
+    end
+  end
+`endif
+
+endmodule

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The same function in one unit: a ring of seven stages with a different key in each (C-slow).
+// A key meets stage 0, where words enter, each seventh cycle; together seven keys take a word a
+// cycle, as much as six units of six cycles. All words wait in one memory.
+
+module hash_ring
+  import ht_pkg::*;
+#(
+  parameter int unsigned Words = 32
+) (
+  input  logic       clk_i,
+  input  logic       rst_ni,
+  input  logic       valid_i,
+  output logic       ready_o,
+  input  hash_word_t word_i,
+  output logic       valid_o,
+  input  logic       ready_i,
+  output hash_t      hash_o
+);
+
+  localparam int unsigned Stages = 7;
+  localparam int unsigned WordWidth = $clog2(Words);
+  localparam logic [2:0] Last = 3'(Stages - 1);
+
+  if (Words != 2 ** WordWidth) begin : gen_check
+    $error("hash_ring: Words must be a power of two");
+  end
+
+  // Words of each key's place, and where its next one goes and comes from.
+  hash_word_t           store [8 * Words];
+  logic [WordWidth:0]   write_q [Stages];
+  logic [WordWidth:0]   read_q  [Stages];
+  logic [2:0]           give_q, take_q;   // whose turn it is to get a key, to give a hash
+  logic [2:0]           place_q;          // the place at stage 0
+  logic [2:0]           next_place;
+  hash_word_t           word_q;           // its oldest word
+  logic                 has_word_q;
+  logic [Stages-1:0]    is_middle_q;      // the place is between two words of a key
+  logic [Stages-1:0]    is_busy_q;        // its hash is under way or not collected
+  state_t               state_q [Stages];
+  logic [Stages-1:0]    is_mix_q, is_final_q;   // what is done to the state of each stage
+  state_t               entering;
+  logic                 is_taken;
+  logic [Stages-1:0]    done_q;
+  hash_t                out_q [Stages];
+
+  function automatic logic [2:0] after(logic [2:0] place);
+    return place == Last ? '0 : place + 1'b1;
+  endfunction
+
+  assign next_place = after(place_q);
+  assign ready_o    = write_q[give_q] - read_q[give_q] != (WordWidth + 1)'(Words);
+  // A key's last word waits until the hash before it was collected.
+  assign is_taken   = has_word_q && !(word_q.last && is_busy_q[place_q]);
+
+  state_t added;
+  assign added = hash_add(is_middle_q[place_q] ? state_q[Stages-1] : hash_start(word_q.klen),
+                          word_q.data);
+  always_comb begin
+    entering = state_q[Stages-1];
+    if (is_taken) entering = word_q.last ? hash_close(added) : added;
+  end
+
+  assign valid_o = done_q[take_q];
+  assign hash_o  = out_q[take_q];
+
+  always_ff @(posedge clk_i) begin
+    if (valid_i && ready_o) store[{give_q, write_q[give_q][WordWidth-1:0]}] <= word_i;
+    word_q <= store[{next_place, read_q[next_place][WordWidth-1:0]}];
+    state_q[0] <= entering;
+    for (int unsigned i = 1; i < Stages; i++) begin
+      state_q[i] <= is_mix_q[i-1] || is_final_q[i-1]
+          ? hash_step(state_q[i-1], is_final_q[i-1], 3'(i - 1)) : state_q[i-1];
+    end
+    if (is_final_q[Stages-1]) begin
+      out_q[place_q] <= '{primary: state_q[Stages-1].c, check: state_q[Stages-1].b[31:24]};
+    end
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      for (int unsigned i = 0; i < Stages; i++) begin
+        write_q[i] <= '0;
+        read_q[i]  <= '0;
+      end
+      is_mix_q    <= '0;
+      is_final_q  <= '0;
+      give_q      <= '0;
+      take_q      <= '0;
+      place_q     <= '0;
+      has_word_q  <= 1'b0;
+      is_middle_q <= '0;
+      is_busy_q   <= '0;
+      done_q      <= '0;
+    end else begin
+      place_q    <= next_place;
+      has_word_q <= write_q[next_place] != read_q[next_place];
+      if (valid_i && ready_o) begin
+        write_q[give_q] <= write_q[give_q] + 1'b1;
+        if (word_i.last) give_q <= after(give_q);
+      end
+      is_mix_q   <= {is_mix_q[Stages-2:0], is_taken && !word_q.last};
+      is_final_q <= {is_final_q[Stages-2:0], is_taken && word_q.last};
+      if (valid_o && ready_i) begin
+        done_q[take_q]    <= 1'b0;
+        is_busy_q[take_q] <= 1'b0;
+        take_q            <= after(take_q);
+      end
+      if (is_taken) begin
+        read_q[place_q]      <= read_q[place_q] + 1'b1;
+        is_middle_q[place_q] <= !word_q.last;
+        if (word_q.last) is_busy_q[place_q] <= 1'b1;
+      end
+      if (is_final_q[Stages-1]) done_q[place_q] <= 1'b1;
+    end
+  end
+
+endmodule

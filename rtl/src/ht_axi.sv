@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table with its registers: what a design instantiates. rtl/template.sv shows how.
+
+module ht_axi
+  import ht_pkg::*;
+#(
+  parameter int unsigned Slots = 8,
+  parameter int unsigned SlotsPerBeat = 8,
+  parameter int unsigned StripeBytes = 8,
+  parameter int unsigned Lines = 4,
+  parameter int unsigned KeyBytes = 16,
+  parameter int unsigned HeaderBytes = 16,
+  parameter bit          TermsLast = 1'b1,
+  parameter int unsigned BucketBits = 10,
+  parameter bit          HashRing = 1'b0,
+  parameter int unsigned HashLanes = 6,
+  parameter int unsigned Writers = 16,
+  parameter int unsigned ReturnBeats = 128,
+  parameter int unsigned ValueBytes = 1024,
+  parameter int unsigned BlockBits = 8,
+  localparam int unsigned AddressWidth = 32,
+  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
+  localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1)
+) (
+  input  logic                    clk_i,
+  input  logic                    rst_ni,
+
+  input  logic                    awvalid_i,
+  output logic                    awready_o,
+  input  logic [7:0]              awaddr_i,
+  input  logic                    wvalid_i,
+  output logic                    wready_o,
+  input  logic [31:0]             wdata_i,
+  output logic                    bvalid_o,
+  input  logic                    bready_i,
+  input  logic                    arvalid_i,
+  output logic                    arready_o,
+  input  logic [7:0]              araddr_i,
+  output logic                    rvalid_o,
+  input  logic                    rready_i,
+  output logic [31:0]             rdata_o,
+
+  input  logic                    meta_valid_i,
+  output logic                    meta_ready_o,
+  input  request_t                meta_i,
+  input  logic                    key_valid_i,
+  output logic                    key_ready_o,
+  input  logic [63:0]             key_data_i,
+  input  logic [7:0]              key_keep_i,
+  input  logic                    key_last_i,
+  input  logic                    val_valid_i,
+  output logic                    val_ready_o,
+  input  logic [63:0]             val_data_i,
+  input  logic [7:0]              val_keep_i,
+  input  logic                    val_last_i,
+
+  output logic                    meta_valid_o,
+  input  logic                    meta_ready_i,
+  output response_t               meta_o,
+  output logic                    val_valid_o,
+  input  logic                    val_ready_i,
+  output logic [63:0]             val_data_o,
+  output logic [7:0]              val_keep_o,
+  output logic                    val_last_o,
+
+  output logic                    mem_valid_o,
+  input  logic                    mem_ready_i,
+  output logic                    mem_write_o,
+  output logic                    mem_last_o,
+  output logic                    mem_is_value_o,
+  output logic [CountWidth-1:0]   mem_count_o,
+  output logic [AddressWidth-1:0] mem_address_o,
+  output logic [64*BeatWords-1:0] mem_data_o,
+  output logic [BeatWords-1:0]    mem_mask_o,
+  input  logic                    mem_return_valid_i,
+  input  logic                    mem_return_is_value_i,
+  input  logic [64*BeatWords-1:0] mem_return_i,
+
+  output logic                    is_ready_o,
+  output logic                    enter_o,
+  output logic                    stall_o,
+  output logic                    status_o,
+  output logic [9:0]              probe_o,
+  output logic [2:0][BlockBits:0] left_o
+);
+
+  logic [31:0] control, now;
+  response_t   answer;
+  logic is_get, is_set, is_delete;
+
+  ht_top #(
+    .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
+    .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
+    .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
+    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .BlockBits(BlockBits)
+  ) u_top (
+    .clk_i, .rst_ni, .now_i(now), .evict_i(control[0]), .table_only_i(control[1]),
+    .meta_valid_i, .meta_ready_o, .meta_i,
+    .key_valid_i, .key_ready_o, .key_data_i, .key_keep_i, .key_last_i,
+    .val_valid_i, .val_ready_o, .val_data_i, .val_keep_i, .val_last_i,
+    .meta_valid_o, .meta_ready_i, .meta_o,
+    .val_valid_o, .val_ready_i, .val_data_o, .val_keep_o, .val_last_o,
+    .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
+    .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
+    .mem_return_i,
+    .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .probe_o, .left_o
+  );
+
+  assign is_get    = answer.opcode == OpGet || answer.opcode == OpGetQ || answer.opcode == OpGetK
+                     || answer.opcode == OpGetKQ;
+  assign is_set    = answer.opcode == OpSet || answer.opcode == OpSetQ;
+  assign is_delete = answer.opcode == OpDelete || answer.opcode == OpDeleteQ;
+
+  ht_registers u_registers (
+    .clk_i, .rst_ni,
+    .slots_i(Slots), .stripe_bytes_i(StripeBytes), .lines_i(Lines), .key_bytes_i(KeyBytes),
+    .bucket_bits_i(BucketBits), .control_o(control), .time_o(now), .ready_i(32'(is_ready_o)),
+    .gets_i(status_o && is_get), .sets_i(status_o && is_set),
+    .deletes_i(status_o && is_delete),
+    .others_i(status_o && !is_get && !is_set && !is_delete),
+    .hits_i(status_o && is_get && answer.status == StatusOk),
+    .misses_i(status_o && is_get && answer.status == StatusNotFound),
+    .refused_invalid_i(status_o && answer.status == StatusInvalid),
+    .refused_too_large_i(status_o && answer.status == StatusTooLarge),
+    .refused_no_memory_i(status_o && answer.status == StatusNoMemory),
+    .refused_unknown_i(status_o && answer.status == StatusUnknown),
+    .entered_i(enter_o), .stall_cycles_i(stall_o),
+    .free_small_i(32'(left_o[0])), .free_middle_i(32'(left_o[1])), .free_large_i(32'(left_o[2])),
+    .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
+    .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o
+  );
+
+endmodule

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the stages of the table say to each other. The words of a slot are those of
+// docs/pipeline.md; opcodes and status codes are memcached's binary ones.
+
+package ht_pkg;
+
+  localparam logic [7:0] OpGet = 8'h00;
+  localparam logic [7:0] OpSet = 8'h01;
+  localparam logic [7:0] OpDelete = 8'h04;
+  localparam logic [7:0] OpGetQ = 8'h09;
+  localparam logic [7:0] OpNoop = 8'h0a;
+  localparam logic [7:0] OpVersion = 8'h0b;
+  localparam logic [7:0] OpGetK = 8'h0c;
+  localparam logic [7:0] OpGetKQ = 8'h0d;
+  localparam logic [7:0] OpSetQ = 8'h11;
+  localparam logic [7:0] OpDeleteQ = 8'h14;
+
+  localparam logic [15:0] StatusOk = 16'h0000;
+  localparam logic [15:0] StatusNotFound = 16'h0001;
+  localparam logic [15:0] StatusTooLarge = 16'h0003;
+  localparam logic [15:0] StatusInvalid = 16'h0004;
+  localparam logic [15:0] StatusUnknown = 16'h0081;
+  localparam logic [15:0] StatusNoMemory = 16'h0082;
+
+  // What the table does for a request. Nothing: it passes through, in order.
+  typedef enum logic [1:0] {KindNone, KindGet, KindSet, KindDelete} kind_e;
+
+  // A request, beside its key and its value.
+  typedef struct packed {
+    logic [31:0] id;      // the client's, returned with the answer
+    logic [7:0]  opcode;
+    logic [7:0]  klen;    // bytes of the key; 0 from the pre-processor on: no key follows
+    logic [23:0] vlen;    // bytes of the value
+    logic [31:0] flags;
+    logic [31:0] expiry;  // second in which the item ends; 0 never
+  } request_t;
+
+  // A request inside the pipeline.
+  typedef struct packed {
+    request_t    request;
+    kind_e       kind;
+    logic        quiet;
+    logic        drain;   // a value lies in the packet buffer that nobody stores
+    logic [15:0] status;  // what is wrong with it already
+  } meta_t;
+
+  // A request that entered the critical section.
+  typedef struct packed {
+    meta_t       meta;
+    logic [31:0] bucket;
+    logic [7:0]  check;
+    logic [31:0] now;
+  } op_t;
+
+  // The answer. Pointer and time are for whoever compares with the software twin.
+  typedef struct packed {
+    logic [31:0] id;
+    logic [7:0]  opcode;
+    logic        quiet;
+    logic        hit;
+    logic [15:0] status;
+    logic [23:0] vlen;
+    logic [31:0] flags;
+    logic [47:0] pointer;
+    logic [31:0] now;
+  } response_t;
+
+  // A key on its way to the hash: 8 bytes a beat, zeros behind its end.
+  typedef struct packed {
+    logic [63:0] data;
+    logic [7:0]  klen;
+    logic        last;
+  } key_beat_t;
+
+  // 12 bytes of a key.
+  typedef struct packed {
+    logic [95:0] data;
+    logic [7:0]  klen;
+    logic        last;
+  } hash_word_t;
+
+  typedef struct packed {
+    logic [31:0] primary;
+    logic [7:0]  check;
+  } hash_t;
+
+  typedef enum logic [1:0] {ValueRead, ValueWrite, ValueDrain} value_kind_e;
+
+  typedef struct packed {
+    value_kind_e kind;
+    logic [47:0] pointer;  // in beats of the memory port
+    logic [23:0] vlen;
+    logic [31:0] flags;
+  } value_command_t;
+
+  // lookup3, in the form where the three state words change roles after each step, so that all
+  // steps look alike. The two rows of rotations are those of mix and of final.
+  localparam logic [5:0][4:0] MixRotations = '{4, 19, 16, 8, 6, 4};
+  localparam logic [5:0][4:0] FinalRotations = '{24, 14, 4, 16, 25, 11};
+
+  typedef struct packed {
+    logic [31:0] a;
+    logic [31:0] b;
+    logic [31:0] c;
+  } state_t;
+
+  function automatic logic [31:0] rotate(logic [31:0] value, logic [4:0] places);
+    return (value << places) | (value >> (6'd32 - 6'(places)));
+  endfunction
+
+  function automatic state_t hash_start(logic [7:0] klen);
+    logic [31:0] start = 32'hdead_beef + 32'(klen);
+    return '{start, start, start};
+  endfunction
+
+  function automatic state_t hash_add(state_t state, logic [95:0] word);
+    return '{state.a + word[31:0], state.b + word[63:32], state.c + word[95:64]};
+  endfunction
+
+  // The step of final that mix has no counterpart of; it comes first and changes no roles.
+  function automatic state_t hash_close(state_t state);
+    state_t closed = state;
+    closed.c = (state.c ^ state.b) - rotate(state.b, 5'd14);
+    return closed;
+  endfunction
+
+  function automatic state_t hash_step(state_t state, logic is_final, logic [2:0] step);
+    logic [31:0] turned = rotate(state.c, is_final ? FinalRotations[step] : MixRotations[step]);
+    state_t next;
+    next.a = state.b;
+    next.b = is_final ? state.c : state.c + state.b;
+    next.c = is_final ? (state.a ^ state.c) - turned : (state.a - state.c) ^ turned;
+    return next;
+  endfunction
+
+endpackage

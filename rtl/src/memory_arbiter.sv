@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One memory port for the table and the values. Older requests go first: writes of headers, then
+// values, then the lines of new requests. A line is written without others in between. The port
+// keeps the order in which it accepts accesses; returns carry the name of who asked.
+
+module memory_arbiter #(
+  parameter int unsigned BeatWords = 8,
+  parameter int unsigned LineBeats = 1,
+  parameter int unsigned TableBeats = 4096,   // where values begin
+  parameter int unsigned AddressWidth = 32,
+  localparam int unsigned BeatWidth = 64 * BeatWords,
+  localparam int unsigned CountWidth = $clog2(LineBeats + 1)
+) (
+  input  logic                    clk_i,
+  input  logic                    rst_ni,
+
+  input  logic                    read_valid_i,
+  output logic                    read_ready_o,
+  input  logic [AddressWidth-1:0] read_address_i,
+
+  input  logic                    write_valid_i,
+  output logic                    write_ready_o,
+  input  logic [AddressWidth-1:0] write_address_i,
+  input  logic [BeatWidth-1:0]    write_data_i,
+  input  logic [BeatWords-1:0]    write_mask_i,
+  input  logic                    write_last_i,
+
+  input  logic                    value_valid_i,
+  output logic                    value_ready_o,
+  input  logic                    value_write_i,
+  input  logic [AddressWidth-1:0] value_address_i,
+  input  logic [BeatWidth-1:0]    value_data_i,
+  input  logic [BeatWords-1:0]    value_mask_i,
+
+  output logic                    mem_valid_o,
+  input  logic                    mem_ready_i,
+  output logic                    mem_write_o,
+  output logic                    mem_last_o,     // of a write
+  output logic                    mem_is_value_o, // returned with the data
+  output logic [CountWidth-1:0]   mem_count_o,    // beats of a read
+  output logic [AddressWidth-1:0] mem_address_o,
+  output logic [BeatWidth-1:0]    mem_data_o,
+  output logic [BeatWords-1:0]    mem_mask_o      // words to be written
+);
+
+  logic is_value_picked, is_write_picked, is_inside_line_q;
+
+  assign is_write_picked = write_valid_i || is_inside_line_q;
+  assign is_value_picked = value_valid_i && !is_write_picked;
+
+  assign mem_valid_o    = is_inside_line_q ? write_valid_i
+                                           : write_valid_i || value_valid_i || read_valid_i;
+  assign write_ready_o  = mem_ready_i && is_write_picked;
+  assign value_ready_o  = mem_ready_i && is_value_picked;
+  assign read_ready_o   = mem_ready_i && !is_write_picked && !is_value_picked;
+
+  assign mem_write_o    = is_write_picked || (is_value_picked && value_write_i);
+  assign mem_last_o     = !is_write_picked || write_last_i;
+  assign mem_is_value_o = is_value_picked;
+  assign mem_count_o    = is_value_picked ? CountWidth'(1) : CountWidth'(LineBeats);
+  assign mem_address_o  = is_write_picked ? write_address_i
+                        : is_value_picked ? value_address_i + AddressWidth'(TableBeats)
+                        : read_address_i;
+  assign mem_data_o     = is_write_picked ? write_data_i : value_data_i;
+  assign mem_mask_o     = is_write_picked ? write_mask_i : value_mask_i;
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) is_inside_line_q <= 1'b0;
+    else if (write_valid_i && write_ready_o) is_inside_line_q <= !write_last_i;
+  end
+
+endmodule
