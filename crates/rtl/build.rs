@@ -43,7 +43,10 @@ mod verilated {
 
     fn verilate(configuration: &Configuration, folder: &Path) {
         let mut command = Command::new("verilator");
-        command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--assert"]);
+        command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast"]);
+        if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+            command.arg("--assert");
+        }
         command.args(["-Wall", "-Wno-fatal", "--top-module", "ht_sim"]);
         command.arg("--prefix").arg(format!("V{}", configuration.name));
         command.arg("--Mdir").arg(folder);
@@ -83,6 +86,7 @@ mod verilated {
     fn cpp(runtime: &Path) -> cc::Build {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").opt_level(2).debug(false).warnings(false);
+        build.flag_if_supported("-march=native");
         build.include(runtime).include(runtime.join("vltstd"));
         build.define("VM_TRACE", "0").define("VM_COVERAGE", "0").define("VM_SC", "0");
         build

@@ -65,7 +65,11 @@ module address_queues #(
   assign alloc_pointer_o = address[alloc_class_i];
 
 `ifdef FORMAL
-  initial assume (!rst_ni);
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
   // Free and lent addresses are together what there is, in each class, as long as only what was
   // lent comes back; then the queues have room for whatever does.
   for (genvar c = 0; c < Classes; c++) begin : gen_formal

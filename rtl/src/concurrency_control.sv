@@ -96,12 +96,23 @@ module concurrency_control
   end
 
 `ifdef FORMAL
-  initial assume (!rst_ni);
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
   // For an address of the solver's choice: writes of it that entered and did not retire, counted
   // apart from the queue's own compare. Nobody enters while there is one.
   (* anyconst *) logic [BucketBits-1:0] f_address;
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
   logic f_enters, f_retires;
+  // The place so many behind the oldest.
+  function automatic logic [PlaceWidth-1:0] f_after(logic [LevelWidth-1:0] count);
+    logic [LevelWidth:0] place = (LevelWidth + 1)'(oldest_q) + (LevelWidth + 1)'(count);
+    return PlaceWidth'(place >= (LevelWidth + 1)'(Writers)
+                       ? place - (LevelWidth + 1)'(Writers) : place);
+  endfunction
+
   assign f_enters  = enter && is_write && bucket == f_address;
   assign f_retires = retire_i && address_q[oldest_q] == f_address;
 
@@ -123,9 +134,9 @@ module concurrency_control
       assume (!is_write || has_key);
       assert (level_q <= LevelWidth'(Writers));
       assert (oldest_q <= Last && next_q <= Last);
-      assert ((32'(oldest_q) + 32'(level_q)) % Writers == 32'(next_q));
+      assert (f_after(level_q) == next_q);
       for (int unsigned i = 0; i < Writers; i++) begin
-        assert (is_pending_q[(32'(oldest_q) + i) % Writers] == (i < 32'(level_q)));
+        assert (is_pending_q[f_after(LevelWidth'(i))] == (LevelWidth'(i) < level_q));
       end
       assert (f_pending == level_q);
       assert (f_counted == f_under_way_q);

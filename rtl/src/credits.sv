@@ -28,7 +28,11 @@ module credits #(
   end
 
 `ifdef FORMAL
-  initial assume (!rst_ni);
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
   // What was taken and not given back never exceeds what there is.
   logic [Width:0] f_out_q;
   always_ff @(posedge clk_i or negedge rst_ni) begin

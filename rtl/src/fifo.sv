@@ -51,7 +51,11 @@ module fifo #(
   end
 
 `ifdef FORMAL
-  initial assume (!rst_ni);
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
   // Order and content: an entry of the solver's choice, followed from its push to its pop.
   logic                  f_is_watched_q;
   logic [Width-1:0]      f_data_q;

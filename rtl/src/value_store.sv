@@ -126,11 +126,6 @@ module value_store
     end
   end
 
-  credits #(.Total(ReturnBeats), .Step(1)) u_credits (
-    .clk_i, .rst_ni, .take_i(access_valid_o && access_ready_i && !access_write_o),
-    .give_back_i(beat_taken), .is_enough_o(has_credit)
-  );
-
   // What reads bring back.
   logic beat_valid, beat_taken, read_valid, read_done, out_last, out_header;
   logic [BeatWords-1:0][63:0] beat;
@@ -138,6 +133,11 @@ module value_store
   logic [21:0] out_word_q;
   logic [WordWidth-1:0] out_place_q;
   logic [2:0] tail;
+
+  credits #(.Total(ReturnBeats), .Step(1)) u_credits (
+    .clk_i, .rst_ni, .take_i(access_valid_o && access_ready_i && !access_write_o),
+    .give_back_i(beat_taken), .is_enough_o(has_credit)
+  );
 
   fifo #(.Width(24), .Depth(Reads)) u_reads (
     .clk_i, .rst_ni,
