@@ -2,9 +2,10 @@
 
 #![cfg(feature = "verilated")]
 
+use amalgam_index::pipeline::twin::{SLOTS, Twin};
 use amalgam_rtl::{
     ALL, Configuration, Memory, PRINTED, Pace, RING, Reference, Request, Response, SMALL, SOFTWARE,
-    Simulation, opcode,
+    Simulation, opcode, status,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -138,6 +139,61 @@ fn random_requests_with_the_ring() {
 #[test]
 fn random_requests_with_few_slots() {
     (6..9).for_each(|seed| random_requests(SMALL, seed));
+}
+
+/// The software engine's own slot memory, fed with the hardware's pointers and clock.
+#[test]
+fn the_engine_s_slots_hold_the_same_words() {
+    let mut random = SmallRng::seed_from_u64(21);
+    let mut simulation = Simulation::new(SOFTWARE);
+    simulation.set_pace(Pace { idle: 40, back_pressure: 40 }, 21);
+    let mut engine = Twin::new(1 << SOFTWARE.bucket_bits);
+    // Keys of eight buckets, so that these fill and evict while there are always free addresses.
+    let reference = Reference::new(SOFTWARE);
+    let keys = (0..).map(|n: usize| format!("{n:0width$}", width = 1 + n % 16).into_bytes());
+    let keys: Vec<_> = keys.filter(|key| reference.bucket(key) < 8).take(110).collect();
+    for now in 1..30 {
+        simulation.set_now(now);
+        let requests: Vec<_> = (0..100)
+            .map(|id| Request {
+                key: keys[random.random_range(0..keys.len())].clone(),
+                ..random_request(&mut random, SOFTWARE.key_bytes, now).with_id(id)
+            })
+            .map(|request| Request { key_bytes: request.key.len() as u8, ..request })
+            .filter(|request| matches!(request.opcode, opcode::GET | opcode::SET | opcode::DELETE))
+            .collect();
+        requests.iter().for_each(|request| simulation.send(request.clone()));
+        for (answer, request) in simulation.run(requests.len()).iter().zip(&requests) {
+            let Response { status, pointer, .. } = answer.response;
+            engine.now = answer.now;
+            match (request.opcode, status) {
+                (opcode::SET, status::OK) => {
+                    engine.set(&request.key, pointer, request.expiry, request.value.len());
+                }
+                (opcode::GET, _) => {
+                    let found = engine.get(&request.key);
+                    let bucket = engine.bucket_of(amalgam_op::lookup3(&request.key, 0, 0));
+                    let word = |line| found.map_or(0, |slot| engine.word(bucket, line, slot));
+                    let (locator, terms) = (word(0), word(SOFTWARE.lines - 1));
+                    let is_live = terms as u32 == 0 || terms as u32 > answer.now;
+                    let expected = if is_live { locator & ((1 << 48) - 1) } else { 0 };
+                    assert_eq!(pointer, expected);
+                }
+                // A value that is too large deletes the old one.
+                (opcode::SET, found) => {
+                    assert_eq!(found, status::TOO_LARGE);
+                    engine.delete(&request.key);
+                }
+                _ => engine.delete(&request.key),
+            }
+        }
+    }
+    simulation.wait(2000);
+    for bucket in 0..1 << SOFTWARE.bucket_bits {
+        for (line, slot) in (0..SOFTWARE.lines).flat_map(|l| (0..SLOTS).map(move |s| (l, s))) {
+            assert_eq!(simulation.word(bucket, slot, line), engine.word(bucket, line, slot));
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod store;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(not(loom))]
+pub mod twin;
+#[cfg(not(loom))]
 mod worker;
 #[cfg(not(loom))]
 mod write;

@@ -1,80 +1,14 @@
 //! The slot memory against its specification (`docs/pipeline.md`): words, not behaviour. A hardware
 //! twin passes the same vectors.
 
-use amalgam_op::{Expiry, lookup3};
+use amalgam_op::lookup3;
 
-use super::layout::{KEYS, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
-use super::slots::{Bucket, Held, Slots};
-use crate::mem::Table;
-use crate::simd::Scalar;
-use crate::sync::Ordering;
+use super::layout::{KEYS, LINES, LOCATORS, TERMS};
+use super::twin::{SLOTS, Twin};
 
-const SLOTS: usize = 8;
-
-/// The slot memory alone, under the rules of SET and DELETE.
-struct Twin {
-    slots: Slots<SLOTS>,
-    now: u32,
-    /// Pointers that returned to their queue, in order.
-    returned: Vec<u64>,
-}
-
-impl Twin {
-    fn new(buckets: usize) -> Self {
-        let table = Table::<Bucket<SLOTS>>::unlimited(buckets).expect("memory");
-        Self { slots: Slots::new(table), now: 100, returned: Vec::new() }
-    }
-
-    fn pattern(key: &[u8]) -> (Pattern, u64) {
-        let hash = lookup3(key, 0, 0);
-        (Pattern::new(key, hash), hash)
-    }
-
-    fn get(&self, key: &[u8]) -> Option<usize> {
-        let (pattern, hash) = Self::pattern(key);
-        let bucket = self.slots.bucket_of(hash);
-        self.slots.find::<Scalar>(bucket, &pattern, |_| true).map(|(slot, _)| slot)
-    }
-
-    fn give_up(held: &Held<'_, SLOTS>, slot: usize, returned: &mut Vec<u64>) {
-        returned.push(held.locator(slot).reference());
-        held.give_up(slot);
-    }
-
-    fn set(&mut self, key: &[u8], pointer: u64, expiry: u32, value_bytes: usize) {
-        let (pattern, hash) = Self::pattern(key);
-        let held = self.slots.lock(self.slots.bucket_of(hash));
-        let matched = self.slots.find::<Scalar>(held.index, &pattern, |_| true);
-        let returned = &mut self.returned;
-        held.reclaim(self.now, matched.map(|(slot, _)| slot), |locator| {
-            returned.push(locator.reference());
-        });
-        let (locator, terms) =
-            (Locator::new(&pattern, pointer), Terms::new(Expiry(expiry), value_bytes));
-        if let Some((slot, old)) = matched {
-            returned.push(old.reference());
-            return held.overwrite(slot, locator, terms);
-        }
-        let slot = held.free_slot().unwrap_or_else(|| {
-            let victim = pattern.check() % SLOTS;
-            Self::give_up(&held, victim, returned);
-            victim
-        });
-        held.take(slot, &pattern, locator, terms);
-    }
-
-    fn delete(&mut self, key: &[u8]) {
-        let (pattern, hash) = Self::pattern(key);
-        let held = self.slots.lock(self.slots.bucket_of(hash));
-        let matched = self.slots.find::<Scalar>(held.index, &pattern, |_| true);
-        let (slot, _) = matched.expect("the key is there");
-        Self::give_up(&held, slot, &mut self.returned);
-    }
-
-    /// The words of a slot of bucket 0, line by line.
-    fn column(&self, slot: usize) -> [u64; LINES] {
-        std::array::from_fn(|line| self.slots.bucket(0)[line][slot].load(Ordering::Relaxed))
-    }
+/// The words of a slot of bucket 0, line by line.
+fn column(twin: &Twin, slot: usize) -> [u64; LINES] {
+    std::array::from_fn(|line| twin.word(0, line, slot))
 }
 
 /// The words that a set writes, from bytes.
@@ -93,10 +27,10 @@ fn set_writes_the_words_of_the_specification() {
     let mut twin = Twin::new(1);
     twin.set(b"abc", 0x1238, 0, 5);
     let locator = 3 << 56 | check(b"abc") << 48 | 0x1238;
-    assert_eq!(twin.column(0), words(locator, 5 << 32, b"abc\0\0\0\0\0\0\0\0\0\0\0\0\0"));
+    assert_eq!(column(&twin, 0), words(locator, 5 << 32, b"abc\0\0\0\0\0\0\0\0\0\0\0\0\0"));
     twin.set(b"0123456789", 0xffff_ffff_fff8, 7000, 1000);
     let locator = 10 << 56 | check(b"0123456789") << 48 | 0xffff_ffff_fff8;
-    assert_eq!(twin.column(1), words(locator, 1000 << 32 | 7000, b"0123456789\0\0\0\0\0\0"));
+    assert_eq!(column(&twin, 1), words(locator, 1000 << 32 | 7000, b"0123456789\0\0\0\0\0\0"));
     assert_eq!(lookup3(b"0123456789", 0, 0), 0xf900_28bd_f1ac_04dc, "as the twin computes it");
     assert_eq!((twin.get(b"abc"), twin.get(b"0123456789")), (Some(0), Some(1)));
 }
@@ -107,7 +41,7 @@ fn overwriting_keeps_the_slot_and_returns_the_pointer() {
     twin.set(b"key", 8, 0, 1);
     twin.set(b"key", 16, 500, 2);
     let locator = 3 << 56 | check(b"key") << 48 | 16;
-    assert_eq!(twin.column(0), words(locator, 2 << 32 | 500, b"key\0\0\0\0\0\0\0\0\0\0\0\0\0"));
+    assert_eq!(column(&twin, 0), words(locator, 2 << 32 | 500, b"key\0\0\0\0\0\0\0\0\0\0\0\0\0"));
     assert_eq!(twin.returned, [8]);
 }
 
@@ -116,11 +50,14 @@ fn delete_clears_the_header_and_leaves_the_stripes() {
     let mut twin = Twin::new(1);
     twin.set(b"a key of 15 byt", 8, 9, 1);
     twin.delete(b"a key of 15 byt");
-    assert_eq!(twin.column(0), words(0, 0, b"a key of 15 byt\0"));
+    assert_eq!(column(&twin, 0), words(0, 0, b"a key of 15 byt\0"));
     assert_eq!(twin.get(b"a key of 15 byt"), None);
     // A shorter key does not touch the second stripe.
     twin.set(b"b", 16, 0, 0);
-    assert_eq!(twin.column(0)[KEYS..TERMS], words(0, 0, b"b\0\0\0\0\0\0\0 15 byt\0")[KEYS..TERMS]);
+    assert_eq!(
+        column(&twin, 0)[KEYS..TERMS],
+        words(0, 0, b"b\0\0\0\0\0\0\0 15 byt\0")[KEYS..TERMS]
+    );
     // And the stale stripe does not make a longer key of it.
     assert_eq!(twin.get(b"b\0\0\0\0\0\0\0 15 byt"), None);
 }
@@ -150,8 +87,8 @@ fn writes_reclaim_what_expired_and_a_match_outranks_a_free_slot() {
     twin.set(b"3", 800, 0, 0);
     assert_eq!(twin.returned, [8, 24, 32], "slots 0 and 2 expired, 3 was overwritten");
     assert_eq!(twin.get(b"3"), Some(3), "its own slot, though lower ones are free");
-    assert_eq!([LOCATORS, TERMS].map(|line| twin.column(0)[line]), [0, 0]);
-    assert_eq!([LOCATORS, TERMS].map(|line| twin.column(2)[line]), [0, 0]);
+    assert_eq!([LOCATORS, TERMS].map(|line| column(&twin, 0)[line]), [0, 0]);
+    assert_eq!([LOCATORS, TERMS].map(|line| column(&twin, 2)[line]), [0, 0]);
     assert_eq!(twin.get(b"1"), Some(1));
 }
 
@@ -171,7 +108,7 @@ fn a_full_bucket_gives_the_slot_that_the_check_points_at() {
 fn buckets_are_the_top_bits_of_the_primary_hash() {
     let twin = Twin::new(1 << 10);
     for hash in [0, 0xffff_ffff, 0x8000_0000, 0x003f_ffff, 0x0040_0000, 0xdead_beef] {
-        assert_eq!(twin.slots.bucket_of(hash | 0xffff << 32), (hash >> 22) as usize);
+        assert_eq!(twin.bucket_of(hash | 0xffff << 32), (hash >> 22) as usize);
     }
 }
 
