@@ -4,8 +4,8 @@
 //! limit, on any machine.
 //!
 //! ```text
-//! head      magic, version, engine's name, memory limit, buckets, first CAS id, checksum   64 bytes
-//! block     length of its items, their number, checksum, the items                        repeated
+//! head      magic, version, engine's name, memory limit, buckets, first CAS id, checksum  64 bytes
+//! block     length of its items, their number, checksum, the items                       repeated
 //! item      lengths, marks, flags, end (Unix time), CAS id, key, value
 //! end       a block without items, magic, number of items, checksum
 //! ```
@@ -15,8 +15,8 @@
 //!    older than the last graceful end is never read.
 //! 2. Nothing is believed that was not checked: a file that is torn, foreign or of an unknown
 //!    version leaves the index empty.
-//! 3. Items that had ended, by the clock on the wall, do not come back; CAS ids are not handed out a
-//!    second time.
+//! 3. Items that had ended, by the clock on the wall, do not come back; CAS ids are not handed out
+//!    a second time.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};

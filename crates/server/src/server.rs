@@ -467,7 +467,8 @@ impl<I: Index> Server<I> {
         Ok(())
     }
 
-    /// Ends the server gracefully on this signal, and keeps the items where there is a file for them.
+    /// Ends the server gracefully on this signal, and keeps the items where there is a file for
+    /// them.
     ///
     /// # Errors
     ///

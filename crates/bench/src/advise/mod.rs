@@ -133,7 +133,7 @@ pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(V
     };
     let summary = source.trace.summary();
     eprintln!(
-        "{} requests for {} keys, {:.1} % reads, {:.2} % for the hottest key, values of {:.0} bytes",
+        "{} requests for {} keys, {:.1} % reads, {:.2} % for the hottest key, {:.0}-byte values",
         summary.requests,
         summary.keys,
         100.0 * summary.read_share,

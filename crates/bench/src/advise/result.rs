@@ -163,7 +163,7 @@ pub fn table(rows: &[Row]) -> String {
         let (batch, threads) = (row.batch, row.threads);
         let memory = row.memory_bytes as f64 / f64::from(1 << 20);
         text += &format!(
-            "Times in microseconds, of {batch} requests at once; {threads} threads, {memory:.0} MiB."
+            "Microseconds for {batch} requests at once; {threads} threads, {memory:.0} MiB."
         );
     }
     text

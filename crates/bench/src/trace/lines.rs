@@ -264,8 +264,10 @@ mod tests {
         let found = requests(
             "OK\r\n\
              ts=100.5 gid=1 type=item_get key=a%20b status=not_found clsid=0 cfd=27 size=0\n\
-             ts=100.6 gid=2 type=item_store key=a%20b status=stored cmd=set ttl=60 clsid=1 cfd=2 size=5\n\
-             ts=100.7 gid=3 type=item_store key=x status=not_stored cmd=add ttl=0 clsid=1 cfd=2 size=5\n\
+             ts=100.6 gid=2 type=item_store key=a%20b status=stored cmd=set ttl=60 clsid=1 cfd=2 \
+             size=5\n\
+             ts=100.7 gid=3 type=item_store key=x status=not_stored cmd=add ttl=0 clsid=1 cfd=2 \
+             size=5\n\
              skipped=12\n\
              ts=102.6 gid=9 type=item_get key=a%20b status=found clsid=1 cfd=27 size=5\n\
              ts=103.6 gid=10 type=eviction key=y fetch=no ttl=-1 la=0 clsid=1 size=3\n\
