@@ -115,7 +115,8 @@ fn a_running_server_is_watched() {
     assert!(trace.iter().all(|request| request.key == b"a%20b" && request.value_bytes == 3));
     let ends = |request: &Request<'_>| request.ttl_seconds > 0 && request.ttl_seconds <= 61;
     let stores: Vec<_> = trace.iter().filter(|request| request.deed == Deed::Store).collect();
-    assert!(stores.len() >= 40 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
+    // A set is watched as a look and a store, as memcached has it: two reads for each store.
+    assert!(stores.len() >= 30 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
     let again = read(&copy[..], 1000).expect("what was kept can be read again").trace;
     assert_eq!(again.requests(), 100);
 }
