@@ -85,18 +85,17 @@ impl Worker for GlobalLockWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         for (position, key) in keys.iter().enumerate() {
             let mut state = self.index.lock();
-            let place = state.find(key.hash(), key.bytes()).filter(|place| {
-                let fields = state.words.fields(*place);
-                now.is_live(fields.expiry, fields.generation)
-            });
-            let flow = match place {
-                Some(place) => {
-                    let shown = view(&state, place, key.bytes(), &mut self.value);
-                    let flow = sink.hit(position, &Found::new(shown));
-                    state.words.set_fetched(place);
-                    state.bump(place, now);
-                    flow
-                }
+            let flow = match state.find(key.hash(), key.bytes()) {
+                Some(place) => match state.words.fields(place) {
+                    item if now.is_live(item.expiry, item.generation) => {
+                        let shown = view(&state, place, key.bytes(), &mut self.value);
+                        let flow = sink.hit(position, &Found::new(shown));
+                        state.words.set_fetched(place);
+                        state.bump(place, now);
+                        flow
+                    }
+                    item => sink.dead(position, now.generations_behind(item.generation) > 0),
+                },
                 None => sink.miss(position),
             };
             if flow.is_break() {
