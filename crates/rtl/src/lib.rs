@@ -1,7 +1,7 @@
 //! The pipelined hash table as hardware (`rtl/`), simulated, and what it is compared with.
 //!
 //! With the feature `verilated` the build script turns the SystemVerilog into C++ by Verilator and
-//! [`Simulation`] drives it through its streams; without it only the plain parts are there, so that
+//! `Simulation` drives it through its streams; without it only the plain parts are there, so that
 //! a plain build needs neither Verilator nor a C++ compiler.
 //!
 //! Invariants of this room:
@@ -9,7 +9,7 @@
 //!    one after the other, as docs/pipeline.md says.
 //! 2. A simulation is deterministic: its idle cycles, its back-pressure and the memory's latency
 //!    come from its own random numbers.
-//! 3. Every wait has a bound ([`Simulation::run`]): a table that stops answering fails its test.
+//! 3. Every wait has a bound (`Simulation::run`): a table that stops answering fails its test.
 
 mod configuration;
 #[cfg(feature = "verilated")]
