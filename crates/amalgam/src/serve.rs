@@ -322,9 +322,11 @@ fn listen(options: &Options) -> anyhow::Result<(Vec<Listening>, Vec<SocketAddr>)
     let over_tcp = if is_off { Vec::new() } else { addresses(options, tcp)? };
     let over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
     let mut over_udp: Vec<_> = over_udp.iter().map(|listening| listening.address).collect();
-    // A port given with -l is for TCP.
+    // A port given with -l is for TCP; addresses that differ in it alone are one for UDP.
     if udp > 0 {
         over_udp.iter_mut().for_each(|address| address.set_port(udp as u16));
+        over_udp.sort_unstable();
+        over_udp.dedup();
     }
     Ok((over_tcp, over_udp))
 }

@@ -115,8 +115,8 @@ fn a_running_server_is_watched() {
     assert!(trace.iter().all(|request| request.key == b"a%20b" && request.value_bytes == 3));
     let ends = |request: &Request<'_>| request.ttl_seconds > 0 && request.ttl_seconds <= 61;
     let stores: Vec<_> = trace.iter().filter(|request| request.deed == Deed::Store).collect();
-    // A set is watched as a look and a store, as memcached has it: two reads for each store.
-    assert!(stores.len() >= 30 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
+    // Every other: that a store looks at its key first is no read.
+    assert!(stores.len() >= 45 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
     let again = read(&copy[..], 1000).expect("what was kept can be read again").trace;
     assert_eq!(again.requests(), 100);
 }

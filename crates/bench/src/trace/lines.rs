@@ -52,7 +52,7 @@ pub fn read(source: impl Read, most_requests: u64) -> anyhow::Result<Reading> {
     let mut reader = Reader::default();
     let mut source = std::io::BufReader::with_capacity(1 << 20, source);
     let mut line = Vec::new();
-    while reader.reading.trace.requests() < most_requests {
+    while reader.requests() < most_requests {
         line.clear();
         let count = (&mut source).take(LONGEST_LINE_BYTES).read_until(b'\n', &mut line)?;
         if count == 0 {
@@ -75,13 +75,28 @@ pub struct Reader {
     lines: u64,
     first_time: Option<f64>,
     key: Vec<u8>,
+    /// A watched read, which the next line may show to be a store's look at what is there.
+    held: Option<Vec<u8>>,
 }
 
 impl Reader {
     /// Takes a line, with or without its end.
     pub fn take(&mut self, line: &[u8]) {
-        self.lines += 1;
         let line = line.trim_ascii();
+        if let Some(held) = self.held.take() {
+            match is_look_of(&held, line) {
+                true => self.lines += 1,
+                false => self.take_now(&held),
+            }
+        }
+        match field(line, b"type") {
+            Some(b"item_get") => self.held = Some(line.to_vec()),
+            _ => self.take_now(line),
+        }
+    }
+
+    fn take_now(&mut self, line: &[u8]) {
+        self.lines += 1;
         let is_understood = match parse(line) {
             Some(Line::Request { time, key, is_encoded, deed, value_bytes, ttl }) => {
                 self.add(time, key, is_encoded, deed, value_bytes, ttl)
@@ -101,7 +116,7 @@ impl Reader {
 
     /// How many requests were read.
     pub fn requests(&self) -> u64 {
-        self.reading.trace.requests()
+        self.reading.trace.requests() + u64::from(self.held.is_some())
     }
 
     fn add(
@@ -135,7 +150,10 @@ impl Reader {
     /// # Errors
     ///
     /// If it holds no request, or most lines were no requests.
-    pub fn finish(self) -> anyhow::Result<Reading> {
+    pub fn finish(mut self) -> anyhow::Result<Reading> {
+        if let Some(held) = self.held.take() {
+            self.take_now(&held);
+        }
         let Reading { trace, unreadable, first_unreadable, skipped } = self.reading;
         if let Some(first) = first_unreadable
             && unreadable > self.lines / 2
@@ -163,15 +181,22 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     if line.starts_with(b"ts=") { watched(line) } else { separated(line) }
 }
 
+/// What a line of `watch` says of `name`.
+fn field<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    line.split(|byte| *byte == b' ')
+        .find_map(|word| word.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")))
+}
+
+/// Whether a watched read is the look that a store, the next line, took at its key: memcached logs
+/// a set as both.
+fn is_look_of(read: &[u8], store: &[u8]) -> bool {
+    let is_same = |name: &[u8]| field(read, name).is_some_and(|it| field(store, name) == Some(it));
+    field(store, b"type") == Some(b"item_store") && is_same(b"key") && is_same(b"cfd")
+}
+
 /// A line of `watch`, memcached's or ours.
 fn watched(line: &[u8]) -> Option<Line<'_>> {
-    let words = line.split(|byte| *byte == b' ');
-    let pairs = words.filter_map(|word| {
-        let middle = word.iter().position(|byte| *byte == b'=')?;
-        Some((&word[..middle], &word[middle + 1..]))
-    });
-    let field =
-        |name: &str| pairs.clone().find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value);
+    let field = |name: &str| field(line, name.as_bytes());
     let length = || field("size").map_or(Some(UNKNOWN), value_bytes);
     let (deed, value_bytes, ttl) = match field("type")? {
         b"item_get" if field("status")? == b"found" => (Deed::Read { fills: true }, length()?, 0),
@@ -264,7 +289,8 @@ mod tests {
         let found = requests(
             "OK\r\n\
              ts=100.5 gid=1 type=item_get key=a%20b status=not_found clsid=0 cfd=27 size=0\n\
-             ts=100.6 gid=2 type=item_store key=a%20b status=stored cmd=set ttl=60 clsid=1 cfd=2 \
+             ts=100.6 gid=2 type=item_get key=a%20b status=not_found clsid=0 cfd=2 size=0\n\
+             ts=100.6 gid=3 type=item_store key=a%20b status=stored cmd=set ttl=60 clsid=1 cfd=2 \
              size=5\n\
              ts=100.7 gid=3 type=item_store key=x status=not_stored cmd=add ttl=0 clsid=1 cfd=2 \
              size=5\n\
