@@ -22,7 +22,6 @@ mod connection;
 mod connections;
 mod counters;
 mod datagrams;
-mod desk;
 mod dump;
 mod hot_keys;
 mod knobs;
