@@ -10,10 +10,21 @@ use crate::client::script::{FRAME_BYTES, opcode};
 pub struct Answers {
     /// Requests that were answered.
     pub requests: u64,
-    /// Keys that were found.
+    /// Keys that these requests found.
     pub hits: u64,
     /// Requests that were answered by an error.
     pub errors: u64,
+    /// Keys found by a request whose answer is not complete yet.
+    pub begun_hits: u64,
+}
+
+impl Answers {
+    /// A request's answer is complete.
+    #[inline]
+    fn end(&mut self) {
+        self.requests += 1;
+        self.hits += std::mem::take(&mut self.begun_hits);
+    }
 }
 
 /// Reads the answers of one protocol.
@@ -82,7 +93,7 @@ impl Reader {
     }
 
     /// Reads as many whole pieces as `bytes` holds, adding to `answers`. Returns how many bytes
-    /// they took.
+    /// they took. What is left of an answer is read later, with the same `begun_hits`.
     ///
     /// # Errors
     ///
@@ -93,7 +104,7 @@ impl Reader {
         loop {
             if self.protocol == Protocol::Text && !self.verifies {
                 let (hits, length) = self.text_hits(&bytes[at..]);
-                answers.hits += hits;
+                answers.begun_hits += hits;
                 at += length;
             }
             let rest = &bytes[at..];
@@ -106,21 +117,21 @@ impl Reader {
             at += match piece {
                 Piece::Cut => return Ok(at),
                 Piece::Hit(length) => {
-                    answers.hits += 1;
+                    answers.begun_hits += 1;
                     length
                 }
                 Piece::End(length) => {
-                    answers.requests += 1;
+                    answers.end();
                     length
                 }
                 Piece::HitAndEnd(length) => {
-                    answers.hits += 1;
-                    answers.requests += 1;
+                    answers.begun_hits += 1;
+                    answers.end();
                     length
                 }
                 Piece::Error(length) => {
                     answers.errors += 1;
-                    answers.requests += 1;
+                    answers.end();
                     length
                 }
             };
@@ -279,8 +290,19 @@ mod tests {
         let reader = Reader::new(Protocol::Text, 2, 2, 4, false);
         let bytes = b"VALUE aa 0 4\r\naaaa\r\nVALUE bb 7 10\r\nEND\r\nEND\r\n\r\nEND\r\nSTORED\r\n\
                       END\r\nSERVER_ERROR out of memory\r\n";
-        let expected = Answers { requests: 4, hits: 2, errors: 1 };
+        let expected = Answers { requests: 4, hits: 2, errors: 1, begun_hits: 0 };
         assert_eq!(answers(&reader, bytes), expected);
+    }
+
+    #[test]
+    fn hits_count_with_their_request() {
+        let reader = Reader::new(Protocol::Text, 2, 2, 1, false);
+        let mut seen = Answers::default();
+        let first = b"VALUE aa 0 1\r\na\r\n";
+        assert_eq!(reader.read(first, &mut seen).expect("valid"), first.len());
+        assert_eq!(seen, Answers { begun_hits: 1, ..Answers::default() });
+        reader.read(b"VALUE bb 0 1\r\nb\r\nEND\r\n", &mut seen).expect("valid");
+        assert_eq!(seen, Answers { requests: 1, hits: 2, ..Answers::default() });
     }
 
     #[test]
@@ -294,10 +316,16 @@ mod tests {
     fn meta() {
         let single = Reader::new(Protocol::Meta, 1, 2, 4, false);
         let bytes = b"VA 4\r\nEN\r\n\r\nEN\r\nHD\r\nCLIENT_ERROR bad\r\n";
-        assert_eq!(answers(&single, bytes), Answers { requests: 4, hits: 1, errors: 1 });
+        assert_eq!(
+            answers(&single, bytes),
+            Answers { requests: 4, hits: 1, errors: 1, begun_hits: 0 }
+        );
         let multi = Reader::new(Protocol::Meta, 3, 2, 4, false);
         let bytes = b"VA 4\r\naaaa\r\nVA 0\r\n\r\nMN\r\nMN\r\nHD\r\n";
-        assert_eq!(answers(&multi, bytes), Answers { requests: 3, hits: 2, errors: 0 });
+        assert_eq!(
+            answers(&multi, bytes),
+            Answers { requests: 3, hits: 2, errors: 0, begun_hits: 0 }
+        );
     }
 
     fn binary_answer(code: u8, status: u16, body: &[u8]) -> Vec<u8> {
@@ -320,7 +348,7 @@ mod tests {
             binary_answer(opcode::SET, 0x82, b"Out of memory"),
         ];
         let reader = Reader::new(Protocol::Binary, 1, 2, 4, false);
-        let expected = Answers { requests: 5, hits: 2, errors: 1 };
+        let expected = Answers { requests: 5, hits: 2, errors: 1, begun_hits: 0 };
         assert_eq!(answers(&reader, &pieces.concat()), expected);
         let udp = Reader::new(Protocol::Udp, 1, 2, 4, false);
         let mut seen = Answers::default();
@@ -328,7 +356,7 @@ mod tests {
             let datagram = [&[0, 1, 0, 0, 0, 1, 0, 0], piece.as_slice()].concat();
             assert_eq!(udp.read(&datagram, &mut seen).expect("valid"), datagram.len());
         }
-        assert_eq!(seen, Answers { requests: 2, hits: 1, errors: 0 });
+        assert_eq!(seen, Answers { requests: 2, hits: 1, errors: 0, begun_hits: 0 });
     }
 
     #[test]

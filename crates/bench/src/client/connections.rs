@@ -21,6 +21,8 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const EVENTS: usize = 256;
 /// A batch of datagrams that is not answered after this time is sent again.
 const RESEND_AFTER: Duration = Duration::from_millis(200);
+/// A server that has not answered what it was asked after this time will not.
+const LONGEST_DRAIN: Duration = Duration::from_secs(10);
 /// Longer latencies count as this one, in nanoseconds.
 const LONGEST_NS: u64 = 100_000_000_000;
 
@@ -123,6 +125,8 @@ struct Connection {
     unsent: usize,
     /// The start of an answer whose rest is to come.
     leftover: Vec<u8>,
+    /// Keys that the answer which is not complete yet has found.
+    begun_hits: u64,
     /// Datagrams of the batch that were answered, by place.
     answered: Vec<bool>,
 }
@@ -137,6 +141,7 @@ pub struct Connections<'s> {
     buffer: Vec<u8>,
     tally: Tally,
     is_counting: bool,
+    is_ending: bool,
 }
 
 impl<'s> Connections<'s> {
@@ -169,24 +174,34 @@ impl<'s> Connections<'s> {
                 sent_at: Instant::now(),
                 unsent: 0,
                 leftover: Vec::new(),
+                begun_hits: 0,
                 answered: vec![false; depth],
             });
         }
         let buffer = vec![0; RECEIVE_BYTES];
         let tally = Tally::new();
-        Ok(Self { script, reader, depth, epoll, connections, buffer, tally, is_counting: false })
+        Ok(Self {
+            script,
+            reader,
+            depth,
+            epoll,
+            connections,
+            buffer,
+            tally,
+            is_counting: false,
+            is_ending: false,
+        })
     }
 
     /// Asks and counts until the phase is over.
     ///
     /// # Errors
     ///
-    /// If a connection ends or an answer makes no sense.
+    /// If a connection ends, or an answer makes no sense or does not come.
     pub fn run(mut self, phase: &Phase) -> anyhow::Result<Tally> {
         for number in 0..self.connections.len() {
             self.send_batch(number)?;
         }
-        let nap = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         let mut events = Vec::with_capacity(EVENTS);
         let (mut started, mut cpu) = (Instant::now(), thread_cpu_ns());
         loop {
@@ -195,27 +210,45 @@ impl<'s> Connections<'s> {
                     self.is_counting = true;
                     (started, cpu) = (Instant::now(), thread_cpu_ns());
                 }
-                Phase::STOP => {
-                    self.tally.cpu_ns = thread_cpu_ns() - cpu;
-                    self.tally.seconds = started.elapsed().as_secs_f64();
-                    return Ok(self.tally);
-                }
+                Phase::STOP => break,
                 _ => {}
             }
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&nap))
-            {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            for event in &events {
-                let number = { event.data }.u64() as usize;
-                self.serve(number, event.flags)?;
-            }
-            if events.is_empty() {
-                self.resend_lost()?;
-            }
+            self.serve_events(&mut events)?;
         }
+        self.tally.cpu_ns = thread_cpu_ns() - cpu;
+        self.tally.seconds = started.elapsed().as_secs_f64();
+        self.is_counting = false;
+        self.drain(&mut events)?;
+        Ok(self.tally)
+    }
+
+    /// Waits for the answers that are under way. A server may carry out what it received after the
+    /// connection is closed, in somebody else's turn, and over what is stored by then.
+    fn drain(&mut self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        self.is_ending = true;
+        let end = Instant::now() + LONGEST_DRAIN;
+        while self.connections.iter().any(|connection| connection.in_flight > 0) {
+            anyhow::ensure!(Instant::now() < end, "no answer for {LONGEST_DRAIN:?}");
+            self.serve_events(events)?;
+        }
+        Ok(())
+    }
+
+    fn serve_events(&mut self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        let nap = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&nap)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.iter() {
+            let number = { event.data }.u64() as usize;
+            self.serve(number, event.flags)?;
+        }
+        if events.is_empty() {
+            self.resend_lost()?;
+        }
+        Ok(())
     }
 
     fn serve(&mut self, number: usize, flags: EventFlags) -> anyhow::Result<()> {
@@ -231,7 +264,11 @@ impl<'s> Connections<'s> {
         Ok(())
     }
 
+    /// Sends a connection's next requests, unless it is time to end.
     fn send_batch(&mut self, number: usize) -> anyhow::Result<()> {
+        if self.is_ending {
+            return Ok(());
+        }
         let connection = &mut self.connections[number];
         if connection.next + self.depth > self.script.count() {
             connection.next = 0;
@@ -292,7 +329,8 @@ impl<'s> Connections<'s> {
             };
             let filled = kept + received;
             let is_drained = filled < self.buffer.len();
-            let mut answers = Answers::default();
+            let begun_hits = connection.begun_hits;
+            let mut answers = Answers { begun_hits, ..Answers::default() };
             let taken = self.reader.read(&self.buffer[..filled], &mut answers)?;
             connection.leftover.clear();
             connection.leftover.extend_from_slice(&self.buffer[taken..filled]);
@@ -341,6 +379,7 @@ impl<'s> Connections<'s> {
         anyhow::ensure!(completed <= connection.in_flight, "more answers than requests");
         let from = connection.first + self.depth - connection.in_flight;
         connection.in_flight -= completed;
+        connection.begun_hits = answers.begun_hits;
         if !self.is_counting {
             return Ok(());
         }
