@@ -20,30 +20,71 @@ const fn pairs() -> [u8; 200] {
 /// Appends `number` in decimal.
 #[inline]
 pub fn append_decimal(out: &mut Vec<u8>, number: u64) {
-    match number {
-        0..10 => out.push(b'0' + number as u8),
-        10..100 => {
-            let at = 2 * number as usize;
-            out.extend_from_slice(&PAIRS[at..at + 2]);
-        }
-        _ => append_long(out, number),
+    let mut scrap = Scrap::default();
+    scrap.decimal(number);
+    out.extend_from_slice(scrap.as_bytes());
+}
+
+/// Room in a [`Scrap`]: for three numbers and what stands between them.
+const SCRAP_BYTES: usize = 64;
+
+/// A few bytes being put together before they are appended at once: a vector would look for room at
+/// each of them.
+pub(crate) struct Scrap {
+    bytes: [u8; SCRAP_BYTES],
+    length: usize,
+}
+
+impl Default for Scrap {
+    #[inline]
+    fn default() -> Self {
+        Self { bytes: [0; _], length: 0 }
     }
 }
 
-fn append_long(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; MAX_DIGITS];
-    let mut start = MAX_DIGITS;
-    while number >= 10 {
-        let at = 2 * (number % 100) as usize;
-        number /= 100;
-        start -= 2;
-        digits[start..start + 2].copy_from_slice(&PAIRS[at..at + 2]);
+impl Scrap {
+    /// Appends a byte.
+    #[inline]
+    pub fn byte(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
     }
-    if number > 0 {
-        start -= 1;
-        digits[start] = b'0' + number as u8;
+
+    /// Appends a number in decimal.
+    #[inline]
+    pub fn decimal(&mut self, number: u64) {
+        match number {
+            0..10 => self.byte(b'0' + number as u8),
+            10..100 => {
+                let at = 2 * number as usize;
+                self.byte(PAIRS[at]);
+                self.byte(PAIRS[at + 1]);
+            }
+            _ => self.long(number),
+        }
     }
-    out.extend_from_slice(&digits[start..]);
+
+    fn long(&mut self, mut number: u64) {
+        let mut digits = [0; MAX_DIGITS];
+        let mut start = MAX_DIGITS;
+        while number >= 10 {
+            let at = 2 * (number % 100) as usize;
+            number /= 100;
+            start -= 2;
+            digits[start..start + 2].copy_from_slice(&PAIRS[at..at + 2]);
+        }
+        if number > 0 {
+            start -= 1;
+            digits[start] = b'0' + number as u8;
+        }
+        digits[start..].iter().for_each(|digit| self.byte(*digit));
+    }
+
+    /// What was appended.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 /// Digits that any number of which fits a `u64`.

@@ -19,7 +19,7 @@ use amalgam_op::{
 use crate::keys::Tokens;
 use crate::meta::{self, MetaKind};
 use crate::number::{
-    append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
+    Scrap, append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
 };
 use crate::scan::Window;
 use crate::{
@@ -125,15 +125,18 @@ impl TextReply {
         out.reserve(item.key.len() + item.value.len() + 64);
         out.extend_from_slice(b"VALUE ");
         out.extend_from_slice(item.key);
-        out.push(b' ');
-        append_decimal(out, u64::from(item.flags));
-        out.push(b' ');
-        append_decimal(out, item.value.len() as u64);
+        let mut scrap = Scrap::default();
+        scrap.byte(b' ');
+        scrap.decimal(item.flags.into());
+        scrap.byte(b' ');
+        scrap.decimal(item.value.len() as u64);
         if with_cas {
-            out.push(b' ');
-            append_decimal(out, item.cas.unwrap_or(0));
+            scrap.byte(b' ');
+            scrap.decimal(item.cas.unwrap_or(0));
         }
-        out.extend_from_slice(b"\r\n");
+        scrap.byte(b'\r');
+        scrap.byte(b'\n');
+        out.extend_from_slice(scrap.as_bytes());
         true
     }
 
