@@ -13,11 +13,11 @@ use std::process::Command;
 /// A script, the operations of a turn, and the most instructions that one may cost.
 const BOUNDS: &[(&str, u64, u64)] = &[
     ("get-1x1", 32, 900),
-    ("get-1x32", 32 * 32, 640),
-    ("get-100x1", 50 * 100, 360),
-    ("get-100x8", 8 * 800, 360),
-    ("mixed-1x32", 32 * 32, 660),
-    ("set-1x32", 32 * 32, 880),
+    ("get-1x32", 32 * 32, 620),
+    ("get-100x1", 50 * 100, 335),
+    ("get-100x8", 8 * 800, 335),
+    ("mixed-1x32", 32 * 32, 640),
+    ("set-1x32", 32 * 32, 860),
 ];
 
 fn example() -> PathBuf {
