@@ -22,6 +22,7 @@ mod connection;
 mod connections;
 mod counters;
 mod datagrams;
+mod desk;
 mod dump;
 mod hot_keys;
 mod knobs;

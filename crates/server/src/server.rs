@@ -19,6 +19,7 @@ use crate::budget::Budget;
 use crate::channel::Channel;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
+use crate::desk::Desk;
 use crate::hot_keys::HotKeys;
 use crate::knobs::Knobs;
 use crate::latency::Latencies;
@@ -33,7 +34,7 @@ use crate::sweep::{Crawler, sweep};
 use crate::tls::Tls;
 use crate::users::Users;
 use crate::watch::{self, Events, Log};
-use crate::worker::{Mailbox, Worker};
+use crate::worker::Worker;
 
 /// How often the main thread looks after what is nobody's request.
 const TICK: Duration = Duration::from_secs(1);
@@ -145,7 +146,7 @@ pub struct Shared<I> {
     /// How long commands take, by worker.
     pub latencies: Box<[Latencies]>,
     /// Where workers are handed connections.
-    pub mailboxes: Vec<Mailbox>,
+    pub desks: Vec<Desk>,
     /// Where datagrams arrive, shared by all workers.
     pub datagram_sockets: Vec<OwnedFd>,
     /// What connections may keep.
@@ -177,7 +178,7 @@ impl<I: Index> Shared<I> {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.wake_main();
         self.log.wake();
-        self.mailboxes.iter().for_each(Mailbox::wake);
+        self.desks.iter().for_each(Desk::ring);
     }
 
     /// Ends the server, and keeps the items for the next one where there is a file for them.
@@ -395,7 +396,7 @@ impl<I: Index> Server<I> {
             counters: AllCounters::new(threads),
             hot_keys: HotKeys::new(threads),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
-            mailboxes: (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?,
+            desks: (0..threads).map(|_| Desk::new()).collect::<io::Result<_>>()?,
             buffers: Budget::new(buffer_limit(settings.memory_bytes, &settings)),
             gate,
             datagram_sockets,
@@ -635,7 +636,7 @@ impl<I: Index> Server<I> {
                 }
                 Ok(Some((socket, peer))) => {
                     room -= 1;
-                    let worker = *next_worker % self.shared.mailboxes.len();
+                    let worker = *next_worker % self.shared.desks.len();
                     *next_worker = worker + 1;
                     let (number, local) = (socket.as_raw_fd(), local_name(&socket, listener));
                     let seconds = self.shared.clock.seconds();
@@ -645,7 +646,7 @@ impl<I: Index> Server<I> {
                     let tls = self.shared.tls.as_ref();
                     let session = tls.and_then(|tls| tls.session(listener.security));
                     let channel = Channel::new(socket, session);
-                    self.shared.mailboxes[worker].hand_over(channel, badge);
+                    self.shared.desks[worker].hand_over(channel, badge);
                 }
                 Err(error) => {
                     // Too many open files, most likely: wait for some to be closed.

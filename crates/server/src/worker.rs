@@ -12,30 +12,23 @@
 //! 3. Time is sampled after the requests of a batch were received.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{Index, Worker as _};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::batch::{Batch, Seat, Turn};
-use crate::channel::Channel;
 use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
-use crate::connections::{Connections, Token};
+use crate::connections::Token;
 use crate::counters::Counts;
 use crate::datagrams::Datagrams;
+use crate::desk::{BELL, EVENTS, Held, Watch};
 use crate::hot_keys::Sampler;
 use crate::latency::Stopwatch;
 use crate::observer::Observer;
-use crate::roster::{Badge, State};
+use crate::roster::State;
 use crate::server::Shared;
 use crate::watch::{Ending, Events};
-
-/// Events fetched at once.
-const EVENTS: usize = 256;
 
 /// Received for all connections of one batch: requests and answers of a batch should stay in the
 /// core's own cache between being written and being sent.
@@ -54,59 +47,16 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// The event that means: look into the mailbox.
-const MAILBOX: u64 = u64::MAX;
-
 /// Events of datagram sockets: this and the numbers after it. No token is as large.
 const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
-
-/// Where a worker is given connections, and woken.
-pub struct Mailbox {
-    arrived: Mutex<Vec<(Channel, Arc<Badge>)>>,
-    bell: OwnedFd,
-}
-
-impl Mailbox {
-    /// An empty mailbox.
-    ///
-    /// # Errors
-    ///
-    /// If the system refuses the descriptor.
-    pub fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { arrived: Mutex::default(), bell })
-    }
-
-    /// Hands over a connection.
-    pub fn hand_over(&self, channel: Channel, badge: Arc<Badge>) {
-        let mut arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        arrived.push((channel, badge));
-        drop(arrived);
-        self.wake();
-    }
-
-    /// Makes the worker look around.
-    pub fn wake(&self) {
-        // Fails only when the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<(Channel, Arc<Badge>)> {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
-    }
-}
 
 /// See the head of this module.
 pub struct Worker<'s, I: Index + 's> {
     shared: &'s Shared<I>,
     number: usize,
     index: I::Worker<'s>,
-    epoll: OwnedFd,
-    connections: Connections<Connection>,
+    watch: Watch,
     datagrams: Vec<Datagrams>,
-    /// Connections to be served.
-    ready: Vec<Token>,
     scratch: Vec<u8>,
     batch: Batch,
     inputs: Vec<(Token, Input)>,
@@ -126,26 +76,22 @@ impl<'s, I: Index> Worker<'s, I> {
     ///
     /// If the system refuses a descriptor.
     pub fn new(shared: &'s Shared<I>, number: usize) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let bell = &shared.mailboxes[number].bell;
-        epoll::add(&epoll, bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+        let epoll = &shared.desks[number].epoll;
         let seconds = shared.clock.seconds();
         let mut datagrams = Vec::new();
         for (place, socket) in shared.datagram_sockets.iter().enumerate() {
             let socket = Datagrams::new(socket.try_clone()?);
             let data = EventData::new_u64(DATAGRAM_SOCKETS + place as u64);
             // One of the workers that share the socket is woken, not all.
-            epoll::add(&epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+            epoll::add(epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
             datagrams.push(socket);
         }
         Ok(Self {
             shared,
             number,
             index: shared.index.worker(),
-            epoll,
-            connections: Connections::default(),
+            watch: Watch::new(number),
             datagrams,
-            ready: Vec::new(),
             scratch: vec![0; BATCH_BYTES],
             batch: Batch::default(),
             inputs: Vec::new(),
@@ -165,64 +111,67 @@ impl<'s, I: Index> Worker<'s, I> {
     ///
     /// If waiting for events fails, which no client can bring about.
     pub fn run(&mut self) -> io::Result<()> {
+        let desks = &self.shared.desks;
+        let desk = &desks[self.number];
         let mut events = Vec::with_capacity(EVENTS);
+        let mut has_more = false;
         while !self.shared.is_stopping() {
-            let timeout = if self.ready.is_empty() { LONGEST_WAIT } else { Duration::ZERO };
-            self.wait(&mut events, timeout)?;
+            desk.wait(&mut events, if has_more { Duration::ZERO } else { LONGEST_WAIT })?;
             let lap = self.stopwatch.start(&self.counts);
-            self.serve_ready();
+            let mut held = desk.hold();
+            self.serve(&mut held, &events);
+            self.tick(&mut held);
+            has_more = !held.ready.is_empty();
+            drop(held);
             if let Some(lap) = lap {
                 lap.end(&self.counts, &self.shared.latencies[self.number]);
             }
+            if let Some(mut held) = self.watch.look(desks, &mut events) {
+                self.serve(&mut held, &events);
+                if !held.ready.is_empty() {
+                    held.desk.ring();
+                }
+            }
             self.index.quiesce();
-            self.tick();
             self.shared.counters.of_worker(self.number).publish(&mut self.counts);
         }
-        self.farewell(&mut events);
+        self.farewell(&mut desk.hold(), &mut events);
         self.shared.counters.of_worker(self.number).publish(&mut self.counts);
         Ok(())
     }
 
-    fn wait(&mut self, events: &mut Vec<Event>, timeout: Duration) -> io::Result<()> {
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().cast_signed(),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        events.clear();
-        let spare = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, spare, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for event in events.iter() {
+    /// Takes up what events say, and serves those that are ready.
+    fn serve(&mut self, held: &mut Held<'_>, events: &[Event]) {
+        for event in events {
             match event.data.u64() {
-                MAILBOX => self.take_arrivals(),
+                BELL => self.take_arrivals(held),
                 socket @ DATAGRAM_SOCKETS.. => {
                     self.serve_datagrams((socket - DATAGRAM_SOCKETS) as usize);
                 }
-                token => self.note(Token::from_bits(token), event.flags),
+                token => self.note(held, Token::from_bits(token), event.flags),
             }
         }
-        Ok(())
+        self.serve_ready(held);
     }
 
-    fn take_arrivals(&mut self) {
-        for (channel, badge) in self.shared.mailboxes[self.number].take() {
+    fn take_arrivals(&mut self, held: &mut Held<'_>) {
+        let desk = held.desk;
+        for (channel, badge) in desk.arrivals() {
             self.shared.log.opened(&badge);
             let connection = Connection::new(channel, badge);
-            let token = self.connections.insert(connection);
+            let token = held.connections.insert(connection);
             self.counts.connections_opened += 1;
-            let Some(connection) = self.connections.get(token) else { continue };
+            let Some(connection) = held.connections.get(token) else { continue };
             let data = EventData::new_u64(token.to_bits());
-            if epoll::add(&self.epoll, &connection.channel.socket, data, WATCHED).is_err() {
-                self.close(token);
+            if epoll::add(&desk.epoll, &connection.channel.socket, data, WATCHED).is_err() {
+                self.close(held, token);
             }
         }
     }
 
     /// Takes up what the system says of a connection.
-    fn note(&mut self, token: Token, flags: EventFlags) {
-        let Some(connection) = self.connections.get(token) else { return };
+    fn note(&mut self, held: &mut Held<'_>, token: Token, flags: EventFlags) {
+        let Some(connection) = held.connections.get(token) else { return };
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             connection.is_hung_up = true;
             connection.is_readable = true;
@@ -234,54 +183,54 @@ impl<'s, I: Index> Worker<'s, I> {
         let is_useful = connection.is_readable || connection.owes();
         if is_useful && !connection.is_queued {
             connection.is_queued = true;
-            self.ready.push(token);
+            held.ready.push(token);
         }
     }
 
-    fn serve_ready(&mut self) {
-        let ready = std::mem::take(&mut self.ready);
+    fn serve_ready(&mut self, held: &mut Held<'_>) {
+        let ready = std::mem::take(&mut held.ready);
         let mut rest = &ready[..];
         while !rest.is_empty() {
-            rest = self.serve(rest);
+            rest = self.serve_some(held, rest);
         }
         // What was put back meanwhile goes behind; the old buffer is kept.
         let mut buffer = ready;
         buffer.clear();
-        buffer.append(&mut self.ready);
-        self.ready = buffer;
+        buffer.append(&mut held.ready);
+        held.ready = buffer;
     }
 
     /// Serves as many connections as fit one batch; returns the others.
-    fn serve<'r>(&mut self, ready: &'r [Token]) -> &'r [Token] {
+    fn serve_some<'r>(&mut self, held: &mut Held<'_>, ready: &'r [Token]) -> &'r [Token] {
         let mut filled = 0;
         let mut taken = 0;
         while taken < ready.len() && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
-            self.receive(ready[taken], &mut filled);
+            self.receive(held, ready[taken], &mut filled);
             taken += 1;
         }
         if !self.seats.is_empty() {
             self.answer();
-            self.dismiss_all();
+            self.dismiss_all(held);
         }
         &ready[taken..]
     }
 
     /// Receives once from a connection, if it may say something, and gives it a seat.
-    fn receive(&mut self, token: Token, filled: &mut usize) {
-        let Some(connection) = self.connections.get(token) else { return };
+    fn receive(&mut self, held: &mut Held<'_>, token: Token, filled: &mut usize) {
+        let Some(connection) = held.connections.get(token) else { return };
         connection.is_queued = false;
-        if connection.owes() && !self.send(token) {
+        if connection.owes() && !self.send(held, token) {
             return;
         }
-        let Some(connection) = self.connections.get(token) else { return };
+        let Some(connection) = held.connections.get(token) else { return };
         let count = &mut self.counts.bytes_read;
         let bounds = Bounds {
             buffers: &self.shared.buffers,
             longest_line_bytes: self.shared.limits.max_get_line_bytes,
         };
         match connection.receive(&mut self.scratch, filled, &bounds, count) {
-            Received::End => self.close(token),
-            Received::Nothing => self.rest(token),
+            Received::End => self.close(held, token),
+            Received::Nothing => self.rest(held, token),
             Received::Input(input) => {
                 connection.badge.note_activity(self.seconds);
                 let mut seat = Seat::new(
@@ -337,11 +286,11 @@ impl<'s, I: Index> Worker<'s, I> {
         self.shared.clock.end_turn(self.number);
     }
 
-    fn dismiss_all(&mut self) {
+    fn dismiss_all(&mut self, held: &mut Held<'_>) {
         let mut inputs = std::mem::take(&mut self.inputs);
         let mut seats = std::mem::take(&mut self.seats);
         for ((token, input), seat) in inputs.drain(..).zip(seats.drain(..)) {
-            let Some(connection) = self.connections.get(token) else { continue };
+            let Some(connection) = held.connections.get(token) else { continue };
             connection.input = input.rest(seat.consumed, &self.scratch);
             connection.badge.set_state(match seat.conversation.wanted_bytes() {
                 0 => State::Waits,
@@ -354,18 +303,18 @@ impl<'s, I: Index> Worker<'s, I> {
                 connection.ending = Ending::Error;
             }
             if let Some(events) = seat.watches {
-                self.hand_to_log(token, events);
+                self.hand_to_log(held, token, events);
                 continue;
             }
-            self.send(token);
-            self.rest(token);
+            self.send(held, token);
+            self.rest(held, token);
         }
         (self.inputs, self.seats) = (inputs, seats);
     }
 
     /// Sends what can be sent. Whether the connection is open and owes nothing.
-    fn send(&mut self, token: Token) -> bool {
-        let Some(connection) = self.connections.get(token) else { return false };
+    fn send(&mut self, held: &mut Held<'_>, token: Token) -> bool {
+        let Some(connection) = held.connections.get(token) else { return false };
         let before = connection.output.len();
         let result = connection.output.send(&mut connection.channel);
         self.counts.bytes_written += (before - connection.output.len()) as u64;
@@ -378,21 +327,21 @@ impl<'s, I: Index> Worker<'s, I> {
                     self.spare.push(buffer);
                 }
                 if is_closing {
-                    self.close(token);
+                    self.close(held, token);
                 }
                 !is_closing
             }
             Ok(false) => false,
             Err(_) => {
-                self.close(token);
+                self.close(held, token);
                 false
             }
         }
     }
 
     /// A connection was served: settles what its buffers cost, and queues it if it can go on.
-    fn rest(&mut self, token: Token) {
-        let Some(connection) = self.connections.get(token) else { return };
+    fn rest(&mut self, held: &mut Held<'_>, token: Token) {
+        let Some(connection) = held.connections.get(token) else { return };
         let bytes = connection.buffer_bytes();
         if bytes != connection.charged_bytes {
             self.shared.buffers.settle(connection.charged_bytes, bytes);
@@ -401,12 +350,12 @@ impl<'s, I: Index> Worker<'s, I> {
         let can_go_on = connection.is_readable || connection.conversation.has_backlog();
         if can_go_on && !connection.owes() && !connection.is_queued {
             connection.is_queued = true;
-            self.ready.push(token);
+            held.ready.push(token);
         }
     }
 
-    fn close(&mut self, token: Token) {
-        let Some(connection) = self.connections.remove(token) else { return };
+    fn close(&mut self, held: &mut Held<'_>, token: Token) {
+        let Some(connection) = held.connections.remove(token) else { return };
         self.shared.buffers.settle(connection.charged_bytes, 0);
         self.shared.roster.remove(&connection.badge);
         self.shared.log.closed(&connection.badge, connection.ending);
@@ -415,18 +364,18 @@ impl<'s, I: Index> Worker<'s, I> {
     }
 
     /// Gives up a connection that only listens from now on. It counts as closed here.
-    fn hand_to_log(&mut self, token: Token, events: Events) {
-        let Some(connection) = self.connections.remove(token) else { return };
+    fn hand_to_log(&mut self, held: &mut Held<'_>, token: Token, events: Events) {
+        let Some(connection) = held.connections.remove(token) else { return };
         self.shared.buffers.settle(connection.charged_bytes, 0);
         self.counts.connections_closed += 1;
         // Fails only for a socket that is not watched, and this one is.
-        let _ = epoll::delete(&self.epoll, &connection.channel.socket);
+        let _ = epoll::delete(&held.desk.epoll, &connection.channel.socket);
         let Connection { channel, badge, output, .. } = *connection;
         self.shared.log.join(channel, badge, events, output);
     }
 
     /// Once a second: closes connections that have been silent for too long.
-    fn tick(&mut self) {
+    fn tick(&mut self, held: &mut Held<'_>) {
         let seconds = self.shared.clock.seconds();
         if seconds == self.last_tick_seconds {
             return;
@@ -437,37 +386,37 @@ impl<'s, I: Index> Worker<'s, I> {
         if timeout == 0 {
             return;
         }
-        for place in 0..self.connections.places() {
-            let Some((token, connection)) = self.connections.at(place) else { continue };
+        for place in 0..held.connections.places() {
+            let Some((token, connection)) = held.connections.at(place) else { continue };
             if seconds.saturating_sub(connection.badge.active_seconds()) > timeout {
                 self.counts.idle_kicks += 1;
                 connection.ending = Ending::IdleTimeout;
-                self.close(token);
+                self.close(held, token);
             }
         }
     }
 
     /// Answers what has arrived, sends what is owed, in bounded time, and closes everything.
-    fn farewell(&mut self, events: &mut Vec<Event>) {
+    fn farewell(&mut self, held: &mut Held<'_>, events: &mut Vec<Event>) {
         let end = Instant::now() + FAREWELL;
-        let _ = self.wait(events, Duration::ZERO);
-        self.serve_ready();
+        let _ = held.desk.fetch(events, Duration::ZERO);
+        self.serve(held, events);
         loop {
             let mut owes = false;
-            for place in 0..self.connections.places() {
-                if let Some((token, connection)) = self.connections.at(place) {
-                    owes |= connection.owes() && !self.send(token);
+            for place in 0..held.connections.places() {
+                if let Some((token, connection)) = held.connections.at(place) {
+                    owes |= connection.owes() && !self.send(held, token);
                 }
             }
             if !owes || Instant::now() > end {
                 break;
             }
-            let _ = self.wait(events, Duration::from_millis(20));
+            let _ = held.desk.fetch(events, Duration::from_millis(20));
         }
-        for place in 0..self.connections.places() {
-            if let Some((token, connection)) = self.connections.at(place) {
+        for place in 0..held.connections.places() {
+            if let Some((token, connection)) = held.connections.at(place) {
                 connection.ending = Ending::Shutdown;
-                self.close(token);
+                self.close(held, token);
             }
         }
     }

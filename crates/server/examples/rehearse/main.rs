@@ -5,6 +5,8 @@
 
 mod fixed;
 
+use std::net::SocketAddr;
+
 use amalgam_index::Configuration;
 use amalgam_server::{Rehearsal, Server, Settings};
 use fixed::Fixed;
@@ -42,7 +44,7 @@ fn main() {
     let [_, name, number] = &arguments[..] else { panic!("usage: rehearse SCRIPT TURNS") };
     if name == "serve" {
         let port: u16 = number.parse().expect("a port");
-        let listen = vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()];
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], port)).into()];
         let settings = Settings { listen, threads: 1, ..Settings::default() };
         let server = Server::<Fixed>::open(settings, Configuration::default()).expect("starts");
         server.run().expect("serves");
