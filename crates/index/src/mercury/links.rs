@@ -3,6 +3,7 @@
 
 use super::buckets::{Buckets, Locked};
 use super::locking::Locking;
+use super::word::{Bucket, Word};
 use crate::mem::ItemRef;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,6 +35,26 @@ pub(super) trait Links {
 pub(super) fn load(link: &AtomicU64) -> Option<ItemRef> {
     // Acquire pairs with the release in `set_next`, for those who follow links without the lock.
     ItemRef::from_bits(link.load(Ordering::Acquire))
+}
+
+/// Whether the chain of `bucket` still starts with `first`, and `found` is that item or the one
+/// behind it; without the lock, for the holder of a guard under which `first` was seen there.
+///
+/// If so, `found` was linked at some moment within this call, which is the linearization point of
+/// the read that asks. A word that names an item is unlocked, and not moved. An item that was
+/// unlinked is not linked again under our guard, and the move of a chain to another table leaves its
+/// bucket moved: so `first` has been linked ever since it was seen. Let the load of its link name
+/// `found`. Then `found` is linked at that load, unless a holder of the lock has just put it there;
+/// that holder unlocks, which makes it linked, before the load of the word after.
+#[inline]
+pub(super) fn still_leads(
+    links: &impl Links,
+    bucket: &Bucket,
+    first: ItemRef,
+    found: ItemRef,
+) -> bool {
+    // The loads are in this order, as both acquire.
+    (found == first || links.next(first) == Some(found)) && bucket.peek() == Word::of(Some(first))
 }
 
 /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.

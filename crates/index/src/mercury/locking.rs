@@ -17,6 +17,9 @@ pub unsafe trait Locking: Send + Sync + 'static {
     /// Whether reads take locks. Without, a read that found nothing looks again under the locks:
     /// the chain may have been moving.
     const READS_LOCK: bool;
+    /// Whether the word of a locked bucket says that it is: then a look at the word can confirm what
+    /// a batch read without the lock.
+    const LOCKS_WORD: bool;
     /// Whether each bucket has an element of a side table.
     const HAS_SIDE: bool;
     /// That element.
@@ -35,6 +38,7 @@ pub struct TestAndSet;
 unsafe impl Locking for TestAndSet {
     const NAME: &'static str = "mercury";
     const READS_LOCK: bool = true;
+    const LOCKS_WORD: bool = true;
     const HAS_SIDE: bool = false;
     type Side = [std::sync::atomic::AtomicU8; 0];
 
@@ -56,6 +60,7 @@ pub struct NoLock;
 unsafe impl Locking for NoLock {
     const NAME: &'static str = "mercury-nolock";
     const READS_LOCK: bool = false;
+    const LOCKS_WORD: bool = true;
     const HAS_SIDE: bool = false;
     type Side = [std::sync::atomic::AtomicU8; 0];
 
@@ -87,6 +92,7 @@ unsafe impl Zeroable for Mutex {}
 unsafe impl Locking for Pthread {
     const NAME: &'static str = "mercury-pthread";
     const READS_LOCK: bool = true;
+    const LOCKS_WORD: bool = false;
     const HAS_SIDE: bool = true;
     type Side = Mutex;
 

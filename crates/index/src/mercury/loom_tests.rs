@@ -10,7 +10,7 @@ use super::links::{self, Links};
 use super::locking::TestAndSet;
 use super::tables::{Inside, Pair, Tables};
 use crate::mem::ItemRef;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 
 /// One more than the highest item.
 const ITEMS: u64 = 10;
@@ -147,6 +147,32 @@ impl Index {
         })
     }
 
+    /// Looks without the lock for one of `wanted`, as a batch does: the first item of the chain, and
+    /// the one that was met.
+    fn explore(&self, inside: &Inside<'_, '_, TestAndSet>, wanted: &[u64]) -> [Option<ItemRef>; 2] {
+        let first = inside.bucket(hash(wanted[0])).peek().item();
+        let chain = self.items.chain(first);
+        [first, chain.into_iter().find(|number| wanted.contains(number)).map(item)]
+    }
+
+    /// What a batch answers after it explored.
+    fn confirm(
+        &self,
+        inside: &Inside<'_, '_, TestAndSet>,
+        probe: [Option<ItemRef>; 2],
+        wanted: &[u64],
+    ) -> Option<u64> {
+        let hash = hash(wanted[0]);
+        if let [Some(first), Some(found)] = probe
+            && links::still_leads(&self.items, inside.bucket(hash), first, found)
+        {
+            CONFIRMED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Some(number(found));
+        }
+        let chain = self.items.chain(inside.lock(hash).first());
+        chain.into_iter().find(|number| wanted.contains(number))
+    }
+
     /// All items, found bucket by bucket in the order of their hashes.
     fn all(&self) -> Vec<u64> {
         let mut found = Vec::new();
@@ -170,6 +196,9 @@ fn model(work: impl Fn() + Sync + Send + 'static) {
     builder.max_branches = 20_000;
     builder.check(work);
 }
+
+/// Reads that took no lock.
+static CONFIRMED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Runs `work` beside a bucket's or a table's move.
 fn spawn(index: &Arc<Index>, work: impl Fn(&Index) + 'static) -> thread::JoinHandle<()> {
@@ -198,6 +227,40 @@ fn a_bucket_excludes_writers_and_publishes_to_readers() {
         found.sort_unstable();
         assert_eq!(found, [1, 5], "a write was lost");
     });
+}
+
+/// Items 5 and 9 are one key's: 5 is replaced by 9, after the item before them in the chain, if
+/// there is one, was taken away or another was put in front.
+fn a_batch_beside(
+    change: impl Fn(&Items, &mut Locked<'_, TestAndSet>) + Copy + Send + Sync + 'static,
+) {
+    model(move || {
+        let index = Index::new(4, &[5, 1]);
+        let is_done = Arc::new(AtomicU64::new(0));
+        let done = is_done.clone();
+        let writer = spawn(&index, move |index| {
+            index.inside(|inside| change(&index.items, &mut inside.lock(hash(5))));
+            index.inside(|inside| {
+                index.items.exchange(&mut inside.lock(hash(5)), 5, Some(9));
+            });
+            done.store(1, Ordering::Release);
+        });
+        index.inside(|inside| {
+            let probes = [0; 2].map(|_| index.explore(inside, &[5, 9]));
+            let was_done = is_done.load(Ordering::Acquire) == 1;
+            let seen = probes.map(|probe| index.confirm(inside, probe, &[5, 9]));
+            let allowed: &[[u64; 2]] = if was_done { &[[9, 9]] } else { &[[5, 5], [5, 9], [9, 9]] };
+            assert!(allowed.contains(&seen.map(|seen| seen.expect("a present key was missed"))));
+        });
+        writer.join().expect("it ends");
+    });
+}
+
+#[test]
+fn gets_of_a_batch_see_what_is_there_and_never_go_back() {
+    a_batch_beside(|_, _| {});
+    a_batch_beside(|items, locked| items.exchange(locked, 1, None));
+    assert!(CONFIRMED.load(std::sync::atomic::Ordering::Relaxed) > 0, "every read took the lock");
 }
 
 /// Initialisation and termination while a worker comes and goes.
@@ -262,6 +325,17 @@ fn a_present_key_is_found_while_its_bucket_moves() {
         assert!(index.finds(1), "a present key was missed");
         assert!(index.finds(4), "a present key was missed");
         assert!(!index.finds(5));
+    };
+    move_beside(GROW, &[1, 4, 9], look, &[1, 4, 9]);
+    move_beside(SHRINK, &[1, 4], look, &[1, 4]);
+    let look = |index: &Index| {
+        index.inside(|inside| {
+            let probes = [1, 4].map(|number| (number, index.explore(inside, &[number])));
+            for (number, probe) in probes {
+                let seen = index.confirm(inside, probe, &[number]);
+                assert_eq!(seen, Some(number), "a present key was missed by a batch");
+            }
+        });
     };
     move_beside(GROW, &[1, 4, 9], look, &[1, 4, 9]);
     move_beside(SHRINK, &[1, 4], look, &[1, 4]);
