@@ -181,10 +181,13 @@ impl<'g> Item<'g> {
     pub fn change_word(&self, word: [u8; WORD_BYTES], is_fetched: bool) {
         // Release pairs with the acquire in `Item::view`.
         self.word().store(u64::from_le_bytes(word), Ordering::Release);
-        // A new value was not fetched yet. Relaxed: a hint for operators, no part of the value.
+        // A new value was not fetched yet. A plain store, which may lose a mark that a reader sets
+        // or the CLOCK hand clears meanwhile: hints, no part of the value. Nobody else writes the
+        // header of an item that is linked and whose word the caller may change.
         let header = self.header_word();
-        if !is_fetched && header.load(Ordering::Relaxed) & Header::FETCHED != 0 {
-            header.fetch_and(!Header::FETCHED, Ordering::Relaxed);
+        let marks = header.load(Ordering::Relaxed);
+        if !is_fetched && marks & Header::FETCHED != 0 {
+            header.store(marks & !Header::FETCHED, Ordering::Relaxed);
         }
     }
 

@@ -370,11 +370,9 @@ impl Memory {
             self.free_large(item);
             return None;
         }
-        let page_number = (item.to_bits() >> self.page_shift) as u32;
+        let (page_number, class, slot) = self.place_of(item);
         let page = &self.pages[page_number as usize];
-        let class = page.state().1;
         let geometry = &self.geometries[class];
-        let slot = geometry.slot_of(item.to_bits() & (self.page_bytes() as u64 - 1));
         // Release: what was read of the item was read before the slot is taken again.
         self.bitmap(page_number, slot / 64).fetch_or(1 << (slot % 64), Ordering::Release);
         // SeqCst, with the store of Full and the load of `free` in `Pool::give_up`: either the
@@ -395,6 +393,22 @@ impl Memory {
             }
         }
         None
+    }
+
+    /// The page, class and slot of an item that is not large.
+    fn place_of(&self, item: ItemRef) -> (u32, usize, u32) {
+        let page_number = (item.to_bits() >> self.page_shift) as u32;
+        let class = self.pages[page_number as usize].state().1;
+        let offset = item.to_bits() & (self.page_bytes() as u64 - 1);
+        (page_number, class, self.geometries[class].slot_of(offset))
+    }
+
+    /// Asks for the line that [`Memory::free`] will write.
+    fn prefetch_bitmap(&self, retired: Retired) {
+        if let Some(item) = retired.as_item().filter(|item| !self.is_large(*item)) {
+            let (page_number, _, slot) = self.place_of(item);
+            prefetch_for_write(std::ptr::from_ref(self.bitmap(page_number, slot / 64)).cast());
+        }
     }
 
     /// Lists a full page that has slots again, if nobody else did.

@@ -14,7 +14,7 @@ use amalgam_op::{Draft, ItemView, Now};
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, Shape};
-use super::item::NewItem;
+use super::item::{NewItem, prefetch_for_write};
 use super::large::Large;
 use super::page::PageState;
 use super::{Item, ItemRef, Memory};
@@ -25,6 +25,8 @@ const BAG_ITEMS: usize = 512;
 const BAG_BYTES: usize = 1 << 20;
 /// What lies in one worker's bag is at most this part of the limit.
 const BAG_SHARE: usize = 256;
+/// How far ahead the bitmap words of items to be freed are asked for.
+const FREES_AHEAD: usize = 8;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 /// CAS ids a pool draws at once.
@@ -236,6 +238,17 @@ impl<'m> Pool<'m> {
         Ok(Slot { reference, shape })
     }
 
+    /// As [`Pool::reserve`], if a slot is at hand: of those that were claimed together with an
+    /// earlier one. Takes no lock and frees nothing, so it may be called with a guard; it spares a
+    /// write a second attempt.
+    #[inline]
+    pub fn reserve_at_hand(&mut self, shape: Shape) -> Option<Slot> {
+        let bytes = shape.bytes() + self.memory.layout.link_bytes();
+        let class = self.memory.classes.of(bytes)?;
+        let is_at_hand = self.current[class].claimed != 0 && bytes <= self.memory.max_item_bytes;
+        is_at_hand.then(|| Slot { reference: self.take_claimed(class), shape })
+    }
+
     /// Writes an item into a slot. It can be published as often as that fails; when it never is,
     /// retire it.
     ///
@@ -416,9 +429,14 @@ impl<'m> Pool<'m> {
     }
 
     fn empty(&mut self, mut bag: Bag) {
-        for retired in bag.retired.drain(..) {
-            self.free(retired);
+        for (place, retired) in bag.retired.iter().enumerate() {
+            // Each item's bitmap word is written by a locked instruction, which waits for its line.
+            if let Some(ahead) = bag.retired.get(place + FREES_AHEAD) {
+                self.memory.prefetch_bitmap(*ahead);
+            }
+            self.free(*retired);
         }
+        bag.retired.clear();
         subtract(&self.counters().waiting_bytes, bag.bytes as u64);
         if self.spare_bags.len() < SPARE_BAGS {
             self.spare_bags.push(bag.retired);
@@ -470,8 +488,29 @@ impl<'m> Pool<'m> {
         current.claimed &= current.claimed - 1;
         let slot = (current.next_word - 1) * 64 + bit;
         let page = current.page.expect("claimed slots lie in a page");
+        self.prefetch_next(class, page);
         let offset = self.memory.page_start(page) + self.memory.geometries[class].header_of(slot);
         ItemRef::from_bits(offset).expect("a bitmap lies before every slot")
+    }
+
+    /// Asks for the line of the slot that will most likely be taken next: one that was freed long
+    /// ago lies in no cache, and the next locked instruction would wait for what is stored there.
+    #[inline]
+    fn prefetch_next(&self, class: usize, page: u32) {
+        let (current, geometry) = (&self.current[class], &self.memory.geometries[class]);
+        let (word, bits) = match current.claimed {
+            0 if current.next_word == geometry.words => return,
+            0 => {
+                let bits = self.memory.bitmap(page, current.next_word).load(Ordering::Relaxed);
+                (current.next_word, bits)
+            }
+            claimed => (current.next_word - 1, claimed),
+        };
+        if bits != 0 {
+            let slot = word * 64 + bits.trailing_zeros();
+            let offset = self.memory.page_start(page) + geometry.header_of(slot);
+            prefetch_for_write(self.memory.arena.at(offset).as_ptr());
+        }
     }
 
     /// A slot of `class` from the pages that the class has.

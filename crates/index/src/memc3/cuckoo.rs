@@ -95,6 +95,12 @@ pub(super) trait Items {
 
     /// The item's hash will be asked for; a hint, the reference may be stale.
     fn prefetch(&self, reference: u64);
+
+    /// The other bucket of the item that `word`, seen in `bucket`, names.
+    #[inline]
+    fn other<const SLOTS: usize>(&self, table: &Table<SLOTS>, bucket: usize, word: Word) -> usize {
+        table.other(bucket, word.tag())
+    }
 }
 
 /// A hash, and the two buckets that it points at in a table of any size: their low bits count.
@@ -115,9 +121,9 @@ impl Spot {
 /// Where a word was seen.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'g, const SLOTS: usize> {
-    layer: &'g Layer<SLOTS>,
-    bucket: usize,
-    slot: usize,
+    pub(super) layer: &'g Layer<SLOTS>,
+    pub(super) bucket: usize,
+    pub(super) slot: usize,
     pub(super) word: Word,
 }
 
@@ -274,7 +280,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// One look at both buckets. What it finds was there; that it finds nothing means something
     /// only if nothing moved meanwhile.
     #[inline]
-    fn look(
+    pub(super) fn look(
         &self,
         spot: &Spot,
         is_wanted: &mut impl FnMut(Word) -> bool,
@@ -329,6 +335,13 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         place.layer.table.word(place.bucket, place.slot) == place.word
     }
 
+    /// Puts `new` (or nothing) where a word was seen under the stripe that is still held.
+    #[inline]
+    pub(super) fn put(&self, place: &Place<'g, SLOTS>, new: Word, held: &Held<'_>) {
+        debug_assert!(self.still_there(place, held), "it was seen under this stripe");
+        place.layer.table.store(place.bucket, place.slot, new);
+    }
+
     /// Puts `new` (or nothing) where a word was seen, if it is still there. `prepare` runs before,
     /// under the lock.
     #[inline]
@@ -343,7 +356,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             return false;
         }
         // The linearization point of a replacement or removal.
-        place.layer.table.store(place.bucket, place.slot, new);
+        self.put(place, new, &held);
         true
     }
 
@@ -361,7 +374,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             return false;
         }
         // The linearization point of an eviction, and of the move of an item in memory.
-        place.layer.table.store(place.bucket, place.slot, new);
+        self.put(&place, new, &held);
         true
     }
 
@@ -398,7 +411,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             let mut settle = |bucket: usize| {
                 self.settle(bucket as u64, items);
             };
-            match paths.find(&layer.table, starts, &mut settle) {
+            let other = |bucket: usize, word: Word| items.other(&layer.table, bucket, word);
+            match paths.find(&layer.table, starts, &mut settle, &other) {
                 Some(path) => self.walk_back(layer, path),
                 // The table began to grow meanwhile: the search met buckets that had moved on.
                 None if layer.next().is_some() => {}

@@ -1,17 +1,19 @@
-//! Reads without some of what makes them fast, for factor analyses (figure 4). One key after the
-//! other; everything else is as it always is.
+//! Operations without some of what makes them fast, for factor analyses (figure 4). Reads come one
+//! after the other; everything else is as it always is.
 
-use super::cuckoo::{Spot, View};
+use super::cuckoo::{Items, Place, Spot, View};
+use super::store::Keyed;
+use super::table::Table;
 use super::word::Word;
 use crate::Tuning;
 
 /// What can be left out.
 pub(super) const FACTORS: &[&str] = &["tag", "optimistic", "trust"];
 
-/// What reads do without.
+/// What operations do without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Factors {
-    /// Every item of both buckets is compared, whatever its tag.
+    /// Every item of both buckets is compared, whatever its tag; the item tells its other bucket.
     pub(super) no_tag: bool,
     /// Readers take the locks of both stripes.
     pub(super) no_optimism: bool,
@@ -32,14 +34,34 @@ impl Factors {
     }
 }
 
-impl<const SLOTS: usize> View<'_, SLOTS> {
+/// Items that are displaced by what their keys say, not their tags.
+pub(super) struct WithoutTags<'k, 'g>(pub(super) &'k Keyed<'g>);
+
+impl Items for WithoutTags<'_, '_> {
+    fn hash(&self, reference: u64) -> u64 {
+        self.0.hash(reference)
+    }
+
+    fn prefetch(&self, reference: u64) {
+        self.0.prefetch(reference);
+    }
+
+    fn other<const SLOTS: usize>(&self, table: &Table<SLOTS>, bucket: usize, word: Word) -> usize {
+        let hash = self.hash(word.reference());
+        let first = table.first(hash);
+        let second = table.other(first, Spot::of::<SLOTS>(hash).tag);
+        if first == bucket { second } else { first }
+    }
+}
+
+impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// As [`View::find`], with less.
     pub(super) fn find_with(
         &self,
         factors: Factors,
         spot: &Spot,
         mut is_wanted: impl FnMut(Word) -> bool,
-    ) -> Option<Word> {
+    ) -> Option<Place<'g, SLOTS>> {
         let mut look = || {
             let find = |bucket: &u64| self.look_with(factors, *bucket, spot, &mut is_wanted);
             spot.buckets.iter().find_map(find)
@@ -68,7 +90,7 @@ impl<const SLOTS: usize> View<'_, SLOTS> {
         bucket: u64,
         spot: &Spot,
         is_wanted: &mut impl FnMut(Word) -> bool,
-    ) -> Option<Word> {
+    ) -> Option<Place<'g, SLOTS>> {
         let mut layer = self.root;
         loop {
             let index = bucket as usize & (layer.table.len() - 1);
@@ -78,7 +100,7 @@ impl<const SLOTS: usize> View<'_, SLOTS> {
                 let is_candidate =
                     if factors.no_tag { word.is_item() } else { word.tag() == spot.tag };
                 if is_candidate && is_wanted(word) {
-                    return Some(word);
+                    return Some(Place { layer, bucket: index, slot, word });
                 }
                 has_moved |= word == Word::MOVED;
             }

@@ -12,6 +12,8 @@
 pub mod occupancy;
 
 mod cuckoo;
+#[cfg(not(loom))]
+mod directory;
 mod factors;
 mod path;
 mod probe;
@@ -26,6 +28,8 @@ mod worker;
 
 use crate::shaped::shaped_engine;
 use crate::{Configuration, OpenError};
+#[cfg(not(loom))]
+pub use directory::{Directory, Paths};
 use store::Store;
 use worker::StoreWorker;
 

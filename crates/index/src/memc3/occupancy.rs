@@ -101,7 +101,8 @@ fn insert<const SLOTS: usize>(
             return Some(0);
         }
     }
-    let path = paths.find(table, starts, &mut |_| ())?;
+    let other = |bucket: usize, word: Word| table.other(bucket, word.tag());
+    let path = paths.find(table, starts, &mut |_| (), &other)?;
     for pair in path.windows(2).rev() {
         table.store(pair[1].bucket, pair[1].slot, pair[0].word);
     }

@@ -62,16 +62,18 @@ impl PathFinder {
     }
 
     /// A path from one of the buckets `starts` to an empty slot, or none within the bounds. The
-    /// path meets no bucket twice. `settle` is called before a bucket is looked at.
+    /// path meets no bucket twice. `settle` is called before a bucket is looked at; `other` tells the
+    /// other bucket of a word's item.
     pub(super) fn find<const SLOTS: usize>(
         &mut self,
         table: &Table<SLOTS>,
         starts: [usize; 2],
         settle: &mut impl FnMut(usize),
+        other: &impl Fn(usize, Word) -> usize,
     ) -> Option<&[Step]> {
         let is_found = match self.search {
-            PathSearch::Walks(walks) => self.walk(table, starts, walks, settle),
-            PathSearch::BreadthFirst => self.search_breadth(table, starts, settle),
+            PathSearch::Walks(walks) => self.walk(table, starts, walks, settle, other),
+            PathSearch::BreadthFirst => self.search_breadth(table, starts, settle, other),
         };
         if !is_found {
             return None;
@@ -87,6 +89,7 @@ impl PathFinder {
         starts: [usize; 2],
         walks: usize,
         settle: &mut impl FnMut(usize),
+        other: &impl Fn(usize, Word) -> usize,
     ) -> bool {
         let mut buckets: [usize; MAX_WALKS] = std::array::from_fn(|walk| starts[walk % 2]);
         for walk in &mut self.walks {
@@ -108,7 +111,7 @@ impl PathFinder {
                     continue;
                 }
                 steps.push(Step { bucket: *bucket, slot, word });
-                *bucket = table.other(*bucket, word.tag());
+                *bucket = other(*bucket, word);
                 table.prefetch(*bucket);
             }
         }
@@ -120,6 +123,7 @@ impl PathFinder {
         table: &Table<SLOTS>,
         starts: [usize; 2],
         settle: &mut impl FnMut(usize),
+        other: &impl Fn(usize, Word) -> usize,
     ) -> bool {
         self.queue.clear();
         for (parent, bucket) in starts.into_iter().enumerate() {
@@ -135,7 +139,7 @@ impl PathFinder {
             for slot in 0..SLOTS {
                 let word = table.word(bucket, slot);
                 if word.is_item() && self.queue.len() < MAX_BREADTH {
-                    let bucket = table.other(bucket, word.tag());
+                    let bucket = other(bucket, word);
                     table.prefetch(bucket);
                     self.queue.push(Node { bucket, parent: next, slot, word });
                 }

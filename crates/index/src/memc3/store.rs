@@ -14,7 +14,7 @@ use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
 
 /// Version counters, as in the paper.
-const STRIPES: usize = 8192;
+pub(super) const STRIPES: usize = 8192;
 /// The smallest table.
 const MIN_BUCKETS: usize = 16;
 /// A table is opened so large that the items expected fill this part of it at most, in 1/64.

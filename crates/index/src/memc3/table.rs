@@ -31,6 +31,17 @@ impl<const SLOTS: usize> Table<SLOTS> {
         Ok(Self { buckets: memory.table(buckets)?, mask: buckets - 1 })
     }
 
+    /// An empty table of `buckets` (a power of two), charged to nobody.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    #[cfg(not(loom))]
+    pub(super) fn unlimited(buckets: usize) -> io::Result<Self> {
+        assert!(buckets.is_power_of_two(), "a table has a power of two of buckets");
+        Ok(Self { buckets: crate::mem::Table::unlimited(buckets)?, mask: buckets - 1 })
+    }
+
     /// As above; nothing is charged.
     #[cfg(loom)]
     pub(super) fn new(buckets: usize, _memory: &crate::mem::Memory) -> io::Result<Self> {

@@ -109,3 +109,24 @@ fn lookups_follow_few_pointers() {
         }
     }
 }
+
+/// More hints than are kept, of keys that are there and of others, and writes that nobody hinted at.
+#[test]
+fn hints_change_nothing() {
+    let (index, keys) = filled(8, &[]);
+    let mut worker = index.worker();
+    for start in (0..keys + 40).step_by(20) {
+        for number in start..start + 20 {
+            worker.prefetch(&Key::new(&number.to_le_bytes(), index.seed()));
+        }
+        for number in start..(start + 30).min(keys) {
+            let name = number.to_le_bytes();
+            let store = Store::new(StoreMode::Replace, &name, 0, 0);
+            let op = Op { key: Key::new(&name, index.seed()), verb: Verb::Store(store) };
+            let outcome = worker.apply(&op, &NOW, &mut Hits::default());
+            assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
+        }
+    }
+    drop(worker);
+    assert_eq!(look_up(&index, 0..keys, 64).0, 1.0);
+}

@@ -4,13 +4,14 @@
 //! for the new one, under the lock of one stripe, and starts over if the word is gone. Only inserts
 //! of new keys take two stripes, and only they displace others.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
 use super::cuckoo::{Insertion, Place, Spot, View};
-use super::factors::Factors;
+use super::factors::{Factors, WithoutTags};
 use super::path::{PathFinder, next_random};
 use super::probe::Probe;
 use super::store::Store;
@@ -19,14 +20,18 @@ use crate::mem::{
     Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer,
     show_outcome,
 };
-use crate::simd::{Scalar, each_way};
+use crate::simd::each_way;
 use crate::{Cursor, Found, Sink, Worker};
 
-/// Keys whose buckets and items are asked for together.
-const LANES: usize = 64;
+/// How many keys of a batch lie between asking for a key's buckets and answering it.
+const BUCKETS_AHEAD: usize = 32;
+/// How many of them lie between asking for its item and answering it.
+const ITEMS_AHEAD: usize = 16;
 /// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
 /// done before it could be full again.
 const HELP_BUCKETS: usize = 2;
+/// Hints between asking for a key's buckets and for its item.
+const HINTS_AHEAD: usize = 8;
 /// A worker looks whether the table should grow once in so many inserts.
 const INSERTS_PER_CHECK: u32 = 256;
 
@@ -38,6 +43,17 @@ pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     expected: Expected,
     inserts: u32,
     random: u64,
+    hints: Hints,
+}
+
+/// Hashes of keys that are written soon: once a key's buckets have had time to arrive, the item that
+/// is written over is asked for as well, so that a run of writes waits for neither.
+#[derive(Default)]
+struct Hints {
+    waiting: [Cell<u64>; HINTS_AHEAD],
+    /// How many were given, and for how many items were asked for.
+    given: Cell<usize>,
+    followed: Cell<usize>,
 }
 
 /// An operation under way.
@@ -60,7 +76,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
         let pool = Pool::new(&store.memory);
         let random = std::ptr::from_ref(store).addr() as u64 | 1;
-        Self { store, pool, paths: store.paths(), expected: Expected::NOTHING, inserts: 0, random }
+        Self {
+            store,
+            pool,
+            paths: store.paths(),
+            expected: Expected::NOTHING,
+            inserts: 0,
+            random,
+            hints: Hints::default(),
+        }
     }
 
     /// The item of `key`, which `word` most likely names.
@@ -179,8 +203,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         for (position, key) in keys.iter().enumerate() {
             let spot = Spot::of::<SLOTS>(key.hash());
             let is_wanted = |word| store.item(word, &guard).has_key(key.bytes());
-            let word = view.find_with(factors, &spot, is_wanted);
-            let item = word.map(|word| store.item(word, &guard));
+            let place = view.find_with(factors, &spot, is_wanted);
+            let item = place.map(|place| store.item(place.word, &guard));
             if self.answer_any(position, item, now, sink).is_break() {
                 return position + 1;
             }
@@ -188,42 +212,35 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         keys.len()
     }
 
-    /// A batch of reads.
+    /// A batch of reads: rolling, so that the processor works on some keys while the memory system
+    /// fetches the lines of others.
     #[inline]
     fn get_many<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
-        let mut words = [Word::EMPTY; LANES];
-        let mut answered = 0;
-        for keys in keys.chunks(LANES) {
-            self.ask_ahead::<P>(&view, keys, &mut words);
-            for (key, word) in keys.iter().zip(&words) {
-                let flow = self.answer(&view, answered, key, *word, now, &guard, sink);
-                answered += 1;
+        // What each key's word most likely is, for the keys whose items were asked for.
+        let mut words = [Word::EMPTY; ITEMS_AHEAD];
+        for step in 0..keys.len() + BUCKETS_AHEAD {
+            if let Some(key) = keys.get(step) {
+                view.prefetch(&Spot::of::<SLOTS>(key.hash()));
+            }
+            // Wraps beyond the end until there is a key.
+            let at = step.wrapping_sub(BUCKETS_AHEAD);
+            if let Some(key) = keys.get(at) {
+                let flow = self.answer(&view, at, key, words[at % ITEMS_AHEAD], now, &guard, sink);
                 if flow.is_break() {
-                    return answered;
+                    return at + 1;
                 }
             }
+            let at = at.wrapping_add(ITEMS_AHEAD);
+            if let Some(key) = keys.get(at) {
+                let word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
+                // A word of another key, or of none, costs a line that nobody wanted.
+                self.prefetch_item(word);
+                words[at % ITEMS_AHEAD] = word;
+            }
         }
-        answered
-    }
-
-    /// Asks for all buckets, then for the item that each key's word most likely is.
-    #[inline]
-    fn ask_ahead<P: Probe>(
-        &self,
-        view: &View<'_, SLOTS>,
-        keys: &[Key<'_>],
-        words: &mut [Word; LANES],
-    ) {
-        for key in keys {
-            view.prefetch(&Spot::of::<SLOTS>(key.hash()));
-        }
-        for (key, word) in keys.iter().zip(words) {
-            *word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
-            // A word of another key, or of none, costs a line that nobody wanted.
-            self.prefetch_item(*word);
-        }
+        keys.len()
     }
 
     #[inline]
@@ -231,6 +248,23 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         if let Some(reference) = ItemRef::from_bits(word.reference()) {
             self.store.memory.prefetch_item(reference);
             self.store.memory.prefetch_item_at(reference, self.expected.item_bytes());
+        }
+    }
+
+    /// Asks for the item of the oldest hint.
+    fn follow_hint(&self, view: &View<'_, SLOTS>) {
+        let followed = self.hints.followed.get();
+        let hash = self.hints.waiting[followed % HINTS_AHEAD].get();
+        self.hints.followed.set(followed.wrapping_add(1));
+        let spot = Spot::of::<SLOTS>(hash);
+        each_way!(self.store.probe, P => self.prefetch_item(view.glance_at_word::<P>(&spot)));
+    }
+
+    /// The writes that hints were given for have begun.
+    #[inline]
+    fn follow_hints(&self, view: &View<'_, SLOTS>) {
+        while self.hints.followed.get() != self.hints.given.get() {
+            self.follow_hint(view);
         }
     }
 
@@ -246,10 +280,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         'i: 'g,
     {
         let is_wanted = |word| self.store.item(word, guard).has_key(key);
-        let place = view.glance::<Scalar>(spot);
-        let place = match place.word.tag() == spot.tag && is_wanted(place.word) {
-            true => place,
-            false => view.find(spot, is_wanted)?,
+        let place = match self.store.factors {
+            Some(factors) => view.find_with(factors, spot, is_wanted)?,
+            None => match each_way!(self.store.probe, P => view.glance::<P>(spot)) {
+                place if place.word.tag() == spot.tag && is_wanted(place.word) => place,
+                _ => view.find(spot, is_wanted)?,
+            },
         };
         let item = self.store.item(place.word, guard);
         Some(Seen { place, item, view: item.view() })
@@ -258,6 +294,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn attempt(&mut self, mut writing: Writing<'_, '_>, sink: &mut impl Sink) -> Attempt {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
+        self.follow_hints(&view);
         let key = writing.op.key.bytes();
         let seen = self.see(&view, &writing.spot, key, &guard);
         let current = seen.as_ref().map(|seen| &seen.view);
@@ -437,7 +474,14 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             // Of the layer that is searched or, if another is added meanwhile, of the one before.
             let slots = view.last().table.slots();
             let paths = &mut self.paths;
-            match view.insert(&writing.spot, word, is_same_key, &keyed, paths) {
+            let insertion = match store.factors {
+                Some(Factors { no_tag: true, .. }) => {
+                    let keyed = WithoutTags(&keyed);
+                    view.insert(&writing.spot, word, is_same_key, &keyed, paths)
+                }
+                _ => view.insert(&writing.spot, word, is_same_key, &keyed, paths),
+            };
+            match insertion {
                 Insertion::Again => {}
                 Insertion::Full if store.relieve(&view, slots, &self.pool, guard) => {}
                 Insertion::Full => break,
@@ -467,7 +511,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let Some(shape) = Shape::new(key.len(), draft, current.len(), writing.now) else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
-        let Some(slot) = writing.slot.take_if(|slot| slot.shape() == shape) else {
+        let reserved = writing.slot.take_if(|slot| slot.shape() == shape);
+        let Some(slot) = reserved.or_else(|| self.pool.reserve_at_hand(shape)) else {
             return Err(Attempt::Needs(shape));
         };
         Ok(self.pool.fill(slot, key, draft, current))
@@ -513,7 +558,14 @@ impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     #[inline]
     fn prefetch(&self, key: &Key<'_>) {
         let guard = self.pool.pin();
-        self.store.view(&guard).prefetch(&Spot::of::<SLOTS>(key.hash()));
+        let view = self.store.view(&guard);
+        view.prefetch(&Spot::of::<SLOTS>(key.hash()));
+        let given = self.hints.given.get();
+        if given.wrapping_sub(self.hints.followed.get()) == HINTS_AHEAD {
+            self.follow_hint(&view);
+        }
+        self.hints.waiting[given % HINTS_AHEAD].set(key.hash());
+        self.hints.given.set(given.wrapping_add(1));
     }
 
     fn scan(
