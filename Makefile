@@ -37,7 +37,7 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of the house only
 #loom:           ## exhaustive interleavings of small models
-#miri:           ## undefined behaviour in `op`, `index::mem` and two engines
+#miri:           ## undefined behaviour in `op`, `index::mem` and three engines
 #tsan:           ## data races under ThreadSanitizer, long form
 #clients:        ## memccapable, memcaslap and Python clients against the server
 #differential:   ## random commands to memcached and to us, long form

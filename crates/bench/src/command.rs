@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
-use crate::driver::{self, IndexArguments};
+use crate::driver::{self, CacheArguments, IndexArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
 use crate::trace::{self, TraceArguments};
@@ -13,6 +13,8 @@ use crate::trace::{self, TraceArguments};
 pub enum BenchCommand {
     /// Measures engines in this process.
     Index(IndexArguments),
+    /// Measures how many items caches hold and how often they hit, by size.
+    Caches(CacheArguments),
     /// Measures servers over sockets.
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
@@ -38,6 +40,9 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             }
             Ok(())
         }
+        BenchCommand::Caches(arguments) => driver::run_caches(arguments, engines, |result| {
+            print_result(arguments.json, result, || result.summary())
+        }),
         BenchCommand::Server(arguments) => {
             for result in client::run(arguments)? {
                 print_result(arguments.json, &result, || result.summary())?;

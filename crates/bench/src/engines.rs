@@ -7,7 +7,7 @@ use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
 use amalgam_index::pipeline::Pipeline;
 
-use crate::baselines::{Chaining, GlobalLock, Null};
+use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
 use crate::driver::{Mounted, Runner};
 use crate::subject::{Engine, Subject};
 
@@ -38,9 +38,15 @@ pub const ENGINES: &[Entry] = &[
     entry::<Engine<Pipeline>>("pipeline", "fixed buckets, keys striped over lines, as in hardware"),
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
     entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
+    entry::<Engine<Chaining<true>>>("chaining-memcmp", "the same, keys compared byte by byte"),
     entry::<Engine<GlobalLock>>(
         "global-lock",
         "chained hashing, one lock, LRU lists: memcached 1.4",
+    ),
+    entry::<LruCuckoo>("lru-cuckoo", "MemC3's table, memcached's LRU lists: get and set only"),
+    entry::<Memc3Printed>(
+        "memc3-printed",
+        "MemC3 as printed: one writer, memory reused at once, reads validated; get and set only",
     ),
     entry::<Null>("null", "nothing: the driver's own cost"),
 ];

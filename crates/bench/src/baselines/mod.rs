@@ -7,7 +7,10 @@
 mod chaining;
 mod global_lock;
 mod null;
+mod printed;
+mod words;
 
 pub use chaining::Chaining;
 pub use global_lock::GlobalLock;
 pub use null::Null;
+pub use printed::{LruCuckoo, Memc3Printed};

@@ -60,6 +60,12 @@ pub struct IndexArguments {
     /// Bound the index to this size and let it evict [default: room for everything].
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// Do not count the table among --memory; it stays as large as --expected asks for.
+    #[arg(long, requires = "memory")]
+    pub table_apart: bool,
+    /// Ask the system for no huge pages.
+    #[arg(long)]
+    pub small_pages: bool,
     /// Load so many of the table's slots (0.95 is 95 %); the table does not grow. `--keys` sizes
     /// it.
     #[arg(long)]
@@ -145,6 +151,8 @@ impl IndexArguments {
         ensure!(!counts, "--dram counts at a steady state, which {:?} has not", self.workload);
         let resizes = self.fill.is_some() && self.workload.starts_empty();
         ensure!(!resizes, "--fill loads a table and {:?} starts empty", self.workload);
+        let fills = self.workload.fills_misses();
+        ensure!(!fills || self.batch == 1, "what a read missed is written before the next request");
         if let Some(name) = &self.ratio_to {
             ensure!(self.engine.contains(name), "--ratio-to {name} is not among --engine");
         }
@@ -183,6 +191,10 @@ impl IndexArguments {
             ("disable", disable),
         ] {
             words.extend(value.map(|value| format!("--{name}={value}")));
+        }
+        for (name, is_set) in [("table-apart", self.table_apart), ("small-pages", self.small_pages)]
+        {
+            words.extend(is_set.then(|| format!("--{name}")));
         }
         words
     }
@@ -231,7 +243,7 @@ impl IndexArguments {
             seed: HashSeed::new(self.seed),
             tuning: Tuning {
                 buckets,
-                grows: self.fill.is_none() && self.ratio.is_none(),
+                grows: self.fill.is_none() && self.ratio.is_none() && !self.table_apart,
                 slots_per_bucket: self.slots,
                 paths: self.paths,
                 single_writer: self.writers == "1",

@@ -7,6 +7,7 @@
 //!    a pass of their own.
 
 mod arguments;
+mod caches;
 mod dram;
 mod requests;
 mod result;
@@ -15,6 +16,7 @@ mod turns;
 mod watch;
 
 pub use arguments::IndexArguments;
+pub use caches::{CacheArguments, CacheResult, run_caches};
 pub use result::IndexResult;
 pub use runner::{Mounted, Runner, beside_maintenance, joined};
 pub use turns::LARGEST_SHARE;

@@ -49,6 +49,8 @@ pub struct Round<'r> {
     pub batch: usize,
     /// Reads count back from the last insert.
     pub reads_latest: bool,
+    /// What a read misses is written; a call has one key then.
+    pub fills_misses: bool,
     /// Ends a thread after so many operations.
     pub most_operations: u64,
     /// Ends all threads.
@@ -142,7 +144,8 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
         if let Some(timing) = &mut self.timing {
             timing.start();
         }
-        if self.round.batch == 1 && self.timing.is_none() && !self.round.reads_latest {
+        let is_plain = !self.round.reads_latest && !self.round.fills_misses;
+        if self.round.batch == 1 && self.timing.is_none() && is_plain {
             match self.round.key_space.key_bytes() {
                 8 => self.singles::<8>(requests),
                 16 => self.singles::<16>(requests),
@@ -230,13 +233,16 @@ impl<W: SubjectWorker> Run<'_, '_, W> {
         let id = self.id_of(request);
         let action = request.action();
         self.keys.fill(0, id);
-        if matches!(action, Action::Read | Action::ReadModifyWrite) {
+        let hits = self.sink.hits;
+        let reads = matches!(action, Action::Read | Action::ReadModifyWrite);
+        if reads {
             self.sink.expect([id].into_iter());
             let key = self.keys.key(0, self.round.seed);
             self.worker.get_batch(&[key], &mut self.sink);
             self.tally.reads += 1;
         }
-        if action != Action::Read {
+        let has_missed = reads && self.sink.hits == hits;
+        if action != Action::Read || has_missed && self.round.fills_misses {
             self.write(0, id);
         }
     }

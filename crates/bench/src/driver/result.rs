@@ -81,6 +81,12 @@ pub struct IndexResult {
     /// The median over expansions of throughput during one to that right before and after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expansion_ratio: Option<f64>,
+    /// As `expansion_ratio`, of the last round, to the throughput before: of the same table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expansion_ratio_to_before: Option<f64>,
+    /// The same, to the throughput after: of the table with half the load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expansion_ratio_to_after: Option<f64>,
     /// Operations a second by tenths of a second, of the last round.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline_ops_per_second: Vec<f64>,
@@ -233,6 +239,8 @@ impl IndexResult {
             ops_per_second_expanding: measured.watch.rate(true).map(f64::round),
             ops_per_second_steady: measured.watch.rate(false).map(f64::round),
             expansion_ratio: Spread::of(&measured.expansion_ratios).map(|spread| spread.median),
+            expansion_ratio_to_before: measured.watch.expansion_ratio_to_before(),
+            expansion_ratio_to_after: measured.watch.expansion_ratio_to_after(),
             timeline_ops_per_second: measured.watch.timeline(),
             items: statistics.items,
             buckets: statistics.buckets,

@@ -27,6 +27,8 @@ pub struct Orders<'o> {
     pub batch: usize,
     /// Reads count back from the last insert.
     pub reads_latest: bool,
+    /// What a read misses is written.
+    pub fills_misses: bool,
     /// When to stop, at the latest.
     pub limit: Limit,
     /// Time each call.
@@ -211,6 +213,7 @@ impl<S: Subject> Mounted<S> {
             value_bytes: orders.value_bytes,
             batch: orders.batch,
             reads_latest: orders.reads_latest,
+            fills_misses: orders.fills_misses,
             most_operations,
             stop: &stop,
             is_shifted: &is_shifted,

@@ -1,5 +1,8 @@
 //! Engines in turns: A B A B ….
 
+use std::time::Duration;
+
+use amalgam_index::Configuration;
 use anyhow::{Context, ensure};
 
 use crate::driver::arguments::IndexArguments;
@@ -22,6 +25,9 @@ pub const LARGEST_SHARE: f64 = 0.7;
 /// If an argument makes no sense or an engine cannot be built.
 pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<IndexResult>> {
     arguments.check()?;
+    if arguments.small_pages {
+        rustix::thread::disable_transparent_huge_pages(true).context("no huge pages")?;
+    }
     let entries: Vec<Entry> =
         arguments.engine.iter().map(|name| find(engines, name)).collect::<Result<_, _>>()?;
     for entry in entries.iter().filter(|entry| entry.is_read_only) {
@@ -88,8 +94,10 @@ fn run_to_count(
     let arguments = IndexArguments { threads: 1, requests, ..arguments.clone() };
     let plan = Plan::new(&arguments, entries)?;
     for entry in entries {
-        let runner = (entry.open)(&arguments.configuration())?;
-        runner.load(plan.keys, plan.key_space, arguments.value_bytes, 1);
+        let runner = (entry.open)(&plan.configuration(entry)?)?;
+        if arguments.workload.loads() {
+            runner.load(plan.keys, plan.key_space, arguments.value_bytes, 1);
+        }
         let orders = plan.orders(Limit::Operations(requests), false);
         runner.run(&orders, &mut [Position::default()]);
     }
@@ -135,10 +143,21 @@ impl<'a> Plan<'a> {
             value_bytes: self.arguments.value_bytes,
             batch: self.arguments.batch,
             reads_latest: workload.reads_latest(),
+            fills_misses: workload.fills_misses(),
             limit,
             is_timed,
             is_watched: !is_timed && (workload.inserts() || self.streams[0].shifted.is_some()),
         }
+    }
+
+    /// What to build an engine with.
+    fn configuration(&self, entry: &Entry) -> anyhow::Result<Configuration> {
+        let mut configuration = self.arguments.configuration();
+        if self.arguments.table_apart {
+            let empty = (entry.open)(&configuration)?.statistics();
+            configuration.memory_bytes += usize::try_from(empty.memory.index)?;
+        }
+        Ok(configuration)
     }
 
     /// How long a round is: growing ends by itself.
@@ -146,7 +165,15 @@ impl<'a> Plan<'a> {
         if self.arguments.workload.starts_empty() {
             self.growth_limit()
         } else {
-            Limit::Time(self.arguments.round_time())
+            self.limit_of(self.arguments.round_time())
+        }
+    }
+
+    /// A stretch of this time, or once round all requests.
+    fn limit_of(&self, time: Duration) -> Limit {
+        match self.arguments.workload.fills_misses() {
+            true => Limit::Operations(self.arguments.requests),
+            false => Limit::Time(time),
         }
     }
 
@@ -155,7 +182,7 @@ impl<'a> Plan<'a> {
     }
 
     fn warm_up_limit(&self) -> Limit {
-        Limit::Time(self.arguments.warm_up_time())
+        self.limit_of(self.arguments.warm_up_time())
     }
 }
 
@@ -181,7 +208,7 @@ impl Contest {
         }
         let arguments = plan.arguments;
         let name = self.entry.name;
-        let configuration = arguments.configuration();
+        let configuration = plan.configuration(&self.entry)?;
         let before = resident_bytes()?;
         let runner = (self.entry.open)(&configuration)
             .with_context(|| format!("{name} could not be opened"))?;
@@ -190,6 +217,23 @@ impl Contest {
             self.mounted = Some(runner);
             return Ok(());
         }
+        if arguments.workload.loads() {
+            self.load(plan, runner.as_ref(), &configuration, before)?;
+        }
+        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut self.positions);
+        self.mounted = Some(runner);
+        Ok(())
+    }
+
+    /// Writes all keys and weighs them; `before` bytes were resident then.
+    fn load(
+        &mut self,
+        plan: &Plan<'_>,
+        runner: &dyn Runner,
+        configuration: &Configuration,
+        before: u64,
+    ) -> anyhow::Result<()> {
+        let (arguments, name) = (plan.arguments, self.entry.name);
         eprintln!("{name}: loading {} keys", plan.keys);
         let threads = if self.entry.is_read_only { 1 } else { arguments.threads };
         let stored = runner.load(plan.keys, plan.key_space, arguments.value_bytes, threads);
@@ -209,8 +253,6 @@ impl Contest {
         if !configuration.evicts {
             runner.read_once(plan.keys, plan.key_space, arguments.value_bytes, threads);
         }
-        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut self.positions);
-        self.mounted = Some(runner);
         Ok(())
     }
 
@@ -248,7 +290,7 @@ impl Contest {
         self.measured.timing = report.timing.context("the pass was timed")?;
         let calls = report.tally.operations / plan.arguments.batch as u64;
         self.measured.null = time_null_loop(calls / plan.arguments.threads as u64);
-        if plan.arguments.workload.starts_empty() {
+        if !plan.arguments.workload.loads() {
             let statistics = &self.measured.statistics;
             let (index, items) = (statistics.memory.index, statistics.items.max(1));
             self.measured.index_bytes_per_item = (index > 0).then_some(index as f64 / items as f64);

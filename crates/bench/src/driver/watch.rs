@@ -61,12 +61,28 @@ impl Watch {
     /// The throughput of expansions over that of the time right before and after each: the median.
     /// Tables of different sizes differ in speed, so only neighbours are compared.
     pub fn expansion_ratio(&self) -> Option<f64> {
+        self.median_over(|before, after| (before + after) / 2.0)
+    }
+
+    /// The throughput of expansions over that of the same table right before each: the median.
+    pub fn expansion_ratio_to_before(&self) -> Option<f64> {
+        self.median_over(|before, _| before)
+    }
+
+    /// The same over that of the table twice as large right after each.
+    pub fn expansion_ratio_to_after(&self) -> Option<f64> {
+        self.median_over(|_, after| after)
+    }
+
+    /// The median of the throughput of expansions over what `reference` makes of the throughput
+    /// right before and after each.
+    fn median_over(&self, reference: impl Fn(f64, f64) -> f64) -> Option<f64> {
         let stretches = self.stretches();
         let long = |stretch: &&Stretch| stretch.samples >= SHORTEST_STRETCH;
         let ratios: Vec<f64> = stretches
             .windows(3)
             .filter(|three| three[1].is_expanding && three.iter().all(|one| long(&one)))
-            .map(|three| three[1].rate() / ((three[0].rate() + three[2].rate()) / 2.0))
+            .map(|three| three[1].rate() / reference(three[0].rate(), three[2].rate()))
             .collect();
         Spread::of(&ratios).map(|spread| spread.median)
     }
@@ -161,11 +177,16 @@ mod tests {
 
     #[test]
     fn expansions_are_compared_with_their_neighbours() {
-        let watch = watched(&[(20, 1000, false), (20, 900, true), (20, 1000, false)]);
-        let ratio = watch.expansion_ratio().expect("one expansion");
-        assert!((ratio - 0.9).abs() < 1e-9, "{ratio}");
+        let watch = watched(&[(20, 1000, false), (20, 900, true), (20, 1250, false)]);
+        let is_about = |ratio: Option<f64>, expected: f64| {
+            let ratio = ratio.expect("one expansion");
+            assert!((ratio - expected).abs() < 1e-9, "{ratio}");
+        };
+        is_about(watch.expansion_ratio(), 0.8);
+        is_about(watch.expansion_ratio_to_before(), 0.9);
+        is_about(watch.expansion_ratio_to_after(), 0.72);
         assert!((watch.rate(true).expect("some") - 90_000.0).abs() < 1.0);
-        assert!((watch.rate(false).expect("some") - 100_000.0).abs() < 1.0);
+        assert!((watch.rate(false).expect("some") - 112_500.0).abs() < 200.0);
     }
 
     #[test]

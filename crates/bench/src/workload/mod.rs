@@ -46,6 +46,10 @@ pub enum Workload {
     Shift,
     /// 50 % reads, 50 % inserts.
     Insert50,
+    /// 90 % reads, 10 % inserts (MemC3, section 5.2).
+    Insert10,
+    /// 95 % reads, 5 % updates, from empty; what a read misses is written (MemC3, section 5.3).
+    Cache,
 }
 
 /// What a request does.
@@ -110,8 +114,8 @@ impl Workload {
     /// The skew used where none is given.
     pub fn default_theta(self) -> f64 {
         match self {
-            Self::A | Self::B | Self::C | Self::D | Self::F | Self::Shift | Self::Insert50 => 0.99,
-            Self::Get | Self::Set | Self::Miss | Self::Grow => 0.0,
+            Self::Get | Self::Set | Self::Miss | Self::Grow | Self::Insert10 => 0.0,
+            _ => 0.99,
         }
     }
 
@@ -136,16 +140,28 @@ impl Workload {
         self == Self::Grow
     }
 
+    /// Whether the keys are loaded before anything is measured.
+    pub fn loads(self) -> bool {
+        !self.starts_empty() && !self.fills_misses()
+    }
+
+    /// Whether what a read misses is written. Such a workload is measured over whole circles of its
+    /// requests: how often it hits shall not depend on how fast it is.
+    pub fn fills_misses(self) -> bool {
+        self == Self::Cache
+    }
+
     fn mix(self) -> Mix {
         let (updates, inserts, read_modify_writes) = match self {
             Self::A => (50, 0, 0),
-            Self::B => (5, 0, 0),
+            Self::B | Self::Cache => (5, 0, 0),
             Self::C | Self::Get | Self::Miss | Self::Shift => (0, 0, 0),
             Self::D => (0, 5, 0),
             Self::F => (0, 0, 50),
             Self::Set => (100, 0, 0),
             Self::Grow => (0, 100, 0),
             Self::Insert50 => (0, 50, 0),
+            Self::Insert10 => (0, 10, 0),
         };
         Mix { updates, inserts, read_modify_writes }
     }

@@ -39,16 +39,17 @@ const MARK: u64 = 1;
 /// Nobody expected more than this much memory behind a bucket.
 const MEMORY_PER_BUCKET_BYTES: usize = 1024;
 
-/// See the head of this module.
-pub struct Chaining {
+/// See the head of this module. With `MEMCMP` reads compare keys by the library's function for any
+/// length, as memcached does (a factor of MemC3's figure 4), and not by words.
+pub struct Chaining<const MEMCMP: bool = false> {
     memory: Arc<Memory>,
     table: Table<AtomicU64>,
     signal: Signal,
 }
 
-impl Index for Chaining {
+impl<const MEMCMP: bool> Index for Chaining<MEMCMP> {
     const NAME: &'static str = "chaining";
-    type Worker<'i> = ChainingWorker<'i>;
+    type Worker<'i> = ChainingWorker<'i, MEMCMP>;
 
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
@@ -66,7 +67,7 @@ impl Index for Chaining {
         Ok(Self { memory, table, signal: Signal::default() })
     }
 
-    fn worker(&self) -> ChainingWorker<'_> {
+    fn worker(&self) -> ChainingWorker<'_, MEMCMP> {
         ChainingWorker::new(self)
     }
 
@@ -91,7 +92,7 @@ impl Index for Chaining {
     }
 }
 
-impl Chaining {
+impl<const MEMCMP: bool> Chaining<MEMCMP> {
     #[inline]
     fn place_of(&self, hash: u64) -> usize {
         (hash as usize) & (self.table.len() - 1)
@@ -118,7 +119,11 @@ impl Chaining {
         let mut next = self.bucket(key.hash()).load(Ordering::Acquire);
         while let Some(item) = self.item(next, guard) {
             next = item.link().load(Ordering::Acquire);
-            if item.has_key(key.bytes()) && next & MARK == 0 {
+            let is_same = match MEMCMP {
+                true => item.key() == key.bytes(),
+                false => item.has_key(key.bytes()),
+            };
+            if is_same && next & MARK == 0 {
                 return Some(item);
             }
         }

@@ -16,16 +16,16 @@ use super::{Chaining, exchange};
 const LANES: usize = 64;
 
 /// A worker of [`Chaining`].
-pub struct ChainingWorker<'i> {
-    index: &'i Chaining,
+pub struct ChainingWorker<'i, const MEMCMP: bool> {
+    index: &'i Chaining<MEMCMP>,
     pool: Pool<'i>,
     /// For guards while `pool` is busy evicting.
     pins: Pool<'i>,
     expected: Expected,
 }
 
-impl<'i> ChainingWorker<'i> {
-    pub(super) fn new(index: &'i Chaining) -> Self {
+impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
+    pub(super) fn new(index: &'i Chaining<MEMCMP>) -> Self {
         Self {
             index,
             pool: Pool::new(&index.memory),
@@ -185,7 +185,7 @@ impl<'i> ChainingWorker<'i> {
     }
 }
 
-impl<'i> Writer<'i> for ChainingWorker<'i> {
+impl<'i, const MEMCMP: bool> Writer<'i> for ChainingWorker<'i, MEMCMP> {
     fn pool(&mut self) -> &mut Pool<'i> {
         &mut self.pool
     }
@@ -197,7 +197,7 @@ impl<'i> Writer<'i> for ChainingWorker<'i> {
     }
 }
 
-impl Worker for ChainingWorker<'_> {
+impl<const MEMCMP: bool> Worker for ChainingWorker<'_, MEMCMP> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let index = self.index;
@@ -266,7 +266,7 @@ impl Worker for ChainingWorker<'_> {
     }
 }
 
-impl Chaining {
+impl<const MEMCMP: bool> Chaining<MEMCMP> {
     /// Asks for the buckets of all keys, then for the first item of each.
     fn ask_ahead(&self, keys: &[Key<'_>]) {
         for key in keys {

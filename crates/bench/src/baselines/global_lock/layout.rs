@@ -7,10 +7,10 @@
 //!      3  last access, expiry      7  key, a zero byte, room for the suffix; then the value
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use amalgam_index::mem::Table;
 use amalgam_op::{Draft, Expiry, Marks, Now};
+
+pub(super) use super::super::words::Words;
+use super::super::words::suffix_bytes;
 
 pub(super) const NEXT: usize = 0;
 pub(super) const PREVIOUS: usize = 1;
@@ -35,9 +35,6 @@ const HAS_CAS: u64 = 1 << 44;
 /// An item: the place of its first word. 0 is none.
 pub(super) type Place = usize;
 
-/// The words that all items lie in.
-pub(super) struct Words(pub(super) Table<AtomicU64>);
-
 /// What an item's fixed words hold.
 #[derive(Clone, Copy)]
 pub(super) struct Fields {
@@ -52,9 +49,7 @@ pub(super) struct Fields {
 
 /// Words before the value: the header, then the key, a zero byte and ` flags length\r\n`.
 fn words_before_value(key_bytes: usize, value_bytes: usize, flags: u32) -> usize {
-    let digits = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1;
-    let suffix = 4 + digits(flags as usize) + digits(value_bytes);
-    KEY + (key_bytes + 1 + suffix).div_ceil(8)
+    KEY + (key_bytes + 1 + suffix_bytes(flags, value_bytes)).div_ceil(8)
 }
 
 /// Bytes that an item takes; the value ends with `\r\n`.
@@ -63,16 +58,6 @@ pub(super) fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32) -> us
 }
 
 impl Words {
-    #[inline]
-    pub(super) fn load(&self, place: Place, word: usize) -> u64 {
-        self.0[place + word].load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(super) fn store(&self, place: Place, word: usize, value: u64) {
-        self.0[place + word].store(value, Ordering::Relaxed);
-    }
-
     /// Writes an item's own words; links are the caller's.
     pub(super) fn write(
         &self,
@@ -166,15 +151,7 @@ impl Words {
         if (self.load(place, LENGTHS) >> KEY_SHIFT) as u8 as usize != key.len() {
             return false;
         }
-        let (whole, rest) = key.as_chunks::<8>();
-        let mut word = KEY;
-        for chunk in whole {
-            if self.load(place, word) != u64::from_le_bytes(*chunk) {
-                return false;
-            }
-            word += 1;
-        }
-        rest.is_empty() || self.load(place, word) == padded(rest)
+        self.holds(place + KEY, key)
     }
 
     /// Appends the key to `target`.
@@ -194,28 +171,4 @@ impl Words {
         let before = words_before_value(fields.key_bytes, fields.value_bytes, fields.flags);
         self.load(place, before).to_le_bytes()
     }
-
-    fn write_bytes(&self, start: usize, bytes: &[u8]) {
-        let (whole, rest) = bytes.as_chunks::<8>();
-        for (chunk, word) in whole.iter().zip(start..) {
-            self.store(word, 0, u64::from_le_bytes(*chunk));
-        }
-        if !rest.is_empty() {
-            self.store(start + whole.len(), 0, padded(rest));
-        }
-    }
-
-    fn read_bytes(&self, start: usize, length: usize, target: &mut Vec<u8>) {
-        let end = target.len() + length;
-        for word in start..start + length.div_ceil(8) {
-            target.extend_from_slice(&self.load(word, 0).to_le_bytes());
-        }
-        target.truncate(end);
-    }
-}
-
-/// At most 7 bytes as a word, filled with zeros.
-#[inline]
-fn padded(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -1,0 +1,163 @@
+//! `bench caches`: how many items a cache of a size holds and how often they are hit (MemC3, table
+//! 3), engine by engine.
+//!
+//! Each cache starts empty and goes round the same requests twice: what it then holds depends only
+//! on the last ones, and the second circle is counted. The paper's sizes leave the table out, so
+//! these do too.
+
+use anyhow::Context;
+use clap::{Args, FromArgMatches};
+
+use super::{IndexArguments, run};
+use crate::engines::Entry;
+use crate::measure::{Machine, commit, parse_count, parse_size};
+
+/// Bytes of the smallest item that is counted with: tables are made large enough for these.
+const SMALLEST_ITEM_BYTES: u64 = 48;
+
+/// Measures how many items caches hold and how often they hit, by size.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CacheArguments {
+    /// Engines to measure.
+    #[arg(long, value_delimiter = ',', default_value = "global-lock,lru-cuckoo,memc3")]
+    pub engine: Vec<String>,
+    /// Sizes of the caches, tables not counted.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size,
+        default_value = "64Mi,128Mi,256Mi,512Mi,1Gi,2Gi")]
+    pub sizes: Vec<u64>,
+    /// Keys that are asked for.
+    #[arg(long, value_parser = parse_count, default_value = "100M")]
+    pub keys: u64,
+    /// Length of a key in bytes.
+    #[arg(long, default_value_t = 16)]
+    pub key_bytes: usize,
+    /// Length of a value in bytes.
+    #[arg(long, default_value_t = 32)]
+    pub value_bytes: usize,
+    /// Skew of their popularity.
+    #[arg(long, default_value_t = 0.99)]
+    pub theta: f64,
+    /// Requests of a circle. A list cache of n items forgets how it began after the requests in
+    /// which it sees n keys; give more.
+    #[arg(long, value_parser = parse_count, default_value = "100M")]
+    pub requests: u64,
+    /// Seed of the requests.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// One JSON object a line on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A cell of the table.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct CacheResult {
+    /// What was measured.
+    pub engine: String,
+    /// See [`commit`].
+    pub commit: &'static str,
+    /// See [`Machine`].
+    pub machine: Machine,
+    /// Memory for items.
+    pub memory_bytes: u64,
+    keys: u64,
+    key_bytes: usize,
+    value_bytes: usize,
+    theta: f64,
+    requests: u64,
+    seed: u64,
+    /// Items at the end.
+    pub items: u64,
+    /// Memory over items.
+    pub bytes_per_item: f64,
+    /// The same with the table counted.
+    pub bytes_per_item_and_slot: Option<f64>,
+    /// Reads that hit over reads.
+    pub hit_ratio: Option<f64>,
+    /// Items evicted.
+    pub evictions: u64,
+    /// Operations a second, on one thread; nothing is pinned against other work.
+    pub ops_per_second: f64,
+}
+
+impl CacheResult {
+    /// For people.
+    pub fn summary(&self) -> String {
+        format!(
+            "{:<14} {:>6} MiB  {:>7.3} M items  {:>6.1} bytes each  hits {:.2} %",
+            self.engine,
+            self.memory_bytes >> 20,
+            self.items as f64 / 1e6,
+            self.bytes_per_item,
+            self.hit_ratio.unwrap_or(0.0) * 100.0,
+        )
+    }
+}
+
+/// Measures all engines at all sizes, handing each result to `show` as it comes.
+///
+/// # Errors
+///
+/// If an argument makes no sense, an engine cannot be built, or as `show` says.
+pub fn run_caches(
+    arguments: &CacheArguments,
+    engines: &[Entry],
+    mut show: impl FnMut(&CacheResult) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for size in &arguments.sizes {
+        for engine in &arguments.engine {
+            let index = arguments.index_arguments(engine, *size)?;
+            let results = run(&index, engines)?;
+            let result = results.first().context("an engine has a result")?;
+            let items = result.items.max(1) as f64;
+            let bytes_per_item = *size as f64 / items;
+            let index_bytes = result.index_bytes_per_item;
+            show(&CacheResult {
+                engine: engine.clone(),
+                commit: commit(),
+                machine: Machine::describe(),
+                memory_bytes: *size,
+                keys: arguments.keys,
+                key_bytes: arguments.key_bytes,
+                value_bytes: arguments.value_bytes,
+                theta: arguments.theta,
+                requests: arguments.requests,
+                seed: arguments.seed,
+                items: result.items,
+                bytes_per_item,
+                bytes_per_item_and_slot: index_bytes.map(|bytes| bytes + bytes_per_item),
+                hit_ratio: result.hit_ratio,
+                evictions: result.evictions,
+                ops_per_second: result.ops_per_second,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+impl CacheArguments {
+    /// What `bench index` is asked for a cell.
+    fn index_arguments(&self, engine: &str, size: u64) -> anyhow::Result<IndexArguments> {
+        let expected = (size / SMALLEST_ITEM_BYTES).max(1);
+        let mut words = vec![
+            "index".to_owned(),
+            format!("--engine={engine}"),
+            "--workload=cache".to_owned(),
+            format!("--memory={size}"),
+            format!("--expected={expected}"),
+            format!("--keys={}", self.keys),
+            format!("--key-bytes={}", self.key_bytes),
+            format!("--value-bytes={}", self.value_bytes),
+            format!("--theta={}", self.theta),
+            format!("--requests={}", self.requests),
+            format!("--seed={}", self.seed),
+            "--table-apart".to_owned(),
+            "--rounds=1".to_owned(),
+            "--timed=1".to_owned(),
+        ];
+        // Every access moves its item to the front, as in the paper; time stands still here.
+        words.extend((engine == "global-lock").then(|| "--disable=lazy-bump".to_owned()));
+        let command = IndexArguments::augment_args(clap::Command::new("index"));
+        Ok(IndexArguments::from_arg_matches(&command.try_get_matches_from(words)?)?)
+    }
+}
