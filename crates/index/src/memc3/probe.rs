@@ -106,7 +106,9 @@ impl Avx2 {
             std::arch::asm!(
                 "vmovq xmm0, {tag}",
                 "vpbroadcastq ymm0, xmm0",
-                "vpsrlq ymm1, ymmword ptr [{start}], 48",
+                // Two steps: a shift with a memory operand is one of AVX-512.
+                "vmovdqu ymm1, ymmword ptr [{start}]",
+                "vpsrlq ymm1, ymm1, 48",
                 "vpcmpeqq ymm1, ymm0, ymm1",
                 "vmovmskpd {answer:e}, ymm1",
                 "vzeroupper",
