@@ -2,13 +2,21 @@
 //! its key lies and however full its bucket is. Counts hold for optimised code, so other builds
 //! have no test.
 //!
+//! And engines run where there is no AVX-512: valgrind's processor has none.
+//!
 //! The example `constant_work` looks one key up as often as asked; the count of a short run taken
 //! from that of a longer one leaves the look-ups alone.
 
 #![cfg(not(debug_assertions))]
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::Command;
+
+use amalgam_index::memc3::Memc3;
+use amalgam_index::pipeline::Pipeline;
+use amalgam_index::{Configuration, Found, Index, Sink, Tuning, Worker};
+use amalgam_op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 /// Lengths of keys: half a slot's, a whole slot's, more than a slot holds.
 const KEY_BYTES: [usize; 3] = [8, 16, 40];
@@ -62,5 +70,58 @@ fn the_work_depends_on_the_key_s_length_alone() {
         let miss = assert_alike(["miss-full", "miss-empty"], key_bytes);
         // A hit also confirms its item and hands the value over.
         assert!(miss < hit, "{miss} for a miss, {hit} for a hit");
+    }
+}
+
+/// Whether this process is the one under valgrind.
+const INNER: &str = "AMALGAM_ON_AN_OLDER_PROCESSOR";
+
+#[test]
+fn engines_run_on_a_processor_without_avx512() {
+    if std::env::var_os(INNER).is_some() {
+        for slots in [4, 8] {
+            write_and_read::<Memc3>(slots);
+        }
+        for slots in [8, 16] {
+            write_and_read::<Pipeline>(slots);
+        }
+        return;
+    }
+    let output = Command::new("valgrind")
+        .arg("--tool=none")
+        .arg(std::env::current_exe().expect("a path"))
+        .args(["--exact", "engines_run_on_a_processor_without_avx512"])
+        .env(INNER, "1")
+        .output()
+        .expect("valgrind is installed (make test does so on Debian)");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn write_and_read<I: Index>(slots: usize) {
+    let tuning = Tuning { slots_per_bucket: Some(slots), ..Tuning::default() };
+    let configuration = Configuration { tuning, ..Configuration::default() };
+    let index = I::open(&configuration).expect("it opens");
+    let (mut worker, now, mut hits) = (index.worker(), Now::at(1000), Hits(0));
+    let names: Vec<_> = (0..100_u64).map(u64::to_le_bytes).collect();
+    let keys: Vec<_> = names.iter().map(|name| Key::new(name, index.seed())).collect();
+    for (key, name) in keys.iter().zip(&names) {
+        let verb = Verb::Store(Store::new(StoreMode::Set, name, 0, 0));
+        let outcome = worker.apply(&Op { key: *key, verb }, &now, &mut Hits(0));
+        assert!(matches!(outcome, Outcome::Stored(_)), "{} {slots}: {outcome:?}", I::NAME);
+    }
+    assert_eq!(worker.get_batch(&keys, &now, &mut hits), keys.len());
+    assert_eq!(hits.0, keys.len(), "{} with {slots} slots", I::NAME);
+}
+
+struct Hits(usize);
+
+impl Sink for Hits {
+    fn hit(&mut self, _position: usize, _found: &Found<'_>) -> ControlFlow<()> {
+        self.0 += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _position: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
