@@ -34,6 +34,13 @@ pub const ENGINES: &[Entry] = &[
     },
     entry::<Engine<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
     entry::<Engine<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
+    Entry {
+        open: open_without_predecessor,
+        ..entry::<Engine<HotRingS>>(
+            "hotring-s-wo",
+            "hotring-s that counts updates at the item itself",
+        )
+    },
     entry::<Engine<Memc3>>("memc3", "optimistic cuckoo hashing"),
     entry::<Engine<Pipeline>>("pipeline", "fixed buckets, keys striped over lines, as in hardware"),
     entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
@@ -58,6 +65,13 @@ pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str
 
 fn open<S: Subject + 'static>(configuration: &Configuration) -> anyhow::Result<Box<dyn Runner>> {
     Ok(Box::new(Mounted::<S>::open(configuration)?))
+}
+
+/// HotRing-s(w/o) of figure 12, for factor analyses beside the engine itself.
+fn open_without_predecessor(configuration: &Configuration) -> anyhow::Result<Box<dyn Runner>> {
+    let mut configuration = configuration.clone();
+    configuration.tuning.disabled.push("predecessor".to_owned());
+    open::<Engine<HotRingS>>(&configuration)
 }
 
 /// The row called `name`.

@@ -105,7 +105,7 @@ pub(super) fn leave<S: Space>(space: &S, hash: u64, node: Node) {
         }
         match successor(space, hash, node) {
             Some(next) => {
-                move_head(space, word, head, next);
+                move_head(space, word, head, Head::to(next).with_patience(head.patience()));
             }
             // All occupied, for good: the ring is empty. All its items are unlinked at once.
             None => {
@@ -115,15 +115,10 @@ pub(super) fn leave<S: Space>(space: &S, hash: u64, node: Node) {
     }
 }
 
-/// Moves a head from `head` to the item at `address`, unless that is occupied or the head has
-/// changed. Returns whether it did.
-pub(super) fn move_head<S: Space>(
-    space: &S,
-    word: &AtomicU64,
-    head: Head,
-    address: Address,
-) -> bool {
-    let Some(node) = space.bits().node_of(address) else { return false };
+/// Moves a head from `head` to the item of `target`, unless that is occupied or the head has
+/// changed. Returns whether it did; then the head is `target`.
+pub(super) fn move_head<S: Space>(space: &S, word: &AtomicU64, head: Head, target: Head) -> bool {
+    let Some(node) = space.bits().node_of(target.address()) else { return false };
     let announced = head.announced(space.number());
     if !exchange_head(word, head, announced) {
         return false;
@@ -133,7 +128,7 @@ pub(super) fn move_head<S: Space>(
         exchange_head(word, announced, announced.settled());
         return false;
     }
-    exchange_head(word, announced, Head::to(address).with_patience(head.patience()))
+    exchange_head(word, announced, target)
 }
 
 /// Sets Occupied in the item's link: from now on it is deleted. Returns the link before, or none if

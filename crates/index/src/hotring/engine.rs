@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 
-use super::change::{Place, locate, move_head, occupy, replace, unlink};
+use super::change::{Place, locate, occupy, replace, unlink};
 use super::grow::Growth;
 use super::items::{Items, node_of, place_bits};
-use super::sample;
 use super::space::{Order, Space};
 use super::table::{HeadTable, Tables};
 use super::word::{Bits, Head, MOST_WORKERS, Node};
+use super::{movement, sample};
 use crate::maintenance::Signal;
 use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
@@ -271,27 +271,51 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Notes a cold access to `node`, through `head`: every R-th request that is one moves the head
-    /// there, or begins to sample, where the ring is not to be spared.
+    /// Notes an access through `head` for which `node` would be the best head: counts it, or looks,
+    /// at every R-th request, whether the head should move (or begin to be sampled).
+    #[inline]
+    pub(super) fn note_access(&self, items: &Items<'_>, head: Head, hash: u64, node: Node) {
+        let is_hot = items.bits.node_of(head.address()) == Some(node);
+        if head.is_active() {
+            sample::count(items, hash, node, self.samples());
+        } else if !is_hot {
+            self.note_cold(items, head, hash, node, false);
+        } else if !S::SAMPLES && !movement::is_trusted(head) && self.is_due(head) {
+            movement::confirm(items, hash);
+        }
+    }
+
+    /// Notes a cold access to `node`, through `head`. `is_certain` says that no other node can be
+    /// the better head.
     #[cold]
-    pub(super) fn note_cold(&self, items: &Items<'_>, head: Head, hash: u64, node: Node) {
-        let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK << head.patience());
-        if !self.index.moves || !is_due {
+    pub(super) fn note_cold(
+        &self,
+        items: &Items<'_>,
+        head: Head,
+        hash: u64,
+        node: Node,
+        is_certain: bool,
+    ) {
+        if !self.index.moves || !self.is_due(head) {
             return;
         }
         if S::SAMPLES {
-            sample::start(items, hash, self.samples());
+            sample::start(items, hash, node, self.samples());
         } else {
-            let (word, head) = items.head(hash);
-            if !head.is_moving() {
-                move_head(items, word, head, items.address(node, hash));
-            }
+            movement::doubt(items, hash, node, is_certain);
         }
+    }
+
+    /// Whether it is this request's turn to look at the head.
+    #[inline]
+    fn is_due(&self, head: Head) -> bool {
+        let patience = if S::SAMPLES { head.patience() } else { 0 };
+        self.requests.is_multiple_of(REQUESTS_PER_LOOK << patience)
     }
 
     /// How many samples to take: as many as a ring has items, on average.
     fn samples(&self) -> u64 {
-        self.index.growth.items_per_ring()
+        sample::samples_of(self.index.growth.items_per_ring())
     }
 
     pub(super) fn items<'g>(&self, guard: &'g Guard<'g>) -> Items<'g>

@@ -101,7 +101,8 @@ impl Rings {
         keys.iter().for_each(|key| assert!(rings.insert(*key, 0)));
         if let Some(last) = keys.last() {
             let (word, head) = rings.head(hash_of(*last));
-            move_head(&rings, word, head, rings.address(place_of(*last, 0), hash_of(*last)));
+            let target = rings.address(place_of(*last, 0), hash_of(*last));
+            move_head(&rings, word, head, Head::to(target));
         }
         rings
     }
@@ -176,7 +177,8 @@ impl Rings {
     fn move_to(&self, key: u64, version: u64) {
         let (word, head) = self.head(hash_of(key));
         if !head.is_moving() && head != Head::EMPTY {
-            move_head(self, word, head, self.address(place_of(key, version), hash_of(key)));
+            let target = self.address(place_of(key, version), hash_of(key));
+            move_head(self, word, head, Head::to(target));
         }
     }
 

@@ -21,6 +21,7 @@ mod grow;
 mod items;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod movement;
 #[cfg(not(loom))]
 mod read;
 mod sample;

@@ -15,7 +15,6 @@ use amalgam_op::{ItemView, Key, Now};
 
 use super::engine::{HotRingWorker, REQUESTS_PER_LOOK, Strategy};
 use super::items::Items;
-use super::sample;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Address, Head, Node};
@@ -255,10 +254,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// Counts or notes a hit, where its head asks for it.
     #[inline]
     fn note_hit(&mut self, items: &Items<'_>, search: &Search, node: Node, key: &Key<'_>) {
-        if search.head.is_active() {
-            sample::count(items, key.hash(), node);
-        } else if search.passed > 0 && self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
-            self.note_cold(items, search.head, key.hash(), node);
+        if search.head.is_active() || self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
+            self.note_access(items, search.head, key.hash(), node);
         }
     }
 
@@ -269,11 +266,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let order = Order { hash: key.hash(), key: key.bytes() };
         let mut walk = Walk::new(items, Target::new(items.bits, order), head.address());
         let Event::Hit(Step { node, .. }) = walk.finish() else { return None };
-        if head.is_active() {
-            sample::count(items, key.hash(), node);
-        } else if walk.visited > 1 {
-            self.note_cold(items, head, key.hash(), node);
-        }
+        self.note_access(items, head, key.hash(), node);
         Some(items.item(node))
     }
 

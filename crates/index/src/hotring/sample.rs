@@ -2,18 +2,31 @@
 //! where the accesses cost least.
 
 use super::change::move_head;
-use super::space::{Space, exchange_head, exchange_link};
+use super::space::{Space, address_of, exchange_head, exchange_link};
 use super::walk::{Step, tour};
-use super::word::{Head, Node};
+use super::word::{Head, MOST_SAMPLES, Node};
 
-/// Begins to sample the ring of `hash`: `samples` accesses. Does nothing if that, or a movement, is
-/// under way. (Counts are cleared when a round ends; a few may be left from one that was cut off.)
+/// Begins to sample the ring of `hash`: `samples` accesses. A head that no round has settled yet is
+/// led to `node` at once: as good a guess as any, until the round ends. Does nothing if a round, or
+/// a movement, is under way. (Counts are cleared when a round ends; a few may be left from one that
+/// was cut off.)
 #[cold]
-pub(super) fn start<S: Space>(space: &S, hash: u64, samples: u64) {
+pub(super) fn start<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     let (word, head) = space.head(hash);
-    if !head.is_active() && !head.is_moving() && head != Head::EMPTY {
-        exchange_head(word, head, head.activated(samples.max(2)));
+    if head.is_active() || head.is_moving() || head == Head::EMPTY {
+        return;
     }
+    match address_of(space, node) {
+        Some(address) if head.patience() == 0 => {
+            move_head(space, word, head, Head::to(address).activated(samples));
+        }
+        _ => _ = exchange_head(word, head, head.activated(samples)),
+    }
+}
+
+/// How many samples a round takes in a table whose rings have so many items on average.
+pub(super) fn samples_of(items_per_ring: u64) -> u64 {
+    items_per_ring.clamp(2, MOST_SAMPLES)
 }
 
 /// Forgets what an item was counted.
@@ -24,44 +37,49 @@ fn clear<S: Space>(space: &S, step: Step) {
     }
 }
 
-/// Counts an access to `node`, or one for which its predecessor `node` should be the head. Whoever
-/// takes the last sample moves the head.
+/// Counts an access to `node`, or one for which its predecessor `node` should be the head; rounds
+/// take `samples`. Whoever takes the last sample moves the head. The item that the head leads to
+/// needs no count: what is missing when the round ends was its share.
 #[cold]
-pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node) {
+pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     let (word, head) = space.head(hash);
     if !head.is_active() {
         return;
     }
-    let link = space.load_link(node);
-    if link.is_plain() {
-        // Lost if the link changes at this moment: a sample fewer.
-        let _ = exchange_link(space.link(node), link, link.counted());
+    if space.bits().node_of(head.address()) != Some(node) {
+        let link = space.load_link(node);
+        if link.is_plain() {
+            // Lost if the link changes at this moment: a sample for the head's item.
+            let _ = exchange_link(space.link(node), link, link.counted());
+        }
     }
     if head.counter() > 1 {
         exchange_head(word, head, head.sampled());
     } else if exchange_head(word, head, head.settled()) {
         // Only one thread takes Active away, and goes on.
-        conclude(space, hash, head.settled());
+        conclude(space, hash, head.settled(), samples);
     }
 }
 
 /// Moves the head to the position of least income, formula 6, and forgets the counts.
-fn conclude<S: Space>(space: &S, hash: u64, head: Head) {
-    let (mut items, mut samples) = (0, 0);
+fn conclude<S: Space>(space: &S, hash: u64, head: Head, samples: u64) {
+    let (mut items, mut counted) = (0, 0);
     let is_complete = tour(space, hash, |step| {
         items += 1;
-        samples += step.link.count();
+        counted += step.link.count();
     });
-    let mut best = Best::new(items, samples);
+    let mut best = Best::new(items, samples.max(counted));
+    // The tour begins at the head's item.
+    let mut missing = samples.saturating_sub(counted);
     tour(space, hash, |step| {
-        best.see(step.node, step.link.count());
+        best.see(step.node, step.link.count() + std::mem::take(&mut missing));
         clear(space, step);
     });
     let (word, _) = space.head(hash);
-    match best.node {
-        Some(node) if is_complete => {
-            let address = space.address(node, space.order(node).hash);
-            move_head(space, word, head, address);
+    match best.node.and_then(|node| address_of(space, node)) {
+        Some(address) if is_complete => {
+            let target = Head::to(address).with_patience(head.patience().max(1));
+            move_head(space, word, head, target);
         }
         // It stands well: the next round can wait longer.
         _ => _ = exchange_head(word, head, head.with_patience(head.patience() + 1)),

@@ -126,6 +126,12 @@ pub(super) fn order_of<S: Space>(space: &S, node: Node, link: Link) -> Order<'_>
     }
 }
 
+/// The address of an item that is neither a rehash item nor occupied; none for others.
+pub(super) fn address_of<S: Space>(space: &S, node: Node) -> Option<Address> {
+    let is_plain = space.load_link(node).is_plain();
+    is_plain.then(|| space.address(node, space.order(node).hash))
+}
+
 /// Compares any two items.
 pub(super) fn compare<S: Space>(space: &S, left: (Node, Link), right: (Node, Link)) -> Ordering {
     order_of(space, left.0, left.1).cmp(&order_of(space, right.0, right.1))

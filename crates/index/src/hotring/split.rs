@@ -78,7 +78,7 @@ fn inherit<S: Space>(space: &S, buckets: &Buckets<'_>, division: u64, last: Head
     let head = Head(load(word));
     // The head must still be as it was set: only then is no item of this half left out.
     if !head.is_moving() && !head.is_active() {
-        move_head(space, word, head, last.address());
+        move_head(space, word, head, Head::to(last.address()));
     }
 }
 

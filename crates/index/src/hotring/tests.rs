@@ -107,6 +107,53 @@ fn a_read_of_a_cold_item_moves_the_head() {
     }
 }
 
+/// After so many requests for one of its items alone any head leads there.
+const LONGEST_DOUBT: u32 = (super::movement::TRUST as u32 + 1) * super::engine::REQUESTS_PER_LOOK;
+
+#[test]
+fn a_head_that_was_right_outlasts_a_look_at_another_item() {
+    let index = open::<super::RandomMovement>(2, false);
+    let mut worker = index.worker();
+    let names = names(16);
+    names.iter().for_each(|name| set(&mut worker, name, b"a value"));
+    let [hot, cold] = two_of_a_ring(&worker, &names);
+    let reads = |worker: &mut _, name: &str, count| (0..count).for_each(|_| _ = get(worker, name));
+    reads(&mut worker, hot, LONGEST_DOUBT + super::engine::REQUESTS_PER_LOOK);
+    reads(&mut worker, cold, super::engine::REQUESTS_PER_LOOK);
+    assert_eq!(ring(&worker, hot).first().copied(), node(&worker, hot));
+    reads(&mut worker, cold, LONGEST_DOUBT);
+    assert_eq!(ring(&worker, cold).first().copied(), node(&worker, cold));
+}
+
+/// Two of the names that share a ring.
+fn two_of_a_ring<'n, S: Strategy>(
+    worker: &HotRingWorker<'_, S>,
+    names: &'n [String],
+) -> [&'n str; 2] {
+    let own = ring(worker, &names[0]);
+    let is_other = |name: &&String| node(worker, name).is_some_and(|node| own.contains(&node));
+    [&names[0], names[1..].iter().find(is_other).expect("two rings have three items")]
+}
+
+fn updates_lead_the_head_to_the_item_before<S: Strategy>() {
+    let index = open::<S>(2, false);
+    let mut worker = index.worker();
+    let names = names(16);
+    names.iter().for_each(|name| set(&mut worker, name, &[1; 100]));
+    index.growth.note_items(names.len() as u64);
+    let [hot, _] = two_of_a_ring(&worker, &names);
+    for _ in 0..2000 {
+        set(&mut worker, hot, &[2; 100]);
+    }
+    assert_eq!(ring(&worker, hot).get(1).copied(), node(&worker, hot));
+}
+
+#[test]
+fn updates_lead_the_head_to_the_item_before_by_either_strategy() {
+    updates_lead_the_head_to_the_item_before::<super::RandomMovement>();
+    updates_lead_the_head_to_the_item_before::<super::StatisticalSampling>();
+}
+
 #[test]
 fn an_insert_leads_the_head() {
     let index = open::<super::StatisticalSampling>(2, false);
@@ -320,7 +367,7 @@ fn a_hot_head_is_spared_once() {
     let names = names(12);
     names.iter().for_each(|name| set(&mut worker, name, b"a value"));
     for name in &names {
-        for _ in 0..super::engine::REQUESTS_PER_LOOK {
+        for _ in 0..LONGEST_DOUBT {
             get(&mut worker, name);
         }
         assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));

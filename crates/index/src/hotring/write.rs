@@ -11,7 +11,6 @@ use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide
 use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
 use super::items::{Items, node_of};
-use super::sample;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
@@ -114,14 +113,14 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         Attempt::Done(outcome)
     }
 
-    /// Leads the head to an item that was just inserted: what is new is read soon. Not where
-    /// sampling found the head to stand well.
+    /// Leads the head to an item that was just inserted: what is new is read soon. What was found
+    /// out about the head before is forgotten.
     fn lead_to(&self, job: &Job<'_, '_>, new: Node) {
         let (word, head) = job.items.head(job.hash());
         let address = job.items.address(new, job.hash());
-        let is_idle = !head.is_moving() && !head.is_active() && head.patience() == 0;
+        let is_idle = !head.is_moving() && !head.is_active();
         if is_idle && self.index.moves && head.address() != address {
-            move_head(job.items, word, head, address);
+            move_head(job.items, word, head, Head::to(address));
         }
     }
 
@@ -143,7 +142,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         match decide(Some(&current), job.op, job.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
                 show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
-                self.note_access(job, view, found.node);
+                self.note_access(job.items, view.head, job.hash(), found.node);
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => {
@@ -164,7 +163,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
                     show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
-                    self.note_access(job, view, found.node);
+                    self.note_access(job.items, view.head, job.hash(), found.node);
                     return Attempt::Done(outcome);
                 }
                 let Some(shape) = self.shape(job, &draft, current.value.len()) else {
@@ -233,23 +232,25 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         // SAFETY: we occupied it, and it left the ring.
         unsafe { self.pool.retire(super::items::reference_of(node)) };
         show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
-        // The next update of this item is fast if the head leads to the item before it.
         match before {
-            Some(before) if S::SAMPLES && self.index.counts_predecessors => {
-                self.note_access(job, view, before);
+            Some(before) if self.index.counts_predecessors && before != copy => {
+                self.note_update(job, view.head, node, before);
             }
-            _ => self.note_access(job, view, copy),
+            _ => self.note_access(items, view.head, job.hash(), copy),
         }
         Attempt::Done(outcome)
     }
 
-    /// Notes an access for which `node` would be the best head.
+    /// Notes a read-copy-update of the item at `node`: the next one of that item is fast if the
+    /// head leads to the item `before` it. A head that led to the item itself does so for certain
+    /// in the wrong place, where heads move at random: the update went around the whole ring.
     #[inline]
-    fn note_access(&mut self, job: &Job<'_, '_>, view: &View, node: Node) {
-        if view.head.is_active() {
-            sample::count(job.items, job.hash(), node);
-        } else if job.items.bits.node_of(view.head.address()) != Some(node) {
-            self.note_cold(job.items, view.head, job.hash(), node);
+    fn note_update(&self, job: &Job<'_, '_>, head: Head, node: Node, before: Node) {
+        let is_farthest = !S::SAMPLES && job.items.bits.node_of(head.address()) == Some(node);
+        if is_farthest {
+            self.note_cold(job.items, head, job.hash(), before, true);
+        } else {
+            self.note_access(job.items, head, job.hash(), before);
         }
     }
 
