@@ -29,7 +29,7 @@ const LEVELS: usize = 16;
 
 /// How far the search for a key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// The next item's tag differs from the key's; its link says where to go on.
     Open,
     /// The next item has the key's tag: most likely it is the key's.
@@ -42,16 +42,16 @@ enum State {
 
 /// The search for a key, by tags alone.
 #[derive(Clone, Copy)]
-struct Search {
+pub(super) struct Search {
     head: Head,
     tag: u64,
     /// The distance of the item before; no walk gets nearer than that ([`Walk`]).
     reached: u64,
     /// The next item.
-    at: Address,
+    pub(super) at: Address,
     /// Items passed.
-    passed: u32,
-    state: State,
+    pub(super) passed: u32,
+    pub(super) state: State,
 }
 
 impl Search {
@@ -65,7 +65,7 @@ impl Search {
     };
 
     #[inline]
-    fn new(items: &Items<'_>, key: &Key<'_>, head: Head) -> Self {
+    pub(super) fn new(items: &Items<'_>, key: &Key<'_>, head: Head) -> Self {
         let (tag, at) = (items.bits.tag_of_hash(key.hash()), head.address());
         let reached = items.bits.tag_of(at).wrapping_sub(tag);
         let state = match (items.bits.node_of(at), reached) {
@@ -78,7 +78,7 @@ impl Search {
 
     /// Passes an item, in state [`State::Open`]. Distances grow, so this ends.
     #[inline]
-    fn advance(&mut self, items: &Items<'_>) {
+    pub(super) fn advance(&mut self, items: &Items<'_>) {
         let Some(node) = items.bits.node_of(self.at) else { return };
         let link = items.load_link(node);
         let next = link.address();
@@ -100,7 +100,7 @@ impl Search {
 
     /// The item to look at next.
     #[inline]
-    fn node(&self, items: &Items<'_>) -> Option<Node> {
+    pub(super) fn node(&self, items: &Items<'_>) -> Option<Node> {
         items.bits.node_of(self.at)
     }
 }

@@ -11,6 +11,7 @@ use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide
 use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
 use super::items::{Items, node_of};
+use super::read::{Search, State};
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
@@ -21,7 +22,7 @@ use crate::mem::{Attempt, Header, ItemRef, Shape, Slot, Writer, changes_in_place
 struct View {
     head: Head,
     /// The item, if it is there.
-    found: Option<Step>,
+    found: Option<Node>,
     /// What comes before its place, where the walk met that.
     before: Option<Step>,
 }
@@ -71,8 +72,43 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
+    /// Looks for the item as reads do, by tags; whatever is unexpected is left to a walk.
     fn find(&mut self, job: &Job<'_, '_>) -> View {
-        let (_, head) = job.items.head(job.hash());
+        let (items, key) = (job.items, &job.op.key);
+        let (_, head) = items.head(job.hash());
+        let mut search = Search::new(items, key, head);
+        let mut previous = None;
+        while search.state == State::Open {
+            previous = search.node(items);
+            search.advance(items);
+        }
+        let step = previous.map(|node| Step { node, link: items.load_link(node) });
+        let is_adjacent = |step: &Step| step.link.is_plain() && step.link.address() == search.at;
+        let before = step.filter(is_adjacent);
+        if self.is_found(items, &search, key) {
+            self.note_cost(search.passed);
+            return View { head, found: search.node(items), before };
+        }
+        // Its place is right behind `before`: the tags of both neighbours differ from its own.
+        if search.state == State::Absent && before.is_some() {
+            self.note_cost(search.passed);
+            return View { head, found: None, before };
+        }
+        self.walk_to(job, head)
+    }
+
+    /// Whether the search came to the key's item, and that is in its ring: without a seal it is, at
+    /// this moment (docs/hotring.md, race 17).
+    #[inline]
+    fn is_found(&self, items: &Items<'_>, search: &Search, key: &Key<'_>) -> bool {
+        let (State::Likely, Some(node)) = (search.state, search.node(items)) else { return false };
+        let item = items.item(node);
+        let header = item.header_in_order();
+        header.is_live() && !header.is_sealed() && item.is_of(header, key.bytes())
+    }
+
+    /// Looks for the item by a walk that treats whatever it meets.
+    fn walk_to(&mut self, job: &Job<'_, '_>, head: Head) -> View {
         let mut walk =
             Walk::new(job.items, Target::new(job.items.bits, job.order()), head.address());
         let event = walk.finish();
@@ -80,7 +116,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let before = walk.before.filter(is_adjacent);
         self.note_cost(walk.visited.saturating_sub(1));
         match event {
-            Event::Hit(found) => View { head, found: Some(found), before },
+            Event::Hit(found) => View { head, found: Some(found.node), before },
             _ => View { head, found: None, before },
         }
     }
@@ -128,11 +164,11 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         &mut self,
         job: &Job<'_, '_>,
         view: &View,
-        found: Step,
+        found: Node,
         slot: &mut Option<Slot>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let item = job.items.item(found.node);
+        let item = job.items.item(found);
         let (header, word) = item.header_and_word();
         let mut current = item.view_of(header);
         if header.has_word() {
@@ -142,11 +178,11 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         match decide(Some(&current), job.op, job.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
                 show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
-                self.note_access(job.items, view.head, job.hash(), found.node);
+                self.note_access(job.items, view.head, job.hash(), found);
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => {
-                let attempt = self.remove(job, view, found.node, outcome);
+                let attempt = self.remove(job, view, found, outcome);
                 self.note_if_dead(job, &current, &attempt);
                 attempt
             }
@@ -163,7 +199,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
                     show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
-                    self.note_access(job.items, view.head, job.hash(), found.node);
+                    self.note_access(job.items, view.head, job.hash(), found);
                     return Attempt::Done(outcome);
                 }
                 let Some(shape) = self.shape(job, &draft, current.value.len()) else {
@@ -178,7 +214,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 }
                 match self.write(job, &draft, current.value.as_bytes(), slot) {
                     Ok(new) => {
-                        let attempt = self.update(job, view, found.node, new, outcome, sink);
+                        let attempt = self.update(job, view, found, new, outcome, sink);
                         self.note_if_dead(job, &current, &attempt);
                         attempt
                     }

@@ -90,7 +90,7 @@ impl Page {
 }
 
 /// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// How the pages of a class are divided.
 #[derive(Clone, Copy, Debug)]

@@ -14,10 +14,10 @@ use amalgam_op::{Draft, ItemView, Now};
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, Shape};
-use super::item::{NewItem, prefetch_for_write};
+use super::item::NewItem;
 use super::large::Large;
-use super::page::PageState;
-use super::{Item, ItemRef, Memory};
+use super::page::{LINE_BYTES, PageState};
+use super::{Item, ItemRef, Memory, prefetch_for_write};
 
 /// A bag is sealed when it holds this many items, or [`BAG_BYTES`]: one membarrier serves them all.
 const BAG_ITEMS: usize = 512;
@@ -29,6 +29,8 @@ const BAG_SHARE: usize = 256;
 const FREES_AHEAD: usize = 8;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
+/// Lines of the next slot that are asked for ahead; of longer items the processor sees the stream.
+const MOST_LINES_AHEAD: usize = 4;
 /// CAS ids a pool draws at once.
 const CAS_BLOCK: u64 = 1 << 12;
 
@@ -488,15 +490,16 @@ impl<'m> Pool<'m> {
         current.claimed &= current.claimed - 1;
         let slot = (current.next_word - 1) * 64 + bit;
         let page = current.page.expect("claimed slots lie in a page");
-        self.prefetch_next(class, page);
         let offset = self.memory.page_start(page) + self.memory.geometries[class].header_of(slot);
+        self.ask_for_next(class, page);
         ItemRef::from_bits(offset).expect("a bitmap lies before every slot")
     }
 
-    /// Asks for the line of the slot that will most likely be taken next: one that was freed long
-    /// ago lies in no cache, and the next locked instruction would wait for what is stored there.
+    /// Asks for the lines of the slot that will most likely be taken next. What lies there was freed
+    /// long ago and is in no cache; without this the first locked instruction after an item is
+    /// written waits for all of it.
     #[inline]
-    fn prefetch_next(&self, class: usize, page: u32) {
+    fn ask_for_next(&self, class: usize, page: u32) {
         let (current, geometry) = (&self.current[class], &self.memory.geometries[class]);
         let (word, bits) = match current.claimed {
             0 if current.next_word == geometry.words => return,
@@ -506,10 +509,17 @@ impl<'m> Pool<'m> {
             }
             claimed => (current.next_word - 1, claimed),
         };
-        if bits != 0 {
-            let slot = word * 64 + bits.trailing_zeros();
-            let offset = self.memory.page_start(page) + geometry.header_of(slot);
-            prefetch_for_write(self.memory.arena.at(offset).as_ptr());
+        if bits == 0 {
+            return;
+        }
+        let slot = word * 64 + bits.trailing_zeros();
+        let link_bytes = self.memory.layout.link_bytes() as u64;
+        let start = self.memory.page_start(page) + geometry.header_of(slot) - link_bytes;
+        let slot_start = self.memory.arena.at(start).as_ptr();
+        let lines =
+            (start as usize % LINE_BYTES + geometry.slot_bytes as usize).div_ceil(LINE_BYTES);
+        for line in 0..lines.min(MOST_LINES_AHEAD) {
+            prefetch_for_write(slot_start.wrapping_add(line * LINE_BYTES));
         }
     }
 
