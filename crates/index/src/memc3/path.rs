@@ -62,8 +62,8 @@ impl PathFinder {
     }
 
     /// A path from one of the buckets `starts` to an empty slot, or none within the bounds. The
-    /// path meets no bucket twice. `settle` is called before a bucket is looked at; `other` tells the
-    /// other bucket of a word's item.
+    /// path meets no bucket twice. `settle` is called before a bucket is looked at; `other` tells
+    /// the other bucket of a word's item.
     pub(super) fn find<const SLOTS: usize>(
         &mut self,
         table: &Table<SLOTS>,

@@ -110,7 +110,7 @@ fn lookups_follow_few_pointers() {
     }
 }
 
-/// More hints than are kept, of keys that are there and of others, and writes that nobody hinted at.
+/// More hints than are kept, of keys that are there and of others, and writes without a hint.
 #[test]
 fn hints_change_nothing() {
     let (index, keys) = filled(8, &[]);

@@ -23,8 +23,10 @@ use crate::mem::{
 use crate::simd::each_way;
 use crate::{Cursor, Found, Sink, Worker};
 
-/// Keys whose buckets and items are asked for together.
-const LANES: usize = 64;
+/// How many keys of a batch lie between asking for a key's buckets and answering it.
+const BUCKETS_AHEAD: usize = 32;
+/// How many of them lie between asking for its item and answering it.
+const ITEMS_AHEAD: usize = 16;
 /// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
 /// done before it could be full again.
 const HELP_BUCKETS: usize = 2;
@@ -44,8 +46,8 @@ pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     hints: Hints,
 }
 
-/// Hashes of keys that are written soon: once a key's buckets have had time to arrive, the item that
-/// is written over is asked for as well, so that a run of writes waits for neither.
+/// Hashes of keys that are written soon: once a key's buckets have had time to arrive, the item
+/// that is written over is asked for as well, so that a run of writes waits for neither.
 #[derive(Default)]
 struct Hints {
     waiting: [Cell<u64>; HINTS_AHEAD],
@@ -210,42 +212,35 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         keys.len()
     }
 
-    /// A batch of reads.
+    /// A batch of reads: rolling, so that the processor works on some keys while the memory system
+    /// fetches the lines of others.
     #[inline]
     fn get_many<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
-        let mut words = [Word::EMPTY; LANES];
-        let mut answered = 0;
-        for keys in keys.chunks(LANES) {
-            self.ask_ahead::<P>(&view, keys, &mut words);
-            for (key, word) in keys.iter().zip(&words) {
-                let flow = self.answer(&view, answered, key, *word, now, &guard, sink);
-                answered += 1;
+        // What each key's word most likely is, for the keys whose items were asked for.
+        let mut words = [Word::EMPTY; ITEMS_AHEAD];
+        for step in 0..keys.len() + BUCKETS_AHEAD {
+            if let Some(key) = keys.get(step) {
+                view.prefetch(&Spot::of::<SLOTS>(key.hash()));
+            }
+            // Wraps beyond the end until there is a key.
+            let at = step.wrapping_sub(BUCKETS_AHEAD);
+            if let Some(key) = keys.get(at) {
+                let flow = self.answer(&view, at, key, words[at % ITEMS_AHEAD], now, &guard, sink);
                 if flow.is_break() {
-                    return answered;
+                    return at + 1;
                 }
             }
+            let at = at.wrapping_add(ITEMS_AHEAD);
+            if let Some(key) = keys.get(at) {
+                let word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
+                // A word of another key, or of none, costs a line that nobody wanted.
+                self.prefetch_item(word);
+                words[at % ITEMS_AHEAD] = word;
+            }
         }
-        answered
-    }
-
-    /// Asks for all buckets, then for the item that each key's word most likely is.
-    #[inline]
-    fn ask_ahead<P: Probe>(
-        &self,
-        view: &View<'_, SLOTS>,
-        keys: &[Key<'_>],
-        words: &mut [Word; LANES],
-    ) {
-        for key in keys {
-            view.prefetch(&Spot::of::<SLOTS>(key.hash()));
-        }
-        for (key, word) in keys.iter().zip(words) {
-            *word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
-            // A word of another key, or of none, costs a line that nobody wanted.
-            self.prefetch_item(*word);
-        }
+        keys.len()
     }
 
     #[inline]
