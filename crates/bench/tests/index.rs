@@ -1,6 +1,6 @@
 //! `bench index` at toy size: every workload on every engine, and every switch.
 
-use amalgam_bench::driver::{IndexArguments, IndexResult, run};
+use amalgam_bench::driver::{CacheArguments, IndexArguments, IndexResult, run, run_caches};
 use amalgam_bench::engines::ENGINES;
 use amalgam_bench::workload::Workload;
 use clap::{Parser, ValueEnum};
@@ -11,6 +11,12 @@ use serde_json::Value;
 struct Line {
     #[command(flatten)]
     arguments: IndexArguments,
+}
+
+#[derive(Parser)]
+struct CacheLine {
+    #[command(flatten)]
+    arguments: CacheArguments,
 }
 
 /// Runs a command line with short rounds.
@@ -157,6 +163,26 @@ fn a_bounded_index_evicts() {
     let result = &bench("--engine model --workload a --memory 64Ki").expect("a result")[0];
     assert!(result.evictions > 0 && result.items < 3000);
     assert!(result.hit_ratio.is_some_and(|ratio| ratio < 1.0));
+}
+
+/// MemC3's table 3 in small: the fewer bytes an item takes, the more of them and of the hits.
+#[test]
+fn caches_of_a_size_are_compared() {
+    let line = "caches --sizes 8Mi --keys 400k --requests 1500k";
+    let arguments = CacheLine::try_parse_from(line.split(' ')).expect("valid").arguments;
+    let mut results = Vec::new();
+    let mut keep = |result: &_| {
+        results.push(Clone::clone(result));
+        Ok(())
+    };
+    run_caches(&arguments, ENGINES, &mut keep).expect("results");
+    let names: Vec<_> = results.iter().map(|result| result.engine.as_str()).collect();
+    assert_eq!(names, ["global-lock", "lru-cuckoo", "memc3"]);
+    assert!(results.is_sorted_by(|left, right| left.items < right.items), "{results:?}");
+    assert!(results.is_sorted_by(|left, right| left.hit_ratio < right.hit_ratio), "{results:?}");
+    assert!(results.iter().all(|result| result.evictions > 0), "{results:?}");
+    let [list, .., clock] = &results[..] else { panic!("three results") };
+    assert!(clock.items as f64 > 1.4 * list.items as f64, "{results:?}");
 }
 
 #[test]
