@@ -3,8 +3,8 @@
 PORT ?= 11211
 HOST ?= 127.0.0.1
 
-.PHONY: help run test setup fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz \
-	rtl-test rtl-lint rtl-full rtl-wave
+.PHONY: help run test setup fmt clippy unit examples doc tidy loom miri tsan clients differential \
+	soak fuzz rtl-test rtl-lint rtl-full rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -16,7 +16,7 @@ run:             ## build the server and start it on 127.0.0.1:11211
 	@echo "Starting on $(HOST):$(PORT); end it with Ctrl-C. Two lines to try in another terminal:"
 	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
-	@exec target/release/amalgam serve -l $(HOST) -p $(PORT)
+	@exec target/release/amalgam serve -l $(HOST) -p $(PORT) $(ARGS)
 
 test:            ## everything that must pass before a change lands
 	@scripts/setup test
@@ -25,7 +25,7 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit doc tidy loom miri tsan clients differential soak fuzz \
+fmt clippy unit examples doc tidy loom miri tsan clients differential soak fuzz \
 rtl-test rtl-lint rtl-full rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
@@ -34,6 +34,7 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #fmt:            ## formatting only
 #clippy:         ## lints only
 #unit:           ## unit, property and conformance tests only
+#examples:       ## the library's examples only
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of the house only
 #loom:           ## exhaustive interleavings of small models

@@ -104,10 +104,11 @@ impl Default for Configuration {
 
 /// Why an index could not be built.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The settings contradict each other or leave no room; the text says which and what to do.
     Configuration(String),
-    /// The system refused the memory.
+    /// The system refused the memory, or a thread.
     Memory(std::io::Error),
 }
 

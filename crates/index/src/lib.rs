@@ -1,21 +1,64 @@
-//! Concurrent hash indexes behind one small trait.
+//! Concurrent in-memory maps from byte strings to byte strings, with a choice of index engine.
 //!
-//! An [`Index`] is shared by threads; each thread works through a [`Worker`] of its own, which
-//! carries the thread's memory pool, its place in the reclamation scheme and its samples. What an
-//! operation *means* is not decided here but in [`amalgam_op::decide`]; an engine finds the item
-//! under its own concurrency protocol, calls it, and carries the answer out.
+//! A [`Map`] holds items within a bound of memory, lets them expire, and evicts when it is full.
+//! Threads share it; each works through a [`Handle`] of its own, which carries the thread's memory
+//! pool and its place in the reclamation scheme. The engine is chosen by type:
+//!
+//! | engine | what it is | choose it for |
+//! | --- | --- | --- |
+//! | [`Mercury`] | chains, a lock in each bucket's word; grows in small steps | the default |
+//! | [`Memc3`] | optimistic cuckoo hashing with tags | many small items, mostly read |
+//! | [`HotRingR`], [`HotRingS`] | lock-free rings whose heads move to hot items | skew |
+//! | [`Pipeline`] | fixed buckets compared at once; never grows | work that is always the same |
+//!
+//! ```
+//! use std::time::Duration;
+//! use amalgam_index::{Map, MapBuilder};
+//!
+//! let map: Map = MapBuilder::new().memory_bytes(64 << 20).open()?;
+//! let mut handle = map.handle();
+//! handle.insert(b"language", b"Rust")?;
+//! handle.insert_for(b"session", b"42", Duration::from_secs(600))?;
+//! assert_eq!(handle.get(b"language").as_deref(), Some(&b"Rust"[..]));
+//! let found = handle.get_many(&[b"language", b"nothing", b"session"], |position, value| {
+//!     println!("{position}: {} bytes", value.len());
+//! });
+//! assert_eq!(found, 2);
+//! assert!(handle.remove(b"session"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The examples `concurrent_map`, `bounded_cache` and `batched_read` show a whole program each.
+//!
+//! It runs on Linux with 64-bit processors. Keys have 1 to 250 bytes. Dropping a [`Map`] ends its
+//! background thread.
+//!
+//! # What is promised
+//!
+//! The names above and those of their methods, listed in the crate's `api.txt`: a release that
+//! takes one away or changes its type has another minor version (major, from 1.0 on). All other
+//! public names are for the crates of this repository and may change at any time.
+//!
+//! # Inside
+//!
+//! An [`Index`] is shared by threads; each thread works through a [`Worker`]. What an operation
+//! *means* is not decided here but in [`amalgam_op::decide`]; an engine finds the item under its
+//! own concurrency protocol, calls it, and carries the answer out.
 //!
 //! Invariants of this room:
 //! 1. No engine imports another; what they share lives in `mem`, `simd` and `shaped`.
-//! 2. No sockets, no wire bytes, no clock: [`amalgam_op::Now`] is an argument.
+//! 2. No sockets, no wire bytes, and no clock but in `map`: [`amalgam_op::Now`] is an argument.
 //! 3. An item never changes after publication, but for its in-place word and the mutable bits of
 //!    its header; its memory is reused only after a grace period.
 //! 4. No bucket or stripe lock is held across allocation or eviction.
+//! 5. It depends on `amalgam-op` and `libc`, on nothing else.
 
 mod configuration;
 mod engine;
 pub mod hotring;
 pub mod maintenance;
+#[cfg(not(loom))]
+mod map;
 pub mod mem;
 pub mod memc3;
 pub mod mercury;
@@ -25,6 +68,16 @@ mod shaped;
 mod simd;
 mod statistics;
 mod sync;
+
+#[cfg(not(loom))]
+pub use hotring::{HotRingR, HotRingS};
+#[cfg(not(loom))]
+pub use map::{Engine, Handle, InsertError, Map, MapBuilder};
+pub use memc3::Memc3;
+#[cfg(not(loom))]
+pub use mercury::Mercury;
+#[cfg(not(loom))]
+pub use pipeline::Pipeline;
 
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::{Cursor, Found, Index, Sink, Worker};

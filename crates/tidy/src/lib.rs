@@ -5,8 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod promises;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+
+pub use promises::promises;
 
 /// A text file of the repository.
 pub struct Source {

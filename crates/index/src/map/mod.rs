@@ -1,0 +1,114 @@
+//! The library's face: an engine with its background thread, its clock and its seed, as a map that
+//! other programs embed. `api.txt` beside `Cargo.toml` lists what it promises.
+//!
+//! Thread safety: a [`Map`] is shared by reference; each thread works through a [`Handle`].
+//!
+//! Invariants:
+//! 1. This is the one place of the crate that reads a clock. An index below is told the time.
+//! 2. No input panics: a key of a length that no item can have is a miss to reads and an error to
+//!    writes.
+//! 3. The background thread ends before the index goes: [`Map`] joins it when it is dropped.
+
+mod builder;
+mod handle;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use amalgam_op::Now;
+
+use crate::mercury::Mercury;
+use crate::{Index, Statistics};
+
+pub use builder::MapBuilder;
+pub use handle::{Handle, InsertError};
+
+/// An engine for a [`Map`], chosen by its type: [`Mercury`](crate::Mercury),
+/// [`Memc3`](crate::Memc3), [`HotRingR`](crate::HotRingR), [`HotRingS`](crate::HotRingS) or
+/// [`Pipeline`](crate::Pipeline). Not meant to be implemented elsewhere.
+pub trait Engine: Index + 'static {}
+
+impl<I: Index + 'static> Engine for I {}
+
+/// A concurrent map from byte strings to byte strings within a bound of memory.
+///
+/// Keys have 1 to 250 bytes. At the bound the map forgets what was not used for long, unless
+/// [`MapBuilder::refuses_when_full`] was asked for. Operations on one key are linearizable.
+///
+/// ```
+/// use amalgam_index::{Map, MapBuilder};
+///
+/// let map: Map = MapBuilder::new().memory_bytes(16 << 20).open()?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| map.handle().insert(b"greeting", b"hello"));
+/// });
+/// assert_eq!(map.handle().get(b"greeting").as_deref(), Some(&b"hello"[..]));
+/// # Ok::<(), amalgam_index::OpenError>(())
+/// ```
+pub struct Map<E: Engine = Mercury> {
+    shared: Arc<Shared<E>>,
+    maintenance: Option<JoinHandle<()>>,
+}
+
+/// What a map shares with its background thread.
+struct Shared<E> {
+    index: E,
+    opened: Instant,
+    stop: AtomicBool,
+}
+
+impl<E> Shared<E> {
+    /// Engines know no second 0.
+    fn now(&self) -> Now {
+        Now::at(u32::try_from(self.opened.elapsed().as_secs() + 1).unwrap_or(u32::MAX))
+    }
+}
+
+impl<E: Engine> Map<E> {
+    /// What the calling thread works through. Making one costs about a microsecond, so a thread
+    /// keeps its own for as long as it works.
+    ///
+    /// # Panics
+    ///
+    /// If more handles exist at once than [`MapBuilder::handles`] allows.
+    pub fn handle(&self) -> Handle<'_, E> {
+        Handle::new(&self.shared)
+    }
+
+    /// Items in the map. Those that expired count until their memory is taken back.
+    pub fn len(&self) -> u64 {
+        self.statistics().items
+    }
+
+    /// Whether the map holds no item.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Items, memory by use, evictions and what the engine tells of its table. Looks at a sample of
+    /// the table: for a display, not for every request.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.index.statistics()
+    }
+
+    /// Changes the bound of memory, in bytes, up to four times what the map was opened with. Items
+    /// above a lower one are evicted over time.
+    pub fn set_memory_bytes(&self, bytes: usize) {
+        self.shared.index.set_memory_limit(bytes);
+    }
+}
+
+impl<E: Engine> Drop for Map<E> {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.index.maintenance().raise();
+        if let Some(thread) = self.maintenance.take() {
+            // A panic there was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
