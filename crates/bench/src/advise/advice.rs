@@ -122,7 +122,9 @@ fn warnings(chosen: &Row, rows: &[Row]) -> Vec<String> {
     if let Some([min, max]) = chosen.min_max
         && max > 1.3 * min
     {
-        warnings.push("the rounds lie far apart: is the machine busy with something else?".into());
+        warnings.push(
+            "the rounds lie far apart, as where a machine is busy with something else".into(),
+        );
     }
     warnings
 }

@@ -229,9 +229,16 @@ function hotKeys(keys) {
 
 function engine(status) {
   const index = status.index;
+  const lengths = index.lengths;
+  const all = lengths.reduce((a, b) => a + b, 0) || 1;
+  const shared = all - (lengths[0] || 0) - (lengths[1] || 0);
   byId("engine-note").textContent = index.is_expanding
     ? `${status.engine}: expanding, ${short(index.items)} items in ${short(index.buckets)} buckets`
     : `${status.engine}: at rest`;
+  // Where heads follow hot items: of the sampled buckets of two items or more.
+  const led = index.hot_heads > 0
+    ? [["Buckets led by a hot item", percent(index.hot_heads / Math.max(shared, 1), 0)]]
+    : [];
   pairs("engine", [
     ["Load factor", index.load_factor.toFixed(2)],
     ["Buckets", short(index.buckets)],
@@ -239,9 +246,8 @@ function engine(status) {
     ["Longest pause of an expansion", duration(index.longest_pause_ns / 1000)],
     ["Evicted, reclaimed", `${short(index.evictions)}, ${short(index.reclaimed)}`],
     ["Stores out of memory", short(index.out_of_memory)],
+    ...led,
   ]);
-  const lengths = index.lengths;
-  const all = lengths.reduce((a, b) => a + b, 0) || 1;
   const most = Math.max(...lengths, 1);
   byId("lengths-title").hidden = lengths.length === 0;
   byId("lengths").hidden = lengths.length === 0;
