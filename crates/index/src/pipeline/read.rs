@@ -2,7 +2,9 @@
 //!
 //! A batch goes through three passes, as through the hardware's stages: ask for the lines of all
 //! buckets; compare each key with all slots of its bucket and ask for the item of the slot that
-//! may be it; look at the items and answer.
+//! may be it; look at the items and answer. Lengths and checks, which lie in one line, come first:
+//! they leave no slot or one nearly always, and then the stripes' lines are not waited for. (An
+//! item holds its whole key too; the hardware, which has all lines at hand, compares all at once.)
 //!
 //! Linearization point of a hit: the load of the locator whose item is shown. Of a miss: a moment
 //! within the compare at which the key was absent, which point 2 of `slots` says there was.
@@ -12,7 +14,7 @@ use std::ops::ControlFlow;
 use amalgam_op::{ItemView, Key, Now};
 
 use super::compare::Compare;
-use super::layout::Locator;
+use super::layout::{LOCATORS, Locator};
 use super::worker::{Sought, StoreWorker};
 use crate::mem::{Guard, Item, ItemRef};
 use crate::{Found, Sink};
@@ -60,7 +62,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let mut sought = [Sought::NONE; LANES];
         for (key, sought) in keys.iter().zip(&mut sought) {
             *sought = self.store.sought(key);
-            self.store.slots.prefetch(sought.bucket, sought.pattern.lines);
+            self.store.slots.prefetch(sought.bucket, 0);
         }
         for (sought, locator) in sought[..keys.len()].iter().zip(locators) {
             *locator = self.glance::<C>(sought);
@@ -76,7 +78,11 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     #[inline]
     fn glance<C: Compare>(&self, sought: &Sought) -> Locator {
         let slots = &self.store.slots;
-        let candidates = C::candidates(slots.bucket(sought.bucket), &sought.pattern);
+        let bucket = slots.bucket(sought.bucket);
+        let mut candidates = C::tagged(&bucket[LOCATORS], sought.pattern.tag);
+        if candidates & candidates.wrapping_sub(1) != 0 {
+            candidates = C::candidates(bucket, &sought.pattern);
+        }
         if candidates == 0 {
             return Locator::FREE;
         }
