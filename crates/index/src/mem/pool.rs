@@ -495,9 +495,9 @@ impl<'m> Pool<'m> {
         ItemRef::from_bits(offset).expect("a bitmap lies before every slot")
     }
 
-    /// Asks for the lines of the slot that will most likely be taken next. What lies there was freed
-    /// long ago and is in no cache; without this the first locked instruction after an item is
-    /// written waits for all of it.
+    /// Asks for the lines of the slot that will most likely be taken next. What lies there was
+    /// freed long ago and is in no cache; without this the first locked instruction after an item
+    /// is written waits for all of it.
     #[inline]
     fn ask_for_next(&self, class: usize, page: u32) {
         let (current, geometry) = (&self.current[class], &self.memory.geometries[class]);

@@ -17,8 +17,8 @@ pub unsafe trait Locking: Send + Sync + 'static {
     /// Whether reads take locks. Without, a read that found nothing looks again under the locks:
     /// the chain may have been moving.
     const READS_LOCK: bool;
-    /// Whether the word of a locked bucket says that it is: then a look at the word can confirm what
-    /// a batch read without the lock.
+    /// Whether the word of a locked bucket says that it is: then a look at the word can confirm
+    /// what a batch read without the lock.
     const LOCKS_WORD: bool;
     /// Whether each bucket has an element of a side table.
     const HAS_SIDE: bool;

@@ -147,8 +147,8 @@ impl Index {
         })
     }
 
-    /// Looks without the lock for one of `wanted`, as a batch does: the first item of the chain, and
-    /// the one that was met.
+    /// Looks without the lock for one of `wanted`, as a batch does: the first item of the chain,
+    /// and the one that was met.
     fn explore(&self, inside: &Inside<'_, '_, TestAndSet>, wanted: &[u64]) -> [Option<ItemRef>; 2] {
         let first = inside.bucket(hash(wanted[0])).peek().item();
         let chain = self.items.chain(first);

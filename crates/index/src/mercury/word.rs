@@ -72,8 +72,8 @@ impl Bucket {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Asks for the bucket's line, to look at it: a batch seldom locks what it reads, and threads that
-    /// read the same buckets need not take the line from each other.
+    /// Asks for the bucket's line, to look at it: a batch seldom locks what it reads, and threads
+    /// that read the same buckets need not take the line from each other.
     #[cfg(not(loom))]
     #[inline]
     pub(super) fn prefetch(&self) {
