@@ -43,9 +43,9 @@ pub(super) fn load(link: &AtomicU64) -> Option<ItemRef> {
 /// If so, `found` was linked at some moment within this call, which is the linearization point of
 /// the read that asks. A word that names an item is unlocked, and not moved. An item that was
 /// unlinked is not linked again under our guard, and the move of a chain to another table leaves
-/// its bucket moved: so `first` has been linked ever since it was seen. Let the load of its link name
-/// `found`. Then `found` is linked at that load, unless a holder of the lock has just put it there;
-/// that holder unlocks, which makes it linked, before the load of the word after.
+/// its bucket moved: so `first` has been linked ever since it was seen. Let the load of its link
+/// name `found`. Then `found` is linked at that load, unless a holder of the lock has just put it
+/// there; that holder unlocks, which makes it linked, before the load of the word after.
 #[inline]
 pub(super) fn still_leads(
     links: &impl Links,
