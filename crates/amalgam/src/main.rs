@@ -5,6 +5,7 @@
 
 mod daemon;
 mod extended;
+mod load;
 mod logs;
 mod manual;
 mod options;
@@ -40,6 +41,8 @@ enum Action {
     Advise(Box<amalgam_bench::advise::AdviseArguments>),
     /// Shows a server's admin address in a terminal.
     Top(top::Top),
+    /// Copies the items of one running server to another, memcached's too.
+    Load(load::Load),
     /// Prints what completes this command line in a shell.
     Completions {
         /// The shell.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
             amalgam_bench::advise::run(&arguments)
         }
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
+        Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),
         Ok(Amalgam { command: Action::Completions { shell } }) => {
             manual::completions(command(), shell)
         }

@@ -1,53 +1,22 @@
 //! The server as a process: options, ports, signals, death and restart.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A server process, killed at the end of its test.
-struct Process {
-    child: Child,
-    port: u16,
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
-    command.args(arguments).env_remove("MEMCACHED_PORT_FILENAME");
-    command
-}
+use support::{ANY_PORT, PATIENCE, Process, command, temporary};
 
 fn run(arguments: &[&str]) -> Output {
     command(arguments).output().expect("runs")
 }
 
 impl Process {
-    fn start(command: &mut Command) -> Self {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
-        let mut line = String::new();
-        let output = child.stdout.as_mut().expect("is piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening on ").expect("an address");
-        let (_, port) = address.rsplit_once(':').expect("a port");
-        Self { port: port.parse().expect("a number"), child }
-    }
-
-    fn talk(&self, sent: &str, expected: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.write_all(sent.as_bytes()).expect("sends");
-        let mut received = vec![0; expected.len()];
-        stream.read_exact(&mut received).expect("answers");
-        assert_eq!(String::from_utf8_lossy(&received), expected);
-        stream
-    }
-
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("runs");
@@ -65,19 +34,6 @@ impl Process {
         panic!("the server does not end");
     }
 }
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()))
-}
-
-const ANY_PORT: &[&str] = &["serve", "-l", "127.0.0.1", "-p", "0"];
 
 #[test]
 fn an_unknown_option_is_named() {

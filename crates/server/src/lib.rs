@@ -47,6 +47,7 @@ mod users;
 mod watch;
 mod worker;
 
+pub use amalgam_protocol::append_base64;
 pub use rehearsal::Rehearsal;
 pub use server::{Server, ServerError, Stopper, port_file};
 pub use settings::{Listening, Settings, WireProtocol};

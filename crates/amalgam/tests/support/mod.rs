@@ -1,0 +1,63 @@
+//! A server as a process, for tests of the binary.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long an answer may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server process, killed at the end of its test.
+pub struct Process {
+    pub child: Child,
+    pub port: u16,
+}
+
+/// The program with these arguments.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command.args(arguments).env_remove("MEMCACHED_PORT_FILENAME");
+    command
+}
+
+impl Process {
+    /// Starts a server, and waits until it listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("is piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening on ").expect("an address");
+        let (_, port) = address.rsplit_once(':').expect("a port");
+        Self { port: port.parse().expect("a number"), child }
+    }
+
+    /// Sends and expects; gives the connection back.
+    pub fn talk(&self, sent: &str, expected: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(sent.as_bytes()).expect("sends");
+        let mut received = vec![0; expected.len()];
+        stream.read_exact(&mut received).expect("answers");
+        assert_eq!(String::from_utf8_lossy(&received), expected);
+        stream
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A path of this process's own.
+pub fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()))
+}
+
+/// Arguments of a server on a port that the system chooses.
+pub const ANY_PORT: &[&str] = &["serve", "-l", "127.0.0.1", "-p", "0"];
