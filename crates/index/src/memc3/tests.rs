@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
-use amalgam_op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
+use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use super::Memc3;
 use crate::{Configuration, Found, Index, Sink, Tuning, Worker};
@@ -54,15 +54,18 @@ fn filled(slots: usize, disabled: &[&str]) -> (Memc3, u64) {
     .expect("it opens");
     let keys = index.statistics().slots * 95 / 100;
     let mut worker = index.worker();
-    for number in 0..keys {
-        let name = number.to_le_bytes();
-        let store = Store::new(StoreMode::Set, &name, 0, 0);
-        let op = Op { key: Key::new(&name, index.seed()), verb: Verb::Store(store) };
-        let outcome = worker.apply(&op, &NOW, &mut Hits::default());
-        assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
-    }
+    (0..keys).for_each(|number| store(&mut worker, index.seed(), number, StoreMode::Set));
     drop(worker);
     (index, keys)
+}
+
+/// Stores a number under itself, which must succeed.
+fn store(worker: &mut impl Worker, seed: &HashSeed, number: u64, mode: StoreMode) {
+    let name = number.to_le_bytes();
+    let verb = Verb::Store(Store::new(mode, &name, 0, 0));
+    let outcome =
+        worker.apply(&Op { key: Key::new(&name, seed), verb }, &NOW, &mut Hits::default());
+    assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
 }
 
 /// Looks `numbers` up, so many at once. Returns hits and pointers followed, each a lookup.
@@ -120,11 +123,7 @@ fn hints_change_nothing() {
             worker.prefetch(&Key::new(&number.to_le_bytes(), index.seed()));
         }
         for number in start..(start + 30).min(keys) {
-            let name = number.to_le_bytes();
-            let store = Store::new(StoreMode::Replace, &name, 0, 0);
-            let op = Op { key: Key::new(&name, index.seed()), verb: Verb::Store(store) };
-            let outcome = worker.apply(&op, &NOW, &mut Hits::default());
-            assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
+            store(&mut worker, index.seed(), number, StoreMode::Replace);
         }
     }
     drop(worker);
