@@ -47,6 +47,8 @@ pub(super) struct Search {
     tag: u64,
     /// The distance of the item before; no walk gets nearer than that ([`Walk`]).
     reached: u64,
+    /// The item that was passed last, or the empty address.
+    before: Address,
     /// The next item.
     pub(super) at: Address,
     /// Items passed.
@@ -59,6 +61,7 @@ impl Search {
         head: Head::EMPTY,
         tag: 0,
         reached: 0,
+        before: Head::EMPTY.address(),
         at: Head::EMPTY.address(),
         passed: 0,
         state: State::Absent,
@@ -73,7 +76,7 @@ impl Search {
             (Some(_), 0) => State::Likely,
             (Some(_), _) => State::Open,
         };
-        Self { head, tag, reached, at, passed: 0, state }
+        Self { head, tag, reached, before: Head::EMPTY.address(), at, passed: 0, state }
     }
 
     /// Passes an item, in state [`State::Open`]. Distances grow, so this ends.
@@ -95,13 +98,19 @@ impl Search {
         } else {
             State::Open
         };
-        (self.at, self.reached) = (next, distance);
+        (self.before, self.at, self.reached) = (self.at, next, distance);
     }
 
     /// The item to look at next.
     #[inline]
     pub(super) fn node(&self, items: &Items<'_>) -> Option<Node> {
         items.bits.node_of(self.at)
+    }
+
+    /// The item that was passed last, if any.
+    #[inline]
+    pub(super) fn before(&self, items: &Items<'_>) -> Option<Node> {
+        items.bits.node_of(self.before)
     }
 }
 
@@ -219,7 +228,13 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     ) -> ControlFlow<()> {
         let node = match search.state {
             State::Likely => search.node(items),
-            State::Absent => return sink.miss(position),
+            State::Absent => {
+                // It ended at the item before the key's place: an access to that one.
+                if let Some(before) = search.before(items) {
+                    self.note_read(items, search, before, key);
+                }
+                return sink.miss(position);
+            }
             State::Open | State::Unclear => None,
         };
         if let Some(node) = node {
@@ -229,7 +244,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 && let Some(view) = item.view_of_as(header, self.expected.look(), key.bytes())
             {
                 let flow = sink.hit(position, &self.found(&item, view));
-                self.note_hit(items, search, node, key);
+                self.note_read(items, search, node, key);
                 return flow;
             }
             // The second of a pair of rehash items lies within the first; what is in the place of
@@ -238,7 +253,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             if is_linked && item.is_of(header, key.bytes()) {
                 let memory = &self.index.memory;
                 let flow = self.expected.show(&item, header, position, now, memory, sink);
-                self.note_hit(items, search, node, key);
+                self.note_read(items, search, node, key);
                 return flow;
             }
         }
@@ -251,9 +266,9 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    /// Counts or notes a hit, where its head asks for it.
+    /// Counts or notes a read that ended at `node`, where its head asks for it.
     #[inline]
-    fn note_hit(&mut self, items: &Items<'_>, search: &Search, node: Node, key: &Key<'_>) {
+    fn note_read(&mut self, items: &Items<'_>, search: &Search, node: Node, key: &Key<'_>) {
         if search.head.is_active() || self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
             self.note_access(items, search.head, key.hash(), node);
         }

@@ -125,6 +125,21 @@ fn a_head_that_was_right_outlasts_a_look_at_another_item() {
     assert_eq!(ring(&worker, cold).first().copied(), node(&worker, cold));
 }
 
+#[test]
+fn a_miss_leads_the_head_to_the_item_before() {
+    let index = open::<super::RandomMovement>(2, false);
+    let mut worker = index.worker();
+    let names = names(16);
+    names[1..].iter().for_each(|name| set(&mut worker, name, b"a value"));
+    for _ in 0..LONGEST_DOUBT {
+        assert_eq!(get(&mut worker, &names[0]), None);
+    }
+    let before = ring(&worker, &names[0]).first().copied();
+    // An insert leads the head to what is new; so the ring ends with the item before that.
+    set(&mut worker, &names[0], b"a value");
+    assert_eq!(ring(&worker, &names[0]).last().copied(), before);
+}
+
 /// Two of the names that share a ring.
 fn two_of_a_ring<'n, S: Strategy>(
     worker: &HotRingWorker<'_, S>,

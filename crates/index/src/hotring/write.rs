@@ -77,12 +77,10 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let (items, key) = (job.items, &job.op.key);
         let (_, head) = items.head(job.hash());
         let mut search = Search::new(items, key, head);
-        let mut previous = None;
         while search.state == State::Open {
-            previous = search.node(items);
             search.advance(items);
         }
-        let step = previous.map(|node| Step { node, link: items.load_link(node) });
+        let step = search.before(items).map(|node| Step { node, link: items.load_link(node) });
         let is_adjacent = |step: &Step| step.link.is_plain() && step.link.address() == search.at;
         let before = step.filter(is_adjacent);
         if self.is_found(items, &search, key) {
