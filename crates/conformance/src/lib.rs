@@ -33,7 +33,7 @@ macro_rules! suite {
                 writes_change_the_cas_id cas_ids_are_not_reused arithmetic not_a_number
                 arithmetic_with_initial delete touch marks vivify too_large counts;
             batch: every_size breaks_and_resumes dead_items_miss prefetch_is_a_hint pins;
-            time: expiry dead_to_every_verb flush newer_generation_is_alive sweep;
+            time: expiry dead_to_every_verb flush last_access newer_generation_is_alive sweep;
             collisions: few_keys many_keys;
             scan: at_rest breaks while_growing beside_writers;
             exact: swap_exact;

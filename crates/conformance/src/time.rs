@@ -1,6 +1,8 @@
 //! Expiry, flush generations, and taking dead items back.
 
-use amalgam_index::Index;
+use std::ops::ControlFlow;
+
+use amalgam_index::{Cursor, Index, Worker};
 use amalgam_op::{Arithmetic, Get, Outcome, Store, StoreMode, Verb};
 
 use crate::harness::{Session, configuration, open, stored};
@@ -127,4 +129,33 @@ pub fn sweep<I: Index>() {
     let statistics = index.statistics();
     assert_eq!((statistics.items, statistics.reclaimed), (0, 20_000));
     assert_eq!(statistics.evictions, 0, "taking back the dead is no eviction");
+}
+
+/// The last access: a write of a whole item, or the first read after it; a quiet read is none.
+pub fn last_access<I: Index>() {
+    let index: I = open(&configuration());
+    let mut session = Session::new(&index);
+    // Seconds at which every engine keeps them exactly.
+    session.now.seconds = 10;
+    set(&mut session, b"k", 0);
+    for (seconds, is_quiet_access, last) in [(12, true, 10), (15, false, 15), (20, true, 15)] {
+        session.now.seconds = seconds;
+        let read = Verb::Get(Get { is_quiet_access, ..Get::default() });
+        assert!(session.apply(b"k", read).1.is_some());
+        assert_eq!(last_access_of_the_item(&mut session), Some(last), "at second {seconds}");
+    }
+    // Too long to be changed in place.
+    session.set(b"k", b"another value");
+    assert_eq!(last_access_of_the_item(&mut session), Some(20));
+}
+
+fn last_access_of_the_item<I: Index>(session: &mut Session<'_, I>) -> Option<u32> {
+    let (mut last, mut cursor) = (None, Some(Cursor::START));
+    while let Some(from) = cursor {
+        cursor = session.worker.scan(from, 64, &mut |item| {
+            last = item.last_access_seconds;
+            ControlFlow::Continue(())
+        });
+    }
+    last
 }

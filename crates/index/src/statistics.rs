@@ -62,7 +62,8 @@ pub struct MemoryStatistics {
     pub classes: Vec<ClassStatistics>,
 }
 
-/// One size class.
+/// One size class. Items that are too large for a class of slots are counted by length, as if each
+/// length had a class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassStatistics {
     /// The class's number.

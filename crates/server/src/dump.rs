@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 
 use amalgam_index::{Cursor, Index, Worker};
 use amalgam_op::{ItemView, Now};
-use amalgam_protocol::{append_decimal, item_bytes};
+use amalgam_protocol::append_decimal;
 
 use crate::batch::{Seat, Turn};
 use crate::hot_keys::append_uri_encoded;
@@ -131,9 +131,7 @@ impl Dump {
         if !now.is_live(item.expiry, item.generation) {
             return ControlFlow::Continue(());
         }
-        let has_cas = shared.limits.hands_out_cas;
-        let size = item_bytes(item.key.len(), item.value.len(), item.flags, has_cas);
-        let class = shared.geometry.class(size);
+        let (class, size) = shared.class_of(item);
         match &mut self.show {
             Show::Facts(classes) if classes.has(class) => append_facts(out, item, now, class, size),
             Show::Get(classes) if classes.has(class) => append_get(out, item.key),

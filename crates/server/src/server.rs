@@ -9,6 +9,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{ClassStatistics, Configuration, Index, OpenError, Statistics, maintenance};
+use amalgam_op::ItemView;
 use amalgam_protocol::{Limits, item_bytes};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -213,6 +214,13 @@ impl<I: Index> Shared<I> {
         }
     }
 
+    /// memcached's class of an item, and the bytes that it reckons for it.
+    pub fn class_of(&self, item: &ItemView<'_>) -> (u32, usize) {
+        let has_cas = self.limits.hands_out_cas;
+        let bytes = item_bytes(item.key.len(), item.value.len(), item.flags, has_cas);
+        (self.geometry.class(bytes), bytes)
+    }
+
     /// The index's statistics; what only grows, since the last reset.
     pub fn index_statistics(&self) -> Statistics {
         let mut index = self.index.statistics();
@@ -235,8 +243,7 @@ impl<I: Index> Shared<I> {
     pub fn reset_statistics(&self) {
         self.counters.reset();
         self.prefixes.clear();
-        self.crawler.checked.store(0, Ordering::Relaxed);
-        self.crawler.reclaimed.store(0, Ordering::Relaxed);
+        self.crawler.reset();
         let now = self.index.statistics();
         *self.index_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = now;
     }
@@ -678,7 +685,8 @@ impl<I: Index> Server<I> {
         let crawler = &self.shared.crawler;
         let is_worth = self.shared.clock.outstanding() >= OUTSTANDING_WORTH_A_SWEEP;
         if is_worth || crawler.is_wanted.load(Ordering::Acquire) {
-            sweep(&self.shared.index, &self.shared.clock, crawler);
+            let shared = &self.shared;
+            sweep(&shared.index, &shared.clock, crawler, |item| shared.class_of(item).0);
             crawler.is_wanted.store(false, Ordering::Release);
         }
     }

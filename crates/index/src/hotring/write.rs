@@ -143,7 +143,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             return Attempt::Again;
         }
         self.lead_to(job, node_of(new));
-        show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
+        show_outcome(job.op, &item, found, outcome, job.now, &self.index.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -175,7 +175,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
         match decide(Some(&current), job.op, job.now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
-                show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
+                show_outcome(job.op, &item, current, outcome, job.now, &self.index.memory, sink);
                 self.note_access(job.items, view.head, job.hash(), found);
                 Attempt::Done(outcome)
             }
@@ -196,7 +196,15 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                         item.header_word().fetch_and(!Header::FETCHED, Ordering::Relaxed);
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
-                    show_outcome(job.op, &item, current, outcome, &self.index.memory, sink);
+                    show_outcome(
+                        job.op,
+                        &item,
+                        current,
+                        outcome,
+                        job.now,
+                        &self.index.memory,
+                        sink,
+                    );
                     self.note_access(job.items, view.head, job.hash(), found);
                     return Attempt::Done(outcome);
                 }
@@ -265,7 +273,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let before = unlink(items, job.order(), node, view.before);
         // SAFETY: we occupied it, and it left the ring.
         unsafe { self.pool.retire(super::items::reference_of(node)) };
-        show_outcome(job.op, &item, found, outcome, &self.index.memory, sink);
+        show_outcome(job.op, &item, found, outcome, job.now, &self.index.memory, sink);
         match before {
             Some(before) if self.index.counts_predecessors && before != copy => {
                 self.note_update(job, view.head, node, before);

@@ -114,7 +114,7 @@ impl Pool<'_> {
                 let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
                 let target = (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS);
                 if self.evict_class(class, target, take, now, swap) == 0 && self.memory.evicts {
-                    self.evacuate_donor(class, now, swap);
+                    self.take_page_from_others(class, now, swap);
                 }
             }
             Need::Large(bytes) => {
@@ -257,11 +257,32 @@ impl Pool<'_> {
             examined += 1;
             let offset = start + 8 + memory.layout.link_bytes() as u64;
             let Some(item) = memory.live_item_at(offset, &guard) else { continue };
+            let header = item.header();
+            let is_dead = !now.is_live(item.expiry_of(header), header.generation());
+            let bytes = memory.large.length(start);
             if self.take_item(item, None, take, now, swap) {
-                freed += memory.large.length(start);
+                freed += bytes;
+                if !is_dead {
+                    memory.large.note_eviction(start);
+                }
             }
         }
         freed
+    }
+
+    /// Makes room for a page of a class that has nothing to evict: of large items if those hold
+    /// more than any other class, else of that class.
+    fn take_page_from_others(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) {
+        let memory = self.memory;
+        let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
+        let pages = classes.map(|class| memory.class_states[class].pages.load(Ordering::Relaxed));
+        let most_bytes = u64::from(pages.max().unwrap_or(0)) << memory.page_shift;
+        if memory.large.held_bytes() > most_bytes
+            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap) > 0
+        {
+            return;
+        }
+        self.evacuate_donor(receiver, now, swap);
     }
 
     /// Empties one page of the class that misses it least, for another class or for large items.
@@ -337,7 +358,8 @@ impl Pool<'_> {
             marks,
         };
         let value = view.value.as_bytes();
-        let then = Now { generation: view.generation, ..*now };
+        let seconds = item.header().last_access_seconds();
+        let then = Now { seconds, generation: view.generation, ..*now };
         let shape = Shape::new(view.key.len(), &draft, value.len(), &then);
         let shape = shape.expect("as long as the item that it copies");
         let copy = self.fill_at(slot, shape, view.key, &draft, value);

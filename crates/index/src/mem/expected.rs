@@ -52,9 +52,10 @@ impl Expected {
         self.item_bytes = header.bytes();
         let found = Found::in_memory(item.view_of(header), memory, item.reference());
         let flow = sink.hit(position, &found);
-        item.mark_accessed(header);
+        item.mark_accessed(header, now.seconds);
         // Two of a kind: so may be the next. A sealed header is no item's for long.
-        if !header.is_sealed() && self.other_header.replace(header) == Some(header) {
+        let other = self.other_header.replace(header);
+        if !header.is_sealed() && other.is_some_and(|other| other.looks_like(header)) {
             self.look = Look::of_read(header);
         }
         flow
@@ -67,6 +68,7 @@ pub fn show_outcome<'g>(
     item: &Item<'g>,
     view: ItemView<'g>,
     outcome: Outcome,
+    now: &Now,
     memory: &'g Arc<Memory>,
     sink: &mut impl Sink,
 ) {
@@ -76,6 +78,6 @@ pub fn show_outcome<'g>(
     if let Verb::Get(get) = op.verb
         && !get.is_quiet_access
     {
-        item.mark_accessed(item.header());
+        item.mark_accessed(item.header(), now.seconds);
     }
 }

@@ -5,10 +5,11 @@
 //! bit   2      recent (CLOCK)          3  fetched (meta h)
 //! bit   4      stale (meta X)          5  won (meta W, Z)
 //! bit   6      sealed: the word is final
-//! bit   8..12  which fields follow: word, CAS id, flags, expiry
-//! bit  12..18  flush generation
-//! bit  24..32  key bytes
-//! bit  32..62  value bytes
+//! bit   7..11  which fields follow: word, CAS id, flags, expiry
+//! bit  11..17  flush generation
+//! bit  17..25  key bytes
+//! bit  25..55  value bytes
+//! bit  55..64  the second of the last access, about
 //! ```
 //!
 //! Behind it, in this order, the fields that the item has: word (8 bytes: a value of up to 8
@@ -29,15 +30,18 @@ const LIVE: u64 = 2;
 const STATE_MASK: u64 = 3;
 const STALE_SHIFT: u32 = 4;
 const WON_SHIFT: u32 = 5;
-const FIELDS_SHIFT: u32 = 8;
+const FIELDS_SHIFT: u32 = 7;
 const HAS_WORD: u64 = 1 << FIELDS_SHIFT;
 const HAS_CAS: u64 = 2 << FIELDS_SHIFT;
 const HAS_FLAGS: u64 = 4 << FIELDS_SHIFT;
 const HAS_EXPIRY: u64 = 8 << FIELDS_SHIFT;
-const GENERATION_SHIFT: u32 = 12;
+const GENERATION_SHIFT: u32 = 11;
 const GENERATION_MASK: u64 = 63;
-const KEY_SHIFT: u32 = 24;
-const VALUE_SHIFT: u32 = 32;
+const KEY_SHIFT: u32 = 17;
+const VALUE_SHIFT: u32 = 25;
+const ACCESS_SHIFT: u32 = 55;
+/// Bits of a second that are kept, behind its first one.
+const ACCESS_BITS: u32 = 4;
 /// Largest length that the header holds.
 pub(super) const MAX_VALUE_BYTES: usize = (1 << 30) - 1;
 
@@ -112,6 +116,31 @@ impl Header {
         (self.0 >> GENERATION_SHIFT & GENERATION_MASK) as u8
     }
 
+    /// Whether both are of items that look alike, however long ago they were read.
+    #[inline]
+    pub(super) fn looks_like(self, other: Self) -> bool {
+        (self.0 ^ other.0) << (u64::BITS - ACCESS_SHIFT) == 0
+    }
+
+    /// The header after an access at `seconds` ([`Now::seconds`]), one that is worth noting.
+    #[inline]
+    pub(super) fn read_at(self, seconds: u32) -> Self {
+        let rest = self.0 & ((1 << ACCESS_SHIFT) - 1);
+        Self(rest | Self::RECENT | Self::FETCHED | access_code(seconds) << ACCESS_SHIFT)
+    }
+
+    /// The second of the last access that was noted, in [`Now::seconds`]: the last one that it can
+    /// have been. Nine bits name it, so it is rounded up by a 16th at most. Noted are writes, but
+    /// for changes of the word in place, the first read after one, and the first read after the
+    /// CLOCK hand has passed.
+    pub fn last_access_seconds(self) -> u32 {
+        let code = self.0 >> ACCESS_SHIFT;
+        let shift = (code >> ACCESS_BITS).saturating_sub(1);
+        let first = if code >> ACCESS_BITS == 0 { 0 } else { 1 << ACCESS_BITS };
+        let from = (first | code & ((1 << ACCESS_BITS) - 1)) << shift;
+        (from + (1 << shift) - 1) as u32
+    }
+
     #[inline]
     pub(super) fn marks(self) -> Marks {
         Marks {
@@ -156,6 +185,14 @@ impl Header {
     }
 }
 
+/// A second in nine bits: how long it is, and the bits behind its first one. Grows with it.
+#[inline]
+fn access_code(seconds: u32) -> u64 {
+    let shift = (u32::BITS - 1 - (seconds | 1).leading_zeros()).saturating_sub(ACCESS_BITS);
+    // The first bit, which is always set from here on, counts the shift up by one.
+    (u64::from(shift) << ACCESS_BITS) + u64::from(seconds >> shift)
+}
+
 impl std::fmt::Debug for Header {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
@@ -196,6 +233,7 @@ impl Shape {
             | choose(draft.marks.stale, 1 << STALE_SHIFT)
             | choose(draft.marks.won, 1 << WON_SHIFT)
             | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
+            | access_code(now.seconds) << ACCESS_SHIFT
             | (key_bytes as u64) << KEY_SHIFT
             | (value_bytes as u64) << VALUE_SHIFT;
         Some(Self { header: Header(header) })
@@ -221,6 +259,23 @@ impl Header {
 mod tests {
     use super::*;
     use amalgam_op::{Expiry, Part};
+
+    #[test]
+    fn a_second_is_kept_to_a_16th_and_never_too_early() {
+        let powers = (0..32).flat_map(|power| [1_u32 << power, (1 << power) - 1, 3 << power >> 1]);
+        let mut seconds: Vec<u32> = powers.chain([1000, 86_400, u32::MAX]).collect();
+        seconds.sort_unstable();
+        let mut last = 0;
+        for seconds in seconds {
+            let header = Header(LIVE).read_at(seconds);
+            let code = header.0 >> ACCESS_SHIFT;
+            assert!(code >= last && header.looks_like(Header(LIVE).read_at(0)), "{seconds}");
+            last = code;
+            let told = header.last_access_seconds();
+            assert!((seconds..=seconds.saturating_add(seconds / 16)).contains(&told), "{seconds}");
+            assert!(told == seconds || seconds >= 32, "{seconds}");
+        }
+    }
 
     #[test]
     fn the_header_knows_where_the_fields_lie() {

@@ -144,7 +144,7 @@ impl<'g> Item<'g> {
             fetched: marks.fetched,
             stale: marks.stale,
             won: marks.won,
-            last_access_seconds: None,
+            last_access_seconds: Some(header.last_access_seconds()),
         }
     }
 
@@ -157,12 +157,20 @@ impl<'g> Item<'g> {
         Expiry(self.u32_at(header.flags_offset() + if header.has_flags() { 4 } else { 0 }))
     }
 
-    /// Sets the recency and fetched bits, writing only where one is clear.
+    /// Sets the recency and fetched bits and notes the second, writing only where a bit is clear:
+    /// what is read all the time is not written to all the time.
     #[inline]
-    pub fn mark_accessed(&self, header: Header) {
+    pub fn mark_accessed(&self, header: Header, seconds: u32) {
         const BITS: u64 = Header::RECENT | Header::FETCHED;
-        if header.0 & BITS != BITS {
-            self.header_word().fetch_or(BITS, Ordering::Relaxed);
+        if header.0 & BITS == BITS {
+            return;
+        }
+        // Relaxed: the header's fields do not change. A hint: where somebody else has changed the
+        // header meanwhile, the bits are enough.
+        let (word, read) = (self.header_word(), header.read_at(seconds));
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        if word.compare_exchange(header.0, read.0, success, failure).is_err() {
+            word.fetch_or(BITS, Ordering::Relaxed);
         }
     }
 

@@ -13,6 +13,13 @@ pub(super) struct Large {
     state: Mutex<State>,
 }
 
+/// How many large items there are of about a length, and how many were evicted.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) items: u64,
+    pub(super) evictions: u64,
+}
+
 struct State {
     /// Free runs: start to length.
     free: BTreeMap<u64, u64>,
@@ -20,6 +27,8 @@ struct State {
     used: HashMap<u64, u64>,
     /// Bytes of the runs in use.
     held_bytes: u64,
+    /// Runs that were not retired, and items evicted, by length as [`Large::size_class`] rounds it.
+    sizes: BTreeMap<u64, Counts>,
     /// Starts of runs that were not retired, and their numbers.
     live: HashMap<u64, u64>,
     /// The CLOCK ring, from the hand on: starts and numbers of runs, the newest last; those that
@@ -45,6 +54,7 @@ impl Large {
             free: BTreeMap::from([(start, bytes / STEP * STEP)]),
             used: HashMap::new(),
             held_bytes: 0,
+            sizes: BTreeMap::new(),
             live: HashMap::new(),
             next_number: 0,
             ring: VecDeque::new(),
@@ -74,6 +84,7 @@ impl Large {
         state.next_number += 1;
         state.live.insert(start, number);
         state.ring.push_back((start, number));
+        state.sizes.entry(Self::size_class(bytes)).or_default().items += 1;
         state.bound_ring();
         Some(start)
     }
@@ -110,7 +121,34 @@ impl Large {
 
     /// The item at `start` was unlinked: the hand passes over it from now on.
     pub(super) fn retire(&self, start: u64) {
-        self.lock().live.remove(&start);
+        let mut state = self.lock();
+        let bytes = state.used.get(&start).copied();
+        let was_live = state.live.remove(&start).is_some();
+        if let Some(counts) = bytes.and_then(|bytes| state.sizes.get_mut(&Self::size_class(bytes)))
+            && was_live
+        {
+            counts.items -= 1;
+        }
+    }
+
+    /// The item at `start` was evicted for want of room.
+    pub(super) fn note_eviction(&self, start: u64) {
+        let bytes = self.length(start) as u64;
+        self.lock().sizes.entry(Self::size_class(bytes)).or_default().evictions += 1;
+    }
+
+    /// A length rounded up by a 16th at most, so that there are few of them.
+    fn size_class(bytes: u64) -> u64 {
+        let step = bytes.checked_ilog2().map_or(STEP, |power| STEP.max(1 << power >> 4));
+        bytes.next_multiple_of(step)
+    }
+
+    /// The lengths that were seen, and how many items had them.
+    pub(super) fn sizes(&self) -> Vec<(u64, Counts)> {
+        let state = self.lock();
+        let is_worth = |counts: &Counts| counts.items + counts.evictions > 0;
+        let sizes = state.sizes.iter().filter(|(_, counts)| is_worth(counts));
+        sizes.map(|(bytes, counts)| (*bytes, *counts)).collect()
     }
 
     /// The next run that the CLOCK hand meets; and how many there are.
@@ -161,6 +199,19 @@ mod tests {
         assert_eq!(large.advance_hand(), (Some(runs[3]), 3));
         assert_eq!(large.advance_hand(), (Some(runs[2]), 3));
         assert_eq!(large.advance_hand(), (Some(newest), 3));
+    }
+
+    #[test]
+    fn lengths_are_counted_in_few_steps() {
+        let large = Large::new(1 << 20, 8 << 20);
+        let runs = [66_000, 67_000, 1 << 20, (1 << 20) + 1].map(|bytes| large.take(bytes).unwrap());
+        let counts = || large.sizes().into_iter().map(|(bytes, counts)| (bytes, counts.items));
+        assert!(counts().eq([(69_632, 2), (1 << 20, 1), ((1 << 20) + (1 << 16), 1)]));
+        large.note_eviction(runs[0]);
+        large.retire(runs[0]);
+        large.retire(runs[2]);
+        assert!(counts().eq([(69_632, 1), ((1 << 20) + (1 << 16), 1)]));
+        assert_eq!(large.sizes()[0].1.evictions, 1);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Items that look alike: the same header, so the same lengths, fields and marks.
+//! Items that look alike: the same header but for the time of the last access, so the same lengths,
+//! fields and marks.
 //!
 //! What follows from a header is worked out once and kept. A reader that expects an item to look
 //! like the last one compares one word; where its fields lie does not wait for the item's memory
@@ -88,7 +89,7 @@ impl<'g> Item<'g> {
     /// As [`Item::view_as`], with a header that was loaded before.
     #[inline]
     pub fn view_of_as(&self, header: Header, look: &Look, key: &[u8]) -> Option<ItemView<'g>> {
-        let is_it = header == look.header
+        let is_it = header.looks_like(look.header)
             && key.len() == look.key_bytes
             && equal(self.bytes(look.key_offset, look.key_bytes), key);
         is_it.then(|| self.seen_as(look))
@@ -98,13 +99,13 @@ impl<'g> Item<'g> {
     /// no [`Item::mark_accessed`].
     #[inline]
     pub fn view_like(&self, look: &Look) -> Option<ItemView<'g>> {
-        (self.header() == look.header).then(|| self.seen_as(look))
+        self.header().looks_like(look.header).then(|| self.seen_as(look))
     }
 
     /// As [`Item::has_key`], and quicker if the item looks like `look`.
     #[inline]
     pub fn has_key_as(&self, look: &Look, key: &[u8]) -> bool {
-        if self.header() == look.header && key.len() == look.key_bytes {
+        if self.header().looks_like(look.header) && key.len() == look.key_bytes {
             return equal(self.bytes(look.key_offset, look.key_bytes), key);
         }
         self.has_key(key)
@@ -131,6 +132,7 @@ impl<'g> Item<'g> {
             fetched: true,
             stale: look.stale,
             won: look.won,
+            // Whoever asks for it (meta `l`) does not read this way.
             last_access_seconds: None,
         }
     }

@@ -526,8 +526,22 @@ impl Memory {
             free_pages: fresh_pages,
             page_bytes: self.page_bytes() as u64,
             pages_moved: self.pages_moved.load(Ordering::Relaxed),
-            classes: classes.collect(),
+            classes: classes.chain(self.large_statistics()).collect(),
         }
+    }
+
+    /// Large items as if their lengths were classes, of one slot for each item.
+    fn large_statistics(&self) -> impl Iterator<Item = ClassStatistics> {
+        let first = self.classes.count();
+        let page_bytes = self.page_bytes() as u64;
+        self.large.sizes().into_iter().map(move |(slot_bytes, counts)| ClassStatistics {
+            class: first + (slot_bytes >> 12) as usize,
+            slot_bytes,
+            pages: (counts.items * slot_bytes).div_ceil(page_bytes),
+            slots: counts.items,
+            used_slots: counts.items,
+            evictions: counts.evictions,
+        })
     }
 
     fn class_statistics(&self, class: usize) -> Option<ClassStatistics> {

@@ -306,6 +306,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                         &seen.item,
                         seen.view,
                         outcome,
+                        writing.now,
                         &self.store.memory,
                         sink,
                     );
@@ -377,7 +378,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             }
             let length = seen.view.value.len();
             let changed = ItemView { value: Value::Word(word, length), ..seen.view };
-            show_outcome(writing.op, item, changed, outcome, &self.store.memory, sink);
+            show_outcome(writing.op, item, changed, outcome, writing.now, &self.store.memory, sink);
             return Attempt::Done(outcome);
         }
         let current = seen.view.value.as_bytes();
@@ -400,7 +401,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         // SAFETY: the exchange took it out of its only slot.
         unsafe { self.pool.retire(item.reference()) };
         self.pool.note_if_dead(writing.now, &seen.view);
-        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -443,7 +444,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         if self.inserts.is_multiple_of(INSERTS_PER_CHECK) {
             self.store.check_growth(view);
         }
-        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 

@@ -121,7 +121,7 @@ impl<L: Locking> EngineWorker<'_, L> {
                         unsafe { self.pool.retire(built.item.reference()) };
                     }
                     if let Some(Seen { item, view }) = shown {
-                        show_outcome(op, &item, view, outcome, &self.engine.memory, sink);
+                        show_outcome(op, &item, view, outcome, now, &self.engine.memory, sink);
                     }
                     if let Some(unlinked) = unlinked {
                         // SAFETY: we unlinked it.

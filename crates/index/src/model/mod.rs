@@ -51,6 +51,7 @@ struct Item {
     cas: Option<u64>,
     generation: u8,
     marks: Marks,
+    accessed_seconds: u32,
 }
 
 impl Item {
@@ -65,7 +66,7 @@ impl Item {
             fetched: self.marks.fetched,
             stale: self.marks.stale,
             won: self.marks.won,
-            last_access_seconds: None,
+            last_access_seconds: Some(self.accessed_seconds),
         }
     }
 
@@ -79,6 +80,7 @@ impl Item {
             expiry: draft.expiry,
             cas: draft.cas,
             generation: now.generation,
+            accessed_seconds: now.seconds,
             marks: draft.marks,
         }
     }
@@ -178,6 +180,7 @@ impl Worker for ModelWorker<'_> {
                 Some(item) => {
                     let flow = sink.hit(position, &Found::new(item.view(key.bytes())));
                     item.marks.fetched = true;
+                    item.accessed_seconds = now.seconds;
                     flow
                 }
                 None => sink.miss(position),
@@ -229,8 +232,11 @@ impl Worker for ModelWorker<'_> {
         };
         if let (Outcome::Hit(hit), Some(item)) = (outcome, state.items.get_mut(&place)) {
             let _ = sink.hit(0, &Found::new(item.view(op.key.bytes())).with_hit(hit));
-            if let Verb::Get(get) = op.verb {
-                item.marks.fetched |= !get.is_quiet_access;
+            if let Verb::Get(get) = op.verb
+                && !get.is_quiet_access
+            {
+                item.marks.fetched = true;
+                item.accessed_seconds = now.seconds;
             }
         }
         outcome

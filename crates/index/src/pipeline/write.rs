@@ -102,6 +102,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                         &seen.item,
                         seen.view,
                         outcome,
+                        writing.now,
                         &self.store.memory,
                         sink,
                     );
@@ -186,7 +187,15 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return Attempt::Again;
         }
         let changed = ItemView { value: Value::Word(word, seen.view.value.len()), ..seen.view };
-        show_outcome(writing.op, &seen.item, changed, outcome, &self.store.memory, sink);
+        show_outcome(
+            writing.op,
+            &seen.item,
+            changed,
+            outcome,
+            writing.now,
+            &self.store.memory,
+            sink,
+        );
         Attempt::Done(outcome)
     }
 
@@ -221,7 +230,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return Attempt::Again;
         }
         self.pool.note_if_dead(writing.now, &seen.view);
-        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
@@ -265,7 +274,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             unsafe { self.pool.retire(new) };
             return Attempt::Done(Outcome::OutOfMemory);
         }
-        show_outcome(writing.op, &new_item, shown, outcome, &self.store.memory, sink);
+        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 

@@ -61,7 +61,7 @@ fn grouped<I: Index>(shared: &Shared<I>) -> BTreeMap<u32, ClassStatistics> {
 }
 
 /// What memcached tells of a class's LRU, and this server has no counts of by class.
-const ITEM_ZEROS: [&str; 17] = [
+const ITEM_ZEROS: [&str; 8] = [
     "evicted_nonzero",
     "evicted_time",
     "outofmemory",
@@ -70,7 +70,10 @@ const ITEM_ZEROS: [&str; 17] = [
     "expired_unfetched",
     "evicted_unfetched",
     "evicted_active",
-    "crawler_reclaimed",
+];
+
+/// Likewise, behind the one count that is kept.
+const LATER_ITEM_ZEROS: [&str; 8] = [
     "crawler_items_checked",
     "lrutail_reflocked",
     "moves_to_cold",
@@ -99,6 +102,8 @@ pub fn items<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         row("mem_requested", class.used_slots * class.slot_bytes);
         row("evicted", class.evictions);
         ITEM_ZEROS.iter().for_each(|name| row(name, 0));
+        row("crawler_reclaimed", shared.crawler.reclaimed_of(number));
+        LATER_ITEM_ZEROS.iter().for_each(|name| row(name, 0));
         row("hits_to_cold", 0);
         row("hits_to_temp", 0);
     }

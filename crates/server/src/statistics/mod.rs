@@ -169,7 +169,7 @@ fn memory<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     }
     stat("evictions", &index.evictions);
     stat("reclaimed", &index.reclaimed);
-    stat("crawler_reclaimed", &shared.crawler.reclaimed.load(Ordering::Relaxed));
+    stat("crawler_reclaimed", &shared.crawler.reclaimed());
     stat("crawler_items_checked", &shared.crawler.checked.load(Ordering::Relaxed));
     stat("lrutail_reflocked", &0);
     if has_maintainer {

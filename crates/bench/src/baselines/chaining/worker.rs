@@ -65,7 +65,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                     let Some(new) = self.write(op, &draft, &[], now, slot) else {
                         return self.needs(op, &draft, 0, now);
                     };
-                    self.insert(op, head, new, &guard, outcome, sink)
+                    self.insert((op, now), head, new, &guard, outcome, sink)
                 }
             };
         };
@@ -76,7 +76,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         }
         match decide(Some(&view), op, now, self.pool.fresh_cas()) {
             Decision::Keep(outcome) => {
-                show_outcome(op, &item, view, outcome, &index.memory, sink);
+                show_outcome(op, &item, view, outcome, now, &index.memory, sink);
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => {
@@ -94,7 +94,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                         return Attempt::Again;
                     }
                     view.value = amalgam_op::Value::Word(new_word, header.value_bytes());
-                    show_outcome(op, &item, view, outcome, &index.memory, sink);
+                    show_outcome(op, &item, view, outcome, now, &index.memory, sink);
                     return Attempt::Done(outcome);
                 }
                 let old = view.value.as_bytes();
@@ -111,7 +111,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                 let Some(new) = self.write(op, &draft, old, now, slot) else {
                     return Attempt::Needs(shape);
                 };
-                self.exchange_items(op, &item, new, &guard, outcome, sink)
+                self.exchange_items((op, now), &item, new, &guard, outcome, sink)
             }
         }
     }
@@ -140,7 +140,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
 
     fn insert(
         &mut self,
-        op: &Op<'_>,
+        (op, now): (&Op<'_>, &Now),
         head: u64,
         new: ItemRef,
         guard: &Guard<'_>,
@@ -156,13 +156,13 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        show_outcome(op, &item, item.view(), outcome, &index.memory, sink);
+        show_outcome(op, &item, item.view(), outcome, now, &index.memory, sink);
         Attempt::Done(outcome)
     }
 
     fn exchange_items(
         &mut self,
-        op: &Op<'_>,
+        (op, now): (&Op<'_>, &Now),
         old: &Item<'_>,
         new: ItemRef,
         guard: &Guard<'_>,
@@ -180,7 +180,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         }
         // SAFETY: we marked it, and it left the chain.
         unsafe { self.pool.retire(old.reference()) };
-        show_outcome(op, &item, view, outcome, &index.memory, sink);
+        show_outcome(op, &item, view, outcome, now, &index.memory, sink);
         Attempt::Done(outcome)
     }
 }
