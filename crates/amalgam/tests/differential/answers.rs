@@ -4,7 +4,11 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::packets;
 use crate::servers::Answer;
+
+/// The last line of what a closed connection answered.
+const CLOSED: &str = "(closed)\n";
 
 /// The CAS ids that one server has shown for each key, in order of first sight.
 #[derive(Default)]
@@ -17,7 +21,8 @@ impl Ids {
         seen.iter().rev().cycle().nth(ago).copied().unwrap_or(0)
     }
 
-    fn symbol(&mut self, key: &str, id: &str) -> String {
+    /// A name for an id that does not depend on what the server counts by.
+    pub fn symbol(&mut self, key: &str, id: &str) -> String {
         let Some(id) = id.parse::<u64>().ok().filter(|id| *id != 0) else { return id.to_owned() };
         let seen = self.0.entry(key.to_owned()).or_default();
         let place = seen.iter().position(|other| *other == id).unwrap_or_else(|| {
@@ -29,8 +34,12 @@ impl Ids {
 
     /// The answer as text: lines with ids made symbolic, values as they are (cut when long).
     pub fn normalize(&mut self, answer: &Answer) -> String {
-        let mut text = String::new();
+        let is_binary = answer.bytes.first() == Some(&0x81);
         let mut rest = answer.bytes.as_slice();
+        let mut text = String::new();
+        if is_binary {
+            text = packets::normalize(self, std::mem::take(&mut rest));
+        }
         while !rest.is_empty() {
             let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |end| end + 1);
             let (line, behind) = rest.split_at(end);
@@ -46,7 +55,7 @@ impl Ids {
             }
         }
         if answer.is_closed {
-            text.push_str("(closed)\n");
+            text.push_str(CLOSED);
         }
         text
     }
@@ -90,6 +99,12 @@ pub fn without_reasons(text: &str) -> String {
         line => line.to_owned(),
     };
     text.lines().map(|line| plain(line) + "\n").collect()
+}
+
+/// Whether both connections were closed at a packet, and memcached has forgotten the answers that
+/// waited; see docs/compatibility.md.
+pub fn only_one_forgot(theirs: &str, ours: &str) -> bool {
+    theirs == CLOSED && ours.starts_with("\\x81") && ours.ends_with(CLOSED)
 }
 
 /// Whether two normalized answers say the same; seconds left (`t`) may be one apart,

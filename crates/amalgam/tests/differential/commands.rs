@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::answers::Ids;
+use crate::packets::Packet;
 
 /// What a sequence is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,17 +15,23 @@ pub enum Kind {
     Malformed,
     /// Meta commands among classic ones.
     Meta,
+    /// Packets of the binary protocol.
+    Binary,
 }
 
 /// A command; `{id KEY N}` in its line stands for the CAS id that was seen for this key
-/// N sightings ago.
+/// N sightings ago. Of the binary protocol it is a packet, and the line describes it.
 pub struct Command {
     line: String,
     value: Option<Vec<u8>>,
+    packet: Option<Packet>,
 }
 
 impl fmt::Display for Command {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(packet) = &self.packet {
+            return formatter.write_str(&packet.describe());
+        }
         write!(formatter, "{}", self.line.escape_debug())?;
         if let Some(value) = &self.value {
             let head = &value[..value.len().min(60)];
@@ -36,7 +43,15 @@ impl fmt::Display for Command {
 
 impl Command {
     fn line(line: impl Into<String>) -> Self {
-        Self { line: line.into(), value: None }
+        Self { line: line.into(), value: None, packet: None }
+    }
+
+    fn with_value(line: impl Into<String>, value: Vec<u8>) -> Self {
+        Self { value: Some(value), ..Self::line(line) }
+    }
+
+    fn of(packet: Packet) -> Self {
+        Self { packet: Some(packet), ..Self::line("") }
     }
 
     fn starts_with(&self, verbs: &[&str]) -> bool {
@@ -44,7 +59,8 @@ impl Command {
     }
 
     fn is_arithmetic(&self) -> bool {
-        self.starts_with(&["incr", "decr", "ma"])
+        let is_packet = self.packet.as_ref().is_some_and(Packet::is_arithmetic);
+        is_packet || self.starts_with(&["incr", "decr", "ma"])
     }
 
     /// At too long a key in a get, memcached forgets the answers before it in the same write.
@@ -52,12 +68,21 @@ impl Command {
         self.starts_with(&["get", "gets"]) && self.line.contains(&"k".repeat(LONGEST_KEY + 1))
     }
 
+    /// memcached may close the connection at it, and forgets answers that wait then.
+    fn is_wrong_packet(&self) -> bool {
+        self.packet.as_ref().is_some_and(|packet| packet.is_wrong)
+    }
+
     fn is_read(&self) -> bool {
-        self.starts_with(&["get", "gets", "gat", "gats", "mg", "ma"])
+        let is_packet = self.packet.as_ref().is_some_and(Packet::is_read);
+        is_packet || self.starts_with(&["get", "gets", "gat", "gats", "mg", "ma"])
     }
 
     /// Appends the command's bytes, with the ids that this server has shown.
     pub fn write(&self, ids: &Ids, target: &mut Vec<u8>) {
+        if let Some(packet) = &self.packet {
+            return packet.write(ids, target);
+        }
         let mut rest = self.line.as_str();
         while let Some((before, behind)) = rest.split_once("{id ") {
             let (ago, behind) = behind.split_once('}').expect("a closed brace");
@@ -81,6 +106,8 @@ pub struct Generator {
     kind: Kind,
     state: u64,
     prefix: String,
+    /// Packets that were made.
+    packets: u32,
     /// Belongs to the next turn.
     held_back: Option<Command>,
     /// Whether the memcached that we compare with lacks what later ones have.
@@ -104,7 +131,8 @@ impl Generator {
     pub fn new(kind: Kind, seed: u64, sequence: u64, version: &[u32]) -> Self {
         let state = seed ^ sequence.wrapping_mul(0x2545_f491_4f6c_dd1d);
         let is_old = is_old(version);
-        Self { is_old, kind, state, prefix: format!("s{sequence}k"), held_back: None }
+        let prefix = format!("s{sequence}k");
+        Self { is_old, kind, state, prefix, packets: 0, held_back: None }
     }
 
     /// Commands for one write.
@@ -114,7 +142,14 @@ impl Generator {
     pub fn turn(&mut self) -> Vec<Command> {
         let mut commands: Vec<Command> = self.held_back.take().into_iter().collect();
         for _ in 0..=self.below(6) {
+            if commands.last().is_some_and(Command::is_wrong_packet) {
+                break;
+            }
             let command = self.command();
+            if command.is_wrong_packet() && !commands.is_empty() {
+                self.held_back = Some(command);
+                break;
+            }
             if command.drops_answers() && !commands.is_empty() {
                 continue;
             }
@@ -128,7 +163,7 @@ impl Generator {
     }
 
     /// SplitMix64.
-    fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,28 +171,38 @@ impl Generator {
         bits ^ (bits >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.bits() % bound as u64) as usize
     }
 
-    fn chance(&mut self, percent: usize) -> bool {
+    pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
     fn key(&mut self) -> String {
+        self.numbered_key().1
+    }
+
+    /// A key and which of them it is.
+    pub fn numbered_key(&mut self) -> (u8, String) {
         let number = self.below(KEYS);
-        match number {
+        let key = match number {
             0 => format!("{}{:x<30}", self.prefix, number),
             _ => format!("{}{number}", self.prefix),
-        }
+        };
+        (number as u8, key)
     }
 
     fn command(&mut self) -> Command {
         let is_text = match self.kind {
+            Kind::Binary => {
+                self.packets += 1;
+                return Command::of(self.packet(self.packets));
+            }
             Kind::Text => true,
             Kind::Meta => self.chance(25),
             Kind::Malformed => self.chance(40),
@@ -169,7 +214,7 @@ impl Generator {
         }
     }
 
-    fn value(&mut self) -> Vec<u8> {
+    pub fn value(&mut self) -> Vec<u8> {
         match self.below(12) {
             0..=3 => self.below(2000).to_string().into_bytes(),
             4 => self.large_number().to_string().into_bytes(),
@@ -226,7 +271,7 @@ impl Generator {
         let (verb, key, value) = (self.pick(&verbs), self.key(), self.value());
         let (flags, expiry, noreply) = (self.flags(), self.expiry(), self.noreply());
         let line = format!("{verb} {key} {flags} {expiry} {}{noreply}", value.len());
-        Command { line, value: Some(value) }
+        Command::with_value(line, value)
     }
 
     fn cas(&mut self) -> Command {
@@ -234,7 +279,7 @@ impl Generator {
         let (flags, expiry, noreply) = (self.flags(), self.expiry(), self.noreply());
         let line =
             format!("cas {key} {flags} {expiry} {} {{id {key} {ago}}}{noreply}", value.len());
-        Command { line, value: Some(value) }
+        Command::with_value(line, value)
     }
 
     fn keys(&mut self) -> String {
@@ -276,7 +321,7 @@ impl Generator {
         let length = self.pick(&[1_000_000, 1_048_577, 1_500_000]);
         let verb = self.pick(&["set", "add", "replace", "append"]);
         let line = format!("{verb} {}L 0 0 {length}", self.prefix);
-        Command { line, value: Some(vec![b'L'; length]) }
+        Command::with_value(line, vec![b'L'; length])
     }
 
     fn malformed(&mut self) -> Command {
@@ -332,12 +377,12 @@ impl Generator {
                 let value =
                     if length > value.len() { b"too short\r\nget x".to_vec() } else { value };
                 let length = length.min(value.len());
-                Command { line: format!("set {key} 0 0 {length}"), value: Some(value) }
+                Command::with_value(format!("set {key} 0 0 {length}"), value)
             }
             2 if !self.is_old => {
                 let value = self.value();
                 let line = format!("set {long} 0 0 {}", value.len());
-                Command { line, value: Some(value) }
+                Command::with_value(line, value)
             }
             3 if !self.is_old => {
                 // The value may be swallowed or read as a command.
@@ -349,7 +394,7 @@ impl Generator {
                     format!("cas {key} 0 0 1"),
                     format!("cas {key} 0 0 1 x"),
                 ]);
-                Command { line, value: Some(b"1".to_vec()) }
+                Command::with_value(line, b"1".to_vec())
             }
             4 if !self.is_old => Command::line(self.pick(&[
                 "gat 0".into(),
@@ -395,7 +440,7 @@ impl Generator {
                 let (key, length) = (self.key(), value.len());
                 let mut line = format!("ms {key} {length}");
                 self.add_flags(&mut line, &key, &flags);
-                Command { line, value: Some(value) }
+                Command::with_value(line, value)
             }
             70..82 => {
                 let flags = ["q", "O3", "k", "I", "T100", "C0", "C1"];

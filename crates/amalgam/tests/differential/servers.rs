@@ -83,6 +83,10 @@ pub struct Answer {
 const MARK: &[u8] = b"mn\r\n";
 const MARK_ANSWER: &[u8] = b"MN\r\n";
 
+/// The same in packets: a no-op, told by its opaque.
+const BINARY_MARK: &[u8] = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
+const BINARY_MARK_ANSWER: &[u8] = b"\x81\x0a\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
+
 /// A connection to a server.
 pub struct Connection(TcpStream);
 
@@ -107,18 +111,24 @@ impl Server {
 impl Connection {
     /// Sends `commands` and reads until they are answered, or the server closes.
     pub fn exchange(&mut self, commands: &[u8]) -> Answer {
+        let (mark, mark_answer) = match commands.first() {
+            Some(0x80) => (BINARY_MARK, BINARY_MARK_ANSWER),
+            _ => (MARK, MARK_ANSWER),
+        };
         let mut message = commands.to_vec();
-        message.extend_from_slice(MARK);
+        message.extend_from_slice(mark);
         // A server that closes early may refuse the rest; what it said before counts.
         let _ = self.0.write_all(&message);
         let mut bytes = Vec::new();
         let mut buffer = [0; 1 << 16];
         loop {
-            if let Some(rest) = bytes.strip_suffix(MARK_ANSWER) {
+            if let Some(rest) = bytes.strip_suffix(mark_answer) {
                 return Answer { bytes: rest.to_vec(), is_closed: false };
             }
             match self.0.read(&mut buffer) {
                 Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
+                // Stopped and continued meanwhile.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {
                     bytes.extend_from_slice(b"(waits for more)");
                     return Answer { bytes, is_closed: true };
