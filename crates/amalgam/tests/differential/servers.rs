@@ -79,6 +79,9 @@ pub struct Answer {
     pub is_closed: bool,
 }
 
+/// Stands at the end of an answer to which more was to come.
+pub const WAITS: &str = "(waits for more)";
+
 /// Sent behind the commands; its answer shows that theirs are complete.
 const MARK: &[u8] = b"mn\r\n";
 const MARK_ANSWER: &[u8] = b"MN\r\n";
@@ -130,7 +133,7 @@ impl Connection {
                 // Stopped and continued meanwhile.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {
-                    bytes.extend_from_slice(b"(waits for more)");
+                    bytes.extend_from_slice(WAITS.as_bytes());
                     return Answer { bytes, is_closed: true };
                 }
                 Ok(_) | Err(_) => {
