@@ -44,7 +44,7 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
-#rtl-test:       ## the hardware, simulated beside its software twin
+#rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
-#rtl-full:       ## rtl-test, rtl-lint, proofs by induction and synthesis
+#rtl-full:       ## rtl-test, rtl-lint, deeper proofs and synthesis
 #rtl-wave:       ## one request as a waveform: target/rtl-wave.vcd and .svg

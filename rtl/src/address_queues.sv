@@ -70,23 +70,52 @@ module address_queues #(
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // Free and lent addresses are together what there is, in each class, as long as only what was
-  // lent comes back; then the queues have room for whatever does.
+  // In each class, as long as only what was lent comes back: free and lent addresses are together
+  // what there is, so the queue has room for whatever comes back; and an address of the solver's
+  // choice is either lent or in the queue once, if it was handed out at all, and never lent twice.
   for (genvar c = 0; c < Classes; c++) begin : gen_formal
-    logic [BlockBits:0] f_lent_q;
+    logic [BlockBits-1:0] f_index, f_index_q;
+    logic [47:0]          f_watched;
+    logic [BlockBits:0]   f_lent_q, f_count;
+    logic                 f_is_lent_q, f_takes, f_frees;
+
+    always_ff @(posedge clk_i) f_index_q <= f_index;
+    assign f_watched = gen_class[c].Base + (48'(f_index) << gen_class[c].Shift);
+    assign f_takes   = gen_class[c].is_taken && address[c] == f_watched;
+    assign f_frees   = gen_class[c].is_freed && free_pointer_i == f_watched;
+
     always_ff @(posedge clk_i or negedge rst_ni) begin
-      if (!rst_ni) f_lent_q <= '0;
-      else f_lent_q <= f_lent_q + (BlockBits + 1)'(gen_class[c].is_taken)
+      if (!rst_ni) begin
+        f_lent_q    <= '0;
+        f_is_lent_q <= 1'b0;
+      end else begin
+        f_lent_q    <= f_lent_q + (BlockBits + 1)'(gen_class[c].is_taken)
                        - (BlockBits + 1)'(gen_class[c].is_freed);
+        f_is_lent_q <= f_takes || (f_is_lent_q && !f_frees);
+      end
     end
+
     always_comb begin
+      f_count = '0;
+      for (int unsigned i = 0; i < Blocks; i++) begin
+        f_count = f_count + (BlockBits + 1)'(
+            (BlockBits + 1)'(i) < gen_class[c].level
+            && gen_class[c].u_returned.store[BlockBits'(gen_class[c].u_returned.read_q
+                                                        + BlockBits'(i))] == f_watched);
+      end
+      if (f_started_q) assume (f_index == f_index_q);
       if (rst_ni) begin
         assume (!gen_class[c].is_freed || f_lent_q != '0);
+        assume (!f_frees || f_is_lent_q);
         assume (!(alloc_take_i && !alloc_valid_o));
         assert (gen_class[c].fresh_q <= (BlockBits + 1)'(Blocks));
+        assert (f_lent_q <= gen_class[c].fresh_q);
         assert (f_lent_q + gen_class[c].level == gen_class[c].fresh_q);
         assert (f_lent_q + left_o[c] == (BlockBits + 1)'(Blocks));
         assert (!gen_class[c].is_freed || gen_class[c].level != (BlockBits + 1)'(Blocks));
+        assert (f_count + (BlockBits + 1)'(f_is_lent_q)
+                == (BlockBits + 1)'((BlockBits + 1)'(f_index) < gen_class[c].fresh_q));
+        assert (!(f_takes && f_is_lent_q));
       end
     end
   end

@@ -103,7 +103,9 @@ module concurrency_control
 
   // For an address of the solver's choice: writes of it that entered and did not retire, counted
   // apart from the queue's own compare. Nobody enters while there is one.
-  (* anyconst *) logic [BucketBits-1:0] f_address;
+  logic [BucketBits-1:0] f_address, f_address_q;
+  always_ff @(posedge clk_i) f_address_q <= f_address;
+  always_comb if (f_started_q) assume (f_address == f_address_q);
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
   logic f_enters, f_retires;
   // The place so many behind the oldest.

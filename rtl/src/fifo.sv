@@ -61,8 +61,12 @@ module fifo #(
   logic [Width-1:0]      f_data_q;
   logic [LevelWidth-1:0] f_ahead_q;   // entries in front of it
   logic                  f_choice;
-  logic [LevelWidth:0]   f_place;
-  assign f_place = (LevelWidth + 1)'(read_q) + (LevelWidth + 1)'(f_ahead_q);
+  // The place so many behind the oldest entry.
+  function automatic logic [PointerWidth-1:0] f_after(logic [LevelWidth-1:0] count);
+    logic [LevelWidth:0] place = (LevelWidth + 1)'(read_q) + (LevelWidth + 1)'(count);
+    return PointerWidth'(place >= (LevelWidth + 1)'(Depth) ? place - (LevelWidth + 1)'(Depth)
+                                                           : place);
+  endfunction
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -86,10 +90,10 @@ module fifo #(
       assert (level_q <= LevelWidth'(Depth));
       assert (read_q <= Last);
       assert (write_q <= Last);
-      assert ((32'(read_q) + 32'(level_q)) % Depth == 32'(write_q));
+      assert (f_after(level_q) == write_q);
       if (f_is_watched_q) begin
         assert (f_ahead_q < level_q);
-        assert (store[f_place >= Depth ? f_place - Depth : f_place] == f_data_q);
+        assert (store[f_after(f_ahead_q)] == f_data_q);
         if (f_ahead_q == '0) assert (valid_o && data_o == f_data_q);
       end
     end

@@ -70,4 +70,41 @@ module read_unit
     end
   end
 
+`ifdef FORMAL
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
+  // Beats that were asked for and not taken never exceed the room of their return, and a line is
+  // asked for only of a request that the comparators have.
+  localparam int unsigned OutWidth = $clog2(ReturnBeats + LineBeats + 1);
+  logic [OutWidth-1:0] f_out_q;
+  logic                f_waits_q;
+  op_t                 f_op_q;
+  always_ff @(posedge clk_i) f_op_q <= op_i;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      f_out_q   <= '0;
+      f_waits_q <= 1'b0;
+    end else begin
+      f_out_q   <= f_out_q + (read_valid_o && read_ready_i ? OutWidth'(LineBeats) : '0)
+                   - OutWidth'(beat_taken_i);
+      f_waits_q <= valid_i && !ready_o;
+    end
+  end
+  always_comb begin
+    if (rst_ni) begin
+      // Only what was asked for comes back, and a request that waits stays as it is.
+      assume (!beat_taken_i || f_out_q != '0);
+      if (f_waits_q) assume (valid_i && op_i == f_op_q);
+      assert (f_out_q <= OutWidth'(ReturnBeats));
+      assert (f_out_q + OutWidth'(u_credits.left_q) == OutWidth'(ReturnBeats));
+      assert (!is_sent_q || f_waits_q);
+      assert (!(read_valid_o && op_valid_o));
+      assert (line_q == '0 || is_sent_q);
+    end
+  end
+`endif
+
 endmodule

@@ -174,4 +174,32 @@ module value_store
     end
   end
 
+`ifdef FORMAL
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
+  // What a read brings back always has room: beats that were asked for and have not come, and those
+  // that wait, are together no more than the room there is.
+  localparam int unsigned OutWidth = $clog2(3 * ReturnBeats + 1);
+  logic [OutWidth-1:0] f_coming_q;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) f_coming_q <= '0;
+    else f_coming_q <= f_coming_q
+                       + OutWidth'(access_valid_o && access_ready_i && !access_write_o)
+                       - OutWidth'(return_valid_i);
+  end
+  always_comb begin
+    if (rst_ni) begin
+      // Only what was asked for comes back.
+      assume (!return_valid_i || f_coming_q != '0);
+      assert (!return_valid_i || u_returns.ready_o);
+      assert (f_coming_q <= OutWidth'(ReturnBeats));
+      assert (f_coming_q + OutWidth'(u_returns.level_q) + OutWidth'(u_credits.left_q)
+              == OutWidth'(ReturnBeats));
+    end
+  end
+`endif
+
 endmodule

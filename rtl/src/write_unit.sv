@@ -309,4 +309,45 @@ module write_unit
     end
   end
 
+`ifdef FORMAL
+  // It begins with a reset.
+  logic f_started_q = 1'b0;
+  always_ff @(posedge clk_i) f_started_q <= 1'b1;
+  always_comb if (!f_started_q) assume (!rst_ni);
+
+  // A write retires once, not before the port has accepted all of its lines, and nothing of it is
+  // offered to the port afterwards; a read never writes or retires. With what concurrency_control
+  // proves: nobody enters while an older writer of its address lies between read issue and write
+  // acceptance.
+  logic f_is_retired_q, f_waits_q;
+  op_t  f_op_q;
+  always_ff @(posedge clk_i) f_op_q <= op_i;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      f_is_retired_q <= 1'b0;
+      f_waits_q      <= 1'b0;
+    end else begin
+      f_is_retired_q <= (f_is_retired_q || retire_o) && !ready_o;
+      f_waits_q      <= valid_i && !ready_o;
+    end
+  end
+  always_comb begin
+    if (rst_ni) begin
+      // A request that waits stays as it is.
+      if (f_waits_q) assume (valid_i && op_i == f_op_q);
+      assert (!retire_o || (valid_i && is_write && !f_is_retired_q));
+      assert (!write_valid_o || (is_write && !f_is_retired_q));
+      assert (!(retire_o && write_valid_o && !(write_ready_i && write_last_o)));
+      if (ready_o) assert (valid_i && (f_is_retired_q == is_write));
+      // Addresses: none is taken or given back but by a write, and none is taken that is not there.
+      assert (!(free_valid_o || alloc_take_o) || (is_write && !f_is_retired_q));
+      assert (!alloc_take_o || alloc_valid_i);
+      // What the induction needs.
+      assert (state_q <= StFinish);
+      assert (f_is_retired_q == (state_q == StFinish));
+      assert (state_q == StDecide || (f_waits_q && valid_i && is_write));
+    end
+  end
+`endif
+
 endmodule
