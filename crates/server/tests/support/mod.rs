@@ -155,6 +155,11 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
+/// How much work a test does: 1 in `make test`, `AMALGAM_EFFORT` otherwise.
+pub fn effort() -> usize {
+    std::env::var("AMALGAM_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Lets this process have as many files as it may.
 pub fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
