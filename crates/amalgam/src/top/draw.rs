@@ -7,7 +7,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
-use super::text::{bytes, column, duration, latest, number, percent, short, tame};
+use super::text::{
+    bytes, column, duration, engine_facts, latest, number, percent, shares, short, tame,
+};
 
 /// What is on the screen.
 pub struct Screen {
@@ -140,49 +142,24 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, status: &Value) {
 }
 
 fn draw_engine(frame: &mut Frame<'_>, area: Rect, status: &Value) {
-    let expands = status.pointer("/index/is_expanding") == Some(&Value::Bool(true));
-    let facts = [
-        format!(
-            "load factor {:.2}   {} buckets",
-            number(status, "/index/load_factor"),
-            short(number(status, "/index/buckets"))
-        ),
-        format!(
-            "{} expansions{}   longest pause {}",
-            short(number(status, "/index/expansions")),
-            if expands { ", one runs" } else { "" },
-            duration(Some(number(status, "/index/longest_pause_ns") / 1e3))
-        ),
-        format!(
-            "{} evicted   {} reclaimed",
-            short(number(status, "/index/evictions")),
-            short(number(status, "/index/reclaimed"))
-        ),
-        format!("{} stores out of memory", short(number(status, "/index/out_of_memory"))),
-    ];
     let block = Block::new().borders(Borders::TOP).title(" engine ");
     let [above, below] =
         Layout::vertical([Constraint::Max(FACT_ROWS), Constraint::Fill(1)]).areas(area);
-    let lines: Vec<Line<'_>> = facts.into_iter().map(Line::from).collect();
+    let lines: Vec<Line<'_>> = engine_facts(status).into_iter().map(Line::from).collect();
     frame.render_widget(Paragraph::new(lines).block(block), above);
-    frame.render_widget(Paragraph::new(lengths(status, below.width)), below);
+    frame.render_widget(Paragraph::new(bars(status, below.width)), below);
 }
 
 /// How many buckets hold how many items, a bar each.
-fn lengths(status: &Value, columns: u16) -> Vec<Line<'_>> {
+fn bars(status: &Value, columns: u16) -> Vec<Line<'static>> {
     const LABEL: u16 = 26;
-    let lengths = status["index"]["lengths"].as_array().map_or(&[][..], Vec::as_slice);
-    let count = |value: &Value| value.as_f64().unwrap_or(0.0);
-    let all = lengths.iter().map(count).sum::<f64>().max(1.0);
-    let filled = lengths.iter().enumerate().filter(|(_, value)| count(value) > 0.0);
-    let line = |(length, value): (usize, &Value)| {
-        let share = (count(value) / all).clamp(0.0, 1.0);
-        let room = f64::from(columns.saturating_sub(LABEL));
+    let room = f64::from(columns.saturating_sub(LABEL));
+    let line = |(length, share): (usize, f64)| {
         let bar = "█".repeat((share * room).round() as usize);
         let label = format!("{length:>3} in a bucket {:>8} ", percent(Some(share)));
         Line::from(vec![label.into(), Span::styled(bar, Color::Cyan)])
     };
-    filled.map(line).collect()
+    shares(status).map(line).collect()
 }
 
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {

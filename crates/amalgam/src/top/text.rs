@@ -131,30 +131,55 @@ fn hot_keys(text: &mut String, status: &Value) {
     }
 }
 
-fn engine(text: &mut String, status: &Value) {
+/// What the engine has done, a line each.
+pub fn engine_facts(status: &Value) -> Vec<String> {
     let is_expanding = status.pointer("/index/is_expanding") == Some(&Value::Bool(true));
-    let _ = writeln!(
-        text,
-        "\nload factor {:.2}   {} buckets   {} expansions{}   longest pause {}",
-        number(status, "/index/load_factor"),
-        short(number(status, "/index/buckets")),
-        short(number(status, "/index/expansions")),
-        if is_expanding { ", one runs" } else { "" },
-        duration(Some(number(status, "/index/longest_pause_ns") / 1e3))
-    );
-    let _ = writeln!(
-        text,
-        "{} evicted   {} reclaimed   {} stores out of memory",
-        short(number(status, "/index/evictions")),
-        short(number(status, "/index/reclaimed")),
-        short(number(status, "/index/out_of_memory"))
-    );
+    let mut facts = vec![
+        format!(
+            "load factor {:.2}   {} buckets",
+            number(status, "/index/load_factor"),
+            short(number(status, "/index/buckets"))
+        ),
+        format!(
+            "{} expansions{}   longest pause {}",
+            short(number(status, "/index/expansions")),
+            if is_expanding { ", one runs" } else { "" },
+            duration(Some(number(status, "/index/longest_pause_ns") / 1e3))
+        ),
+        format!(
+            "{} evicted   {} reclaimed",
+            short(number(status, "/index/evictions")),
+            short(number(status, "/index/reclaimed"))
+        ),
+        format!("{} stores out of memory", short(number(status, "/index/out_of_memory"))),
+    ];
+    // Where heads follow hot items: of the sampled buckets that have a choice.
+    let hot_heads = number(status, "/index/hot_heads");
+    if hot_heads > 0.0 {
+        let shared: f64 = lengths(status).skip(2).map(|(_, buckets)| buckets).sum();
+        let share = (hot_heads / shared.max(1.0)).min(1.0);
+        facts.push(format!("{} of the buckets are led by a hot item", percent(Some(share))));
+    }
+    facts
+}
+
+/// How many of the sampled buckets hold how many items: (items, buckets), from none upwards.
+pub fn lengths(status: &Value) -> impl Iterator<Item = (usize, f64)> {
     let lengths = status["index"]["lengths"].as_array().map_or(&[][..], Vec::as_slice);
-    let count = |value: &Value| value.as_f64().unwrap_or(0.0);
-    let all = lengths.iter().map(count).sum::<f64>();
-    // Most buckets hold few items: the long rest of the table would say nothing.
-    for (length, value) in lengths.iter().enumerate().filter(|(_, value)| count(value) > 0.0) {
-        let share = (count(value) / all).clamp(0.0, 1.0);
+    lengths.iter().map(|buckets| buckets.as_f64().unwrap_or(0.0)).enumerate()
+}
+
+/// Those that some buckets have, with their share. Most buckets hold few items: the long rest of
+/// the table would say nothing.
+pub fn shares(status: &Value) -> impl Iterator<Item = (usize, f64)> {
+    let all = lengths(status).map(|(_, buckets)| buckets).sum::<f64>().max(1.0);
+    let filled = lengths(status).filter(|(_, buckets)| *buckets > 0.0);
+    filled.map(move |(length, buckets)| (length, (buckets / all).clamp(0.0, 1.0)))
+}
+
+fn engine(text: &mut String, status: &Value) {
+    let _ = writeln!(text, "\n{}", engine_facts(status).join("\n"));
+    for (length, share) in shares(status) {
         let bar = "█".repeat((share * 50.0).round() as usize);
         let _ = writeln!(text, "{length:>3} in a bucket {:>8} {bar}", percent(Some(share)));
     }
@@ -179,10 +204,12 @@ mod tests {
             "engine": "mer\u{1b}[2Jcury",
             "history": { "commands_per_second": [5.0, 250_000.0], "hit_ratio": [null, 0.875] },
             "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01 }],
-            "index": { "items": 42, "lengths": [3, 1, 0] },
+            "index": { "items": 42, "lengths": [12, 4, 3, 1], "hot_heads": 1 },
         });
         let text = screen(&status);
-        for words in ["mer?[2Jcury", "250.0 k", "▁█", "87.5 %", "25.00 %", "1.00 %", "75.0 %"] {
+        for words in
+            ["mer?[2Jcury", "250.0 k", "▁█", "87.5 %", "25.00 %", "1.00 %", "60.0 %", "25.0 % of"]
+        {
             assert!(text.contains(words), "no {words} in {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 85), "{text}");
