@@ -1,7 +1,11 @@
 //! Each verb and its edges, against explicit expectations.
 
+use std::collections::HashSet;
+
 use amalgam_index::{Index, Worker};
-use amalgam_op::{Arithmetic, Compare, Delete, Expiry, Get, Outcome, Store, StoreMode, Verb};
+use amalgam_op::{
+    Arithmetic, Compare, Delete, Expiry, Get, Outcome, Store, StoreMode, Verb, Written,
+};
 
 use crate::harness::{Session, configuration, number, open, stored};
 
@@ -149,6 +153,19 @@ pub fn cas_ids_are_not_reused<I: Index>() {
         assert!(id > last, "{id} after {last}");
         last = id;
         assert_eq!(session.delete(b"k"), Outcome::Deleted);
+    }
+    // Nor do two workers give one id to two versions: each follows the other's ids.
+    let mut sessions = [session, Session::new(&index)];
+    let mut ids = HashSet::new();
+    for round in 0..100 {
+        let session = &mut sessions[(round + 1) / 2 % 2];
+        let store = Store { wants_cas: true, ..Store::new(StoreMode::Set, b"v", 0, 0) };
+        let (outcome, _) = session.apply(b"k", Verb::Store(store));
+        let Outcome::Stored(Written { cas: Some(id), .. }) = outcome else { panic!("{outcome:?}") };
+        assert!(ids.insert(id), "{id} twice");
+        if round % 3 == 2 {
+            assert_eq!(session.delete(b"k"), Outcome::Deleted);
+        }
     }
 }
 

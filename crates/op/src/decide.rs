@@ -152,7 +152,8 @@ impl<'a> Draft<'a> {
 
 /// What `op` does to `current`, the item under its key, if any (also a dead one).
 ///
-/// `fresh_cas` is an id that was never handed out before; it may or may not be used.
+/// `fresh_cas` is an id that was never handed out before, above that of `current` unless a client
+/// chose it; it may or may not be used.
 pub fn decide<'a>(
     current: Option<&ItemView<'_>>,
     op: &Op<'a>,

@@ -209,10 +209,13 @@ impl<'m> Pool<'m> {
         grace.0 < self.memory.epochs.oldest_pin()
     }
 
-    /// A CAS id that was never handed out.
+    /// A CAS id that was never handed out, and above that of the item it is to follow: from a
+    /// block that began later, where the item has its id from another pool. (An id that a client
+    /// chose may be above all blocks; `decide` counts on from it.)
     #[inline]
-    pub fn fresh_cas(&mut self) -> u64 {
-        if self.next_cas == self.last_cas {
+    pub fn fresh_cas(&mut self, current: Option<&ItemView<'_>>) -> u64 {
+        let is_behind = current.and_then(|item| item.cas).is_some_and(|cas| cas >= self.next_cas);
+        if self.next_cas == self.last_cas || is_behind {
             self.next_cas = self.memory.cas_block(CAS_BLOCK);
             self.last_cas = self.next_cas + CAS_BLOCK;
         }

@@ -84,9 +84,8 @@ impl<L: Locking> EngineWorker<'_, L> {
     /// See [`crate::Worker::apply`].
     #[inline]
     pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        let fresh_cas = self.pool.fresh_cas();
         loop {
-            match self.attempt(op, now, fresh_cas, sink) {
+            match self.attempt(op, now, sink) {
                 Attempt::Done(outcome) => return outcome,
                 Attempt::Short(None) => return Outcome::TooLarge,
                 Attempt::Short(Some(shortage)) if shortage.is_too_large() => {
@@ -102,13 +101,15 @@ impl<L: Locking> EngineWorker<'_, L> {
         }
     }
 
-    fn attempt(&mut self, op: &Op<'_>, now: &Now, fresh_cas: u64, sink: &mut impl Sink) -> Attempt {
+    fn attempt(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Attempt {
         self.seat.prefetch(op.key.hash());
         let guard = self.pool.pin();
         let follow = Follow::new(&self.engine.memory, &guard);
         let mut seen = self.seat.look(&follow, op);
         loop {
-            let decision = decide(seen.as_ref().map(|seen| &seen.view), op, now, fresh_cas);
+            let current = seen.as_ref().map(|seen| &seen.view);
+            let fresh_cas = self.pool.fresh_cas(current);
+            let decision = decide(current, op, now, fresh_cas);
             let (built, shortage) = match self.build(&decision, seen.as_ref(), op, now, &follow) {
                 Ok(built) => (built, None),
                 Err(shortage) => (None, Some(shortage)),
@@ -202,6 +203,13 @@ struct Plan<'p, 'a, 'g> {
 }
 
 impl<'a, 'g> Plan<'_, 'a, 'g> {
+    /// Whether `actual` came meanwhile, with an id that `fresh_cas` is not above.
+    #[inline]
+    fn is_behind(&self, actual: Option<&Seen<'g>>) -> bool {
+        let id = actual.and_then(|actual| actual.view.cas);
+        id.is_some_and(|id| id >= self.fresh_cas) && !Seen::is_same(self.seen.as_ref(), actual)
+    }
+
     /// What to do about `actual`, which the bucket really holds.
     #[inline]
     fn decision_on(&self, actual: Option<&Seen<'g>>) -> Decision<'a> {
@@ -244,6 +252,9 @@ impl<L: Locking> Seat<'_, L> {
             has_published: false,
             has_inserted: false,
         };
+        if plan.is_behind(actual.as_ref()) {
+            return Committed::Changed(actual);
+        }
         let (draft, outcome) = match plan.decision_on(actual.as_ref()) {
             Decision::Keep(outcome) => return done(outcome, actual, None),
             Decision::Remove(outcome) => {
