@@ -284,14 +284,15 @@ pub(super) fn equal(left: &[u8], right: &[u8]) -> bool {
     let length = left.len();
     if length >= 8 {
         let last = length - 8;
+        let differs = |at: usize| u64_of(&left[at..at + 8]) ^ u64_of(&right[at..at + 8]);
+        // No early end: keys that are compared are equal nearly always, or differ anywhere.
+        let mut difference = differs(last);
         let mut at = 0;
         while at < last {
-            if u64_of(&left[at..at + 8]) != u64_of(&right[at..at + 8]) {
-                return false;
-            }
+            difference |= differs(at);
             at += 8;
         }
-        u64_of(&left[last..]) == u64_of(&right[last..])
+        difference == 0
     } else {
         left == right
     }

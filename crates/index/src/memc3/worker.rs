@@ -20,13 +20,10 @@ use crate::mem::{
     Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer,
     show_outcome,
 };
+use crate::rolling::roll;
 use crate::simd::each_way;
 use crate::{Cursor, Found, Sink, Worker};
 
-/// How many keys of a batch lie between asking for a key's buckets and answering it.
-const BUCKETS_AHEAD: usize = 32;
-/// How many of them lie between asking for its item and answering it.
-const ITEMS_AHEAD: usize = 16;
 /// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
 /// done before it could be full again.
 const HELP_BUCKETS: usize = 2;
@@ -212,35 +209,25 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         keys.len()
     }
 
-    /// A batch of reads: rolling, so that the processor works on some keys while the memory system
-    /// fetches the lines of others.
+    /// A batch of reads.
     #[inline]
     fn get_many<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let guard = self.pool.pin();
         let view = self.store.view(&guard);
-        // What each key's word most likely is, for the keys whose items were asked for.
-        let mut words = [Word::EMPTY; ITEMS_AHEAD];
-        for step in 0..keys.len() + BUCKETS_AHEAD {
-            if let Some(key) = keys.get(step) {
-                view.prefetch(&Spot::of::<SLOTS>(key.hash()));
-            }
-            // Wraps beyond the end until there is a key.
-            let at = step.wrapping_sub(BUCKETS_AHEAD);
-            if let Some(key) = keys.get(at) {
-                let flow = self.answer(&view, at, key, words[at % ITEMS_AHEAD], now, &guard, sink);
-                if flow.is_break() {
-                    return at + 1;
-                }
-            }
-            let at = at.wrapping_add(ITEMS_AHEAD);
-            if let Some(key) = keys.get(at) {
-                let word = view.glance_at_word::<P>(&Spot::of::<SLOTS>(key.hash()));
+        let spot = |at: usize| Spot::of::<SLOTS>(keys[at].hash());
+        roll(
+            self,
+            keys.len(),
+            Word::EMPTY,
+            |_, at| view.prefetch(&spot(at)),
+            |worker, at| {
+                let word = view.glance_at_word::<P>(&spot(at));
                 // A word of another key, or of none, costs a line that nobody wanted.
-                self.prefetch_item(word);
-                words[at % ITEMS_AHEAD] = word;
-            }
-        }
-        keys.len()
+                worker.prefetch_item(word);
+                word
+            },
+            |worker, at, word| worker.answer(&view, at, &keys[at], word, now, &guard, sink),
+        )
     }
 
     #[inline]

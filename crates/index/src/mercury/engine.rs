@@ -7,7 +7,7 @@ use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 
 use super::buckets::{Buckets, MIN_BUCKETS};
 use super::chain::next_of;
-use super::expand::Expander;
+use super::expand::{Expander, least_buckets};
 use super::locking::Locking;
 use super::tables::{Seat, Tables};
 use crate::maintenance::Signal;
@@ -55,7 +55,8 @@ impl<L: Locking> Index for Engine<L> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
         let memory = Memory::new(configuration, Layout::Chained)?;
-        let buckets = configuration.tuning.buckets.unwrap_or(configuration.expected_items);
+        let buckets = configuration.tuning.buckets;
+        let buckets = buckets.unwrap_or_else(|| least_buckets(configuration.expected_items));
         let buckets = buckets.max(MIN_BUCKETS).checked_next_power_of_two().ok_or_else(|| {
             OpenError::Configuration(format!("{buckets} buckets are more than there can be"))
         })?;

@@ -20,14 +20,26 @@ use super::locking::Locking;
 use super::tables::{Pair, Tables};
 use crate::mem::{Guard, Memory};
 
-/// Items a bucket above which the table doubles.
-const GROW_LOAD: usize = 1;
+/// Items a bucket above which the table doubles, as a fraction: then there are between 0.375 and
+/// 0.75, and a read seldom passes an item of another key. (A load of up to 1 saves 2 to 5 bytes an
+/// item; batches of reads take a quarter longer.)
+const GROW_LOAD: (usize, usize) = (3, 4);
 /// Buckets an item above which the table halves.
 const SHRINK_LOAD: usize = 8;
 /// Buckets moved under one guard, and between two reports of how many are moved.
 const CHUNK: usize = 256;
 /// How far ahead of the move its cache lines are asked for, in units.
 const AHEAD: usize = 16;
+
+/// The most items that `buckets` buckets are meant for.
+fn most_items(buckets: usize) -> usize {
+    buckets / GROW_LOAD.1 * GROW_LOAD.0
+}
+
+/// The least buckets, if any number will do, that are meant for `items` items.
+pub(super) fn least_buckets(items: usize) -> usize {
+    items.div_ceil(GROW_LOAD.0).saturating_mul(GROW_LOAD.1)
+}
 
 /// The state of the expand thread, whichever thread it is just now.
 pub(super) struct Expander {
@@ -65,7 +77,7 @@ impl Expander {
     }
 
     fn set_threshold(&self, buckets: usize) {
-        let threshold = if self.grows { buckets * GROW_LOAD } else { usize::MAX };
+        let threshold = if self.grows { most_items(buckets) } else { usize::MAX };
         self.threshold.store(threshold, Ordering::Relaxed);
     }
 
@@ -165,7 +177,7 @@ impl Expander {
     fn wanted(&self, items: usize, buckets: usize) -> Option<usize> {
         if !self.grows {
             None
-        } else if items > buckets * GROW_LOAD {
+        } else if items > most_items(buckets) {
             Some(buckets * 2)
         } else if items < buckets / SHRINK_LOAD && buckets / 2 >= self.smallest.max(MIN_BUCKETS) {
             Some(buckets / 2)

@@ -53,8 +53,10 @@ pub(super) fn still_leads(
     first: ItemRef,
     found: ItemRef,
 ) -> bool {
-    // The loads are in this order, as both acquire.
-    (found == first || links.next(first) == Some(found)) && bucket.peek() == Word::of(Some(first))
+    // The loads are in this order, as both acquire. No branch: which of the two it is, nobody can
+    // foretell.
+    let is_found = (found == first) | (links.next(first) == Some(found));
+    is_found & (bucket.peek() == Word::of(Some(first)))
 }
 
 /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.

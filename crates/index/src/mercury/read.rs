@@ -221,13 +221,13 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
                 let at = usize::from(open[slot]);
                 let Some(here) = probes[at].found else { continue };
                 let item = self.follow.item(here);
-                if !item.has_key_as(look, keys[at].bytes()) {
-                    let next = next_of(item);
-                    self.prefetch(next);
-                    probes[at].found = next;
-                    open[kept] = at as u8;
-                    kept += usize::from(next.is_some());
-                }
+                let (is_it, next) = (item.has_key_as(look, keys[at].bytes()), next_of(item));
+                // Without a branch, which would be foretold wrongly time and again.
+                let ahead = if is_it { Some(here) } else { next };
+                self.prefetch(ahead);
+                probes[at].found = ahead;
+                open[kept] = at as u8;
+                kept += usize::from(!is_it & next.is_some());
             }
             count = kept;
         }

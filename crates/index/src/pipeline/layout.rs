@@ -101,13 +101,10 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// No key.
-    pub(super) const NONE: Self = Self { tag: 0, stripes: [0; KEY_LINES], lines: 0 };
-
     /// The pattern of a key of 1 to 250 bytes with this hash.
     #[inline]
     pub(super) fn new(key: &[u8], hash: u64) -> Self {
-        let tag = (key.len() as u64) << 8 | hash >> 56;
+        let tag = tag_of(key, hash);
         let (_, end) = key.split_at(key.len().saturating_sub(SLOT_KEY_BYTES));
         match end.split_at_checked(STRIPE_BYTES) {
             Some((first, rest)) if !rest.is_empty() => {
@@ -122,6 +119,12 @@ impl Pattern {
     pub(super) fn check(&self) -> usize {
         self.tag as usize & 0xff
     }
+}
+
+/// Length and check: what the locator of a key with this hash has above the reference.
+#[inline]
+pub(super) fn tag_of(key: &[u8], hash: u64) -> u64 {
+    (key.len() as u64) << 8 | hash >> 56
 }
 
 /// 1 to 8 bytes as a number, little-endian, zeros behind. Loads overlap instead of going byte by

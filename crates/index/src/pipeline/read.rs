@@ -1,8 +1,8 @@
 //! Reads: no lock, no store to anything shared but an item's recency and fetched bits.
 //!
-//! A batch goes through three passes, as through the hardware's stages: ask for the lines of all
-//! buckets; compare each key with all slots of its bucket and ask for the item of the slot that
-//! may be it; look at the items and answer. Lengths and checks, which lie in one line, come first:
+//! The keys of a batch go through three stages, as through the hardware's: ask for the line of the
+//! bucket; compare the key with all slots of its bucket and ask for the item of the slot that may
+//! be it; look at the item and answer. Lengths and checks, which lie in one line, come first:
 //! they leave no slot or one nearly always, and then the stripes' lines are not waited for. (An
 //! item holds its whole key too; the hardware, which has all lines at hand, compares all at once.)
 //!
@@ -14,20 +14,18 @@ use std::ops::ControlFlow;
 use amalgam_op::{ItemView, Key, Now};
 
 use super::compare::Compare;
-use super::layout::{LOCATORS, Locator};
-use super::worker::{Sought, StoreWorker};
+use super::layout::{LOCATORS, Locator, Pattern, tag_of};
+use super::worker::StoreWorker;
 use crate::mem::{Guard, Item, ItemRef};
+use crate::rolling::roll;
 use crate::{Found, Sink};
-
-/// Keys whose buckets and items are asked for together.
-const LANES: usize = 64;
 
 impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     /// A read of one key.
     #[inline]
     pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
         let guard = self.pool.pin();
-        let locator = self.glance::<C>(&self.store.sought(key));
+        let locator = self.glance::<C>(key);
         // There is nothing behind this key that a break could keep from being read.
         let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
     }
@@ -41,52 +39,42 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         sink: &mut impl Sink,
     ) -> usize {
         let guard = self.pool.pin();
-        let mut locators = [Locator::FREE; LANES];
-        let mut answered = 0;
-        for keys in keys.chunks(LANES) {
-            self.ask_ahead::<C>(keys, &mut locators);
-            for (key, locator) in keys.iter().zip(&locators) {
-                let flow = self.answer::<C>(answered, key, *locator, now, &guard, sink);
-                answered += 1;
-                if flow.is_break() {
-                    return answered;
+        roll(
+            self,
+            keys.len(),
+            Locator::FREE,
+            |worker, at| {
+                let slots = &worker.store.slots;
+                slots.prefetch(slots.bucket_of(keys[at].hash()), 0);
+            },
+            |worker, at| {
+                let locator = worker.glance::<C>(&keys[at]);
+                if let Some(reference) = ItemRef::from_bits(locator.reference()) {
+                    worker.store.memory.prefetch_item(reference);
+                    let reach = worker.expected.item_bytes();
+                    worker.store.memory.prefetch_item_at(reference, reach);
                 }
-            }
-        }
-        answered
-    }
-
-    /// Asks for all buckets, then for the item of each key's first candidate.
-    #[inline]
-    fn ask_ahead<C: Compare>(&self, keys: &[Key<'_>], locators: &mut [Locator; LANES]) {
-        let mut sought = [Sought::NONE; LANES];
-        for (key, sought) in keys.iter().zip(&mut sought) {
-            *sought = self.store.sought(key);
-            self.store.slots.prefetch(sought.bucket, 0);
-        }
-        for (sought, locator) in sought[..keys.len()].iter().zip(locators) {
-            *locator = self.glance::<C>(sought);
-            if let Some(reference) = ItemRef::from_bits(locator.reference()) {
-                self.store.memory.prefetch_item(reference);
-                self.store.memory.prefetch_item_at(reference, self.expected.item_bytes());
-            }
-        }
+                locator
+            },
+            |worker, at, locator| worker.answer::<C>(at, &keys[at], locator, now, &guard, sink),
+        )
     }
 
     /// The locator of the first slot that may hold the key; that of a free slot says that the key
     /// is absent.
     #[inline]
-    fn glance<C: Compare>(&self, sought: &Sought) -> Locator {
+    fn glance<C: Compare>(&self, key: &Key<'_>) -> Locator {
         let slots = &self.store.slots;
-        let bucket = slots.bucket(sought.bucket);
-        let mut candidates = C::tagged(&bucket[LOCATORS], sought.pattern.tag);
+        let index = slots.bucket_of(key.hash());
+        let bucket = slots.bucket(index);
+        let mut candidates = C::tagged(&bucket[LOCATORS], tag_of(key.bytes(), key.hash()));
         if candidates & candidates.wrapping_sub(1) != 0 {
-            candidates = C::candidates(bucket, &sought.pattern);
+            candidates = C::candidates(bucket, &Pattern::new(key.bytes(), key.hash()));
         }
         if candidates == 0 {
             return Locator::FREE;
         }
-        slots.locator(sought.bucket, candidates.trailing_zeros() as usize)
+        slots.locator(index, candidates.trailing_zeros() as usize)
     }
 
     /// Answers a key whose item `locator` most likely names: at once if it does and the item looks

@@ -109,11 +109,6 @@ pub(super) struct Sought {
     pub(super) bucket: usize,
 }
 
-impl Sought {
-    /// No key.
-    pub(super) const NONE: Self = Self { pattern: Pattern::NONE, bucket: 0 };
-}
-
 impl<const SLOTS: usize> Store<SLOTS> {
     /// Where to look for a key.
     #[inline]
