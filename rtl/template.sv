@@ -7,7 +7,7 @@
 ht_axi #(
   .Slots(8), .SlotsPerBeat(2), .StripeBytes(48), .Lines(4), .KeyBytes(168), .HeaderBytes(24),
   .TermsLast(1'b0), .BucketBits(18), .HashRing(1'b1), .Writers(32), .ReturnBeats(128),
-  .ValueBytes(1024), .BlockBits(16)
+  .ValueBytes(1024), .BlockBits(16), .BusBytes(8)
 ) u_table (
   .clk_i(CLOCK), .rst_ni(RESET_N),
   // Registers: AXI4-Lite, 32 bits.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table with a memory, as simulations see it: every field a port of its own.
+// The table with a memory, as simulations see it: every field a port of its own, and the streams
+// of 8 bytes whatever the table's bus has.
 
 module ht_sim
   import ht_pkg::*;
@@ -17,7 +18,8 @@ module ht_sim
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,
   parameter int unsigned ReturnBeats = 128,
-  parameter int unsigned BlockBits = 6
+  parameter int unsigned BlockBits = 6,
+  parameter int unsigned BusBytes = 8
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -121,20 +123,57 @@ module ht_sim
   logic [64*BeatWords-1:0]   mem_data, mem_return;
   logic [BeatWords-1:0]      mem_mask;
 
+  logic key_valid, key_ready, key_last, put_valid, put_ready, put_last, got_valid, got_ready,
+        got_last;
+  logic [8*BusBytes-1:0] key_data, put_data, got_data;
+  logic [BusBytes-1:0]   key_keep, put_keep, got_keep;
+  logic wide_valid, wide_ready, wide_last;
+  logic [8*BusBytes-1:0] wide_data;
+  logic [BusBytes-1:0]   wide_keep;
+  stream_widen #(.BusBytes(BusBytes)) u_key (
+    .clk_i, .rst_ni, .valid_i(key_valid_i), .ready_o(key_ready_o), .data_i(key_data_i),
+    .keep_i(key_keep_i), .last_i(key_last_i), .valid_o(wide_valid), .ready_i(wide_ready),
+    .data_o(wide_data), .keep_o(wide_keep), .last_o(wide_last)
+  );
+  // A wide beat of a key is gathered while the one before it is taken apart.
+  if (BusBytes == 8) begin : gen_same
+    assign {key_valid, key_data, key_keep} = {wide_valid, wide_data, wide_keep};
+    assign {key_last, wide_ready} = {wide_last, key_ready};
+  end else begin : gen_two
+    fifo #(.Width(9 * BusBytes + 1), .Depth(2)) u_two (
+      .clk_i, .rst_ni, .valid_i(wide_valid), .ready_o(wide_ready),
+      .data_i({wide_data, wide_keep, wide_last}), .valid_o(key_valid), .ready_i(key_ready),
+      .data_o({key_data, key_keep, key_last}), .level_o()
+    );
+  end
+  stream_widen #(.BusBytes(BusBytes)) u_put (
+    .clk_i, .rst_ni, .valid_i(val_valid_i), .ready_o(val_ready_o), .data_i(val_data_i),
+    .keep_i(val_keep_i), .last_i(val_last_i), .valid_o(put_valid), .ready_i(put_ready),
+    .data_o(put_data), .keep_o(put_keep), .last_o(put_last)
+  );
+  stream_narrow #(.BusBytes(BusBytes)) u_got (
+    .clk_i, .rst_ni, .valid_i(got_valid), .ready_o(got_ready), .data_i(got_data),
+    .keep_i(got_keep), .last_i(got_last), .valid_o(val_valid_o), .ready_i(val_ready_i),
+    .data_o(val_data_o), .keep_o(val_keep_o), .last_o(val_last_o)
+  );
+
   ht_axi #(
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
+    .ReturnBeats(ReturnBeats), .BlockBits(BlockBits), .BusBytes(BusBytes)
   ) u_table (
     .clk_i, .rst_ni,
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
     .meta_valid_i, .meta_ready_o, .meta_i(request),
-    .key_valid_i, .key_ready_o, .key_data_i, .key_keep_i, .key_last_i,
-    .val_valid_i, .val_ready_o, .val_data_i, .val_keep_i, .val_last_i,
+    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key_data),
+    .key_keep_i(key_keep), .key_last_i(key_last),
+    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put_data),
+    .val_keep_i(put_keep), .val_last_i(put_last),
     .meta_valid_o, .meta_ready_i, .meta_o(response),
-    .val_valid_o, .val_ready_i, .val_data_o, .val_keep_o, .val_last_o,
+    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data),
+    .val_keep_o(got_keep), .val_last_o(got_last),
     .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
     .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
     .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),

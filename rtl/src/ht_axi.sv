@@ -19,6 +19,7 @@ module ht_axi
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
   parameter int unsigned BlockBits = 8,
+  parameter int unsigned BusBytes = 8,      // of key and value streams
   localparam int unsigned AddressWidth = 32,
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
   localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1)
@@ -46,13 +47,13 @@ module ht_axi
   input  request_t                meta_i,
   input  logic                    key_valid_i,
   output logic                    key_ready_o,
-  input  logic [63:0]             key_data_i,
-  input  logic [7:0]              key_keep_i,
+  input  logic [8*BusBytes-1:0]   key_data_i,
+  input  logic [BusBytes-1:0]     key_keep_i,
   input  logic                    key_last_i,
   input  logic                    val_valid_i,
   output logic                    val_ready_o,
-  input  logic [63:0]             val_data_i,
-  input  logic [7:0]              val_keep_i,
+  input  logic [8*BusBytes-1:0]   val_data_i,
+  input  logic [BusBytes-1:0]     val_keep_i,
   input  logic                    val_last_i,
 
   output logic                    meta_valid_o,
@@ -60,8 +61,8 @@ module ht_axi
   output response_t               meta_o,
   output logic                    val_valid_o,
   input  logic                    val_ready_i,
-  output logic [63:0]             val_data_o,
-  output logic [7:0]              val_keep_o,
+  output logic [8*BusBytes-1:0]   val_data_o,
+  output logic [BusBytes-1:0]     val_keep_o,
   output logic                    val_last_o,
 
   output logic                    mem_valid_o,
@@ -89,6 +90,27 @@ module ht_axi
   response_t   answer;
   logic is_get, is_set, is_delete;
 
+  // Inside, keys and values go by 8 bytes a cycle, whatever the bus has.
+  logic key_valid, key_ready, key_last, put_valid, put_ready, put_last, got_valid, got_ready,
+        got_last;
+  logic [63:0] key_data, put_data, got_data;
+  logic [7:0]  key_keep, put_keep, got_keep;
+  stream_narrow #(.BusBytes(BusBytes)) u_key (
+    .clk_i, .rst_ni, .valid_i(key_valid_i), .ready_o(key_ready_o), .data_i(key_data_i),
+    .keep_i(key_keep_i), .last_i(key_last_i), .valid_o(key_valid), .ready_i(key_ready),
+    .data_o(key_data), .keep_o(key_keep), .last_o(key_last)
+  );
+  stream_narrow #(.BusBytes(BusBytes)) u_put (
+    .clk_i, .rst_ni, .valid_i(val_valid_i), .ready_o(val_ready_o), .data_i(val_data_i),
+    .keep_i(val_keep_i), .last_i(val_last_i), .valid_o(put_valid), .ready_i(put_ready),
+    .data_o(put_data), .keep_o(put_keep), .last_o(put_last)
+  );
+  stream_widen #(.BusBytes(BusBytes)) u_got (
+    .clk_i, .rst_ni, .valid_i(got_valid), .ready_o(got_ready), .data_i(got_data),
+    .keep_i(got_keep), .last_i(got_last), .valid_o(val_valid_o), .ready_i(val_ready_i),
+    .data_o(val_data_o), .keep_o(val_keep_o), .last_o(val_last_o)
+  );
+
   ht_top #(
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
@@ -97,10 +119,13 @@ module ht_axi
   ) u_top (
     .clk_i, .rst_ni, .now_i(now), .evict_i(control[0]), .table_only_i(control[1]),
     .meta_valid_i, .meta_ready_o, .meta_i,
-    .key_valid_i, .key_ready_o, .key_data_i, .key_keep_i, .key_last_i,
-    .val_valid_i, .val_ready_o, .val_data_i, .val_keep_i, .val_last_i,
+    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key_data),
+    .key_keep_i(key_keep), .key_last_i(key_last),
+    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put_data),
+    .val_keep_i(put_keep), .val_last_i(put_last),
     .meta_valid_o, .meta_ready_i, .meta_o,
-    .val_valid_o, .val_ready_i, .val_data_o, .val_keep_o, .val_last_o,
+    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data),
+    .val_keep_o(got_keep), .val_last_o(got_last),
     .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
     .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
     .mem_return_i,
@@ -127,6 +152,7 @@ module ht_axi
     .refused_unknown_i(status_o && answer.status == StatusUnknown),
     .entered_i(enter_o), .stall_cycles_i(stall_o),
     .free_small_i(32'(left_o[0])), .free_middle_i(32'(left_o[1])), .free_large_i(32'(left_o[2])),
+    .bus_bytes_i(BusBytes),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o
   );

@@ -32,6 +32,7 @@ module ht_registers (
   input  logic [31:0] free_small_i,
   input  logic [31:0] free_middle_i,
   input  logic [31:0] free_large_i,
+  input  logic [31:0] bus_bytes_i,
 
   input  logic        awvalid_i,
   output logic        awready_o,
@@ -103,6 +104,7 @@ module ht_registers (
       5'd22: shown = free_small_i;
       5'd23: shown = free_middle_i;
       5'd24: shown = free_large_i;
+      5'd25: shown = bus_bytes_i;
       default: shown = '0;
     endcase
   end

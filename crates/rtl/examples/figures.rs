@@ -147,20 +147,27 @@ mod figures {
         println!();
     }
 
-    /// Simulated cycles a second under load.
+    /// Simulated cycles a second under load: GETs on the table alone, and half SETs with values.
     pub fn simulation() {
-        for configuration in [SOFTWARE, PRINTED] {
+        for (configuration, has_values) in
+            [(SOFTWARE, false), (SOFTWARE, true), (PRINTED, false), (PRINTED, true)]
+        {
             let mut simulation = Simulation::new(configuration);
-            simulation.set_table_only(true);
+            simulation.set_table_only(!has_values);
             for number in 0..200_000 {
-                simulation.send(Request::get(&key(number, 16)));
+                let key = key(number / 2, 16);
+                simulation.send(match number % 2 {
+                    0 if has_values => Request::set(&key, b"value"),
+                    _ => Request::get(&key),
+                });
             }
             let start = Instant::now();
             let cycles = 500_000;
             simulation.wait(cycles);
             println!(
-                "{}: {:.2} million cycles a second, {:.0} requests a second",
+                "{}{}: {:.2} million cycles a second, {:.0} requests a second",
                 configuration.name,
+                if has_values { " with values" } else { "" },
                 cycles as f64 / start.elapsed().as_secs_f64() / 1e6,
                 simulation.counters.left as f64 / start.elapsed().as_secs_f64()
             );

@@ -29,6 +29,8 @@ pub struct Configuration {
     pub return_beats: usize,
     /// Each of the three block sizes has 2 to this blocks.
     pub block_bits: u32,
+    /// Bytes of a beat of the key and value streams.
+    pub bus_bytes: usize,
 }
 
 /// The slot memory of the software engine.
@@ -46,6 +48,7 @@ pub const SOFTWARE: Configuration = Configuration {
     writers: 16,
     return_beats: 128,
     block_bits: 7,
+    bus_bytes: 8,
 };
 
 /// As printed: 192 bytes a slot in four lines of 384 bytes, six hash units, keys up to 168.
@@ -63,9 +66,11 @@ pub const PRINTED: Configuration = Configuration {
     writers: 32,
     return_beats: 128,
     block_bits: 12,
+    bus_bytes: 8,
 };
 
-/// The other layout of 192 bytes a slot, with twice the slots, the ring, and few writers.
+/// The other layout of 192 bytes a slot, with twice the slots, the ring, few writers, and streams
+/// of 256 bits.
 pub const RING: Configuration = Configuration {
     name: "ring",
     slots: 16,
@@ -77,10 +82,12 @@ pub const RING: Configuration = Configuration {
     return_beats: 64,
     bucket_bits: 6,
     block_bits: 8,
+    bus_bytes: 32,
     ..PRINTED
 };
 
-/// Few slots, one write at a time, next to no room for lines on their way, the ring.
+/// Few slots, one write at a time, next to no room for lines on their way, the ring, and streams of
+/// 512 bits.
 pub const SMALL: Configuration = Configuration {
     name: "small",
     slots: 4,
@@ -88,6 +95,7 @@ pub const SMALL: Configuration = Configuration {
     is_ring: true,
     writers: 1,
     return_beats: 4,
+    bus_bytes: 64,
     ..SOFTWARE
 };
 
@@ -137,6 +145,7 @@ impl Configuration {
             ("Writers", self.writers),
             ("ReturnBeats", self.return_beats),
             ("BlockBits", self.block_bits as usize),
+            ("BusBytes", self.bus_bytes),
         ]
     }
 }

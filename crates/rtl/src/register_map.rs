@@ -74,3 +74,6 @@ pub const FREE_MIDDLE: u32 = 0x5c;
 
 /// Free addresses of the largest block size.
 pub const FREE_LARGE: u32 = 0x60;
+
+/// Bytes of a beat of the key and value streams.
+pub const BUS_BYTES: u32 = 0x64;
