@@ -143,6 +143,9 @@ module concurrency_control
       assert (f_pending == level_q);
       assert (f_counted == f_under_way_q);
       assert (!(enter && has_key && bucket == f_address && f_under_way_q != '0));
+      // Who is here and waits does so for an older write, or for the stage below.
+      assert (!stall_o || level_q != '0);
+      assert (!is_here || enter || stall_o || (valid_o && !ready_i));
     end
   end
 `endif

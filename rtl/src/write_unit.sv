@@ -319,33 +319,88 @@ module write_unit
   // offered to the port afterwards; a read never writes or retires. With what concurrency_control
   // proves: nobody enters while an older writer of its address lies between read issue and write
   // acceptance.
-  logic f_is_retired_q, f_waits_q;
-  op_t  f_op_q;
-  always_ff @(posedge clk_i) f_op_q <= op_i;
+  //
+  // No address is lost: each slot that is cleared gives its address back once, and a slot that gets
+  // a new address was free or cleared.
+  //
+  // No request stays for ever: each cycle in which port, value store and answers are ready brings
+  // it nearer to its end (`f_rank`).
+  localparam int unsigned RankWidth = $clog2(Lines * LineBeats + Slots + 5);
+  localparam logic [RankWidth-1:0] Allocating = RankWidth'(Lines * LineBeats + 2);
+  logic                 f_is_retired_q, f_waits_q, f_is_ready_q;
+  op_t                  f_op_q;
+  logic [3*Slots-1:0]   f_slots_q;
+  logic [Slots-1:0]     f_freed_q;
+  logic [RankWidth-1:0] f_rank, f_rank_q;
+
+  always_comb begin
+    unique case (state_q)
+      StDecide:   f_rank = Allocating + RankWidth'(Slots + 2);
+      StFree: begin
+        f_rank = Allocating + 1'b1;
+        for (int unsigned i = 0; i < Slots; i++) f_rank = f_rank + RankWidth'(returns_q[i]);
+      end
+      StAllocate: f_rank = Allocating;
+      StWrite:    f_rank = Allocating - 1'b1 - RankWidth'(32'(line_q) * LineBeats + 32'(group_q));
+      default:    f_rank = '0;
+    endcase
+  end
+
+  always_ff @(posedge clk_i) begin
+    f_op_q    <= op_i;
+    f_slots_q <= {match_i, free_i, expired_i};
+    f_rank_q  <= f_rank;
+    if (state_q == StDecide) f_freed_q <= '0;
+    else if (free_valid_o) f_freed_q[returning] <= 1'b1;
+  end
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       f_is_retired_q <= 1'b0;
       f_waits_q      <= 1'b0;
+      f_is_ready_q   <= 1'b0;
     end else begin
       f_is_retired_q <= (f_is_retired_q || retire_o) && !ready_o;
       f_waits_q      <= valid_i && !ready_o;
+      f_is_ready_q   <= write_ready_i && value_ready_i && response_ready_i;
     end
   end
+
   always_comb begin
     if (rst_ni) begin
-      // A request that waits stays as it is.
+      // A request that waits stays as it is, its key fits, and free slots hold and end nothing.
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
+      if (f_waits_q) assume ({match_i, free_i, expired_i} == f_slots_q);
+      if (is_write) assume (meta.request.klen != '0 && 32'(last_key_line) < Lines);
+      assume ((free_i & (match_i | expired_i)) == '0);
+
       assert (!retire_o || (valid_i && is_write && !f_is_retired_q));
       assert (!write_valid_o || (is_write && !f_is_retired_q));
       assert (!(retire_o && write_valid_o && !(write_ready_i && write_last_o)));
       if (ready_o) assert (valid_i && (f_is_retired_q == is_write));
+
       // Addresses: none is taken or given back but by a write, and none is taken that is not there.
       assert (!(free_valid_o || alloc_take_o) || (is_write && !f_is_retired_q));
       assert (!alloc_take_o || alloc_valid_i);
+      if (state_q != StDecide) begin
+        assert ((f_freed_q & returns_q) == '0);
+        assert ((f_freed_q | returns_q) == clear_q);
+        assert (state_q == StFree || returns_q == '0);
+        if (is_placed_q && needs_address_q) assert (clear_q[target_q] || free_i[target_q]);
+        if (is_placed_q && !needs_address_q) assert (match_i[target_q]);
+      end
+
+      if (f_waits_q && f_is_ready_q) assert (f_rank < f_rank_q);
+      if (valid_i && write_ready_i && value_ready_i && response_ready_i) begin
+        assert (ready_o == (state_q == StFinish || (state_q == StDecide && !is_write)));
+      end
+
       // What the induction needs.
       assert (state_q <= StFinish);
       assert (f_is_retired_q == (state_q == StFinish));
       assert (state_q == StDecide || (f_waits_q && valid_i && is_write));
+      assert (state_q == StWrite ? line_q <= last_line : line_q == '0);
+      assert (group_q <= LastGroup);
+      assert (group_q == '0 || (state_q == StWrite && is_line_wanted));
     end
   end
 `endif
