@@ -2,13 +2,15 @@
 //! `constant_work CASE KEY_BYTES COUNT` looks one key up COUNT times.
 //!
 //! Cases: `hit-first` and `hit-last` find their key in the first and in the last slot of a full
-//! bucket; `miss-full` misses in that bucket, `miss-empty` in an empty one.
+//! bucket; `miss-full` misses in that bucket, `miss-empty` in an empty one. With `table-` in front
+//! the slot memory is asked alone, without the item that it names.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
 
 use amalgam_index::op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
 use amalgam_index::pipeline::Pipeline;
+use amalgam_index::pipeline::twin::Twin;
 use amalgam_index::{Configuration, Found, Index, Sink, Tuning, Worker};
 
 const SLOTS: usize = 8;
@@ -66,18 +68,33 @@ fn main() {
         assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?}");
     }
     let empty = keys(&index, 4, length, 1);
-    let (key, is_hit) = match case.as_str() {
+    let (is_table_only, case) =
+        case.strip_prefix("table-").map_or((false, case.as_str()), |case| (true, case));
+    let (key, is_hit) = match case {
         "hit-first" => (&full[0], true),
         "hit-last" => (&full[SLOTS - 1], true),
         "miss-full" => (&full[SLOTS], false),
         "miss-empty" => (&empty[0], false),
         other => panic!("there is no case '{other}'"),
     };
-    for _ in 0..count {
-        let key = Key::new(black_box(key), index.seed());
-        worker.get_batch(&[key], &NOW, &mut answers);
-        worker.quiesce();
+    if is_table_only {
+        answers.hits = table_only(&full[..SLOTS], key, count);
+    } else {
+        for _ in 0..count {
+            let key = Key::new(black_box(key), index.seed());
+            worker.get_batch(&[key], &NOW, &mut answers);
+            worker.quiesce();
+        }
     }
     black_box(answers.words);
     assert_eq!(answers.hits, if is_hit { count } else { 0 });
+}
+
+/// How often the slot memory, with these keys in it, may hold the one that is sought.
+fn table_only(present: &[Vec<u8>], key: &[u8], count: u64) -> u64 {
+    let mut table = Twin::new(BUCKETS as usize);
+    for (place, key) in (1..).zip(present) {
+        table.set(key, 8 * place, 0, 8);
+    }
+    (0..count).map(|_| u64::from(table.may_hold(black_box(key)))).sum()
 }

@@ -70,6 +70,10 @@ fn the_work_depends_on_the_key_s_length_alone() {
         let miss = assert_alike(["miss-full", "miss-empty"], key_bytes);
         // A hit also confirms its item and hands the value over.
         assert!(miss < hit, "{miss} for a miss, {hit} for a hit");
+        // Up to there, hits and misses cost the same.
+        let hit = assert_alike(["table-hit-first", "table-hit-last"], key_bytes);
+        let miss = assert_alike(["table-miss-full", "table-miss-empty"], key_bytes);
+        assert!(hit.abs_diff(miss) * 100 <= hit * TOLERANCE_PERCENT, "{miss} and {hit}");
     }
 }
 

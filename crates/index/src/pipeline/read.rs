@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use amalgam_op::{ItemView, Key, Now};
 
 use super::compare::Compare;
-use super::layout::{LOCATORS, Locator, Pattern, tag_of};
+use super::layout::{Locator, Pattern, tag_of};
 use super::worker::StoreWorker;
 use crate::mem::{Guard, Item, ItemRef};
 use crate::rolling::roll;
@@ -60,21 +60,13 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         )
     }
 
-    /// The locator of the first slot that may hold the key; that of a free slot says that the key
-    /// is absent.
+    /// See [`super::slots::Slots::glance`].
     #[inline]
     fn glance<C: Compare>(&self, key: &Key<'_>) -> Locator {
         let slots = &self.store.slots;
-        let index = slots.bucket_of(key.hash());
-        let bucket = slots.bucket(index);
-        let mut candidates = C::tagged(&bucket[LOCATORS], tag_of(key.bytes(), key.hash()));
-        if candidates & candidates.wrapping_sub(1) != 0 {
-            candidates = C::candidates(bucket, &Pattern::new(key.bytes(), key.hash()));
-        }
-        if candidates == 0 {
-            return Locator::FREE;
-        }
-        slots.locator(index, candidates.trailing_zeros() as usize)
+        let (key, hash) = (key.bytes(), key.hash());
+        let pattern = || Pattern::new(key, hash);
+        slots.glance::<C>(slots.bucket_of(hash), tag_of(key, hash), pattern)
     }
 
     /// Answers a key whose item `locator` most likely names: at once if it does and the item looks

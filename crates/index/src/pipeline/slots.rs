@@ -95,6 +95,26 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         Locator(self.bucket(index)[LOCATORS][slot].load(Ordering::Acquire))
     }
 
+    /// The locator of the first slot that may hold the key with this tag; that of a free slot says
+    /// that the key is absent. Its pattern decides where two slots have the tag.
+    #[inline]
+    pub(super) fn glance<C: Compare>(
+        &self,
+        index: usize,
+        tag: u64,
+        pattern: impl FnOnce() -> Pattern,
+    ) -> Locator {
+        let bucket = self.bucket(index);
+        let mut candidates = C::tagged(&bucket[LOCATORS], tag);
+        if candidates & candidates.wrapping_sub(1) != 0 {
+            candidates = C::candidates(bucket, &pattern());
+        }
+        if candidates == 0 {
+            return Locator::FREE;
+        }
+        self.locator(index, candidates.trailing_zeros() as usize)
+    }
+
     /// The first slot that may hold the key and that `is_wanted` takes, with its locator.
     #[inline]
     pub(super) fn find<C: Compare>(
@@ -244,6 +264,10 @@ impl<const SLOTS: usize> Drop for Held<'_, SLOTS> {
     #[inline]
     fn drop(&mut self) {
         // Release: the next holder sees what this one did.
+        #[cfg(not(loom))]
         self.lock.store(0, Ordering::Release);
+        // As in mercury's `Bucket::unlock`.
+        #[cfg(loom)]
+        self.lock.swap(0, Ordering::Release);
     }
 }

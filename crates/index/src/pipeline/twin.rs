@@ -6,7 +6,7 @@ use amalgam_op::{Expiry, lookup3};
 use super::layout::{Locator, Pattern, Terms};
 use super::slots::{Bucket, Held, Slots};
 use crate::mem::Table;
-use crate::simd::Scalar;
+use crate::simd::{Fastest, Scalar, each_way};
 use crate::sync::Ordering;
 
 /// Slots of a bucket.
@@ -47,6 +47,16 @@ impl Twin {
         let (pattern, hash) = Self::pattern(key);
         let bucket = self.slots.bucket_of(hash);
         self.slots.find::<Scalar>(bucket, &pattern, |_| true).map(|(slot, _)| slot)
+    }
+
+    /// Whether a slot may hold a key, as the engine's readers ask: what a read costs before it looks
+    /// at an item.
+    #[inline]
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        let (pattern, hash) = Self::pattern(key);
+        let bucket = self.slots.bucket_of(hash);
+        !each_way!(Fastest::here(), C => self.slots.glance::<C>(bucket, pattern.tag, || pattern))
+            .is_free()
     }
 
     fn give_up(held: &Held<'_, SLOTS>, slot: usize, returned: &mut Vec<u64>) {
