@@ -46,5 +46,5 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
 #rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
-#rtl-full:       ## rtl-test, rtl-lint, deeper proofs and synthesis
+#rtl-full:       ## rtl-test, rtl-lint, deeper proofs, benches of modules and synthesis
 #rtl-wave:       ## one request as a waveform: target/rtl-wave.vcd and .svg
