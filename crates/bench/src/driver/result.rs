@@ -253,9 +253,12 @@ impl IndexResult {
     /// For people.
     pub fn summary(&self) -> String {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+        let counted = |name: &str, value: Option<f64>| {
+            value.map_or(String::new(), |value| format!("  {name} {value:.3}"))
+        };
         format!(
             "{:<16} {:>8.2} M/s  ({:.2} to {:.2})  ratio {}  p50 {} ns  p99 {} ns  longest {} us  \
-             hits {}  bytes/item {}  passed {}",
+             hits {}  bytes/item {}  passed {}{}{}{}",
             self.engine,
             self.ops_per_second / 1e6,
             self.min / 1e6,
@@ -267,6 +270,9 @@ impl IndexResult {
             number(self.hit_ratio),
             number(self.bytes_per_item),
             number(self.items_passed_per_op),
+            counted("DRAM accesses", self.dram_accesses_per_op),
+            counted("expanding, of before", self.expansion_ratio_to_before),
+            counted("of after", self.expansion_ratio_to_after),
         )
     }
 }
