@@ -157,8 +157,8 @@ pub fn cas_ids_are_not_reused<I: Index>() {
     // Nor do two workers give one id to two versions: each follows the other's ids.
     let mut sessions = [session, Session::new(&index)];
     let mut ids = HashSet::new();
-    for round in 0..100 {
-        let session = &mut sessions[(round + 1) / 2 % 2];
+    for round in 0..100_usize {
+        let session = &mut sessions[round.div_ceil(2) % 2];
         let store = Store { wants_cas: true, ..Store::new(StoreMode::Set, b"v", 0, 0) };
         let (outcome, _) = session.apply(b"k", Verb::Store(store));
         let Outcome::Stored(Written { cas: Some(id), .. }) = outcome else { panic!("{outcome:?}") };
