@@ -38,10 +38,10 @@ impl Sink for Hits {
     }
 }
 
-/// A table that is 95 % full, and how many keys it holds: the numbers from 0 on.
-fn filled(slots: usize, disabled: &[&str]) -> (Memc3, u64) {
-    let index = Memc3::open(&Configuration {
-        evicts: false,
+/// A table of one size.
+fn open(slots: usize, disabled: &[&str], evicts: bool) -> Memc3 {
+    Memc3::open(&Configuration {
+        evicts,
         tuning: Tuning {
             buckets: Some(BUCKETS),
             slots_per_bucket: Some(slots),
@@ -51,7 +51,12 @@ fn filled(slots: usize, disabled: &[&str]) -> (Memc3, u64) {
         },
         ..Configuration::default()
     })
-    .expect("it opens");
+    .expect("it opens")
+}
+
+/// A table that is 95 % full, and how many keys it holds: the numbers from 0 on.
+fn filled(slots: usize, disabled: &[&str]) -> (Memc3, u64) {
+    let index = open(slots, disabled, false);
     let keys = index.statistics().slots * 95 / 100;
     let mut worker = index.worker();
     (0..keys).for_each(|number| store(&mut worker, index.seed(), number, StoreMode::Set));
@@ -61,11 +66,19 @@ fn filled(slots: usize, disabled: &[&str]) -> (Memc3, u64) {
 
 /// Stores a number under itself, which must succeed.
 fn store(worker: &mut impl Worker, seed: &HashSeed, number: u64, mode: StoreMode) {
+    let outcome = try_to_store(worker, seed, number, mode);
+    assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
+}
+
+fn try_to_store(
+    worker: &mut impl Worker,
+    seed: &HashSeed,
+    number: u64,
+    mode: StoreMode,
+) -> Outcome {
     let name = number.to_le_bytes();
     let verb = Verb::Store(Store::new(mode, &name, 0, 0));
-    let outcome =
-        worker.apply(&Op { key: Key::new(&name, seed), verb }, &NOW, &mut Hits::default());
-    assert!(matches!(outcome, Outcome::Stored(_)), "{outcome:?} of {number}");
+    worker.apply(&Op { key: Key::new(&name, seed), verb }, &NOW, &mut Hits::default())
 }
 
 /// Looks `numbers` up, so many at once. Returns hits and pointers followed, each a lookup.
@@ -128,4 +141,29 @@ fn hints_change_nothing() {
     }
     drop(worker);
     assert_eq!(look_up(&index, 0..keys, 64).0, 1.0);
+}
+
+/// A table that is full and stays so refuses, or evicts where it may; either way each insert ends,
+/// and what was stored and not evicted is found.
+#[test]
+fn a_full_table_refuses_or_evicts() {
+    for (slots, evicts) in [(4, false), (8, false), (4, true), (8, true)] {
+        let index = open(slots, &[], evicts);
+        let mut worker = index.worker();
+        let capacity = index.statistics().slots;
+        let numbers = 0..capacity + capacity / 4;
+        let is_stored = |number: &u64| {
+            let outcome = try_to_store(&mut worker, index.seed(), *number, StoreMode::Set);
+            let is_refused = matches!(outcome, Outcome::OutOfMemory);
+            assert!(matches!(outcome, Outcome::Stored(_)) || is_refused && !evicts, "{outcome:?}");
+            !is_refused
+        };
+        let stored = numbers.clone().filter(is_stored).count() as u64;
+        drop(worker);
+        let held = index.statistics().items;
+        assert!(held >= capacity * 9 / 10 && held <= capacity, "{held} of {capacity}, {slots}");
+        let found = (look_up(&index, numbers.clone(), 64).0 * (numbers.end as f64)).round() as u64;
+        assert_eq!(found, held, "{slots} slots, evicts: {evicts}");
+        assert_eq!(stored, if evicts { numbers.end } else { held }, "{slots} slots");
+    }
 }
