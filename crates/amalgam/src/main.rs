@@ -32,7 +32,8 @@ struct Amalgam {
 #[derive(Subcommand)]
 enum Action {
     /// Runs the server; takes memcached's options.
-    #[command(disable_help_flag = true, disable_version_flag = true)]
+    // The last of repeated options counts, as for getopt: scripts put theirs behind defaults.
+    #[command(disable_help_flag = true, disable_version_flag = true, args_override_self = true)]
     Serve(Box<options::Options>),
     /// Measures engines and servers.
     #[command(subcommand)]

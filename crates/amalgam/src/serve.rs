@@ -300,7 +300,8 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
         (true, Some(_)) => bail!("-S and -Y exclude each other"),
         _ if has_udp => bail!("UDP (-U) has no authentication: leave out -U, or -S and -Y"),
         (true, None) => {
-            ensure!(protocol != WireProtocol::Text, "-S needs the binary protocol, not -B ascii");
+            let named = options.protocol.as_deref().unwrap_or("binary");
+            ensure!(named == "binary", "-S needs the binary protocol, not -B {named}");
             let path = std::env::var_os("MEMCACHED_SASL_PWDB")
                 .context("-S: MEMCACHED_SASL_PWDB must name a file of user:password lines")?;
             Ok((WireProtocol::Binary, Some(path.into())))

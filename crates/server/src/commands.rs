@@ -73,6 +73,7 @@ pub fn run<I: Index>(
             }
             let is_plain = *mechanism == b"PLAIN" && (is_begun || !is_step);
             let users = shared.users.as_ref().filter(|_| is_plain);
+            users.inspect(|users| users.follow_file());
             let is_right = users.is_some_and(|users| users.knows_plain(message));
             conclude(turn, seat, reply, is_right, Problem::NOT_AUTHENTICATED);
         }

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
+use std::sync::{Mutex, RwLock};
+use std::time::SystemTime;
 
 /// A user and the password.
 type Entry = (Vec<u8>, Vec<u8>);
@@ -11,7 +12,12 @@ type Entry = (Vec<u8>, Vec<u8>);
 pub struct Users {
     path: PathBuf,
     entries: RwLock<Vec<Entry>>,
+    /// How the file looked when it was last read.
+    seen: Mutex<Option<Look>>,
 }
+
+/// When a file was last written, and its length.
+type Look = (SystemTime, u64);
 
 impl Users {
     /// Reads the file.
@@ -20,8 +26,9 @@ impl Users {
     ///
     /// If it cannot be read or has a line without a colon; the text says which.
     pub fn load(path: &Path) -> io::Result<Self> {
+        let seen = Mutex::new(look(path));
         let entries = RwLock::new(read(path)?);
-        Ok(Self { path: path.to_owned(), entries })
+        Ok(Self { path: path.to_owned(), entries, seen })
     }
 
     /// Reads the file again; if that fails, the users stay who they were.
@@ -33,6 +40,17 @@ impl Users {
         let entries = read(&self.path)?;
         *self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = entries;
         Ok(())
+    }
+
+    /// Reads the file again if it was written since; if that fails, the users stay who they were.
+    /// memcached looks up each of SASL's users in the file itself.
+    pub fn follow_file(&self) {
+        let now = look(&self.path);
+        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if now.is_some() && *seen != now {
+            *seen = now;
+            let _ = self.reload();
+        }
     }
 
     /// Whether the password is the user's. Takes as long for a wrong one as for the right one.
@@ -50,6 +68,11 @@ impl Users {
             _ => false,
         }
     }
+}
+
+fn look(path: &Path) -> Option<Look> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 /// Compares without telling by the time where the difference is.
@@ -98,7 +121,12 @@ mod tests {
         std::fs::write(&path, "ann:changed\n").unwrap();
         users.reload().unwrap();
         assert!(users.knows(b"ann", b"changed") && !users.knows(b"bob", b"a:b"));
+        std::fs::write(&path, "ann:changed\nbob:back\n").unwrap();
+        assert!(!users.knows(b"bob", b"back"));
+        users.follow_file();
+        assert!(users.knows(b"bob", b"back"));
         std::fs::write(&path, "nonsense\n").unwrap();
+        users.follow_file();
         assert!(users.reload().unwrap_err().to_string().contains("line 1"));
         assert!(users.knows(b"ann", b"changed"));
         std::fs::remove_file(&path).unwrap();
