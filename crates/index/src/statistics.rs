@@ -74,8 +74,10 @@ pub struct ClassStatistics {
     pub pages: u64,
     /// Slots in them.
     pub slots: u64,
-    /// Slots in use, retired ones included.
+    /// Items that are filled and not retired, of the sizes that are the class's.
     pub used_slots: u64,
     /// Items evicted from the class.
     pub evictions: u64,
+    /// Dead items of the class that were met while walking its pages, and removed.
+    pub swept: u64,
 }

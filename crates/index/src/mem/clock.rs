@@ -76,7 +76,8 @@ impl Pool<'_> {
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
         for round in 0..ROUNDS {
-            if round % ROUNDS_PER_EVICTION == 0 {
+            if round % ROUNDS_PER_EVICTION == 0 && (round > 0 || !self.waits_for_grace(shortage.0))
+            {
                 self.evict_for(shortage.0, now, swap);
             }
             self.flush();
@@ -104,6 +105,18 @@ impl Pool<'_> {
         }
         add(&self.counters().out_of_memory, 1);
         false
+    }
+
+    /// Whether most slots of the class hold nothing but what was retired: one of them is soon free,
+    /// and nothing need be evicted.
+    fn waits_for_grace(&self, need: Need) -> bool {
+        let Need::Class(class) = need else { return false };
+        if !self.memory.evicts {
+            return false;
+        }
+        let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
+        let slots = pages * u64::from(self.memory.geometries[class].slots);
+        2 * self.memory.items_of(class) < slots
     }
 
     fn evict_for(&mut self, need: Need, now: &Now, swap: &mut Swap<'_>) {
@@ -231,8 +244,10 @@ impl Pool<'_> {
         }
         // SAFETY: the engine says that we unlinked exactly this item.
         unsafe { self.evict(&item, now) };
-        if let (false, Some(class)) = (is_dead, class) {
-            self.memory.class_states[class].evictions.fetch_add(1, Ordering::Relaxed);
+        if let Some(class) = class {
+            let state = &self.memory.class_states[class];
+            let count = if is_dead { &state.swept } else { &state.evictions };
+            count.fetch_add(1, Ordering::Relaxed);
         }
         true
     }
@@ -270,8 +285,8 @@ impl Pool<'_> {
         freed
     }
 
-    /// Makes room for a page of a class that has nothing to evict: of large items if those hold
-    /// more than any other class, else of that class.
+    /// Makes room for a page of a class that has nothing to evict, or of any (`usize::MAX`): of
+    /// large items if those hold more than any other class, else of that class.
     fn take_page_from_others(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
         let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
@@ -422,11 +437,11 @@ impl Pool<'_> {
         if excess > 0 {
             if memory.discard_free_pages(excess) < excess {
                 for _ in 0..PAGES_PER_STEP {
-                    self.evacuate_donor(usize::MAX, now, swap);
+                    self.take_page_from_others(usize::MAX, now, swap);
                 }
             }
         } else if memory.supply() < memory.reserve_pages() {
-            self.evacuate_donor(usize::MAX, now, swap);
+            self.take_page_from_others(usize::MAX, now, swap);
         }
     }
 

@@ -18,6 +18,15 @@ pub(super) struct Counters {
     pub(super) evicted_unfetched: AtomicU64,
     pub(super) expired_unfetched: AtomicU64,
     pub(super) out_of_memory: AtomicU64,
+    /// Items by the class of their size.
+    pub(super) class_items: Box<[AtomicU64]>,
+}
+
+impl Counters {
+    pub(super) fn new(classes: usize) -> Self {
+        let class_items = (0..classes).map(|_| AtomicU64::default()).collect();
+        Self { class_items, ..Self::default() }
+    }
 }
 
 /// Adds to a counter that only the calling thread writes.
@@ -41,6 +50,11 @@ impl Memory {
     /// Items that are filled and not retired.
     pub fn items(&self) -> u64 {
         self.sum(|counters| &counters.items)
+    }
+
+    /// Likewise, of the sizes of one class.
+    pub(super) fn items_of(&self, class: usize) -> u64 {
+        self.sum(|counters| &counters.class_items[class])
     }
 
     /// The part of an index's statistics that this room knows.

@@ -195,6 +195,8 @@ struct ClassState {
     hand: Mutex<Hand>,
     pages: AtomicU32,
     evictions: AtomicU64,
+    /// Dead items that sweeps removed.
+    swept: AtomicU64,
 }
 
 impl Memory {
@@ -229,6 +231,9 @@ impl Memory {
             fresh: Mutex::new(Fresh { list: vec![], discarded: vec![], next: 0 }),
             geometries: page::geometries(&classes, page_bytes, layout),
             class_states: (0..classes.count()).map(|_| CachePadded::default()).collect(),
+            counters: (0..configuration.workers)
+                .map(|_| CachePadded(Counters::new(classes.count())))
+                .collect(),
             classes,
             large: Large::new(large_start as u64, large_bytes as u64),
             large_start: large_start as u64,
@@ -241,7 +246,6 @@ impl Memory {
             has_mortal_items: AtomicBool::new(false),
             pins: pin::Pins::default(),
             evictions: Evictions::default(),
-            counters: (0..configuration.workers).map(|_| CachePadded::default()).collect(),
             cas: AtomicU64::new(configuration.first_cas),
             pages_moved: AtomicU64::new(0),
             large_evicted_bytes: AtomicU64::new(0),
@@ -541,6 +545,7 @@ impl Memory {
             slots: counts.items,
             used_slots: counts.items,
             evictions: counts.evictions,
+            swept: 0,
         })
     }
 
@@ -552,20 +557,14 @@ impl Memory {
             return None;
         }
         let geometry = &self.geometries[class];
-        let in_use = &self.pages[..self.lock_fresh().next as usize];
-        let in_class = in_use.iter().filter(|page| {
-            let (state, page_class) = page.state();
-            page_class == class && state != PageState::Free
-        });
-        let free: u64 = in_class.map(|page| u64::from(page.free())).sum();
-        let slots = pages * u64::from(geometry.slots);
         Some(ClassStatistics {
             class,
             slot_bytes: u64::from(geometry.slot_bytes),
             pages,
-            slots,
-            used_slots: slots.saturating_sub(free),
+            slots: pages * u64::from(geometry.slots),
+            used_slots: self.items_of(class),
             evictions,
+            swept: state.swept.load(Ordering::Relaxed),
         })
     }
 }

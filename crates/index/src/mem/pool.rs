@@ -293,6 +293,9 @@ impl<'m> Pool<'m> {
         let counters = self.counters();
         add(&counters.items, 1);
         add(&counters.bytes, shape.bytes() as u64);
+        if let Some(class) = self.class_of(shape.bytes()) {
+            add(&counters.class_items[class], 1);
+        }
         slot
     }
 
@@ -332,6 +335,9 @@ impl<'m> Pool<'m> {
         let counters = self.counters();
         subtract(&counters.items, 1);
         subtract(&counters.bytes, bytes as u64);
+        if let Some(class) = self.class_of(bytes) {
+            subtract(&counters.class_items[class], 1);
+        }
         self.push_retired(Retired::item(item.reference()), bytes);
     }
 
@@ -462,6 +468,12 @@ impl<'m> Pool<'m> {
     /// A page in state Emptied is free after a grace period: somebody may be walking it.
     pub(super) fn retire_page(&mut self, page: u32) {
         self.bag.push(Retired::page(page));
+    }
+
+    /// The class of an item of so many bytes, or none if it is large.
+    #[inline]
+    fn class_of(&self, bytes: usize) -> Option<usize> {
+        self.memory.classes.of(bytes + self.memory.layout.link_bytes())
     }
 
     pub(super) fn counters(&self) -> &'m Counters {

@@ -56,6 +56,7 @@ fn grouped<I: Index>(shared: &Shared<I>) -> BTreeMap<u32, ClassStatistics> {
         group.slots += class.slots;
         group.used_slots += class.used_slots;
         group.evictions += class.evictions;
+        group.swept += class.swept;
     }
     groups
 }
@@ -87,7 +88,7 @@ const LATER_ITEM_ZEROS: [&str; 8] = [
 /// `stats items`.
 pub fn items<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     for (number, class) in grouped(shared) {
-        if class.used_slots == 0 && class.evictions == 0 {
+        if class.used_slots + class.evictions + class.swept == 0 {
             continue;
         }
         let mut row = |name: &str, value: u64| stat(&format!("items:{number}:{name}"), &value);
@@ -102,7 +103,7 @@ pub fn items<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         row("mem_requested", class.used_slots * class.slot_bytes);
         row("evicted", class.evictions);
         ITEM_ZEROS.iter().for_each(|name| row(name, 0));
-        row("crawler_reclaimed", shared.crawler.reclaimed_of(number));
+        row("crawler_reclaimed", shared.crawler.reclaimed_of(number) + class.swept);
         LATER_ITEM_ZEROS.iter().for_each(|name| row(name, 0));
         row("hits_to_cold", 0);
         row("hits_to_temp", 0);
