@@ -75,9 +75,18 @@ mod tests {
 
     #[test]
     fn a_process_is_accounted_for_by_its_number() {
-        let own = cpu_of_threads_ns(std::process::id()).expect("this process exists");
-        burn();
-        assert!(cpu_of_threads_ns(std::process::id()).expect("still there") >= own);
+        // Another process: in this one threads end, and what they used leaves the sum.
+        let mut shell = std::process::Command::new("sh");
+        let mut child = shell.args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        let cpu = || cpu_of_threads_ns(child.id()).expect("it runs");
+        let before = cpu();
+        let has_worked = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            cpu() > before
+        });
+        child.kill().expect("it runs");
+        child.wait().expect("a child");
+        assert!(has_worked);
         assert!(cpu_of_threads_ns(u32::MAX).is_err());
     }
 
