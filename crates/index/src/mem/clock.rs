@@ -75,9 +75,10 @@ impl Pool<'_> {
     /// it without a guard and without a lock of the engine.
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
+        // Not at once where a grace period may be enough.
+        let first = if self.waits_for_grace(shortage.0) { EAGER_ROUNDS } else { 0 };
         for round in 0..ROUNDS {
-            if round % ROUNDS_PER_EVICTION == 0 && (round > 0 || !self.waits_for_grace(shortage.0))
-            {
+            if round % ROUNDS_PER_EVICTION == first {
                 self.evict_for(shortage.0, now, swap);
             }
             self.flush();
