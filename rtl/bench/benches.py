@@ -258,6 +258,81 @@ def stripes(key, stripe, first, terms):
                sum((word in record) << i for i, word in enumerate(place)))
 
 
+def random_slot(key, check, now, shape):
+    """A slot's locator, terms and key: the key's own, one that is nearly the same, or free."""
+    klen, other = len(key), bytearray(key)
+    if shape == "free":
+        return 0, 0, random.randbytes(klen)
+    if shape == "other key":
+        other[random.randrange(klen)] ^= 1 << random.randrange(8)
+    if shape == "other length":
+        klen = klen % 250 + 1
+    if shape == "other check":
+        check ^= 1 << random.randrange(8)
+    expiry = random.choice([0, 1, now - 1, now, now + 1, MASK])
+    pointer = random.randrange(1, 1 << 48)
+    return klen << 56 | check << 48 | pointer, random.randrange(1 << 24) << 32 | expiry, other
+
+
+async def compare_unit(dut):
+    """Each key length, four times, against slots that are the key's, nearly so, or free; some
+    requests without a key in between."""
+    slots, per_beat = parameter("Slots"), parameter("SlotsPerBeat")
+    stripe, lines = parameter("StripeWords"), parameter("Lines")
+    first, terms = parameter("KeyWord"), parameter("TermsWord")
+    longest = 8 * (terms - first if terms > first else stripe * lines - first)
+    for pace in PACES:
+        lengths = 4 * list(range(longest + 1))
+        random.shuffle(lengths)
+        await start(dut)
+        ops, stripe_beats, beats, expected = [], [], [], []
+        for number, length in enumerate(lengths):
+            key, check, now = random.randbytes(length), random.randrange(256), 1000 + number
+            op = pack(*zip(META, (number, 0, length, 0, 0, 0)), *zip(META_OUT, (1, 0, 0, 0)),
+                      (32, 0), (8, check), (32, now))
+            ops.append((op,))
+            if not length:
+                expected.append((op, 0))
+                continue
+            shapes = random.choices(["free", "other key", "other length", "other check"], k=slots)
+            if random.random() < 0.7:
+                shapes[random.randrange(slots)] = "same"
+            records, verdicts = [], [0, 0, 0, 0, 0]
+            for slot, shape in enumerate(shapes):
+                locator, term, held = random_slot(key, check, now, shape)
+                words_of = {word: random.getrandbits(64) for word in range(stripe * lines)}
+                for at in range(0, len(held), 8):
+                    part = bytes(held[at : at + 8])
+                    words_of[first + at // 8] = int.from_bytes(part, "little")
+                words_of |= {0: locator, terms: term}
+                records.append(words_of)
+                ends = term & MASK
+                for place, bit in enumerate([shape == "same", shape == "free",
+                                             0 < ends <= now]):
+                    verdicts[place] |= int(bit) << slot
+                verdicts[3] |= locator << 64 * slot
+                verdicts[4] |= term << 64 * slot
+            read = list(stripes(key, stripe, first, terms))
+            for line, data, mask in read:
+                stripe_beats.append((data, mask, int(line == read[-1][0])))
+                for group in range(0, slots, per_beat):
+                    place = [(slot, word) for slot in range(group, group + per_beat)
+                             for word in range(line * stripe, (line + 1) * stripe)]
+                    beats.append((sum(records[slot][word] << 64 * i
+                                      for i, (slot, word) in enumerate(place)),))
+            expected.append((op, *verdicts))
+        sources = [
+            Source(dut, "op_valid_i", "op_ready_o", ["op_i"], ops),
+            Source(dut, "stripe_valid_i", "stripe_ready_o",
+                   ["stripe_i", "mask_i", "stripe_last_i"], stripe_beats),
+            Source(dut, "beat_valid_i", "beat_ready_o", ["beat_i"], beats),
+        ]
+        sink = Sink(dut, "valid_o", "ready_i",
+                    ["op_o", "match_o", "free_o", "expired_o", "locators_o", "terms_o"])
+        await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= len(ops))
+        assert [beat[: len(want)] for beat, want in zip(sink.beats, expected)] == expected
+
+
 class ValueMemory:
     """The memory port behind the value store: returns what was written, some cycles later."""
 
