@@ -7,5 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod chunks;
+pub mod client;
+pub mod coordinator;
 pub mod ids;
+pub mod node;
+pub mod overlay;
 pub mod ranges;
+mod spans;
+pub mod wire;
+
+pub use spans::Spans;

@@ -93,6 +93,12 @@ impl RangeCache {
         self.keep_bound();
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        (self.young, self.old) = (RangeMap::new(self.limits), RangeMap::new(self.limits));
+        self.statistics.turns += 1;
+    }
+
     fn keep_bound(&mut self) {
         if self.young.bytes() > self.share_bytes {
             self.old = std::mem::replace(&mut self.young, RangeMap::new(self.limits));

@@ -5,7 +5,7 @@ use super::map::{Range, RangeMap};
 use super::placement::{NOBODY, from_bits};
 use crate::ids::{END, IdRange};
 
-/// The ranges of a map, ascending. See [`RangeMap::ranges`].
+/// The ranges of a map, ascending. See [`RangeMap::ranges_from`].
 #[derive(Debug)]
 pub struct Ranges<'m> {
     map: &'m RangeMap,
@@ -17,6 +17,8 @@ pub struct Ranges<'m> {
     next: usize,
     /// What is left of a run of one placement that was cut at a cell's end.
     rest: Option<Run>,
+    /// Ids before it are left out.
+    from: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +29,9 @@ struct Run {
 }
 
 impl<'m> Ranges<'m> {
-    pub(super) fn new(map: &'m RangeMap) -> Self {
-        Self { map, node: 0, leaf: 0, pieces: Vec::new(), next: 0, rest: None }
+    pub(super) fn new(map: &'m RangeMap, from: u64) -> Self {
+        let (node, leaf) = map.locate(from);
+        Self { map, node, leaf, pieces: Vec::new(), next: 0, rest: None, from }
     }
 
     /// The piece that follows, across leaves.
@@ -60,8 +63,8 @@ impl<'m> Ranges<'m> {
                 }
                 self.next += 1;
             }
-            if placement != NOBODY {
-                return Some(Run { start, end, placement });
+            if placement != NOBODY && end > self.from {
+                return Some(Run { start: start.max(self.from), end, placement });
             }
         }
     }

@@ -137,7 +137,12 @@ impl RangeMap {
 
     /// All ranges in the order of their ids.
     pub fn ranges(&self) -> Ranges<'_> {
-        Ranges::new(self)
+        Ranges::new(self, 0)
+    }
+
+    /// The ranges from an id on; the first one without the ids before it.
+    pub fn ranges_from(&self, id: ChunkId) -> Ranges<'_> {
+        Ranges::new(self, id.bits())
     }
 
     /// Gives ids that nobody owns to somebody.
@@ -238,7 +243,7 @@ impl RangeMap {
     }
 
     #[inline]
-    fn locate(&self, bits: u64) -> Place {
+    pub(super) fn locate(&self, bits: u64) -> Place {
         let n = self.firsts.partition_point(|first| *first <= bits) - 1;
         let l = self.nodes[n].firsts.partition_point(|first| *first <= bits) - 1;
         (n, l)

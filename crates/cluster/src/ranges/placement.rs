@@ -37,6 +37,25 @@ impl Placement {
         Self::from_nodes([owner.get(), u16::MAX, u16::MAX, u16::MAX])
     }
 
+    /// From the 64 bits that travel.
+    ///
+    /// # Errors
+    ///
+    /// [`PlacementError::NoOwner`] without an owner, [`PlacementError::NodeTwice`] if a node would
+    /// hold two copies or a backup follows one that is missing.
+    pub fn from_bits(bits: u64) -> Result<Self, PlacementError> {
+        let nodes = Self(bits).nodes();
+        let owner = NodeId::new(nodes[0]).map_err(|_| PlacementError::NoOwner)?;
+        let backups: Vec<NodeId> = Self(bits).backups().collect();
+        let whole = Self::new(owner, &backups)?;
+        if whole.0 == bits { Ok(whole) } else { Err(PlacementError::NodeTwice) }
+    }
+
+    /// The 64 bits that travel.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Who serves the chunks.
     #[inline]
     pub fn owner(self) -> NodeId {
@@ -95,6 +114,8 @@ pub enum PlacementError {
     TooManyBackups,
     /// Two copies on one node are one copy.
     NodeTwice,
+    /// Somebody must serve the chunks.
+    NoOwner,
 }
 
 impl fmt::Display for PlacementError {
@@ -102,6 +123,7 @@ impl fmt::Display for PlacementError {
         f.write_str(match self {
             Self::TooManyBackups => "a placement has at most three backups",
             Self::NodeTwice => "a placement names a node twice",
+            Self::NoOwner => "a placement has no owner",
         })
     }
 }

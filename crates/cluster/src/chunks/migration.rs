@@ -1,0 +1,497 @@
+//! How chunks move to another node while clients read and write them.
+//!
+//! The source offers ids, copies chunks page by page while it serves, sends again what was written
+//! meanwhile, freezes the ids, sends the rest with locks and remembered answers, and has the
+//! metadata changed: that is the moment at which the ids are the target's. Each message is repeated
+//! until it is answered. A source that gives up does so before it asks for the change; after that
+//! it waits for what came of it. A target that hears nothing any more asks who owns the ids.
+
+use std::collections::BTreeSet;
+
+use super::service::{ChunkService, Wish};
+use super::sessions::Export;
+use super::store::ChunkStore;
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::{Located, Peer, Refusal};
+use crate::ranges::Placement;
+
+/// Moves from a node, and to it, at once.
+pub const MOVES_MAX: usize = 64;
+/// Ids of a move at most: what a range may hold.
+const MOVE_IDS_MAX: u64 = 2_000_000;
+/// Chunks and bytes of a page, about, and ids that are looked at for one.
+const PAGE_CHUNKS: usize = 64;
+const PAGE_BYTES: usize = 256 << 10;
+const PAGE_LOOKS: u64 = 4_096;
+/// Times that what was written meanwhile is sent again before the ids are frozen.
+const ROUNDS_MAX: u32 = 8;
+
+/// Chunks on their way; none where a chunk was deleted meanwhile.
+pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
+
+/// What source and target of a move say to each other. `number` is the source's name for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveMessage {
+    /// From the source: will you take these?
+    Offer {
+        /// The move.
+        number: u64,
+        /// The ids.
+        ids: IdRange,
+        /// The epoch since which all of them are the source's.
+        since: u64,
+    },
+    /// From the source: the next chunks.
+    Page {
+        /// The move.
+        number: u64,
+        /// Counts from 1.
+        page: u32,
+        /// The chunks.
+        chunks: Page,
+        /// In the last page, what moves along.
+        tail: Option<Export>,
+    },
+    /// From the target: it has that page; 0 is the offer.
+    Got {
+        /// The move.
+        number: u64,
+        /// The page.
+        page: u32,
+    },
+    /// From the target: it does not take them.
+    Declined {
+        /// The move.
+        number: u64,
+    },
+    /// From the source: they are yours.
+    Yours {
+        /// The move.
+        number: u64,
+        /// The ids.
+        ids: IdRange,
+        /// From which epoch on.
+        epoch: u64,
+    },
+    /// From the target: it serves them.
+    Mine {
+        /// The move.
+        number: u64,
+    },
+    /// From the source: there is no such move (any more).
+    Forget {
+        /// The move.
+        number: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Offering,
+    /// From which id on chunks were not looked at yet.
+    Copying(u64),
+    /// What was written meanwhile is sent again, for so many times yet.
+    CatchingUp(u32),
+    /// The ids are frozen.
+    Frozen,
+    /// The metadata is being changed.
+    Committing,
+    /// The target has to know, since that epoch.
+    Yielding(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    ids: IdRange,
+    target: Peer,
+    stage: Stage,
+    /// Written since they were copied, or not sent in a last page yet.
+    dirty: BTreeSet<ChunkId>,
+    /// What the target has to answer.
+    in_flight: Option<MoveMessage>,
+    page: u32,
+    sent_ms: u64,
+    heard_ms: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Incoming {
+    ids: IdRange,
+    /// Since when they were the source's.
+    since: u64,
+    /// The page that comes next.
+    next_page: u32,
+    staged: BTreeSet<ChunkId>,
+    /// All is here.
+    tail: Option<Export>,
+    heard_ms: u64,
+}
+
+fn overlap(one: IdRange, other: IdRange) -> bool {
+    one.start() < other.end() && other.start() < one.end()
+}
+
+impl<S: ChunkStore> ChunkService<S> {
+    /// Begins to move ids to another node. Returns whether it does: they must be its own, not on
+    /// their way already, and there are bounds on moves and ids.
+    pub fn migrate(
+        &mut self,
+        ids: IdRange,
+        target: Peer,
+        now_ms: u64,
+        out: &mut Vec<Wish>,
+    ) -> bool {
+        let is_possible = target != self.me
+            && ids.len() <= MOVE_IDS_MAX
+            && self.outgoing.len() < MOVES_MAX
+            && self.owned.all(ids.start()..ids.end(), |_| true)
+            && !self.is_moving(ids);
+        if is_possible {
+            let number = self.next_transfer;
+            self.next_transfer += 1;
+            let since = self.owned(ids).map(|(_, since)| since).max().unwrap_or_default();
+            let offer = MoveMessage::Offer { number, ids, since };
+            out.push(Wish::Send(target, offer.clone()));
+            let outgoing = Outgoing {
+                ids,
+                target,
+                stage: Stage::Offering,
+                dirty: BTreeSet::new(),
+                in_flight: Some(offer),
+                page: 0,
+                sent_ms: now_ms,
+                heard_ms: now_ms,
+            };
+            self.outgoing.insert(number, outgoing);
+        }
+        is_possible
+    }
+
+    /// Moves that are under way, from here and to here.
+    pub fn moves(&self) -> (usize, usize) {
+        (self.outgoing.len(), self.incoming.len())
+    }
+
+    fn is_moving(&self, ids: IdRange) -> bool {
+        self.outgoing.values().any(|outgoing| overlap(outgoing.ids, ids))
+            || self.incoming.values().any(|incoming| overlap(incoming.ids, ids))
+    }
+
+    /// A chunk was written or removed: its copy, if there is one, is old.
+    pub(super) fn note_write(&mut self, id: ChunkId) {
+        for outgoing in self.outgoing.values_mut().filter(|outgoing| outgoing.ids.contains(id)) {
+            let is_ahead = matches!(outgoing.stage, Stage::Copying(next) if id.bits() >= next);
+            if outgoing.stage != Stage::Offering && !is_ahead {
+                outgoing.dirty.insert(id);
+            }
+        }
+    }
+
+    /// The other side of a move said something.
+    pub fn on_move(&mut self, from: Peer, message: MoveMessage, now_ms: u64, out: &mut Vec<Wish>) {
+        match message {
+            MoveMessage::Offer { number, ids, since } => {
+                self.offered(from, number, (ids, since), now_ms, out);
+            }
+            MoveMessage::Page { number, page, chunks, tail } => {
+                self.take_page(from, number, page, &chunks, tail, now_ms, out);
+            }
+            MoveMessage::Yours { number, ids, epoch } => {
+                if self.incoming.get(&(from, number)).is_some_and(|move_| move_.ids == ids) {
+                    self.activate(from, number, epoch, now_ms);
+                }
+                // Also if it was told before, or gave them away again since.
+                if !self.incoming.contains_key(&(from, number)) {
+                    out.push(Wish::Send(from, MoveMessage::Mine { number }));
+                }
+            }
+            MoveMessage::Forget { number } => self.forget(from, number),
+            MoveMessage::Got { number, page } => self.got(from, number, page, now_ms, out),
+            MoveMessage::Declined { number } => {
+                if self.is_target(from, number) && !self.is_decided(number) {
+                    self.give_up(number);
+                }
+            }
+            MoveMessage::Mine { number } => {
+                let is_yielding = self.outgoing.get(&number).is_some_and(|outgoing| {
+                    outgoing.target == from && matches!(outgoing.stage, Stage::Yielding(_))
+                });
+                if is_yielding {
+                    self.outgoing.remove(&number);
+                }
+            }
+        }
+    }
+
+    fn is_target(&self, peer: Peer, number: u64) -> bool {
+        self.outgoing.get(&number).is_some_and(|outgoing| outgoing.target == peer)
+    }
+
+    /// Whether the metadata may have changed.
+    fn is_decided(&self, number: u64) -> bool {
+        let stage = self.outgoing.get(&number).map(|outgoing| outgoing.stage);
+        matches!(stage, Some(Stage::Committing | Stage::Yielding(_)))
+    }
+
+    /// Serves the ids as before.
+    fn give_up(&mut self, number: u64) {
+        if let Some(outgoing) = self.outgoing.remove(&number) {
+            self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), None);
+        }
+    }
+
+    fn got(&mut self, from: Peer, number: u64, page: u32, now_ms: u64, out: &mut Vec<Wish>) {
+        if !self.is_target(from, number) {
+            // A move that was given up, or of which the target knows too little.
+            return out.push(Wish::Send(from, MoveMessage::Forget { number }));
+        }
+        let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
+        outgoing.heard_ms = now_ms;
+        if outgoing.page != page || outgoing.in_flight.is_none() {
+            return;
+        }
+        let was_last = matches!(&outgoing.in_flight, Some(MoveMessage::Page { tail: Some(_), .. }));
+        outgoing.in_flight = None;
+        if outgoing.stage == Stage::Offering {
+            outgoing.stage = Stage::Copying(outgoing.ids.start());
+        }
+        if was_last {
+            outgoing.stage = Stage::Committing;
+            out.push(Wish::Give(outgoing.ids, outgoing.target));
+        } else {
+            self.send_page(number, now_ms, out);
+        }
+    }
+
+    /// Sends the next page of a move.
+    fn send_page(&mut self, number: u64, now_ms: u64, out: &mut Vec<Wish>) {
+        let Some(mut outgoing) = self.outgoing.remove(&number) else { return };
+        let mut chunks = Page::new();
+        let mut bytes = 0;
+        if let Stage::Copying(from) = outgoing.stage {
+            let end = outgoing.ids.end();
+            let mut at = from;
+            while at < end.min(from + PAGE_LOOKS)
+                && chunks.len() < PAGE_CHUNKS
+                && bytes < PAGE_BYTES
+            {
+                let id = ChunkId::from_bits(at).expect("it lies in a range");
+                let read = |value: &[u8]| {
+                    bytes += value.len();
+                    chunks.push((id, Some(value.to_vec())));
+                };
+                let mut read = read;
+                self.store.read(id, &mut read);
+                at += 1;
+            }
+            let is_over = at == end;
+            outgoing.stage =
+                if is_over { Stage::CatchingUp(ROUNDS_MAX) } else { Stage::Copying(at) };
+        } else {
+            if let Stage::CatchingUp(rounds) = outgoing.stage {
+                let freezes = rounds == 0 || outgoing.dirty.len() <= PAGE_CHUNKS;
+                outgoing.stage =
+                    if freezes { Stage::Frozen } else { Stage::CatchingUp(rounds - 1) };
+                if freezes {
+                    // From here on nobody reads or writes them until the metadata is changed.
+                    self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), Some(()));
+                }
+            }
+            while chunks.len() < PAGE_CHUNKS
+                && bytes < PAGE_BYTES
+                && let Some(id) = outgoing.dirty.pop_first()
+            {
+                let mut value = None;
+                self.store.read(id, &mut |read| value = Some(read.to_vec()));
+                bytes += value.as_ref().map_or(0, Vec::len);
+                chunks.push((id, value));
+            }
+        }
+        let is_last = outgoing.stage == Stage::Frozen && outgoing.dirty.is_empty();
+        let tail = is_last.then(|| self.sessions.export(outgoing.ids, now_ms));
+        outgoing.page += 1;
+        let message = MoveMessage::Page { number, page: outgoing.page, chunks, tail };
+        out.push(Wish::Send(outgoing.target, message.clone()));
+        (outgoing.in_flight, outgoing.sent_ms) = (Some(message), now_ms);
+        self.outgoing.insert(number, outgoing);
+    }
+
+    /// What came of [`Wish::Give`]: the answer is final, a late repetition is not carried out.
+    pub fn on_given(
+        &mut self,
+        ids: IdRange,
+        result: Result<u64, Refusal>,
+        now_ms: u64,
+        out: &mut Vec<Wish>,
+    ) {
+        let found = self
+            .outgoing
+            .iter_mut()
+            .find(|(_, outgoing)| outgoing.ids == ids && outgoing.stage == Stage::Committing);
+        let Some((number, outgoing)) = found else { return };
+        let (number, target) = (*number, outgoing.target);
+        match result {
+            Ok(epoch) => {
+                outgoing.stage = Stage::Yielding(epoch);
+                (outgoing.sent_ms, outgoing.heard_ms) = (now_ms, now_ms);
+                out.push(Wish::Send(target, MoveMessage::Yours { number, ids, epoch }));
+                self.owned.assign(ids.start()..ids.end(), None);
+                self.frozen.assign(ids.start()..ids.end(), None);
+                self.note_moved(ids, Placement::of_owner(target.node));
+                for bits in ids.start()..ids.end() {
+                    let id = ChunkId::from_bits(bits).expect("it lies in a range");
+                    if self.store.remove(id) {
+                        self.sessions.release(id);
+                    }
+                }
+            }
+            Err(_) => {
+                self.give_up(number);
+                out.push(Wish::Send(target, MoveMessage::Forget { number }));
+            }
+        }
+    }
+
+    /// Repeats what was not answered, and gives up what can be.
+    pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+        let (retry_ms, give_up_ms) = (self.limits.retry_ms, self.limits.give_up_ms);
+        let mut hopeless = Vec::new();
+        for (number, outgoing) in &mut self.outgoing {
+            let number = *number;
+            let is_silent = now_ms >= outgoing.heard_ms + give_up_ms;
+            let is_decided = matches!(outgoing.stage, Stage::Committing | Stage::Yielding(_));
+            if is_silent && !is_decided {
+                hopeless.push((number, outgoing.target));
+            } else if now_ms >= outgoing.sent_ms + retry_ms {
+                outgoing.sent_ms = now_ms;
+                if let Stage::Yielding(epoch) = outgoing.stage {
+                    let message = MoveMessage::Yours { number, ids: outgoing.ids, epoch };
+                    out.push(Wish::Send(outgoing.target, message));
+                } else if let Some(message) = &outgoing.in_flight {
+                    out.push(Wish::Send(outgoing.target, message.clone()));
+                }
+            }
+        }
+        for (number, target) in hopeless {
+            out.push(Wish::Send(target, MoveMessage::Forget { number }));
+            self.give_up(number);
+        }
+        for ((source, number), incoming) in &mut self.incoming {
+            if now_ms >= incoming.heard_ms + give_up_ms {
+                incoming.heard_ms = now_ms;
+                // The source says whether the move goes on, the super peers whether it ended.
+                let got = MoveMessage::Got { number: *number, page: incoming.next_page - 1 };
+                out.push(Wish::Send(*source, got));
+                out.push(Wish::LookUp(incoming.ids.first()));
+            }
+        }
+    }
+
+    fn offered(
+        &mut self,
+        from: Peer,
+        number: u64,
+        (ids, since): (IdRange, u64),
+        now_ms: u64,
+        out: &mut Vec<Wish>,
+    ) {
+        let known = self.incoming.get(&(from, number));
+        if known.is_none() {
+            let is_free = self.owned.over(ids.start()..ids.end()).next().is_none();
+            if !is_free
+                || self.is_moving(ids)
+                || self.incoming.len() >= MOVES_MAX
+                || ids.len() > MOVE_IDS_MAX
+            {
+                return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+            }
+            let (staged, heard_ms) = (BTreeSet::new(), now_ms);
+            let incoming = Incoming { ids, since, next_page: 1, staged, tail: None, heard_ms };
+            self.incoming.insert((from, number), incoming);
+        }
+        out.push(Wish::Send(from, MoveMessage::Got { number, page: 0 }));
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message, and of the call")]
+    fn take_page(
+        &mut self,
+        from: Peer,
+        number: u64,
+        page: u32,
+        chunks: &Page,
+        tail: Option<Export>,
+        now_ms: u64,
+        out: &mut Vec<Wish>,
+    ) {
+        let Some(incoming) = self.incoming.get_mut(&(from, number)) else { return };
+        incoming.heard_ms = now_ms;
+        if page == incoming.next_page {
+            for (id, value) in chunks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
+                let is_stored = match value {
+                    Some(value) => self.store.write(*id, value).is_ok(),
+                    None => {
+                        self.store.remove(*id);
+                        true
+                    }
+                };
+                incoming.staged.insert(*id);
+                if !is_stored {
+                    self.forget(from, number);
+                    return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                }
+            }
+            incoming.next_page += 1;
+            incoming.tail = tail;
+        }
+        // A page that came before is not taken again: what it holds may be older.
+        if page < incoming.next_page {
+            out.push(Wish::Send(from, MoveMessage::Got { number, page }));
+        }
+    }
+
+    /// The ids are this node's from now on.
+    fn activate(&mut self, from: Peer, number: u64, epoch: u64, now_ms: u64) {
+        if self.incoming.get(&(from, number)).is_none_or(|incoming| incoming.tail.is_none()) {
+            return;
+        }
+        let incoming = self.incoming.remove(&(from, number)).expect("it was there");
+        let ids = incoming.ids;
+        self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
+        self.moved.assign(ids.start()..ids.end(), None);
+        self.owned.assign(ids.start()..ids.end(), Some(epoch));
+    }
+
+    fn forget(&mut self, from: Peer, number: u64) {
+        if let Some(incoming) = self.incoming.remove(&(from, number)) {
+            for id in incoming.staged {
+                self.store.remove(id);
+            }
+        }
+    }
+
+    /// What came of [`Wish::LookUp`]: who owns an id that was to come here. Only what is committed
+    /// counts, and is no older than what the source knew.
+    pub fn on_located(&mut self, id: ChunkId, located: &Located, now_ms: u64) {
+        let found = self.incoming.iter().find(|(_, incoming)| incoming.ids.first() == id);
+        let Some((&(source, number), incoming)) = found else { return };
+        if !located.is_certain || located.epoch < incoming.since {
+            return;
+        }
+        if located.owner == self.me {
+            self.activate(source, number, located.epoch, now_ms);
+        } else if located.owner != source {
+            // The source gave them to somebody else, or lives another life: nothing will come.
+            self.forget(source, number);
+        }
+    }
+
+    /// A life of a node is over: what it owes will not come.
+    pub fn on_gone(&mut self, peer: Peer) {
+        let gone = |(number, outgoing): (&u64, &Outgoing)| {
+            (outgoing.target == peer && outgoing.stage != Stage::Committing).then_some(*number)
+        };
+        for number in self.outgoing.iter().filter_map(gone).collect::<Vec<_>>() {
+            self.give_up(number);
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! A node's chunks.
+
+use std::collections::BTreeMap;
+
+use super::migration::{Incoming, MoveMessage, Outgoing};
+use super::request::{
+    Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
+};
+use super::sessions::Sessions;
+use super::store::{ChunkStore, StoreError};
+use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange};
+use crate::overlay::{Peer, Refusal};
+use crate::ranges::Placement;
+use crate::spans::Spans;
+
+/// Ids that one `create` tries: those that were given away are left out.
+const ALLOCATIONS_MAX: usize = 64;
+/// Spans of ids that are remembered to have left, and where to.
+const MOVED_SPANS_MAX: usize = 10_000;
+
+/// Parameters of a [`ChunkService`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Ids that a node claims at once for chunks to come.
+    pub claim_ids: u64,
+    /// It claims more when fewer than this are left.
+    pub low_ids: u64,
+    /// How long a move waits for the other node before it asks again, in milliseconds.
+    pub retry_ms: u64,
+    /// How long it waits in all.
+    pub give_up_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { claim_ids: 2_000_000, low_ids: 200_000, retry_ms: 100, give_up_ms: 5_000 }
+    }
+}
+
+/// What the service wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Send a message about a move.
+    Send(Peer, MoveMessage),
+    /// Make this node the owner of ids that nobody owns; answer with [`ChunkService::on_claimed`].
+    Claim(IdRange),
+    /// Make another node the owner; answer with [`ChunkService::on_given`].
+    Give(IdRange, Peer),
+    /// Look up an id anew; answer with [`ChunkService::on_located`].
+    LookUp(ChunkId),
+}
+
+/// The chunks of one node, and its part in moves. Not shared: one thread calls it.
+#[derive(Debug)]
+pub struct ChunkService<S> {
+    pub(super) me: Peer,
+    pub(super) limits: Limits,
+    pub(super) store: S,
+    /// Ids that this node owns -> since which epoch.
+    pub(super) owned: Spans<u64>,
+    /// Ids that are about to leave.
+    pub(super) frozen: Spans<()>,
+    /// Ids that left, and where to: a hint.
+    pub(super) moved: Spans<Placement>,
+    pub(super) sessions: Sessions,
+    pub(super) outgoing: BTreeMap<u64, Outgoing>,
+    pub(super) incoming: BTreeMap<(Peer, u64), Incoming>,
+    pub(super) next_transfer: u64,
+    allocator: IdAllocator,
+    /// Counters below it were claimed, by this life or another.
+    claimed_end: u64,
+    is_claiming: bool,
+    deadline_ms: u64,
+}
+
+impl<S: ChunkStore> ChunkService<S> {
+    /// Owns nothing yet.
+    pub fn new(me: Peer, limits: Limits, store: S) -> Self {
+        Self {
+            me,
+            limits,
+            store,
+            owned: Spans::default(),
+            frozen: Spans::default(),
+            moved: Spans::default(),
+            sessions: Sessions::default(),
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            next_transfer: 1,
+            allocator: IdAllocator::new(Creator::from(me.node)),
+            claimed_end: 0,
+            is_claiming: false,
+            deadline_ms: 0,
+        }
+    }
+
+    /// The node is a member until then; it answers nothing later.
+    pub fn set_deadline(&mut self, deadline_ms: u64) {
+        self.deadline_ms = deadline_ms;
+    }
+
+    /// Whether this node serves an id now.
+    pub fn serves(&self, id: ChunkId) -> bool {
+        self.owned.get(id.bits()).is_some() && self.frozen.get(id.bits()).is_none()
+    }
+
+    /// Ids that this node owns and since which epoch, as far as they lie in a range.
+    pub fn owned(&self, ids: IdRange) -> impl Iterator<Item = (IdRange, u64)> {
+        let over = self.owned.over(ids.start()..ids.end());
+        over.map(|(span, since)| (IdRange::from_bits(span.start, span.end), *since))
+    }
+
+    /// Carries out a request. `clock` tells the time in milliseconds, as often as it is asked: what
+    /// was done is not answered if the lease ended meanwhile (the client asks again, and is told
+    /// what its operations came to).
+    pub fn execute(&mut self, request: &Request, clock: &mut dyn FnMut() -> u64) -> Reply {
+        let now_ms = clock();
+        let refuse = |error: ChunkError| -> Reply {
+            request.operations.iter().map(|operation| (operation.number, Err(error))).collect()
+        };
+        if now_ms >= self.deadline_ms {
+            return refuse(ChunkError::Unavailable);
+        }
+        if request.incarnation != self.me.incarnation {
+            return refuse(ChunkError::Restarted(self.me.incarnation));
+        }
+        if request.operations.len() > OPERATIONS_MAX {
+            return refuse(ChunkError::Busy);
+        }
+        self.sessions.touch(request.client, request.answered_below, now_ms);
+        let mut reply = Vec::with_capacity(request.operations.len());
+        for operation in &request.operations {
+            let result = self.perform(request.client, operation, now_ms);
+            reply.push((operation.number, result));
+        }
+        if clock() >= self.deadline_ms {
+            return refuse(ChunkError::Unavailable);
+        }
+        reply
+    }
+
+    /// Time went on: leases end, moves go on.
+    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+        self.sessions.expire(now_ms);
+        if !self.is_claiming
+            && self.claimed_end - self.allocator.next_counter() < self.limits.low_ids
+            && let Some(ids) = self.next_claim()
+        {
+            self.is_claiming = true;
+            out.push(Wish::Claim(ids));
+        }
+        self.tick_moves(now_ms, out);
+    }
+
+    /// The next ids to claim, up to the next multiple of as many as are claimed at once.
+    fn next_claim(&self) -> Option<IdRange> {
+        let creator = Creator::from(self.me.node);
+        let first = ChunkId::new(creator, self.claimed_end).ok()?;
+        let length = self.limits.claim_ids.max(1).min(COUNTER_MAX + 1 - self.claimed_end);
+        IdRange::starting_at(first, length).ok()
+    }
+
+    /// What came of [`Wish::Claim`]. Ids that an earlier life of this node claimed are left alone.
+    pub fn on_claimed(&mut self, ids: IdRange, result: Result<u64, Refusal>) {
+        self.is_claiming = false;
+        let end = ids.last().counter() + 1;
+        self.claimed_end = self.claimed_end.max(end);
+        match result {
+            Ok(epoch) => self.owned.assign(ids.start()..ids.end(), Some(epoch)),
+            Err(_) => {
+                if let Ok(allocator) = IdAllocator::resume(self.allocator.creator(), end)
+                    && self.allocator.next_counter() < end
+                {
+                    self.allocator = allocator;
+                }
+            }
+        }
+    }
+
+    fn perform(
+        &mut self,
+        client: ClientId,
+        operation: &Operation,
+        now_ms: u64,
+    ) -> Result<Done, ChunkError> {
+        let Operation { number, epoch, action } = operation;
+        match action {
+            Action::Open { lease_ms } => {
+                return self.sessions.open(client, *number, *lease_ms, now_ms);
+            }
+            Action::Close => {
+                self.sessions.close(client);
+                return Ok(Done::Session);
+            }
+            Action::Get(id) => {
+                self.check_owned(*id, *epoch)?;
+                return self.get(*id);
+            }
+            _ => {}
+        }
+        if let Some(before) = self.sessions.before(client, *number) {
+            return before;
+        }
+        let (id, result) = match action.id() {
+            None => {
+                let Action::Create(value) = action else { return Err(ChunkError::NoChunk) };
+                let id = self.allocate()?;
+                (id, self.create(id, value))
+            }
+            Some(id) => {
+                self.check_owned(id, *epoch)?;
+                (id, self.change(client, id, action, now_ms))
+            }
+        };
+        self.sessions.remember(client, *number, id, &result);
+        result
+    }
+
+    fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
+        match self.owned.get(id.bits()) {
+            None => Err(ChunkError::Moved(self.moved.get(id.bits()).copied())),
+            Some(since) if epoch < *since => Err(ChunkError::Outdated),
+            Some(_) if self.frozen.get(id.bits()).is_some() => Err(ChunkError::Retry),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn get(&mut self, id: ChunkId) -> Result<Done, ChunkError> {
+        let mut value = Vec::new();
+        if self.store.read(id, &mut |bytes| value.extend_from_slice(bytes)) {
+            Ok(Done::Value(value))
+        } else {
+            Err(ChunkError::NoChunk)
+        }
+    }
+
+    fn change(
+        &mut self,
+        client: ClientId,
+        id: ChunkId,
+        action: &Action,
+        now_ms: u64,
+    ) -> Result<Done, ChunkError> {
+        if self.sessions.is_locked(id, client, now_ms) {
+            return Err(ChunkError::Locked);
+        }
+        if !self.store.has(id) {
+            return Err(ChunkError::NoChunk);
+        }
+        match action {
+            Action::Put(_, value) => self.write(id, value),
+            Action::Delete(_) => {
+                self.store.remove(id);
+                self.note_write(id);
+                self.sessions.release(id);
+                if id.creator() == self.allocator.creator() {
+                    // Refused for ids of an earlier life, which are not handed out again.
+                    let _ = self.allocator.free(IdRange::single(id));
+                }
+                Ok(Done::Ok)
+            }
+            Action::Lock { lease_ms, .. } => self.sessions.lock(id, client, *lease_ms, now_ms),
+            Action::Unlock(_) => self.sessions.unlock(id, client, now_ms),
+            Action::Open { .. } | Action::Close | Action::Create(_) | Action::Get(_) => {
+                Ok(Done::Ok)
+            }
+        }
+    }
+
+    fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
+        match self.write(id, value) {
+            Ok(_) => Ok(Done::Created(id)),
+            Err(error) => {
+                self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
+                Err(error)
+            }
+        }
+    }
+
+    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
+        if value.len() > MAX_CHUNK_BYTES {
+            return Err(ChunkError::TooLarge);
+        }
+        self.store.write(id, value).map_err(|error| match error {
+            StoreError::TooLarge => ChunkError::TooLarge,
+            StoreError::Full => ChunkError::Full,
+        })?;
+        self.note_write(id);
+        Ok(Done::Ok)
+    }
+
+    /// An id for a new chunk. Free ids that were given away meanwhile are left out for good.
+    fn allocate(&mut self) -> Result<ChunkId, ChunkError> {
+        for _ in 0..ALLOCATIONS_MAX {
+            let id = self.allocator.allocate().map_err(|_| ChunkError::Full)?;
+            let is_claimed = id.counter() < self.claimed_end;
+            if is_claimed && self.serves(id) {
+                return Ok(id);
+            }
+            if !is_claimed || self.owned.get(id.bits()).is_some() {
+                self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
+                return Err(ChunkError::Retry);
+            }
+        }
+        Err(ChunkError::Retry)
+    }
+
+    /// Notes where ids went.
+    pub(super) fn note_moved(&mut self, ids: IdRange, to: Placement) {
+        if self.moved.len() >= MOVED_SPANS_MAX {
+            self.moved = Spans::default();
+        }
+        self.moved.assign(ids.start()..ids.end(), Some(to));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_index::model::Model;
+    use amalgam_index::{Configuration, Index};
+
+    use super::super::EngineStore;
+    use super::*;
+    use crate::ids::NodeId;
+
+    const ALICE: ClientId = ClientId(1);
+    const BOB: ClientId = ClientId(2);
+
+    fn me() -> Peer {
+        Peer { node: NodeId::new(3).expect("a node"), incarnation: 2 }
+    }
+
+    fn ids(start: u64, length: u64) -> IdRange {
+        let first = ChunkId::new(Creator::from(me().node), start).expect("an id");
+        IdRange::starting_at(first, length).expect("a range")
+    }
+
+    fn id(counter: u64) -> ChunkId {
+        ids(counter, 1).first()
+    }
+
+    /// Calls a service that owns ten ids since epoch 5, with clients' numbers counted.
+    struct Caller<S> {
+        service: ChunkService<S>,
+        number: u64,
+        now_ms: u64,
+    }
+
+    fn caller(index: &Model) -> Caller<impl ChunkStore> {
+        let limits = Limits { claim_ids: 10, low_ids: 1, ..Limits::default() };
+        let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
+        service.set_deadline(100_000);
+        let mut out = Vec::new();
+        service.on_tick(0, &mut out);
+        assert_eq!(out, [Wish::Claim(ids(0, 10))]);
+        service.on_claimed(ids(0, 10), Ok(5));
+        let mut caller = Caller { service, number: 0, now_ms: 1_000 };
+        for (client, lease_ms) in [(ALICE, 60_000), (BOB, 5_000)] {
+            assert_eq!(caller.call(client, Action::Open { lease_ms }), Ok(Done::Session));
+        }
+        caller
+    }
+
+    impl<S: ChunkStore> Caller<S> {
+        fn call(&mut self, client: ClientId, action: Action) -> Result<Done, ChunkError> {
+            self.number += 1;
+            self.repeat(client, self.number, 5, action)
+        }
+
+        fn repeat(
+            &mut self,
+            client: ClientId,
+            number: u64,
+            epoch: u64,
+            action: Action,
+        ) -> Result<Done, ChunkError> {
+            let operations = vec![Operation { number, epoch, action }];
+            let request = Request { client, incarnation: 2, answered_below: 0, operations };
+            let now_ms = self.now_ms;
+            let mut reply = self.service.execute(&request, &mut || now_ms);
+            assert_eq!(reply[0].0, number);
+            reply.remove(0).1
+        }
+    }
+
+    fn model() -> Model {
+        Model::open(&Configuration { evicts: false, ..Configuration::default() }).expect("it opens")
+    }
+
+    #[test]
+    fn chunks_are_created_read_replaced_and_deleted() {
+        let index = model();
+        let mut caller = caller(&index);
+        assert_eq!(caller.call(ALICE, Action::Create(b"one".into())), Ok(Done::Created(id(0))));
+        assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(b"one".into())));
+        assert_eq!(caller.call(BOB, Action::Put(id(0), b"two".into())), Ok(Done::Ok));
+        assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(b"two".into())));
+        assert_eq!(caller.call(ALICE, Action::Put(id(1), vec![])), Err(ChunkError::NoChunk));
+        let large = vec![0; MAX_CHUNK_BYTES + 1];
+        assert_eq!(caller.call(ALICE, Action::Create(large)), Err(ChunkError::TooLarge));
+        assert_eq!(caller.call(ALICE, Action::Delete(id(0))), Ok(Done::Ok));
+        assert_eq!(caller.call(ALICE, Action::Get(id(0))), Err(ChunkError::NoChunk));
+        assert_eq!(caller.call(ALICE, Action::Create(vec![])), Ok(Done::Created(id(0))));
+        for counter in 1..10 {
+            assert_eq!(caller.call(BOB, Action::Create(vec![])), Ok(Done::Created(id(counter))));
+        }
+        assert_eq!(caller.call(BOB, Action::Create(vec![])), Err(ChunkError::Retry));
+    }
+
+    #[test]
+    fn an_operation_counts_once() {
+        let index = model();
+        let mut caller = caller(&index);
+        let create = |caller: &mut Caller<_>| caller.repeat(ALICE, 9, 0, Action::Create(vec![1]));
+        assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
+        assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
+        assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
+        assert_eq!(caller.repeat(BOB, 1, 5, Action::Delete(id(0))), Err(ChunkError::Forgotten));
+        assert_eq!(caller.repeat(BOB, 3, 5, Action::Put(id(0), vec![3])), Ok(Done::Ok));
+        assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
+        assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(vec![3])));
+    }
+
+    #[test]
+    fn a_lock_excludes_others_and_ends_with_lease_and_session() {
+        let index = model();
+        let mut caller = caller(&index);
+        caller.call(ALICE, Action::Create(vec![])).expect("created");
+        let lock = |lease_ms| Action::Lock { id: id(0), lease_ms };
+        assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+        assert_eq!(caller.call(BOB, lock(2_000)), Err(ChunkError::Locked));
+        assert_eq!(caller.call(BOB, Action::Put(id(0), vec![])), Err(ChunkError::Locked));
+        assert_eq!(caller.call(BOB, Action::Unlock(id(0))), Err(ChunkError::Locked));
+        assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(vec![])));
+        assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Ok(Done::Ok));
+        assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Err(ChunkError::NotLocked));
+        assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+        caller.now_ms += 2_000;
+        assert_eq!(caller.call(BOB, lock(60_000)), Ok(Done::Ok));
+        // Bob dies: his session ends, and with it his lock.
+        caller.now_ms += 4_999;
+        assert_eq!(caller.call(ALICE, lock(1_000)), Err(ChunkError::Locked));
+        caller.now_ms += 1;
+        caller.service.on_tick(caller.now_ms, &mut Vec::new());
+        assert_eq!(caller.call(ALICE, lock(1_000)), Ok(Done::Ok));
+        assert_eq!(caller.call(BOB, Action::Delete(id(0))), Err(ChunkError::NoSession));
+    }
+
+    #[test]
+    fn who_knows_too_little_is_refused() {
+        let index = model();
+        let mut caller = caller(&index);
+        caller.call(ALICE, Action::Create(vec![])).expect("created");
+        let get =
+            |caller: &mut Caller<_>, epoch| caller.repeat(ALICE, 50, epoch, Action::Get(id(0)));
+        assert_eq!(get(&mut caller, 4), Err(ChunkError::Outdated));
+        assert_eq!(get(&mut caller, 6), Ok(Done::Value(vec![])));
+        let other = Action::Get(id(10));
+        assert_eq!(caller.repeat(ALICE, 51, 9, other), Err(ChunkError::Moved(None)));
+        let operations = vec![Operation { number: 1, epoch: 5, action: Action::Get(id(0)) }];
+        let request = Request { client: ALICE, incarnation: 1, answered_below: 0, operations };
+        let reply = caller.service.execute(&request, &mut || 1_000);
+        assert_eq!(reply, [(1, Err(ChunkError::Restarted(2)))]);
+        // The lease ends while the chunk is read.
+        let request = Request { incarnation: 2, ..request };
+        let mut times = [99_999, 100_000].into_iter();
+        let reply = caller.service.execute(&request, &mut || times.next().expect("two"));
+        assert_eq!(reply, [(1, Err(ChunkError::Unavailable))]);
+    }
+}

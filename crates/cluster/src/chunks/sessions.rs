@@ -1,0 +1,222 @@
+//! Clients that a node knows: their locks, and what they were answered.
+
+use std::collections::BTreeMap;
+
+use super::request::{ChunkError, ClientId, Done};
+use crate::ids::{ChunkId, IdRange};
+
+/// Sessions of a node at most.
+const SESSIONS_MAX: usize = 1 << 16;
+/// Answers that a client has not confirmed, at most.
+const ANSWERS_MAX: usize = 1 << 12;
+/// The longest lease of a session or lock.
+const LEASE_MS_MAX: u64 = 600_000;
+
+/// A client as one node knows it.
+#[derive(Clone, Debug, Default)]
+struct Session {
+    ends_ms: u64,
+    lease_ms: u64,
+    /// Operations with smaller numbers are not carried out.
+    answered_below: u64,
+    /// What operations answered, by number. Creating names the chunk only there.
+    answers: BTreeMap<u64, (ChunkId, Result<Done, ChunkError>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lock {
+    client: ClientId,
+    ends_ms: u64,
+}
+
+/// What moves along with chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Who holds a lock, and for how many milliseconds more.
+    pub locks: Vec<(ChunkId, ClientId, u64)>,
+    /// Sessions with locks on the chunks or answers about them.
+    pub sessions: Vec<SessionExport>,
+}
+
+/// A session, as far as it concerns some chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionExport {
+    /// Whose.
+    pub client: ClientId,
+    /// Its lease in milliseconds.
+    pub lease_ms: u64,
+    /// Operations with smaller numbers were answered.
+    pub answered_below: u64,
+    /// Numbers, chunks and answers.
+    pub answers: Vec<(u64, ChunkId, Result<Done, ChunkError>)>,
+}
+
+/// All sessions of a node. Time is in milliseconds.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    sessions: BTreeMap<ClientId, Session>,
+    locks: BTreeMap<ChunkId, Lock>,
+}
+
+impl Sessions {
+    pub fn open(
+        &mut self,
+        client: ClientId,
+        number: u64,
+        lease_ms: u64,
+        now_ms: u64,
+    ) -> Result<Done, ChunkError> {
+        let is_known = self.sessions.contains_key(&client);
+        if !is_known && self.sessions.len() >= SESSIONS_MAX {
+            return Err(ChunkError::Busy);
+        }
+        let session = self.sessions.entry(client).or_default();
+        session.lease_ms = lease_ms.min(LEASE_MS_MAX);
+        session.ends_ms = now_ms + session.lease_ms;
+        if !is_known {
+            session.answered_below = number;
+        }
+        Ok(Done::Session)
+    }
+
+    pub fn close(&mut self, client: ClientId) {
+        self.sessions.remove(&client);
+        self.locks.retain(|_, lock| lock.client != client);
+    }
+
+    /// Ends what is over.
+    pub fn expire(&mut self, now_ms: u64) {
+        let over: Vec<ClientId> = {
+            let over = self.sessions.iter().filter(|(_, session)| session.ends_ms <= now_ms);
+            over.map(|(client, _)| *client).collect()
+        };
+        over.into_iter().for_each(|client| self.close(client));
+        self.locks.retain(|_, lock| lock.ends_ms > now_ms);
+    }
+
+    /// A client gave a sign, and says what it knows.
+    pub fn touch(&mut self, client: ClientId, answered_below: u64, now_ms: u64) -> bool {
+        let Some(session) = self.sessions.get_mut(&client) else { return false };
+        if session.ends_ms <= now_ms {
+            self.close(client);
+            return false;
+        }
+        session.ends_ms = now_ms + session.lease_ms;
+        if answered_below > session.answered_below {
+            session.answered_below = answered_below;
+            session.answers = session.answers.split_off(&answered_below);
+        }
+        true
+    }
+
+    /// What an operation was answered before, or why it must not be carried out.
+    pub fn before(&self, client: ClientId, number: u64) -> Option<Result<Done, ChunkError>> {
+        let Some(session) = self.sessions.get(&client) else {
+            return Some(Err(ChunkError::NoSession));
+        };
+        if number < session.answered_below {
+            return Some(Err(ChunkError::Forgotten));
+        }
+        if let Some((_, answer)) = session.answers.get(&number) {
+            return Some(answer.clone());
+        }
+        (session.answers.len() >= ANSWERS_MAX).then_some(Err(ChunkError::Busy))
+    }
+
+    pub fn remember(
+        &mut self,
+        client: ClientId,
+        number: u64,
+        id: ChunkId,
+        answer: &Result<Done, ChunkError>,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&client) {
+            session.answers.insert(number, (id, answer.clone()));
+        }
+    }
+
+    /// Whether somebody else holds a lock.
+    pub fn is_locked(&self, id: ChunkId, client: ClientId, now_ms: u64) -> bool {
+        let lock = self.locks.get(&id);
+        lock.is_some_and(|lock| lock.client != client && lock.ends_ms > now_ms)
+    }
+
+    pub fn lock(
+        &mut self,
+        id: ChunkId,
+        client: ClientId,
+        lease_ms: u64,
+        now_ms: u64,
+    ) -> Result<Done, ChunkError> {
+        if self.is_locked(id, client, now_ms) {
+            return Err(ChunkError::Locked);
+        }
+        let ends_ms = now_ms + lease_ms.min(LEASE_MS_MAX);
+        self.locks.insert(id, Lock { client, ends_ms });
+        Ok(Done::Ok)
+    }
+
+    pub fn unlock(
+        &mut self,
+        id: ChunkId,
+        client: ClientId,
+        now_ms: u64,
+    ) -> Result<Done, ChunkError> {
+        let lock = self.locks.get(&id);
+        if !lock.is_some_and(|lock| lock.client == client && lock.ends_ms > now_ms) {
+            return Err(ChunkError::NotLocked);
+        }
+        self.locks.remove(&id);
+        Ok(Done::Ok)
+    }
+
+    /// A chunk is gone, and its lock.
+    pub fn release(&mut self, id: ChunkId) {
+        self.locks.remove(&id);
+    }
+
+    /// What must move along with chunks.
+    pub fn export(&self, ids: IdRange, now_ms: u64) -> Export {
+        let locks = self.locks.range(ids.first()..=ids.last());
+        let locks = locks.filter(|(_, lock)| lock.ends_ms > now_ms);
+        let locks = locks.map(|(id, lock)| (*id, lock.client, lock.ends_ms - now_ms));
+        let locks: Vec<_> = locks.collect();
+        let sessions = self.sessions.iter().filter_map(|(client, session)| {
+            let about = session.answers.iter().filter(|(_, (id, _))| ids.contains(*id));
+            let answers: Vec<_> =
+                about.map(|(number, (id, answer))| (*number, *id, answer.clone())).collect();
+            let (lease_ms, answered_below) = (session.lease_ms, session.answered_below);
+            let export = SessionExport { client: *client, lease_ms, answered_below, answers };
+            let is_locker = locks.iter().any(|(_, locker, _)| locker == client);
+            (is_locker || !export.answers.is_empty()).then_some(export)
+        });
+        let sessions = sessions.collect();
+        Export { locks, sessions }
+    }
+
+    /// Takes what moved along. Only what concerns `ids`.
+    pub fn import(&mut self, ids: IdRange, export: &Export, now_ms: u64) {
+        for moved in &export.sessions {
+            let is_known = self.sessions.contains_key(&moved.client);
+            if !is_known && self.sessions.len() >= SESSIONS_MAX {
+                continue;
+            }
+            let session = self.sessions.entry(moved.client).or_default();
+            if !is_known {
+                session.lease_ms = moved.lease_ms.min(LEASE_MS_MAX);
+                session.answered_below = moved.answered_below;
+            }
+            session.ends_ms = session.ends_ms.max(now_ms + session.lease_ms);
+            for (number, id, answer) in moved.answers.iter().filter(|(_, id, _)| ids.contains(*id))
+            {
+                if *number >= session.answered_below {
+                    session.answers.insert(*number, (*id, answer.clone()));
+                }
+            }
+        }
+        for (id, client, left_ms) in export.locks.iter().filter(|(id, ..)| ids.contains(*id)) {
+            let ends_ms = now_ms + (*left_ms).min(LEASE_MS_MAX);
+            self.locks.insert(*id, Lock { client: *client, ends_ms });
+        }
+    }
+}

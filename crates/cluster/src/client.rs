@@ -1,0 +1,262 @@
+//! A client of chunks: finds the owner, asks it, and asks again until it has an answer.
+//!
+//! Invariants of this room:
+//! 1. An operation keeps its number whoever is asked how often, so it counts once.
+//! 2. What is remembered of owners may be wrong; that costs a lookup and another try.
+//! 3. Each try is bounded in time, and tries in number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::chunks::{Action, ChunkError, ClientId, Done, Operation, Reply, Request};
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::{Answer, Command, Located, Locator, Peer};
+
+/// How long an answer may take before the operation is asked for again.
+const RETRY_MS: u64 = 200;
+/// How long to wait where an owner said that it is busy.
+const PAUSE_MS: u64 = 20;
+/// Tries of an operation at most.
+const TRIES_MAX: u32 = 500;
+/// Tries after which the owner is looked up anew.
+const LOOK_UP_EVERY: u32 = 3;
+/// How long a session lasts without a request.
+const SESSION_MS: u64 = 60_000;
+
+/// What a client did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStatistics {
+    /// Operations that were answered.
+    pub answered: u64,
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Requests to a node that turned out not to own the chunk (any more).
+    pub misdirected: u64,
+    /// Operations that were given up.
+    pub given_up: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A super peer was asked.
+    Locating(u64),
+    /// The owner was.
+    Asked { since_ms: u64 },
+    /// Shall be tried again.
+    Paused { until_ms: u64 },
+}
+
+#[derive(Debug)]
+struct Pending {
+    action: Action,
+    state: State,
+    tries: u32,
+}
+
+/// The operations of one client. Its node's [`Locator`] is handed in.
+#[derive(Debug)]
+pub struct Client {
+    id: ClientId,
+    /// Who serves what names no chunk: where chunks are created.
+    home: Peer,
+    next_number: u64,
+    pending: BTreeMap<u64, Pending>,
+    sessions: BTreeSet<Peer>,
+    statistics: ClientStatistics,
+}
+
+/// An operation's number and what came of it; [`ChunkError::Unavailable`] if nobody knows.
+pub type Outcome = (u64, Result<Done, ChunkError>);
+
+/// What a client wants sent to an owner.
+pub type Asked = (Peer, Request);
+
+impl Client {
+    /// A client whose number nobody had before. It creates its chunks on `home`.
+    pub fn new(id: ClientId, home: Peer) -> Self {
+        Self {
+            id,
+            home,
+            next_number: 1,
+            pending: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            statistics: ClientStatistics::default(),
+        }
+    }
+
+    /// What it did so far.
+    pub fn statistics(&self) -> ClientStatistics {
+        self.statistics
+    }
+
+    /// Operations without an answer.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Begins an operation; many may be under way. Those on one chunk are not ordered.
+    pub fn submit(
+        &mut self,
+        action: Action,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        out: &mut Vec<Asked>,
+    ) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        let state = State::Paused { until_ms: now_ms };
+        self.pending.insert(number, Pending { action, state, tries: 0 });
+        self.advance(number, None, locator, now_ms, commands, out);
+        number
+    }
+
+    /// Asks the owner, if it is known, or a super peer.
+    fn advance(
+        &mut self,
+        number: u64,
+        located: Option<Located>,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        out: &mut Vec<Asked>,
+    ) {
+        let answered_below = self.pending.keys().next().copied().unwrap_or(self.next_number);
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let (to, epoch) = match pending.action.id() {
+            None => (self.home, 0),
+            Some(id) => match located.or_else(|| locator.find(id)) {
+                Some(located) => (located.owner, located.epoch),
+                None => {
+                    pending.state = State::Locating(locator.look_up(id, now_ms, commands));
+                    return;
+                }
+            },
+        };
+        pending.tries += 1;
+        pending.state = State::Asked { since_ms: now_ms };
+        let operation = Operation { number, epoch, action: pending.action.clone() };
+        let mut operations = vec![operation];
+        if self.sessions.insert(to) {
+            let action = Action::Open { lease_ms: SESSION_MS };
+            operations.insert(0, Operation { number: answered_below, epoch: 0, action });
+        }
+        self.statistics.requests += 1;
+        let incarnation = to.incarnation;
+        out.push((to, Request { client: self.id, incarnation, answered_below, operations }));
+    }
+
+    /// Time went on.
+    pub fn on_tick(
+        &mut self,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        out: &mut Vec<Asked>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let is_due = |pending: &Pending| match pending.state {
+            State::Locating(_) => false,
+            State::Asked { since_ms } => now_ms >= since_ms + RETRY_MS,
+            State::Paused { until_ms } => now_ms >= until_ms,
+        };
+        let due = self.pending.iter().filter(|(_, pending)| is_due(pending));
+        for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let pending = &self.pending[&number];
+            if pending.tries >= TRIES_MAX {
+                self.give_up(number, outcomes);
+                continue;
+            }
+            let was_silent = matches!(pending.state, State::Asked { .. });
+            if let Some(id) = pending.action.id()
+                && was_silent
+                && pending.tries.is_multiple_of(LOOK_UP_EVERY)
+            {
+                locator.forget(IdRange::single(id));
+            }
+            self.advance(number, None, locator, now_ms, commands, out);
+        }
+    }
+
+    fn give_up(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
+        self.pending.remove(&number);
+        self.statistics.given_up += 1;
+        outcomes.push((number, Err(ChunkError::Unavailable)));
+    }
+
+    /// A super peer answered a lookup, perhaps one of this client.
+    pub fn on_located(
+        &mut self,
+        answer: &Answer,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        out: &mut Vec<Asked>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let (token, located) = match answer {
+            Answer::Located(token, located) => (*token, Some(*located)),
+            Answer::Unowned(token, _) | Answer::Unanswered(token, _) => (*token, None),
+            Answer::Changed(..) => return,
+        };
+        let waits = |pending: &Pending| matches!(pending.state, State::Locating(t) if t == token);
+        let found = self.pending.iter().find(|(_, pending)| waits(pending));
+        let Some(number) = found.map(|(number, _)| *number) else { return };
+        match (located, answer) {
+            (Some(located), _) => {
+                self.advance(number, Some(located), locator, now_ms, commands, out);
+            }
+            (None, Answer::Unanswered(..)) => self.give_up(number, outcomes),
+            (None, _) => {
+                self.pending.remove(&number);
+                self.statistics.answered += 1;
+                outcomes.push((number, Err(ChunkError::NoChunk)));
+            }
+        }
+    }
+
+    /// An owner answered.
+    pub fn on_reply(
+        &mut self,
+        from: Peer,
+        reply: Reply,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        for (number, result) in reply {
+            let Some(pending) = self.pending.get_mut(&number) else { continue };
+            match result {
+                // It was opened along with an operation, which has its own answer.
+                Ok(Done::Session) => {}
+                Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
+                    if let (Some(id), State::Asked { .. }) = (pending.action.id(), &pending.state) {
+                        self.statistics.misdirected += 1;
+                        locator.forget(IdRange::single(id));
+                        let token = locator.look_up(id, now_ms, commands);
+                        pending.state = State::Locating(token);
+                    }
+                }
+                Err(ChunkError::NoSession) => {
+                    self.sessions.remove(&from);
+                    pending.state = State::Paused { until_ms: now_ms };
+                }
+                Err(ChunkError::Retry | ChunkError::Busy | ChunkError::Unavailable) => {
+                    if matches!(pending.state, State::Asked { .. }) {
+                        pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
+                    }
+                }
+                result => {
+                    self.pending.remove(&number);
+                    self.statistics.answered += 1;
+                    outcomes.push((number, result));
+                }
+            }
+        }
+    }
+
+    /// The chunk of an operation that is under way.
+    pub fn chunk(&self, number: u64) -> Option<ChunkId> {
+        self.pending.get(&number)?.action.id()
+    }
+}

@@ -1,0 +1,161 @@
+//! What nodes say to each other about metadata.
+
+use super::catalog::{Edit, Refusal, RequestId, Snapshot, Summary, Version};
+use super::ring::Arc;
+use super::view::{Peer, Term};
+use crate::coordinator::Proposal;
+use crate::ids::{ChunkId, Creator};
+use crate::ranges::Range;
+
+/// Times that a request is handed on to who should know better, at most.
+pub const HOPS_MAX: u8 = 2;
+
+/// A message. Lost, repeated and late ones do no harm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To a super peer: who owns an id?
+    LookUp {
+        /// Who wants to know.
+        origin: Peer,
+        /// The asker's name for the question.
+        token: u64,
+        /// The id.
+        id: ChunkId,
+        /// How often it was handed on.
+        hops: u8,
+    },
+    /// The answer.
+    Found {
+        /// The asker's name for the question.
+        token: u64,
+        /// The id.
+        id: ChunkId,
+        /// The epoch at which this was so.
+        epoch: u64,
+        /// The range around the id and the present life of its owner; none if nobody owns it.
+        /// Incarnation 0 if the owner is not there.
+        found: Option<(Range, u32)>,
+        /// Whether that is committed. Who takes a chunk over must know; to ask its owner for it,
+        /// nobody has to.
+        is_certain: bool,
+    },
+    /// To a super peer: change who owns ids.
+    Change {
+        /// What to change.
+        edit: Edit,
+        /// How often it was handed on.
+        hops: u8,
+    },
+    /// The answer: the epoch from which on, or why not.
+    Changed {
+        /// The request.
+        request: RequestId,
+        /// Whose ids.
+        creator: Creator,
+        /// The epoch of the change.
+        result: Result<u64, Refusal>,
+    },
+    /// To peers: these are the super peers.
+    Supers {
+        /// How new the list is.
+        revision: u64,
+        /// In the order of the ring.
+        supers: Vec<Peer>,
+    },
+    /// To a member of an arc's old group: accept nothing of older terms any more.
+    Seal {
+        /// The arc.
+        arc: Arc,
+        /// The new term.
+        term: Term,
+    },
+    /// The answer: what is held of the arc.
+    Sealed {
+        /// The arc.
+        arc: Arc,
+        /// The new term.
+        term: Term,
+        /// How far the replica is.
+        held: Vec<Summary>,
+    },
+    /// Somebody has a later term there.
+    Overruled {
+        /// A position that the question named.
+        at: u16,
+        /// The later term.
+        promised: Term,
+    },
+    /// Send all you hold of a creator.
+    Fetch {
+        /// Whose ids.
+        creator: Creator,
+    },
+    /// All that is held of a creator. From a leader: hold the same.
+    Install {
+        /// What is held.
+        snapshot: Snapshot,
+    },
+    /// From an arc's leader: this is what its members must hold.
+    Compare {
+        /// The arc.
+        arc: Arc,
+        /// The leader's term.
+        term: Term,
+        /// Everything in the arc.
+        held: Vec<Summary>,
+    },
+    /// The answer of a member that holds the same.
+    Same {
+        /// The arc.
+        arc: Arc,
+        /// The leader's term.
+        term: Term,
+    },
+    /// The answer of one that does not.
+    Lacking {
+        /// The leader's term.
+        term: Term,
+        /// What it wants.
+        creators: Vec<Creator>,
+    },
+    /// From a leader: the next batch.
+    Append {
+        /// Whose ids.
+        creator: Creator,
+        /// What the replica is after it.
+        version: Version,
+        /// The batch.
+        edits: Vec<Edit>,
+    },
+    /// The answer of a member that holds it.
+    Appended {
+        /// Whose ids.
+        creator: Creator,
+        /// What the replica is.
+        version: Version,
+    },
+}
+
+/// What the logic wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Send a message to that life of a node, and to no other.
+    Send(Peer, Message),
+    /// Ask the coordinator to decide.
+    Propose(Proposal),
+    /// Something for the log.
+    Log(Event),
+}
+
+/// What is worth a line in the log, and what simulations check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A leader asks its group to hold a batch.
+    Proposed(Creator, Version, Vec<Edit>),
+    /// A majority holds it.
+    Committed(Creator, Version),
+    /// This node leads an arc from now on, and found that.
+    Leads(Arc, Term, Vec<Summary>),
+    /// A replica differed from its leader at the same version.
+    Diverged(Creator, Version),
+}

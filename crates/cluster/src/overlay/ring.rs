@@ -1,0 +1,76 @@
+//! Positions on the ring, and the arcs between super peers.
+
+use std::ops::Range;
+
+use crate::ids::{Creator, NodeId};
+
+/// The first creator that is a partition of the named ids and no node.
+pub const NAMED_FIRST: u16 = 0xF000;
+/// How many positions the ring has.
+pub const POSITIONS: u64 = 1 << 16;
+
+/// Where a creator lies on the ring: a node at its number; the 4,096 partitions of the named ids
+/// are spread, 16 positions apart.
+pub fn position(creator: Creator) -> u64 {
+    let number = u64::from(creator.get());
+    if creator.get() >= NAMED_FIRST { (number - u64::from(NAMED_FIRST)) << 4 } else { number }
+}
+
+/// Positions from `first` to `last`, both included; past the end of the ring if `last` is before
+/// `first`. All positions if `last` is right before `first`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arc {
+    /// The first position.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+impl Arc {
+    /// What a super peer is responsible for: the positions after its predecessor up to its own
+    /// (DXRAM, section 2.2). A single super peer precedes itself.
+    pub fn between(predecessor: NodeId, own: NodeId) -> Self {
+        Self { first: predecessor.get().wrapping_add(1), last: own.get() }
+    }
+
+    /// The arc as one or two intervals of positions.
+    pub fn parts(self) -> impl Iterator<Item = Range<u64>> {
+        let (first, end) = (u64::from(self.first), u64::from(self.last) + 1);
+        let (low, high) = if first < end { (first..end, 0..0) } else { (0..end, first..POSITIONS) };
+        [low, high].into_iter().filter(|part| !part.is_empty())
+    }
+
+    /// Whether a position lies on it.
+    pub fn contains(self, position: u64) -> bool {
+        self.parts().any(|part| part.contains(&position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u16) -> NodeId {
+        NodeId::new(number).expect("a node")
+    }
+
+    #[test]
+    fn arcs_of_a_ring_cover_each_position_once() {
+        for ring in [vec![7], vec![0, 0xEFFF], vec![3, 9, 0x8000], vec![0xFFFE]] {
+            let mut covered = vec![0u8; POSITIONS as usize];
+            for (place, own) in ring.iter().enumerate() {
+                let predecessor = ring[(place + ring.len() - 1) % ring.len()];
+                let arc = Arc::between(node(predecessor), node(*own));
+                assert!(arc.contains(u64::from(*own)));
+                arc.parts().flatten().for_each(|position| covered[position as usize] += 1);
+            }
+            assert!(covered.iter().all(|times| *times == 1), "{ring:?}");
+        }
+    }
+
+    #[test]
+    fn named_partitions_are_spread() {
+        let of = |number| position(Creator::new(number).expect("a creator"));
+        assert_eq!((of(5), of(0xF000), of(0xF001), of(0xFFFE)), (5, 0, 16, 0xFFE0));
+    }
+}

@@ -1,0 +1,497 @@
+//! A super peer: keeps the metadata of arcs, alone or with others.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::catalog::{Catalog, Change, Edit, Refusal, Snapshot, Summary, Version};
+use super::message::{Command, Event, HOPS_MAX, Message};
+use super::ring::{Arc, position};
+use super::takeover::Takeover;
+use super::view::{Group, Peer, Settings, Term, View};
+use crate::coordinator::Proposal;
+use crate::ids::{ChunkId, Creator};
+use crate::spans::Spans;
+
+/// Edits that go to a group together at most.
+const BATCH_EDITS_MAX: usize = 256;
+
+/// A super peer's logic. Every node has one; it does nothing while the node is an ordinary peer.
+///
+/// The metadata of an arc is held by a group of super peers, led by the one that is responsible
+/// (see the head of [`super`]). Messages go in, commands come out; the order in which it is called
+/// is the order in which things happen.
+#[derive(Debug)]
+pub struct SuperPeer {
+    pub(super) me: Peer,
+    pub(super) settings: Settings,
+    pub(super) view: View,
+    pub(super) catalog: Catalog,
+    /// For each position the latest term that this replica follows.
+    pub(super) promised: Spans<Term>,
+    pub(super) takeover: Option<Takeover>,
+    /// What it led so far, for the log.
+    pub(super) led: Spans<Term>,
+    batches: BTreeMap<Creator, Batch>,
+    queues: BTreeMap<Creator, VecDeque<Edit>>,
+    next_retry_ms: u64,
+    next_compare_ms: u64,
+    next_announce_ms: u64,
+}
+
+/// Edits that this leader holds and its group does not yet.
+#[derive(Debug)]
+struct Batch {
+    version: Version,
+    edits: Vec<Edit>,
+    held_by: BTreeSet<Peer>,
+}
+
+impl SuperPeer {
+    /// Holds nothing.
+    pub fn new(me: Peer, settings: Settings) -> Self {
+        Self {
+            me,
+            settings,
+            view: View::default(),
+            catalog: Catalog::default(),
+            promised: Spans::default(),
+            takeover: None,
+            led: Spans::default(),
+            batches: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            next_retry_ms: 0,
+            next_compare_ms: 0,
+            next_announce_ms: 0,
+        }
+    }
+
+    /// Whether it is that life of that node.
+    pub fn is(&self, peer: Peer) -> bool {
+        self.me == peer
+    }
+
+    /// What it holds, of its own arc and of others.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The coordinator's state as far as it is known here.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The group that this node leads at a position, if it does.
+    pub fn leads(&self, position: u64) -> Option<&Group> {
+        let group = self.view.groups.get(position)?;
+        let is_mine = group.members.first() == Some(&self.me);
+        let is_in_force = self.promised.get(position) == Some(&group.term);
+        (is_mine && is_in_force).then_some(group)
+    }
+
+    /// The coordinator decided something.
+    pub fn on_view(&mut self, view: &View, out: &mut Vec<Command>) {
+        if view.revision <= self.view.revision {
+            return;
+        }
+        self.view = view.clone();
+        let in_force: BTreeMap<Creator, Option<Term>> = {
+            let creators = self.batches.keys().chain(self.queues.keys());
+            let term = |creator| self.leads(position(creator)).map(|group| group.term);
+            creators.map(|creator| (*creator, term(*creator))).collect()
+        };
+        self.batches.retain(|creator, batch| in_force[creator] == Some(batch.version.term));
+        self.queues.retain(|creator, _| in_force[creator].is_some());
+        self.log_leads(out);
+        self.drop_replicas();
+        self.reconsider(out);
+        self.next_retry_ms = 0;
+        self.next_announce_ms = 0;
+    }
+
+    /// Forgets what others hold now. Not where this node promised to follow somebody who is not in
+    /// force yet: it may have said that it holds the same, and be counted.
+    fn drop_replicas(&mut self) {
+        let is_foreign = |summary: &Summary| {
+            let at = position(summary.creator);
+            let attempt = self.takeover.as_ref().is_some_and(|takeover| takeover.arc.contains(at));
+            let group = self.view.groups.get(at);
+            !attempt
+                && group.is_some_and(|group| {
+                    let promised = self.promised.get(at).is_none_or(|term| *term <= group.term);
+                    promised && !group.members.contains(&self.me)
+                })
+        };
+        let foreign: Vec<Summary> = self.catalog.summaries().filter(is_foreign).collect();
+        foreign.iter().for_each(|summary| self.catalog.remove(summary.creator));
+    }
+
+    /// The first member sees to it that there are enough super peers.
+    fn promote(&self, out: &mut Vec<Command>) {
+        let is_first = self.view.members.keys().next() == Some(&self.me.node);
+        let wanted = self.settings.supers_wanted(self.view.members.len());
+        if is_first && let Some(next) = self.view.next_super(wanted) {
+            out.push(Command::Propose(Proposal::Promote(next)));
+        }
+    }
+
+    /// Time went on.
+    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Command>) {
+        if now_ms < self.next_retry_ms {
+            return;
+        }
+        self.next_retry_ms = now_ms + self.settings.retry_ms;
+        self.promote(out);
+        if !self.view.is_super(self.me) {
+            return;
+        }
+        self.reconsider(out);
+        self.retry_takeover(out);
+        for creator in self.batches.keys().copied().collect::<Vec<_>>() {
+            self.send_batch(creator, out);
+        }
+        if now_ms >= self.next_compare_ms {
+            self.next_compare_ms = now_ms + self.settings.compare_ms;
+            self.compare_all(out);
+        }
+        if now_ms >= self.next_announce_ms {
+            self.next_announce_ms = now_ms + self.settings.announce_ms;
+            self.announce(out);
+        }
+    }
+
+    /// A message arrived.
+    pub fn on_message(&mut self, from: Peer, message: Message, out: &mut Vec<Command>) {
+        match message {
+            Message::LookUp { origin, token, id, hops } => {
+                self.look_up(origin, token, id, hops, out);
+            }
+            Message::Change { edit, hops } => self.change(edit, hops, out),
+            Message::Append { creator, version, edits } => {
+                self.append(from, creator, version, &edits, out);
+            }
+            Message::Appended { creator, version } => self.appended(from, creator, version, out),
+            Message::Compare { arc, term, held } => self.compare(from, arc, term, &held, out),
+            Message::Lacking { term, creators } => self.send_lacking(from, term, &creators, out),
+            Message::Seal { arc, term } => self.seal(from, arc, term, out),
+            Message::Sealed { arc, term, held } => self.sealed(from, arc, term, held, out),
+            Message::Same { arc, term } => self.same(from, arc, term, out),
+            Message::Fetch { creator } => self.send_snapshot(from, creator, out),
+            Message::Install { snapshot } => self.install(from, &snapshot, out),
+            Message::Overruled { at, promised } => self.overruled(u64::from(at), promised),
+            // Answers to peers.
+            Message::Found { .. } | Message::Changed { .. } | Message::Supers { .. } => {}
+        }
+    }
+
+    /// Hands a request on to who leads there, and tells the asker who the super peers are. If that
+    /// is nobody yet, or somebody handed it on already too often, the asker asks again.
+    fn hand_on(
+        &self,
+        (origin, at, hops): (Peer, u64, u8),
+        message: Message,
+        out: &mut Vec<Command>,
+    ) {
+        if origin != self.me {
+            out.push(Command::Send(origin, self.list()));
+        }
+        let leader = self.view.groups.get(at).and_then(|group| group.members.first());
+        if let Some(leader) = leader.filter(|leader| **leader != self.me && hops < HOPS_MAX) {
+            out.push(Command::Send(*leader, message));
+        }
+    }
+
+    fn look_up(&self, origin: Peer, token: u64, id: ChunkId, hops: u8, out: &mut Vec<Command>) {
+        let at = position(id.creator());
+        if self.leads(at).is_none() {
+            let message = Message::LookUp { origin, token, id, hops: hops.saturating_add(1) };
+            return self.hand_on((origin, at, hops), message, out);
+        }
+        let (epoch, range) = self.catalog.find(id);
+        let found = range.map(|range| {
+            (range, self.view.incarnation(range.placement.owner()).unwrap_or_default())
+        });
+        let is_certain = !self.batches.contains_key(&id.creator());
+        let message = Message::Found { token, id, epoch, found, is_certain };
+        out.push(Command::Send(origin, message));
+    }
+
+    fn change(&mut self, edit: Edit, hops: u8, out: &mut Vec<Command>) {
+        let creator = edit.ids.first().creator();
+        let (origin, at) = (edit.request.peer, position(creator));
+        if self.leads(at).is_none() {
+            let message = Message::Change { edit, hops: hops.saturating_add(1) };
+            return self.hand_on((origin, at, hops), message, out);
+        }
+        // Who is not known yet asks again; who lives no more is not carried out.
+        if !self.view.has(origin) {
+            return;
+        }
+        if let Change::Claim(placement) = edit.change
+            && placement.owner() != origin.node
+        {
+            return out.push(answer(&edit, Err(Refusal::NotOwner)));
+        }
+        let queue = self.queues.entry(creator).or_default();
+        if queue.len() < self.settings.queue_max && !queue.contains(&edit) {
+            queue.push_back(edit);
+        }
+        self.start_batch(creator, out);
+    }
+
+    /// Makes a batch of what waits, unless one is on its way. So at most one is uncommitted.
+    fn start_batch(&mut self, creator: Creator, out: &mut Vec<Command>) {
+        if self.batches.contains_key(&creator) {
+            return;
+        }
+        let Some(term) = self.leads(position(creator)).map(|group| group.term) else { return };
+        let Some(queue) = self.queues.get_mut(&creator) else { return };
+        let mut edits = Vec::new();
+        while let Some(edit) = queue.pop_front() {
+            match self.catalog.seen(creator, edit.request.peer.node) {
+                // All that was seen is committed: no batch is on its way.
+                Some(seen) if seen.request == edit.request => out.push(answer(&edit, seen.result)),
+                Some(seen) if seen.request > edit.request => {
+                    out.push(answer(&edit, Err(Refusal::Outdated)));
+                }
+                _ => edits.push(edit),
+            }
+            if edits.len() == BATCH_EDITS_MAX {
+                break;
+            }
+        }
+        if queue.is_empty() {
+            self.queues.remove(&creator);
+        }
+        if edits.is_empty() {
+            return;
+        }
+        let sequence = self.catalog.version(creator).map_or(0, |version| version.sequence) + 1;
+        let version = Version { term, sequence };
+        out.push(Command::Log(Event::Proposed(creator, version, edits.clone())));
+        self.catalog.apply(creator, version, &edits);
+        let batch = Batch { version, edits, held_by: BTreeSet::from([self.me]) };
+        self.batches.insert(creator, batch);
+        self.send_batch(creator, out);
+        self.commit_if_held(creator, out);
+    }
+
+    fn send_batch(&self, creator: Creator, out: &mut Vec<Command>) {
+        let Some(batch) = self.batches.get(&creator) else { return };
+        let Some(group) = self.leads(position(creator)) else { return };
+        for member in group.members.iter().filter(|member| !batch.held_by.contains(member)) {
+            let (version, edits) = (batch.version, batch.edits.clone());
+            out.push(Command::Send(*member, Message::Append { creator, version, edits }));
+        }
+    }
+
+    fn appended(&mut self, from: Peer, creator: Creator, version: Version, out: &mut Vec<Command>) {
+        let is_member = |group: &Group| group.members.contains(&from);
+        if !self.leads(position(creator)).is_some_and(is_member) {
+            return;
+        }
+        if let Some(batch) = self.batches.get_mut(&creator)
+            && batch.version == version
+        {
+            batch.held_by.insert(from);
+            self.commit_if_held(creator, out);
+        }
+    }
+
+    /// Answers a batch that a majority holds: from here on it is in the catalog of every leader to
+    /// come (the linearization point of its edits).
+    fn commit_if_held(&mut self, creator: Creator, out: &mut Vec<Command>) {
+        let Some(group) = self.leads(position(creator)) else { return };
+        let majority = group.majority();
+        if self.batches.get(&creator).is_none_or(|batch| batch.held_by.len() < majority) {
+            return;
+        }
+        let batch = self.batches.remove(&creator).expect("it was there");
+        out.push(Command::Log(Event::Committed(creator, batch.version)));
+        for edit in &batch.edits {
+            let seen = self.catalog.seen(creator, edit.request.peer.node);
+            // A later request of the same peer in the same batch answers for both.
+            if let Some(seen) = seen.filter(|seen| seen.request == edit.request) {
+                out.push(answer(edit, seen.result));
+            }
+        }
+        self.start_batch(creator, out);
+    }
+
+    /// As a member: the next batch of a leader.
+    fn append(
+        &mut self,
+        from: Peer,
+        creator: Creator,
+        version: Version,
+        edits: &[Edit],
+        out: &mut Vec<Command>,
+    ) {
+        let at = position(creator);
+        let is_leaders = version.term.leader == from;
+        if !is_leaders || !self.follow(from, [at..at + 1], version.term, out) {
+            return;
+        }
+        let held = self.catalog.version(creator);
+        let is_next = match held {
+            Some(held) => held.term == version.term && held.sequence + 1 == version.sequence,
+            None => version.sequence == 1,
+        };
+        if is_next {
+            self.catalog.apply(creator, version, edits);
+        } else if held < Some(version) {
+            let message = Message::Lacking { term: version.term, creators: vec![creator] };
+            return out.push(Command::Send(from, message));
+        } else if held != Some(version) {
+            return;
+        }
+        out.push(Command::Send(from, Message::Appended { creator, version }));
+    }
+
+    /// Whether a term holds at some positions; promises to follow it if it is the latest there.
+    pub(super) fn follow(
+        &mut self,
+        from: Peer,
+        parts: impl IntoIterator<Item = std::ops::Range<u64>> + Clone,
+        term: Term,
+        out: &mut Vec<Command>,
+    ) -> bool {
+        let later = parts.clone().into_iter().filter_map(|part| {
+            let mut later = self.promised.over(part).filter(|(_, promised)| **promised > term);
+            later.next().map(|(span, promised)| (span.start as u16, *promised))
+        });
+        if let Some((at, promised)) = later.min() {
+            out.push(Command::Send(from, Message::Overruled { at, promised }));
+            return false;
+        }
+        for part in parts {
+            self.promised.assign(part, Some(term));
+        }
+        true
+    }
+
+    /// As a leader or about to be one: somebody promised to follow another. The next tick tries
+    /// again with a later term, if this node still should lead there.
+    fn overruled(&mut self, at: u64, promised: Term) {
+        let is_led = self.leads(at).is_some_and(|group| group.term < promised);
+        let attempt = self.takeover.as_ref().filter(|takeover| takeover.arc.contains(at));
+        if is_led || attempt.is_some_and(|takeover| takeover.term < promised) {
+            self.promised.assign(at..at + 1, Some(promised));
+        }
+    }
+
+    /// As a member: makes what is held of an arc the same as the leader holds.
+    fn compare(
+        &mut self,
+        from: Peer,
+        arc: Arc,
+        term: Term,
+        leaders: &[Summary],
+        out: &mut Vec<Command>,
+    ) {
+        if from != term.leader || !self.follow(from, arc.parts().collect::<Vec<_>>(), term, out) {
+            return;
+        }
+        let known: BTreeSet<Creator> = leaders.iter().map(|summary| summary.creator).collect();
+        for held in self.held(arc) {
+            // What is of this term came after a late message.
+            if !known.contains(&held.creator) && held.version.term < term {
+                self.catalog.remove(held.creator);
+            }
+        }
+        let mut creators = Vec::new();
+        for leader in leaders.iter().filter(|leader| arc.contains(position(leader.creator))) {
+            let Some(held) = self.catalog.summary(leader.creator) else {
+                creators.push(leader.creator);
+                continue;
+            };
+            let is_same = held.digest == leader.digest;
+            if held.version.sequence == leader.version.sequence && is_same {
+                self.catalog.restamp(held.creator, held.version.max(leader.version));
+            } else if held.version == leader.version {
+                out.push(Command::Log(Event::Diverged(held.creator, held.version)));
+                creators.push(leader.creator);
+            } else if held.version < leader.version {
+                creators.push(leader.creator);
+            }
+        }
+        let message = if creators.is_empty() {
+            Message::Same { arc, term }
+        } else {
+            Message::Lacking { term, creators }
+        };
+        out.push(Command::Send(from, message));
+    }
+
+    /// As a leader: sends what a member lacks.
+    fn send_lacking(&self, to: Peer, term: Term, creators: &[Creator], out: &mut Vec<Command>) {
+        for creator in creators {
+            if self.catalog.version(*creator).is_some_and(|version| version.term == term) {
+                self.send_snapshot(to, *creator, out);
+            }
+        }
+    }
+
+    fn send_snapshot(&self, to: Peer, creator: Creator, out: &mut Vec<Command>) {
+        if let Some(snapshot) = self.catalog.snapshot(creator) {
+            out.push(Command::Send(to, Message::Install { snapshot }));
+        }
+    }
+
+    fn install(&mut self, from: Peer, snapshot: &Snapshot, out: &mut Vec<Command>) {
+        if self.fetched(from, snapshot, out) {
+            return;
+        }
+        let (creator, version, at) =
+            (snapshot.creator, snapshot.version, position(snapshot.creator));
+        let is_leaders = version.term.leader == from && from != self.me;
+        // A group is not told twice: who leads under this term may correct a replica that differs.
+        if !is_leaders || !self.follow(from, [at..at + 1], version.term, out) {
+            return;
+        }
+        if self.catalog.version(creator) <= Some(version) {
+            self.catalog.install(snapshot);
+            out.push(Command::Send(from, Message::Appended { creator, version }));
+        }
+    }
+
+    /// What is held of an arc.
+    pub(super) fn held(&self, arc: Arc) -> Vec<Summary> {
+        let is_inside = |summary: &Summary| arc.contains(position(summary.creator));
+        self.catalog.summaries().filter(is_inside).collect()
+    }
+
+    /// As a leader: asks the groups whether they hold the same.
+    fn compare_all(&self, out: &mut Vec<Command>) {
+        let Some(arc) = self.view.arc(self.me) else { return };
+        for (part, group) in self.view.groups_of(arc) {
+            if self.leads(part.start).is_none() {
+                continue;
+            }
+            let part = Arc { first: part.start as u16, last: (part.end - 1) as u16 };
+            for member in group.members.iter().filter(|member| **member != self.me) {
+                let (term, held) = (group.term, self.held(part));
+                let message = Message::Compare { arc: part, term, held };
+                out.push(Command::Send(*member, message));
+            }
+        }
+    }
+
+    fn list(&self) -> Message {
+        Message::Supers { revision: self.view.revision, supers: self.view.supers().collect() }
+    }
+
+    /// Tells the peers of the own arc who the super peers are.
+    fn announce(&self, out: &mut Vec<Command>) {
+        let Some(arc) = self.view.arc(self.me) else { return };
+        for (node, member) in &self.view.members {
+            if arc.contains(u64::from(node.get())) {
+                let peer = Peer { node: *node, incarnation: member.incarnation };
+                out.push(Command::Send(peer, self.list()));
+            }
+        }
+    }
+}
+
+fn answer(edit: &Edit, result: Result<u64, Refusal>) -> Command {
+    let (request, creator) = (edit.request, edit.ids.first().creator());
+    Command::Send(request.peer, Message::Changed { request, creator, result })
+}

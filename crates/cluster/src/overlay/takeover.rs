@@ -1,0 +1,270 @@
+//! How a super peer becomes the leader of its arc without losing what others committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::catalog::{Snapshot, Summary, Version};
+use super::message::{Command, Event, Message};
+use super::ring::{Arc, position};
+use super::super_peer::SuperPeer;
+use super::view::{Group, Peer, Term, majority};
+use crate::coordinator::Proposal;
+use crate::ids::Creator;
+
+/// An attempt. Its steps follow each other; each is repeated until it is answered.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    pub(super) arc: Arc,
+    pub(super) term: Term,
+    /// Who shall hold the arc; this node first.
+    members: Vec<Peer>,
+    /// Who holds it today.
+    replaces: Vec<(Range<u64>, Group)>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// A majority of every old group must promise, and tell what it holds.
+    Sealing(BTreeMap<Peer, Vec<Summary>>),
+    /// What others hold and this node does not: who has it.
+    Fetching(BTreeMap<Creator, (Summary, Peer)>),
+    /// A majority of the new group must hold the same.
+    Installing(BTreeSet<Peer>),
+}
+
+impl SuperPeer {
+    /// Compares who holds the own arc with who should, and starts over if they differ.
+    pub(super) fn reconsider(&mut self, out: &mut Vec<Command>) {
+        let Some(arc) = self.view.arc(self.me) else {
+            self.takeover = None;
+            return;
+        };
+        let members = self.view.wanted_group(self.me);
+        if self.is_settled(arc, &members) {
+            self.takeover = None;
+            return;
+        }
+        let replaces = self.view.groups_of(arc);
+        let goes_on = self.takeover.as_ref().is_some_and(|takeover| {
+            let is_same = takeover.arc == arc && takeover.members == members;
+            is_same && takeover.replaces == replaces && self.is_possible(takeover)
+        });
+        if goes_on {
+            return;
+        }
+        let promised = arc
+            .parts()
+            .filter_map(|part| self.promised.over(part).map(|(_, term)| term.number).max());
+        let held = replaces.iter().map(|(_, group)| group.term.number);
+        let number = promised.chain(held).max().unwrap_or(0) + 1;
+        let term = Term { number, leader: self.me };
+        for part in arc.parts() {
+            self.promised.assign(part, Some(term));
+        }
+        let step = Step::Sealing(BTreeMap::from([(self.me, self.held(arc))]));
+        self.takeover = Some(Takeover { arc, term, members, replaces, step });
+        self.retry_takeover(out);
+        self.fetch_if_sealed(out);
+    }
+
+    /// Says what this node leads from now on, also by an attempt that it had given up.
+    pub(super) fn log_leads(&mut self, out: &mut Vec<Command>) {
+        let mut leads = Vec::new();
+        for (span, group) in self.view.groups.iter() {
+            let promised = self.promised.over(span).filter(|(_, term)| **term == group.term);
+            let is_mine = group.members[0] == self.me;
+            leads.extend(promised.filter(|_| is_mine).map(|(span, term)| (span, *term)));
+        }
+        for (span, term) in leads {
+            if self.led.over(span.clone()).all(|(_, led)| *led < term) {
+                let arc = Arc { first: span.start as u16, last: (span.end - 1) as u16 };
+                out.push(Command::Log(Event::Leads(arc, term, self.held(arc))));
+                self.led.assign(span, Some(term));
+            }
+        }
+        let is_over = self.takeover.as_ref().is_some_and(|takeover| {
+            let groups = self.view.groups_of(takeover.arc);
+            groups.iter().any(|(_, group)| group.term == takeover.term)
+        });
+        if is_over {
+            self.takeover = None;
+        }
+    }
+
+    /// Whether nobody overruled an attempt, and those it fetches from are there.
+    fn is_possible(&self, takeover: &Takeover) -> bool {
+        let has_holders = match &takeover.step {
+            Step::Fetching(missing) => missing.values().all(|(_, holder)| self.view.has(*holder)),
+            Step::Sealing(_) | Step::Installing(_) => true,
+        };
+        let mut parts = takeover.arc.parts();
+        has_holders && parts.all(|part| self.promised.all(part, |term| *term == takeover.term))
+    }
+
+    /// Whether this node leads all of its arc with the group that it should have.
+    fn is_settled(&self, arc: Arc, members: &[Peer]) -> bool {
+        arc.parts().all(|part| {
+            self.view.groups.all(part.clone(), |group| group.members == members)
+                && self
+                    .view
+                    .groups
+                    .over(part)
+                    .all(|(span, group)| self.promised.all(span, |term| *term == group.term))
+        })
+    }
+
+    /// Asks again whom the present step waits for.
+    pub(super) fn retry_takeover(&mut self, out: &mut Vec<Command>) {
+        let Some(takeover) = &self.takeover else { return };
+        let (arc, term) = (takeover.arc, takeover.term);
+        match &takeover.step {
+            Step::Sealing(sealed) => {
+                let old: BTreeSet<Peer> = takeover.old_members().collect();
+                for member in old.iter().filter(|member| !sealed.contains_key(member)) {
+                    out.push(Command::Send(*member, Message::Seal { arc, term }));
+                }
+            }
+            Step::Fetching(missing) => {
+                for (creator, (_, holder)) in missing {
+                    out.push(Command::Send(*holder, Message::Fetch { creator: *creator }));
+                }
+            }
+            Step::Installing(same) => {
+                for member in takeover.members.iter().filter(|member| !same.contains(member)) {
+                    let message = Message::Compare { arc, term, held: self.held(arc) };
+                    out.push(Command::Send(*member, message));
+                }
+                if same.len() >= majority(takeover.members.len()) {
+                    out.push(Command::Propose(takeover.proposal()));
+                }
+            }
+        }
+    }
+
+    /// As a member of an old group: promises, and tells what it holds.
+    pub(super) fn seal(&mut self, from: Peer, arc: Arc, term: Term, out: &mut Vec<Command>) {
+        if from == term.leader && self.follow(from, arc.parts().collect::<Vec<_>>(), term, out) {
+            let held = self.held(arc);
+            out.push(Command::Send(from, Message::Sealed { arc, term, held }));
+        }
+    }
+
+    pub(super) fn sealed(
+        &mut self,
+        from: Peer,
+        arc: Arc,
+        term: Term,
+        held: Vec<Summary>,
+        out: &mut Vec<Command>,
+    ) {
+        let Some(takeover) = &mut self.takeover else { return };
+        if let Step::Sealing(sealed) = &mut takeover.step
+            && (takeover.arc, takeover.term) == (arc, term)
+        {
+            sealed.insert(from, held);
+            self.fetch_if_sealed(out);
+        }
+    }
+
+    /// Of each creator the furthest replica of a majority holds all that was committed: two
+    /// majorities of a group share a member, and that one had promised afterwards.
+    fn fetch_if_sealed(&mut self, out: &mut Vec<Command>) {
+        let Some(takeover) = &mut self.takeover else { return };
+        let Some(furthest) = takeover.furthest() else { return };
+        let arc = takeover.arc;
+        let stale = self.held(arc).into_iter().map(|summary| summary.creator);
+        for creator in stale.filter(|creator| !furthest.contains_key(creator)).collect::<Vec<_>>() {
+            self.catalog.remove(creator);
+        }
+        let mut missing = furthest;
+        missing.retain(|creator, (summary, _)| self.catalog.summary(*creator) != Some(*summary));
+        if let Some(takeover) = &mut self.takeover {
+            takeover.step = Step::Fetching(missing);
+        }
+        self.retry_takeover(out);
+        self.install_if_fetched(out);
+    }
+
+    /// Takes a snapshot that this takeover waits for; says whether it was one.
+    pub(super) fn fetched(
+        &mut self,
+        from: Peer,
+        snapshot: &Snapshot,
+        out: &mut Vec<Command>,
+    ) -> bool {
+        let Some(takeover) = &mut self.takeover else { return false };
+        let Step::Fetching(missing) = &mut takeover.step else { return false };
+        // The holder may have moved on to a later state of the same term; that is as good.
+        let is_wanted = missing.get(&snapshot.creator).is_some_and(|(summary, holder)| {
+            let is_older = snapshot.version.term < takeover.term;
+            *holder == from && snapshot.version >= summary.version && is_older
+        });
+        if is_wanted {
+            missing.remove(&snapshot.creator);
+            self.catalog.install(snapshot);
+            self.install_if_fetched(out);
+        }
+        is_wanted
+    }
+
+    fn install_if_fetched(&mut self, out: &mut Vec<Command>) {
+        let Some(takeover) = &mut self.takeover else { return };
+        if !matches!(&takeover.step, Step::Fetching(missing) if missing.is_empty()) {
+            return;
+        }
+        let (arc, term) = (takeover.arc, takeover.term);
+        takeover.step = Step::Installing(BTreeSet::from([self.me]));
+        for held in self.held(arc) {
+            let version = Version { term, sequence: held.version.sequence };
+            self.catalog.restamp(held.creator, version);
+        }
+        self.retry_takeover(out);
+    }
+
+    pub(super) fn same(&mut self, from: Peer, arc: Arc, term: Term, out: &mut Vec<Command>) {
+        let Some(takeover) = &mut self.takeover else { return };
+        if let Step::Installing(same) = &mut takeover.step
+            && (takeover.arc, takeover.term) == (arc, term)
+            && takeover.members.contains(&from)
+        {
+            same.insert(from);
+            if same.len() >= majority(takeover.members.len()) {
+                out.push(Command::Propose(takeover.proposal()));
+            }
+        }
+    }
+}
+
+impl Takeover {
+    fn old_members(&self) -> impl Iterator<Item = Peer> {
+        self.replaces.iter().flat_map(|(_, group)| group.members.iter().copied())
+    }
+
+    fn proposal(&self) -> Proposal {
+        let group = Group { term: self.term, members: self.members.clone() };
+        Proposal::Regroup { arc: self.arc, group, replaces: self.replaces.clone() }
+    }
+
+    /// The furthest replica of each creator and who holds it, once majorities have promised.
+    fn furthest(&self) -> Option<BTreeMap<Creator, (Summary, Peer)>> {
+        let Step::Sealing(sealed) = &self.step else { return None };
+        let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
+        for (part, group) in &self.replaces {
+            let promised = group.members.iter().filter_map(|member| sealed.get_key_value(member));
+            let promised: Vec<_> = promised.collect();
+            if promised.len() < group.majority() {
+                return None;
+            }
+            for (holder, held) in promised {
+                for summary in held.iter().filter(|held| part.contains(&position(held.creator))) {
+                    let best = furthest.entry(summary.creator).or_insert((*summary, *holder));
+                    if best.0.version < summary.version {
+                        *best = (*summary, *holder);
+                    }
+                }
+            }
+        }
+        Some(furthest)
+    }
+}

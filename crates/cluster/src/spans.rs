@@ -1,0 +1,143 @@
+//! Values over intervals of whole numbers: ids, or positions on the ring.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A partial map from numbers to values that stores one entry for each run of equal values.
+///
+/// Invariants:
+/// 1. Spans are not empty and do not overlap.
+/// 2. Neighbours that touch differ in their value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spans<T> {
+    /// First number -> one past the last, and the value.
+    spans: BTreeMap<u64, (u64, T)>,
+}
+
+impl<T> Default for Spans<T> {
+    fn default() -> Self {
+        Self { spans: BTreeMap::new() }
+    }
+}
+
+impl<T: Clone + PartialEq> Spans<T> {
+    /// The value at a number, if it has one.
+    pub fn get(&self, at: u64) -> Option<&T> {
+        let (_, (end, value)) = self.spans.range(..=at).next_back()?;
+        (at < *end).then_some(value)
+    }
+
+    /// The span around a number, and its value.
+    pub fn around(&self, at: u64) -> Option<(Range<u64>, &T)> {
+        let (start, (end, value)) = self.spans.range(..=at).next_back()?;
+        (at < *end).then_some((*start..*end, value))
+    }
+
+    /// The values within `wanted`, ascending, each with the part of its span that lies inside.
+    pub fn over(&self, wanted: Range<u64>) -> impl Iterator<Item = (Range<u64>, &T)> {
+        let from = self.around(wanted.start).map_or(wanted.start, |(span, _)| span.start);
+        let (start, end) = (wanted.start, wanted.end.max(from));
+        let spans = self.spans.range(from..end);
+        spans.map(move |(first, (last, value))| ((*first).max(start)..(*last).min(end), value))
+    }
+
+    /// Whether every number of `wanted` has a value for which `is_so` holds.
+    pub fn all(&self, wanted: Range<u64>, mut is_so: impl FnMut(&T) -> bool) -> bool {
+        let mut at = wanted.start;
+        for (span, value) in self.over(wanted.clone()) {
+            if span.start != at || !is_so(value) {
+                return false;
+            }
+            at = span.end;
+        }
+        at >= wanted.end
+    }
+
+    /// Gives all numbers of `wanted` a value, or takes theirs.
+    pub fn assign(&mut self, wanted: Range<u64>, value: Option<T>) {
+        if wanted.is_empty() {
+            return;
+        }
+        self.cut(wanted.start);
+        self.cut(wanted.end);
+        let covered: Vec<u64> = self.spans.range(wanted.clone()).map(|(start, _)| *start).collect();
+        for start in covered {
+            self.spans.remove(&start);
+        }
+        if let Some(value) = value {
+            self.spans.insert(wanted.start, (wanted.end, value));
+            self.join(wanted.end);
+            self.join(wanted.start);
+        }
+    }
+
+    /// How many runs of equal values there are.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether no number has a value.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// All spans, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &T)> {
+        self.spans.iter().map(|(start, (end, value))| (*start..*end, value))
+    }
+
+    /// Makes a span begin at `at` if one lies across.
+    fn cut(&mut self, at: u64) {
+        if let Some((start, (end, _))) = self.spans.range_mut(..at).next_back()
+            && *end > at
+        {
+            let (start, old_end) = (*start, std::mem::replace(end, at));
+            let value = self.spans[&start].1.clone();
+            self.spans.insert(at, (old_end, value));
+        }
+    }
+
+    /// Makes one of two spans that touch at `at` and are equal.
+    fn join(&mut self, at: u64) {
+        let Some((before, (end, value))) = self.spans.range(..at).next_back() else { return };
+        let (before, touches) = (*before, *end == at);
+        if touches && self.spans.get(&at).is_some_and(|(_, right)| right == value) {
+            let (end, value) = self.spans.remove(&at).expect("it was there");
+            self.spans.insert(before, (end, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_behaves_as_an_array(
+            steps in prop::collection::vec((0..40u64, 0..12u64, prop::option::of(0..3u8)), 1..60),
+        ) {
+            let mut spans = Spans::default();
+            let mut model = [None; 64];
+            for (start, length, value) in steps {
+                let wanted = start..start + length;
+                spans.assign(wanted.clone(), value);
+                model[start as usize..wanted.end as usize].fill(value);
+                for (at, expected) in model.iter().enumerate() {
+                    prop_assert_eq!(spans.get(at as u64), expected.as_ref());
+                }
+                let inside = &model[start as usize..wanted.end as usize];
+                let is_whole = inside.iter().all(Option::is_some);
+                prop_assert_eq!(spans.all(wanted.clone(), |_| true), is_whole);
+                let seen: u64 = spans.over(wanted).map(|(span, _)| span.end - span.start).sum();
+                prop_assert_eq!(seen as usize, inside.iter().flatten().count());
+                let list: Vec<_> = spans.iter().collect();
+                for pair in list.windows(2) {
+                    prop_assert!(pair[0].0.end < pair[1].0.start || pair[0].1 != pair[1].1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! How numbers, lists and choices become bytes.
+
+use std::fmt;
+
+/// What is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// It ends too early, or a list is longer than what is left.
+    Short,
+    /// It goes on after its end.
+    Long,
+    /// A choice, id or range that there is not.
+    Invalid,
+    /// A frame is longer than the bound.
+    TooLarge,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "a message ends too early",
+            Self::Long => "a message goes on after its end",
+            Self::Invalid => "a message holds what there is not",
+            Self::TooLarge => "a message is too long",
+        })
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// Bytes that are left to decode.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'b> {
+    left: &'b [u8],
+}
+
+impl<'b> Reader<'b> {
+    /// All of them.
+    pub fn new(bytes: &'b [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    /// The next `count` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Short`].
+    pub fn take(&mut self, count: usize) -> Result<&'b [u8], WireError> {
+        let (taken, left) = self.left.split_at_checked(count).ok_or(WireError::Short)?;
+        self.left = left;
+        Ok(taken)
+    }
+
+    /// How many are left.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+}
+
+/// What travels.
+pub trait Wire: Sized {
+    /// Bytes that each takes at least, so that a list cannot claim more than there are.
+    const BYTES_MIN: usize;
+
+    /// Appends it.
+    fn encode(&self, to: &mut Vec<u8>);
+
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] if the bytes are none.
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError>;
+
+    /// Reads one that is all there is.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`]; [`WireError::Long`] if something is left.
+    fn decode_all(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let decoded = Self::decode(&mut from)?;
+        if from.left() == 0 { Ok(decoded) } else { Err(WireError::Long) }
+    }
+}
+
+macro_rules! wire_numbers {
+    ($($number:ty),*) => {$(
+        impl Wire for $number {
+            const BYTES_MIN: usize = size_of::<$number>();
+
+            fn encode(&self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                let bytes = from.take(size_of::<$number>())?;
+                Ok(Self::from_le_bytes(bytes.try_into().map_err(|_| WireError::Short)?))
+            }
+        }
+    )*};
+}
+
+wire_numbers!(u8, u16, u32, u64);
+
+impl Wire for bool {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u8::decode(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WireError::Invalid),
+        }
+    }
+}
+
+/// Lists of up to 2^32 elements; senders keep them far below, by the bound of a frame.
+impl<T: Wire> Wire for Vec<T> {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        (self.len() as u32).encode(to);
+        self.iter().for_each(|element| element.encode(to));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let count = u32::decode(from)? as usize;
+        if count > from.left() / T::BYTES_MIN {
+            return Err(WireError::Short);
+        }
+        let mut list = Self::with_capacity(count);
+        for _ in 0..count {
+            list.push(T::decode(from)?);
+        }
+        Ok(list)
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.is_some().encode(to);
+        if let Some(value) = self {
+            value.encode(to);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        bool::decode(from)?.then(|| T::decode(from)).transpose()
+    }
+}
+
+impl<T: Wire, E: Wire> Wire for Result<T, E> {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.is_ok().encode(to);
+        match self {
+            Ok(value) => value.encode(to),
+            Err(error) => error.encode(to),
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(if bool::decode(from)? { Ok(T::decode(from)?) } else { Err(E::decode(from)?) })
+    }
+}
+
+macro_rules! wire_tuples {
+    ($(($($name:ident $place:tt),*)),*) => {$(
+        impl<$($name: Wire),*> Wire for ($($name,)*) {
+            const BYTES_MIN: usize = 0 $(+ $name::BYTES_MIN)*;
+
+            fn encode(&self, to: &mut Vec<u8>) {
+                $(self.$place.encode(to);)*
+            }
+
+            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(($($name::decode(from)?,)*))
+            }
+        }
+    )*};
+}
+
+wire_tuples!((A 0, B 1), (A 0, B 1, C 2));
+
+/// A struct is its fields in the order given here.
+macro_rules! wire_struct {
+    ($name:ty { $($field:ident: $kind:ty),* $(,)? }) => {
+        impl Wire for $name {
+            const BYTES_MIN: usize = 0 $(+ <$kind as Wire>::BYTES_MIN)*;
+
+            fn encode(&self, to: &mut Vec<u8>) {
+                $(self.$field.encode(to);)*
+            }
+
+            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self { $($field: <$kind as Wire>::decode(from)?),* })
+            }
+        }
+    };
+}
+
+/// A choice is one byte, which never gets another meaning, and the fields.
+macro_rules! wire_enum {
+    ($name:ty { $($code:literal $variant:ident
+        $({ $($field:ident),* })? $(( $($place:ident),* ))?),* $(,)? }) => {
+        impl Wire for $name {
+            const BYTES_MIN: usize = 1;
+
+            fn encode(&self, to: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? $(( $($place),* ))? => {
+                        to.push($code);
+                        $($($field.encode(to);)*)?
+                        $($($place.encode(to);)*)?
+                    })*
+                }
+            }
+
+            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(match u8::decode(from)? {
+                    $($code => {
+                        $($(let $field = Wire::decode(from)?;)*)?
+                        $($(let $place = Wire::decode(from)?;)*)?
+                        Self::$variant $({ $($field),* })? $(( $($place),* ))?
+                    })*
+                    _ => return Err(WireError::Invalid),
+                })
+            }
+        }
+    };
+}
+
+pub(super) use {wire_enum, wire_struct};

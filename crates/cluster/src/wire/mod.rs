@@ -1,0 +1,21 @@
+//! Messages as bytes.
+//!
+//! A connection begins with a [`Hello`] in each direction; then frames follow each other: a length,
+//! the number of the request that is asked or answered, and a [`Packet`]. Many requests share a
+//! connection. Numbers are little endian; a list is its length and its elements.
+//!
+//! Invariants of this room:
+//! 1. Bad input is answered by a [`WireError`]: nothing panics.
+//! 2. Memory for a message is in proportion to the bytes that arrived: a length that they cannot
+//!    fill is refused before anything is reserved, and no frame is longer than the bound.
+//! 3. What is decoded is what was encoded, and nothing is left over.
+
+mod codec;
+mod frame;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+pub use codec::{Reader, Wire, WireError};
+pub use frame::{FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_VERSION, encode_frame};
+pub use layout::Packet;

@@ -1,0 +1,209 @@
+//! What was encoded comes back; what nobody encoded is refused, in bounded memory.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::chunks::{
+    Action, ChunkError, ClientId, Done, Export, MoveMessage, Operation, Request, SessionExport,
+};
+use crate::ids::{ChunkId, Creator, IdRange, NodeId};
+use crate::overlay::{
+    Arc, Change, Edit, Message, Peer, Refusal, RequestId, Seen, Snapshot, Summary, Term, Version,
+};
+use crate::ranges::{Placement, Range};
+
+fn node(number: u16) -> NodeId {
+    NodeId::new(number).expect("a node")
+}
+
+/// One of each message, with lists and choices in them.
+fn packets() -> Vec<Packet> {
+    let peer = Peer { node: node(7), incarnation: 3 };
+    let creator = Creator::new(0xF00D).expect("a creator");
+    let id = ChunkId::new(creator, 42).expect("an id");
+    let ids = IdRange::starting_at(id, 5).expect("a range");
+    let placement = Placement::new(node(1), &[node(2), node(9)]).expect("a placement");
+    let range = Range { ids, placement };
+    let arc = Arc { first: 9, last: 2 };
+    let term = Term { number: 4, leader: peer };
+    let version = Version { term, sequence: 77 };
+    let request = RequestId { peer, sequence: 8 };
+    let edit = |change| Edit { request, ids, change };
+    let edits = vec![edit(Change::Claim(placement)), edit(Change::Release), edit(Change::Fence)];
+    let held = vec![Summary { creator, version, digest: 1 << 63 }];
+    let seen =
+        vec![Seen { request, result: Ok(5) }, Seen { request, result: Err(Refusal::NotOwner) }];
+    let overlay = [
+        Message::LookUp { origin: peer, token: 1, id, hops: 2 },
+        Message::Found { token: 1, id, epoch: 9, found: Some((range, 3)), is_certain: true },
+        Message::Found { token: 1, id, epoch: 9, found: None, is_certain: false },
+        Message::Change { edit: edit(Change::Migrate(placement)), hops: 0 },
+        Message::Changed { request, creator, result: Err(Refusal::TooWide) },
+        Message::Supers { revision: 2, supers: vec![peer, peer] },
+        Message::Seal { arc, term },
+        Message::Sealed { arc, term, held: held.clone() },
+        Message::Overruled { at: 3, promised: term },
+        Message::Fetch { creator },
+        Message::Install { snapshot: Snapshot { creator, version, ranges: vec![range], seen } },
+        Message::Compare { arc, term, held },
+        Message::Same { arc, term },
+        Message::Lacking { term, creators: vec![creator] },
+        Message::Append { creator, version, edits },
+        Message::Appended { creator, version },
+    ];
+    let client = ClientId(5);
+    let answers = vec![(1, id, Ok(Done::Created(id))), (2, id, Err(ChunkError::Locked))];
+    let session = SessionExport { client, lease_ms: 9, answered_below: 1, answers };
+    let tail = Some(Export { locks: vec![(id, client, 10)], sessions: vec![session] });
+    let chunks = vec![(id, Some(vec![1, 2, 3])), (id, None)];
+    let moves = [
+        MoveMessage::Offer { number: 1, ids, since: 2 },
+        MoveMessage::Page { number: 1, page: 2, chunks, tail },
+        MoveMessage::Got { number: 1, page: 0 },
+        MoveMessage::Declined { number: 1 },
+        MoveMessage::Yours { number: 1, ids, epoch: 3 },
+        MoveMessage::Mine { number: 1 },
+        MoveMessage::Forget { number: 1 },
+    ];
+    let actions = [
+        Action::Open { lease_ms: 5 },
+        Action::Close,
+        Action::Create(vec![0; 10]),
+        Action::Get(id),
+        Action::Put(id, vec![]),
+        Action::Delete(id),
+        Action::Lock { id, lease_ms: 7 },
+        Action::Unlock(id),
+    ];
+    let operations = actions.map(|action| Operation { number: 3, epoch: 4, action }).to_vec();
+    let errors = [
+        ChunkError::NoChunk,
+        ChunkError::TooLarge,
+        ChunkError::Full,
+        ChunkError::NotLocked,
+        ChunkError::Moved(Some(placement)),
+        ChunkError::Outdated,
+        ChunkError::Retry,
+        ChunkError::Unavailable,
+        ChunkError::Restarted(4),
+        ChunkError::NoSession,
+        ChunkError::Forgotten,
+        ChunkError::Busy,
+    ];
+    let mut reply: Vec<_> = errors.into_iter().map(|error| (1, Err(error))).collect();
+    reply.extend([Done::Ok, Done::Value(vec![9]), Done::Session].map(|done| (2, Ok(done))));
+    let request = Request { client, incarnation: 2, answered_below: 1, operations };
+    let overlay = overlay.into_iter().map(Packet::Overlay);
+    let moves = moves.into_iter().map(Packet::Move);
+    overlay.chain(moves).chain([Packet::Request(request), Packet::Reply(reply)]).collect()
+}
+
+fn bytes_of(packet: &Packet) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    packet.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn every_message_comes_back_and_no_part_of_one_is_one() {
+    for packet in packets() {
+        let mut bytes = bytes_of(&packet);
+        assert_eq!(Packet::decode_all(&bytes).as_ref(), Ok(&packet));
+        for length in 0..bytes.len() {
+            assert!(Packet::decode_all(&bytes[..length]).is_err(), "{packet:?} up to {length}");
+        }
+        bytes.push(0);
+        assert_eq!(Packet::decode_all(&bytes), Err(WireError::Long));
+    }
+}
+
+#[test]
+fn frames_come_back_however_they_are_cut() {
+    for step in [1, 3, 7, 1 << 20] {
+        let mut bytes = Vec::new();
+        for (number, packet) in (100..).zip(packets()) {
+            encode_frame(number, &packet, &mut bytes).expect("it is short");
+        }
+        let (mut reader, mut read) = (FrameReader::default(), Vec::new());
+        for part in bytes.chunks(step) {
+            reader.feed(part);
+            while let Some((number, packet)) = reader.next_frame().expect("a frame") {
+                assert_eq!(number, 100 + read.len() as u64);
+                read.push(packet);
+            }
+        }
+        assert_eq!((read, reader.waiting()), (packets(), 0));
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_refused_at_once() {
+    let mut reader = FrameReader::default();
+    reader.feed(&(FRAME_BYTES_MAX as u32 + 1).to_le_bytes());
+    assert_eq!(reader.next_frame(), Err(WireError::TooLarge));
+    // A list of 2^32 - 1 super peers in 13 bytes.
+    let mut bytes = vec![1, 5];
+    bytes.extend_from_slice(&1u64.to_le_bytes());
+    bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(Packet::decode_all(&bytes), Err(WireError::Short));
+    let huge = Packet::Request(Request {
+        client: ClientId(1),
+        incarnation: 1,
+        answered_below: 0,
+        operations: vec![Operation {
+            number: 1,
+            epoch: 1,
+            action: Action::Create(vec![0; FRAME_BYTES_MAX]),
+        }],
+    });
+    let mut frames = vec![7];
+    assert_eq!(encode_frame(1, &huge, &mut frames), Err(WireError::TooLarge));
+    assert_eq!(frames, [7], "nothing is left of it");
+}
+
+#[test]
+fn strangers_are_told_apart() {
+    let own = Hello::new(1, None);
+    let mut bytes = Vec::new();
+    Hello::new(1, Some(Peer { node: node(3), incarnation: 1 })).encode(&mut bytes);
+    let other = Hello::decode_all(&bytes).expect("a hello");
+    assert_eq!(own.check(&other), Ok(()));
+    assert_eq!(own.check(&Hello::new(2, None)), Err(HelloError::Cluster(2)));
+    let checked = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        own.check(&Hello::decode_all(&bytes).expect("a hello"))
+    };
+    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(0))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Changed bytes are refused or are another message; that one comes back.
+    #[test]
+    fn no_bytes_are_too_bad(
+        which in 0..1_000usize,
+        changes in prop::collection::vec((0..1_000usize, any::<u8>()), 1..6),
+    ) {
+        let packets = packets();
+        let mut bytes = bytes_of(&packets[which % packets.len()]);
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        if let Ok(packet) = Packet::decode_all(&bytes) {
+            prop_assert_eq!(bytes_of(&packet), bytes);
+        }
+    }
+
+    #[test]
+    fn no_noise_is_too_bad(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut reader = FrameReader::default();
+        reader.feed(&bytes);
+        while let Ok(Some((_, packet))) = reader.next_frame() {
+            let encoded = bytes_of(&packet);
+            prop_assert!(encoded.len() <= bytes.len());
+        }
+    }
+}
