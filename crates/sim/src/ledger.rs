@@ -1,0 +1,137 @@
+//! Checks what leaders say that they committed.
+
+use std::collections::BTreeMap;
+
+use amalgam_cluster::Spans;
+use amalgam_cluster::ids::Creator;
+use amalgam_cluster::overlay::{
+    Arc, Catalog, Edit, Event, RequestId, Summary, Term, Version, position,
+};
+
+/// All batches that were committed, in their order.
+///
+/// Invariant 2 of the overlay: of each creator, one batch is committed under a sequence number, and
+/// every leader to come holds it. Batches are carried out on a catalog beside; a leader's digest
+/// must be that catalog's.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    proposed: BTreeMap<(Creator, u64), Vec<(Version, Vec<Edit>)>>,
+    committed: BTreeMap<(Creator, u64), Vec<Edit>>,
+    truth: Catalog,
+    /// The latest term that came into force at each position.
+    terms: Spans<Term>,
+    /// What was found wrong.
+    pub violations: Vec<String>,
+    /// Edits that were committed.
+    pub edits: u64,
+    /// How often an arc got another leader or group.
+    pub takeovers: u64,
+}
+
+impl Ledger {
+    /// Who owns what, by all that was committed.
+    pub fn truth(&self) -> &Catalog {
+        &self.truth
+    }
+
+    /// A node logged something.
+    pub fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Proposed(creator, version, edits) => {
+                let same = self.proposed.entry((*creator, version.sequence)).or_default();
+                same.push((*version, edits.clone()));
+            }
+            Event::Committed(creator, version) => self.on_committed(*creator, *version),
+            Event::Leads(arc, term, held) => self.on_leads(*arc, *term, held),
+            Event::Diverged(creator, version) => {
+                self.violations.push(format!("replicas of {creator:?} differ at {version:?}"));
+            }
+        }
+    }
+
+    /// A node was told that its request was carried out.
+    pub fn on_answer(&mut self, creator: Creator, request: RequestId, epoch: u64) {
+        let batch = self.committed.get(&(creator, epoch));
+        if !batch.is_some_and(|batch| batch.iter().any(|edit| edit.request == request)) {
+            self.violations.push(format!("{request:?} was answered and is not committed"));
+        }
+    }
+
+    fn sequence(&self, creator: Creator) -> u64 {
+        self.truth.version(creator).map_or(0, |version| version.sequence)
+    }
+
+    fn on_committed(&mut self, creator: Creator, version: Version) {
+        let sequence = version.sequence;
+        let proposed = self.proposed.get(&(creator, sequence)).into_iter().flatten();
+        let Some((_, edits)) = proposed.into_iter().find(|(of, _)| *of == version).cloned() else {
+            return self.violations.push(format!("{version:?} was never proposed"));
+        };
+        match self.committed.get(&(creator, sequence)) {
+            Some(other) if *other != edits => {
+                self.violations.push(format!("two batches are {version:?} of {creator:?}"));
+            }
+            Some(_) => {}
+            None if sequence == self.sequence(creator) + 1 => self.commit(creator, version, edits),
+            None => self.violations.push(format!("{version:?} of {creator:?} leaves a gap")),
+        }
+    }
+
+    fn commit(&mut self, creator: Creator, version: Version, edits: Vec<Edit>) {
+        self.truth.apply(creator, version, &edits);
+        self.edits += edits.len() as u64;
+        self.committed.insert((creator, version.sequence), edits);
+    }
+
+    /// A new leader holds all that was committed, and of each creator at most one batch more: then
+    /// that one is committed now.
+    fn on_leads(&mut self, arc: Arc, term: Term, held: &[Summary]) {
+        // It may learn that it leads so late that somebody else does already, in a part of the arc.
+        let is_new = |position: u64| {
+            let is_new = self.terms.get(position).is_none_or(|latest| *latest <= term);
+            arc.contains(position) && is_new
+        };
+        let new: Vec<Creator> = {
+            let known = self.truth.summaries().map(|truth| truth.creator);
+            let all = known.chain(held.iter().map(|summary| summary.creator));
+            all.filter(|creator| is_new(position(*creator))).collect()
+        };
+        for part in arc.parts() {
+            let later: Vec<_> = {
+                let over = self.terms.over(part.clone()).filter(|(_, latest)| **latest > term);
+                over.map(|(span, latest)| (span, *latest)).collect()
+            };
+            self.terms.assign(part, Some(term));
+            later.into_iter().for_each(|(span, latest)| self.terms.assign(span, Some(latest)));
+        }
+        self.takeovers += 1;
+        for creator in new {
+            match held.iter().find(|summary| summary.creator == creator) {
+                Some(summary) => self.check_held(summary),
+                None => self.violations.push(format!("a leader lacks {creator:?}")),
+            }
+        }
+    }
+
+    fn check_held(&mut self, summary: &Summary) {
+        let (creator, sequence) = (summary.creator, self.sequence(summary.creator));
+        if summary.version.sequence == sequence + 1 {
+            let proposed = self.proposed.get(&(creator, sequence + 1)).cloned().unwrap_or_default();
+            for (version, edits) in proposed {
+                let mut tried = Catalog::default();
+                if let Some(snapshot) = self.truth.snapshot(creator) {
+                    tried.install(&snapshot);
+                }
+                tried.apply(creator, version, &edits);
+                if tried.summary(creator).is_some_and(|tried| tried.digest == summary.digest) {
+                    return self.commit(creator, version, edits);
+                }
+            }
+        }
+        let digest = self.truth.summary(creator).map(|truth| truth.digest);
+        if summary.version.sequence != sequence || Some(summary.digest) != digest {
+            let held = summary.version;
+            self.violations.push(format!("a leader holds {held:?} of {creator:?}, not {sequence}"));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! A whole cluster in one thread: nodes, network, clock and crashes, all from one seed.
+//!
+//! [`World`] runs the cluster's logic and a workload; [`Ledger`] and the tests in `tests/`, one
+//! invariant a file, look for what must not be. The same seed gives the same run.
+//!
+//! Invariants of this room:
+//! 1. No clock, no thread, no chance but [`Random`]; ordered maps only.
+//! 2. A message reaches only the life of a node that it was sent to.
+//! 3. What the world plants as a fault it does outside the logic: that has no switch for tests.
+
+#![forbid(unsafe_code)]
+
+mod actor;
+mod ledger;
+mod network;
+mod random;
+mod store;
+mod world;
+
+pub use actor::{Actor, Common, Editor, IDS, Keeper};
+pub use ledger::Ledger;
+pub use network::{Agenda, Partition, Weather, arrivals};
+pub use random::Random;
+pub use store::{History, MemoryStore};
+pub use world::{Faults, Planted, World};
