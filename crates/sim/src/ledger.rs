@@ -8,6 +8,9 @@ use amalgam_cluster::overlay::{
     Arc, Catalog, Edit, Event, RequestId, Summary, Term, Version, position,
 };
 
+/// A batch that a leader proposed.
+type Proposed = (Version, Vec<Edit>);
+
 /// All batches that were committed, in their order.
 ///
 /// Invariant 2 of the overlay: of each creator, one batch is committed under a sequence number, and
@@ -15,7 +18,7 @@ use amalgam_cluster::overlay::{
 /// must be that catalog's.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    proposed: BTreeMap<(Creator, u64), Vec<(Version, Vec<Edit>)>>,
+    proposed: BTreeMap<(Creator, u64), Vec<Proposed>>,
     committed: BTreeMap<(Creator, u64), Vec<Edit>>,
     truth: Catalog,
     /// The latest term that came into force at each position.

@@ -187,23 +187,23 @@ impl Locator {
         answers: &mut Vec<Answer>,
     ) {
         match message {
-            Message::Supers { revision, supers } => {
-                if *revision > self.revision && !supers.is_empty() {
-                    (self.revision, self.supers) = (*revision, supers.clone());
-                }
+            Message::Supers { revision, supers }
+                if *revision > self.revision && !supers.is_empty() =>
+            {
+                (self.revision, self.supers) = (*revision, supers.clone());
             }
-            Message::Found { token, id, epoch, found, is_certain } => {
-                // A late answer to a question that was answered says nothing new.
-                if self.questions.get(token).is_some_and(|question| question.id == *id) {
-                    self.questions.remove(token);
-                    answers.push(match found {
-                        Some((range, incarnation)) if range.ids.contains(*id) => {
-                            let located = self.learn(*id, *range, *epoch, *incarnation);
-                            Answer::Located(*token, Located { is_certain: *is_certain, ..located })
-                        }
-                        _ => Answer::Unowned(*token, *id),
-                    });
-                }
+            // A late answer to a question that was answered says nothing new.
+            Message::Found { token, id, epoch, found, is_certain }
+                if self.questions.get(token).is_some_and(|question| question.id == *id) =>
+            {
+                self.questions.remove(token);
+                answers.push(match found {
+                    Some((range, incarnation)) if range.ids.contains(*id) => {
+                        let located = self.learn(*id, *range, *epoch, *incarnation);
+                        Answer::Located(*token, Located { is_certain: *is_certain, ..located })
+                    }
+                    _ => Answer::Unowned(*token, *id),
+                });
             }
             Message::Changed { request, creator, result } => {
                 let Some(wishes) = self.wishes.get_mut(creator) else { return };

@@ -327,7 +327,7 @@ impl SuperPeer {
     ) {
         let at = position(creator);
         let is_leaders = version.term.leader == from;
-        if !is_leaders || !self.follow(from, [at..at + 1], version.term, out) {
+        if !is_leaders || !self.follow(from, Some(at..at + 1), version.term, out) {
             return;
         }
         let held = self.catalog.version(creator);
@@ -444,7 +444,7 @@ impl SuperPeer {
             (snapshot.creator, snapshot.version, position(snapshot.creator));
         let is_leaders = version.term.leader == from && from != self.me;
         // A group is not told twice: who leads under this term may correct a replica that differs.
-        if !is_leaders || !self.follow(from, [at..at + 1], version.term, out) {
+        if !is_leaders || !self.follow(from, Some(at..at + 1), version.term, out) {
             return;
         }
         if self.catalog.version(creator) <= Some(version) {
