@@ -14,8 +14,6 @@
 mod compare;
 #[cfg(any(not(loom), test))]
 mod layout;
-#[cfg(all(test, loom))]
-mod loom_tests;
 #[cfg(not(loom))]
 mod read;
 #[cfg(any(not(loom), test))]
