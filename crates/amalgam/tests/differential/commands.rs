@@ -138,7 +138,8 @@ impl Generator {
     /// Commands for one write.
     ///
     /// memcached drops a number's padding when an answer that shows the item still waits to be
-    /// sent. So a number is changed only in a write of its own or ahead of all reads.
+    /// sent, and with packets after some writes. So a number is changed only in a write of its own
+    /// or ahead of all reads; by a packet only ahead of everything.
     pub fn turn(&mut self) -> Vec<Command> {
         let mut commands: Vec<Command> = self.held_back.take().into_iter().collect();
         for _ in 0..=self.below(6) {
@@ -153,7 +154,11 @@ impl Generator {
             if command.drops_answers() && !commands.is_empty() {
                 continue;
             }
-            if command.is_arithmetic() && commands.iter().any(Command::is_read) {
+            let is_late = match command.packet {
+                Some(_) => !commands.is_empty(),
+                None => commands.iter().any(Command::is_read),
+            };
+            if command.is_arithmetic() && is_late {
                 self.held_back = Some(command);
                 return commands;
             }

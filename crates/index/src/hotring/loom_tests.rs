@@ -14,6 +14,7 @@ use super::space::{Order, Space, Target, load};
 use super::split::{Buckets, part, split};
 use super::walk::{Event, Walk};
 use super::word::{Bits, Head, Link, Node};
+use super::{movement, sample};
 use crate::sync::{AtomicU64, Ordering::SeqCst};
 
 /// Keys are single digits; their hashes spread them over two rings of a split table.
@@ -416,6 +417,16 @@ fn a_split_beside_a_delete() {
 fn a_split_beside_an_update_and_a_movement() {
     split_beside(&[2, 4], |rings| assert!(rings.update(2, 1)), &[2, 4]);
     split_beside(&[2, 4], |rings| rings.move_to(2, 0), &[2, 4]);
+}
+
+/// What came before an item of the lower half when the ring was whole is of the upper half: a head
+/// that it would be the best for must not follow it there.
+#[test]
+fn a_split_beside_a_movement_to_what_came_before() {
+    let to_upper = |rings: &Rings| movement::doubt(rings, hash_of(2), place_of(4, 0), true);
+    split_beside(&[2, 4], to_upper, &[2, 4]);
+    let to_upper = |rings: &Rings| sample::start(rings, hash_of(2), place_of(4, 0), 2);
+    split_beside(&[2, 4], to_upper, &[2, 4]);
 }
 
 /// The update of values of up to 8 bytes: a word that changes in place, and a replacement that

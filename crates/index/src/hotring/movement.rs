@@ -8,7 +8,7 @@
 //! prepared before it fails to be announced.
 
 use super::change::move_head;
-use super::space::{Space, address_of, exchange_head};
+use super::space::{Space, address_for, exchange_head};
 use super::word::{Head, Node};
 
 /// How many looks at other items a head outlasts that was found right.
@@ -40,7 +40,7 @@ pub(super) fn doubt<S: Space>(space: &S, hash: u64, node: Node, is_certain: bool
     }
     if !is_certain && head.patience() > 0 {
         exchange_head(word, head, head.with_patience(head.patience() - 1));
-    } else if let Some(address) = address_of(space, node) {
+    } else if let Some(address) = address_for(space, word, node) {
         move_head(space, word, head, Head::to(address));
     }
 }

@@ -2,7 +2,7 @@
 //! where the accesses cost least.
 
 use super::change::move_head;
-use super::space::{Space, address_of, exchange_head, exchange_link};
+use super::space::{Space, address_for, exchange_head, exchange_link};
 use super::walk::{Step, tour};
 use super::word::{Head, MOST_SAMPLES, Node};
 
@@ -16,7 +16,7 @@ pub(super) fn start<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     if head.is_active() || head.is_moving() || head == Head::EMPTY {
         return;
     }
-    match address_of(space, node) {
+    match address_for(space, word, node) {
         Some(address) if head.patience() == 0 => {
             move_head(space, word, head, Head::to(address).activated(samples));
         }
@@ -76,7 +76,7 @@ fn conclude<S: Space>(space: &S, hash: u64, head: Head, samples: u64) {
         clear(space, step);
     });
     let (word, _) = space.head(hash);
-    match best.node.and_then(|node| address_of(space, node)) {
+    match best.node.and_then(|node| address_for(space, word, node)) {
         Some(address) if is_complete => {
             let target = Head::to(address).with_patience(head.patience().max(1));
             move_head(space, word, head, target);

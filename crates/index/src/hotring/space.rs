@@ -126,10 +126,16 @@ pub(super) fn order_of<S: Space>(space: &S, node: Node, link: Link) -> Order<'_>
     }
 }
 
-/// The address of an item that is neither a rehash item nor occupied; none for others.
-pub(super) fn address_of<S: Space>(space: &S, node: Node) -> Option<Address> {
-    let is_plain = space.load_link(node).is_plain();
-    is_plain.then(|| space.address(node, space.order(node).hash))
+/// The address of an item to which a head at `word` may move: neither a rehash item nor occupied,
+/// and of the ring that `word` leads to. What came before an item when that was looked for may lie
+/// in the other half since: led there, a head would leave its own half out for good once the two
+/// part (docs/hotring.md, race 18).
+pub(super) fn address_for<S: Space>(space: &S, word: &AtomicU64, node: Node) -> Option<Address> {
+    if !space.load_link(node).is_plain() {
+        return None;
+    }
+    let hash = space.order(node).hash;
+    std::ptr::eq(space.head(hash).0, word).then(|| space.address(node, hash))
 }
 
 /// Compares any two items.
