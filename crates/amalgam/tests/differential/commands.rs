@@ -59,8 +59,7 @@ impl Command {
     }
 
     fn is_arithmetic(&self) -> bool {
-        let is_packet = self.packet.as_ref().is_some_and(Packet::is_arithmetic);
-        is_packet || self.starts_with(&["incr", "decr", "ma"])
+        self.starts_with(&["incr", "decr", "ma"])
     }
 
     /// At too long a key in a get, memcached forgets the answers before it in the same write.
@@ -74,8 +73,7 @@ impl Command {
     }
 
     fn is_read(&self) -> bool {
-        let is_packet = self.packet.as_ref().is_some_and(Packet::is_read);
-        is_packet || self.starts_with(&["get", "gets", "gat", "gats", "mg", "ma"])
+        self.starts_with(&["get", "gets", "gat", "gats", "mg", "ma"])
     }
 
     /// Appends the command's bytes, with the ids that this server has shown.
@@ -138,8 +136,7 @@ impl Generator {
     /// Commands for one write.
     ///
     /// memcached drops a number's padding when an answer that shows the item still waits to be
-    /// sent, and with packets after some writes. So a number is changed only in a write of its own
-    /// or ahead of all reads; by a packet only ahead of everything.
+    /// sent. So a number is changed only in a write of its own or ahead of all reads.
     pub fn turn(&mut self) -> Vec<Command> {
         let mut commands: Vec<Command> = self.held_back.take().into_iter().collect();
         for _ in 0..=self.below(6) {
@@ -154,11 +151,7 @@ impl Generator {
             if command.drops_answers() && !commands.is_empty() {
                 continue;
             }
-            let is_late = match command.packet {
-                Some(_) => !commands.is_empty(),
-                None => commands.iter().any(Command::is_read),
-            };
-            if command.is_arithmetic() && is_late {
+            if command.is_arithmetic() && commands.iter().any(Command::is_read) {
                 self.held_back = Some(command);
                 return commands;
             }
