@@ -64,7 +64,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("key {number}")).collect()
 }
 
-/// Grows from 8 buckets to more than an item each needs one and shrinks back, and loses nothing on the way.
+/// Grows from 8 buckets to more than an item each needs one and shrinks back, and loses nothing on
+/// the way.
 fn grows_and_shrinks<L: Locking>(count: usize) {
     let index = open::<L>();
     let mut worker = index.worker();

@@ -49,8 +49,8 @@ impl Twin {
         self.slots.find::<Scalar>(bucket, &pattern, |_| true).map(|(slot, _)| slot)
     }
 
-    /// Whether a slot may hold a key, as the engine's readers ask: what a read costs before it looks
-    /// at an item.
+    /// Whether a slot may hold a key, as the engine's readers ask: what a read costs before it
+    /// looks at an item.
     #[inline]
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (pattern, hash) = Self::pattern(key);
