@@ -162,7 +162,9 @@ impl Pool<'_> {
             let larger = class + 1..self.memory.classes.count();
             slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
         }
-        self.aside = slot.map(|slot| (class, slot));
+        if let Some((_, unused)) = std::mem::replace(&mut self.aside, slot.map(|at| (class, at))) {
+            self.free_slot(unused);
+        }
         slot.is_some()
     }
 
@@ -319,6 +321,8 @@ impl Pool<'_> {
         self.give_up_class(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
         self.memory.lock_sweep().draining.push(page);
+        // Slots of the page that workers keep at hand would keep it from becoming empty.
+        self.memory.pressure.fetch_add(1, Ordering::Relaxed);
         self.drain(page, class, now, swap);
         true
     }

@@ -399,6 +399,15 @@ impl Memory {
         None
     }
 
+    /// The class of a slot that another item may take at once, after the grace period.
+    fn class_to_reuse(&self, item: ItemRef) -> Option<usize> {
+        if self.is_large(item) || !self.pins.is_empty() {
+            return None;
+        }
+        let (state, class) = self.pages[(item.to_bits() >> self.page_shift) as usize].state();
+        (state != PageState::Draining).then_some(class)
+    }
+
     /// The page, class and slot of an item that is not large.
     fn place_of(&self, item: ItemRef) -> (u32, usize, u32) {
         let page_number = (item.to_bits() >> self.page_shift) as u32;

@@ -29,9 +29,14 @@ impl Pins {
         self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Whether nothing is pinned that was retired more than a grace period ago.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     /// Whether `item` is pinned; then its last reader will free it.
     pub(super) fn postpone(&self, item: ItemRef) -> bool {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return false;
         }
         self.lock().get_mut(&item).map(|pin| pin.is_freed = true).is_some()

@@ -27,6 +27,9 @@ const BAG_BYTES: usize = 1 << 20;
 const BAG_SHARE: usize = 256;
 /// How far ahead the bitmap words of items to be freed are asked for.
 const FREES_AHEAD: usize = 8;
+/// Slots past their grace period that a pool keeps at hand for each class; of long items fewer, as
+/// many as a bag may hold.
+const WARM_SLOTS: usize = BAG_ITEMS;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 /// Lines of the next slot that are asked for ahead; of longer items the processor sees the stream.
@@ -40,6 +43,8 @@ pub struct Pool<'m> {
     slot: usize,
     /// The page that each class's slots come from.
     current: Box<[Current]>,
+    /// For each class, slots whose grace period has passed, the latest last.
+    warm: Box<[Warm]>,
     bag: Vec<Retired>,
     bag_bytes: usize,
     max_bag_bytes: usize,
@@ -83,6 +88,15 @@ struct Current {
     next_word: u32,
     /// Slots claimed from the word before.
     claimed: u64,
+}
+
+/// Slots that go from an item to the next without a detour over the bitmap: they were in use a
+/// short while ago, so they are in a cache more often than those that the bitmap names.
+#[derive(Default)]
+struct Warm {
+    slots: Vec<ItemRef>,
+    /// Slots taken since a bag was emptied: no more are worth keeping.
+    taken: usize,
 }
 
 /// Something that waits for a grace period: an item, or a page that was emptied (odd).
@@ -160,6 +174,7 @@ impl<'m> Pool<'m> {
             memory,
             slot,
             current: vec![none; memory.classes.count()].into(),
+            warm: (0..memory.classes.count()).map(|_| Warm::default()).collect(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
             max_bag_bytes: BAG_BYTES.min(memory.budget.limit() / BAG_SHARE),
@@ -250,8 +265,15 @@ impl<'m> Pool<'m> {
     pub fn reserve_at_hand(&mut self, shape: Shape) -> Option<Slot> {
         let bytes = shape.bytes() + self.memory.layout.link_bytes();
         let class = self.memory.classes.of(bytes)?;
-        let is_at_hand = self.current[class].claimed != 0 && bytes <= self.memory.max_item_bytes;
-        is_at_hand.then(|| Slot { reference: self.take_claimed(class), shape })
+        if bytes > self.memory.max_item_bytes {
+            return None;
+        }
+        let reference = match self.take_warm(class) {
+            Some(reference) => reference,
+            None if self.current[class].claimed == 0 => return None,
+            None => self.take_claimed(class),
+        };
+        Some(Slot { reference, shape })
     }
 
     /// Writes an item into a slot. It can be published as often as that fails; when it never is,
@@ -445,13 +467,30 @@ impl<'m> Pool<'m> {
             if let Some(ahead) = bag.retired.get(place + FREES_AHEAD) {
                 self.memory.prefetch_bitmap(*ahead);
             }
-            self.free(*retired);
+            if !self.keep_warm(*retired) {
+                self.free(*retired);
+            }
         }
+        self.warm.iter_mut().for_each(|warm| warm.taken = 0);
         bag.retired.clear();
         subtract(&self.counters().waiting_bytes, bag.bytes as u64);
         if self.spare_bags.len() < SPARE_BAGS {
             self.spare_bags.push(bag.retired);
         }
+    }
+
+    /// Keeps a slot at hand that is past its grace period, if it is likely to be taken soon.
+    fn keep_warm(&mut self, retired: Retired) -> bool {
+        let Some(item) = retired.as_item() else { return false };
+        let Some(class) = self.memory.class_to_reuse(item) else { return false };
+        let Warm { slots, taken } = &mut self.warm[class];
+        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
+        let most = WARM_SLOTS.min(self.max_bag_bytes / slot_bytes);
+        let is_wanted = slots.len() < most.min(*taken);
+        if is_wanted {
+            slots.push(item);
+        }
+        is_wanted
     }
 
     fn free(&mut self, retired: Retired) {
@@ -482,8 +521,13 @@ impl<'m> Pool<'m> {
 
     #[inline]
     pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
+        if let Some(slot) = self.take_warm(class) {
+            return Ok(slot);
+        }
         if self.current[class].claimed == 0 && !self.claim(class) {
-            return self.take_aside(class).ok_or(Shortage(Need::Class(class)));
+            // The search for a page may have ended grace periods.
+            let slot = self.take_aside(class).or_else(|| self.take_warm(class));
+            return slot.ok_or(Shortage(Need::Class(class)));
         }
         Ok(self.take_claimed(class))
     }
@@ -494,6 +538,18 @@ impl<'m> Pool<'m> {
         if for_class != class {
             self.free_slot(slot);
             return None;
+        }
+        Some(slot)
+    }
+
+    /// A slot that was in use a short while ago.
+    #[inline]
+    fn take_warm(&mut self, class: usize) -> Option<ItemRef> {
+        let warm = &mut self.warm[class];
+        warm.taken += 1;
+        let slot = warm.slots.pop()?;
+        if let Some(next) = warm.slots.last().copied() {
+            self.ask_for(class, next.to_bits());
         }
         Some(slot)
     }
@@ -528,11 +584,16 @@ impl<'m> Pool<'m> {
             return;
         }
         let slot = word * 64 + bits.trailing_zeros();
-        let link_bytes = self.memory.layout.link_bytes() as u64;
-        let start = self.memory.page_start(page) + geometry.header_of(slot) - link_bytes;
+        self.ask_for(class, self.memory.page_start(page) + geometry.header_of(slot));
+    }
+
+    /// Asks for the lines of the slot whose header lies at `offset`.
+    #[inline]
+    fn ask_for(&self, class: usize, offset: u64) {
+        let start = offset - self.memory.layout.link_bytes() as u64;
         let slot_start = self.memory.arena.at(start).as_ptr();
-        let lines =
-            (start as usize % LINE_BYTES + geometry.slot_bytes as usize).div_ceil(LINE_BYTES);
+        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
+        let lines = (start as usize % LINE_BYTES + slot_bytes).div_ceil(LINE_BYTES);
         for line in 0..lines.min(MOST_LINES_AHEAD) {
             prefetch_for_write(slot_start.wrapping_add(line * LINE_BYTES));
         }
@@ -540,6 +601,9 @@ impl<'m> Pool<'m> {
 
     /// A slot of `class` from the pages that the class has.
     pub(super) fn take_slot_without_page(&mut self, class: usize) -> Option<ItemRef> {
+        if let Some(slot) = self.take_warm(class) {
+            return Some(slot);
+        }
         while self.current[class].claimed == 0 && !self.claim_word(class) {
             self.give_up(class);
             if !self.take_partial(class) {
@@ -592,6 +656,10 @@ impl<'m> Pool<'m> {
     fn give_up(&mut self, class: usize) {
         let none = Current { page: None, next_word: 0, claimed: 0 };
         let current = std::mem::replace(&mut self.current[class], none);
+        // From now on none is kept until one is taken.
+        for slot in std::mem::take(&mut self.warm[class]).slots {
+            self.free_slot(slot);
+        }
         let Some(page_number) = current.page else { return };
         let page = &self.memory.pages[page_number as usize];
         if current.claimed != 0 {

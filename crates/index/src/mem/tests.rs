@@ -122,6 +122,24 @@ fn items_come_back_as_they_were_written() {
     assert_eq!((toy.memory.items(), statistics.items, statistics.waiting), (0, 0, 0));
 }
 
+#[test]
+fn the_slot_that_was_in_use_last_is_taken_first() {
+    let toy = Toy::new(1 << 20, 32 << 10, false, 1);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let place = |pool: &mut Pool<'_>| {
+        assert!(toy.set(pool, &helper, 0, 100));
+        toy.words[0].load(Ordering::Relaxed)
+    };
+    let places = [place(&mut pool), place(&mut pool), place(&mut pool)];
+    // The first two were replaced.
+    assert!(pool.flush());
+    assert_eq!([place(&mut pool), place(&mut pool)], [places[1], places[0]]);
+    assert!(toy.delete(&mut pool, 0));
+    drop(pool);
+    let mut pool = Pool::new(&toy.memory);
+    assert!(pool.scavenge(), "what was kept at hand was given back: the page is empty");
+}
+
 #[cfg(not(miri))] // too many items for an interpreter
 #[test]
 fn a_full_memory_evicts_and_stays_within_its_limit() {
