@@ -4,8 +4,6 @@
 //! Linearization points: see docs/hotring.md. What is decided without a change takes effect where
 //! the item (or its absence) was seen.
 
-use std::sync::atomic::Ordering;
-
 use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
 use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
@@ -16,7 +14,7 @@ use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
 use crate::Sink;
-use crate::mem::{Attempt, Header, ItemRef, Shape, Slot, Writer, changes_in_place, show_outcome};
+use crate::mem::{Attempt, ItemRef, Shape, Slot, Writer, changes_in_place, show_outcome};
 
 /// What a walk from the head found.
 struct View {
@@ -187,13 +185,9 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             Decision::Replace(draft, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
                 if in_place && let Some(bytes) = draft.sole_word_change(&current, job.now) {
-                    if !item.exchange_word(header, word, u64::from_le_bytes(bytes)) {
+                    let word_after = u64::from_le_bytes(bytes);
+                    if !item.exchange_word(header, word, word_after, draft.marks.fetched) {
                         return Attempt::Again;
-                    }
-                    if current.fetched && !draft.marks.fetched {
-                        // A new value was not fetched yet. Beside the exchange, not in it: the bit
-                        // is a hint.
-                        item.header_word().fetch_and(!Header::FETCHED, Ordering::Relaxed);
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
                     show_outcome(

@@ -32,16 +32,23 @@ pub fn changes_in_place() -> bool {
 
 impl Item<'_> {
     /// Changes the word from `word` to `new_word` if neither it nor the header, seen as `header`,
-    /// has changed since. The linearization point of an in-place update. Orders as acquire and
+    /// has changed since. A word that nobody fetched yet takes the mark with it. The linearization point of an in-place update. Orders as acquire and
     /// release: pairs with the acquire in [`Item::view`].
     ///
     /// # Panics
     ///
     /// If the item has no word, is sealed, or the machine cannot do it ([`changes_in_place`]).
     #[inline]
-    pub fn exchange_word(&self, header: Header, word: u64, new_word: u64) -> bool {
+    pub fn exchange_word(
+        &self,
+        header: Header,
+        word: u64,
+        new_word: u64,
+        is_fetched: bool,
+    ) -> bool {
         assert!(!header.is_sealed(), "a sealed word is final");
-        self.exchange((header.0, word), (header.0, new_word))
+        let kept = if is_fetched { u64::MAX } else { !Header::FETCHED };
+        self.exchange((header.0, word), (header.0 & kept, new_word))
     }
 
     /// Makes the word final as `word`, if neither it nor the header, seen as `header`, has changed
@@ -164,7 +171,7 @@ mod tests {
                     if header.is_sealed() {
                         return acknowledged;
                     }
-                    acknowledged += u64::from(item.exchange_word(header, word, word + 1));
+                    acknowledged += u64::from(item.exchange_word(header, word, word + 1, true));
                 }
             };
             let guard = pool.pin();

@@ -90,7 +90,8 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
             Decision::Replace(draft, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
                 if in_place && let Some(new_word) = draft.sole_word_change(&view, now) {
-                    if !item.exchange_word(header, word, u64::from_le_bytes(new_word)) {
+                    let word_after = u64::from_le_bytes(new_word);
+                    if !item.exchange_word(header, word, word_after, draft.marks.fetched) {
                         return Attempt::Again;
                     }
                     view.value = amalgam_op::Value::Word(new_word, header.value_bytes());
