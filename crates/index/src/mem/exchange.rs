@@ -32,8 +32,9 @@ pub fn changes_in_place() -> bool {
 
 impl Item<'_> {
     /// Changes the word from `word` to `new_word` if neither it nor the header, seen as `header`,
-    /// has changed since. A word that nobody fetched yet takes the mark with it. The linearization point of an in-place update. Orders as acquire and
-    /// release: pairs with the acquire in [`Item::view`].
+    /// has changed since; unless `is_fetched`, the mark that it was fetched goes with the old word.
+    /// The linearization point of an in-place update. Orders as acquire and release: pairs with the
+    /// acquire in [`Item::view`].
     ///
     /// # Panics
     ///

@@ -525,9 +525,7 @@ impl<'m> Pool<'m> {
             return Ok(slot);
         }
         if self.current[class].claimed == 0 && !self.claim(class) {
-            // The search for a page may have ended grace periods.
-            let slot = self.take_aside(class).or_else(|| self.take_warm(class));
-            return slot.ok_or(Shortage(Need::Class(class)));
+            return self.take_aside(class).ok_or(Shortage(Need::Class(class)));
         }
         Ok(self.take_claimed(class))
     }
