@@ -14,6 +14,8 @@
 mod compare;
 #[cfg(any(not(loom), test))]
 mod layout;
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(not(loom))]
 mod read;
 #[cfg(any(not(loom), test))]
