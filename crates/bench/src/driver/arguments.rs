@@ -19,6 +19,10 @@ pub struct IndexArguments {
     /// What to ask of them.
     #[arg(long, value_enum, default_value = "c")]
     pub workload: Workload,
+    /// More workloads for the same items, each with its rounds: names, with a colon and a theta
+    /// where that is another. Loading takes longest. Each is warmed up for a round.
+    #[arg(long, value_delimiter = ',', value_parser = parse_next, conflicts_with = "fill")]
+    pub then: Vec<(Workload, Option<f64>)>,
     /// Keys to load (of `grow`: to insert); 16M is a million times 16, 16Mi is 2^24.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub keys: u64,
@@ -34,6 +38,9 @@ pub struct IndexArguments {
     /// Threads, pinned to a core each.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+    /// Threads that load [default: as many as measure].
+    #[arg(long)]
+    pub load_threads: Option<usize>,
     /// Keys per bucket at load time; the table then stays at that size.
     #[arg(long)]
     pub ratio: Option<f64>,
@@ -125,7 +132,25 @@ fn parse_paths(text: &str) -> anyhow::Result<PathSearch> {
     }
 }
 
+fn parse_next(text: &str) -> anyhow::Result<(Workload, Option<f64>)> {
+    let (name, theta) = match text.split_once(':') {
+        Some((name, theta)) => (name, Some(theta.parse()?)),
+        None => (text, None),
+    };
+    let workload = Workload::from_str(name, false).map_err(anyhow::Error::msg)?;
+    Ok((workload, theta))
+}
+
 impl IndexArguments {
+    /// What is to be measured on the same items, one after the other.
+    pub fn series(&self) -> Vec<Self> {
+        let next = |&(workload, theta): &(Workload, Option<f64>)| {
+            let theta = theta.or(self.theta);
+            Self { workload, theta, warm_up: Some(self.seconds), ..self.clone() }
+        };
+        std::iter::once(self.clone()).chain(self.then.iter().map(next)).collect()
+    }
+
     /// Refuses what cannot be run.
     ///
     /// # Errors
@@ -136,6 +161,8 @@ impl IndexArguments {
         ensure!((1..=MOST_KEYS).contains(&self.keys), "--keys must be 1 to {MOST_KEYS}");
         ensure!(self.value_bytes <= 1 << 20, "--value-bytes must be at most 1 MiB");
         ensure!((1..=1024).contains(&self.threads), "--threads must be 1 to 1024");
+        let loaders = self.load_threads.unwrap_or(self.threads);
+        ensure!((1..=1024).contains(&loaders), "--load-threads must be 1 to 1024");
         ensure!((1..=LARGEST_BATCH).contains(&self.batch), "--batch must be 1 to {LARGEST_BATCH}");
         ensure!(self.rounds >= 1, "--rounds must be at least 1");
         ensure!((0.001..=86400.0).contains(&self.seconds), "--seconds must be 0.001 to 86400");
@@ -153,6 +180,11 @@ impl IndexArguments {
         ensure!(!resizes, "--fill loads a table and {:?} starts empty", self.workload);
         let fills = self.workload.fills_misses();
         ensure!(!fills || self.batch == 1, "what a read missed is written before the next request");
+        let goes_on = !self.then.is_empty();
+        let loads = |workload: Workload| workload.loads();
+        let all_load = loads(self.workload) && self.then.iter().all(|next| loads(next.0));
+        ensure!(!goes_on || all_load, "--then goes on with items that were loaded");
+        ensure!(!goes_on || self.count.is_none(), "--count counts one workload");
         if let Some(name) = &self.ratio_to {
             ensure!(self.engine.contains(name), "--ratio-to {name} is not among --engine");
         }
@@ -237,7 +269,7 @@ impl IndexArguments {
         Configuration {
             memory_bytes: usize::try_from(self.memory_bytes()).unwrap_or(usize::MAX),
             evicts: self.memory.is_some(),
-            workers: self.threads + 4,
+            workers: self.threads.max(self.load_threads.unwrap_or(0)) + 4,
             expected_items: usize::try_from(expected).unwrap_or(usize::MAX),
             prefault: self.prefault.unwrap_or(self.workload.inserts()),
             seed: HashSeed::new(self.seed),

@@ -21,6 +21,11 @@ pub struct Position {
 }
 
 impl Position {
+    /// Goes to the start of another stream; what was inserted stays.
+    pub fn begin_again(&mut self) {
+        self.next = 0;
+    }
+
     /// What others see of a thread that stands here.
     pub fn progress(&self) -> Progress {
         Progress { operations: AtomicU64::new(0), inserted: AtomicU64::new(self.inserted) }

@@ -31,40 +31,83 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     let entries: Vec<Entry> =
         arguments.engine.iter().map(|name| find(engines, name)).collect::<Result<_, _>>()?;
     for entry in entries.iter().filter(|entry| entry.is_read_only) {
-        let writes = arguments.workload.writes();
+        let writes = arguments.series().iter().any(|next| next.workload.writes());
         ensure!(!writes, "{} runs workloads that only read", entry.name);
     }
     if let Some(operations) = arguments.count {
         return run_to_count(arguments, &entries, operations).map(|()| Vec::new());
     }
-    let mut plan = Plan::new(arguments, &entries)?;
     let mut contests: Vec<Contest> = entries.iter().map(|entry| Contest::new(*entry)).collect();
-    let mut side_by_side = !arguments.workload.starts_empty();
-    for contest in &mut contests {
+    let mut results = Vec::new();
+    for (turn, arguments) in arguments.series().iter().enumerate() {
+        let mut plan = Plan::new(arguments, &entries)?;
+        let keeps = match turn {
+            0 => mount_all(&mut contests, &mut plan)?,
+            _ => go_on(&mut contests, &plan)?,
+        };
+        results.extend(measure(&mut contests, &mut plan, keeps)?);
+    }
+    Ok(results)
+}
+
+/// Opens and loads the engines side by side, if they fit. Returns whether they are kept from round
+/// to round.
+fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bool> {
+    let starts_empty = plan.arguments.workload.starts_empty();
+    let others = contests.len() - 1;
+    let mut side_by_side = !starts_empty;
+    for contest in contests.iter_mut() {
         if side_by_side {
             let before = Machine::available_bytes();
-            contest.mount(&mut plan)?;
+            contest.mount(plan)?;
             let taken = before.saturating_sub(Machine::available_bytes()) as f64;
-            let all = taken * (entries.len() - 1) as f64;
             // The first one tells: where not all fit, each is loaded anew for its turn.
-            side_by_side = all <= LARGEST_SHARE * Machine::available_bytes() as f64;
+            side_by_side =
+                taken * others as f64 <= LARGEST_SHARE * Machine::available_bytes() as f64;
         }
     }
-    if !side_by_side && entries.len() > 1 {
+    if !side_by_side && others > 0 {
         contests.iter_mut().for_each(|contest| contest.mounted = None);
     }
-    let keeps = side_by_side || (entries.len() == 1 && !arguments.workload.starts_empty());
+    let keeps = side_by_side || (others == 0 && !starts_empty);
+    let goes_on = !plan.arguments.then.is_empty();
+    ensure!(keeps || !goes_on, "--then needs memory for all engines side by side");
+    Ok(keeps)
+}
+
+/// Prepares engines that are there for the next workload. Returns true: they are kept.
+fn go_on(contests: &mut [Contest], plan: &Plan<'_>) -> anyhow::Result<bool> {
+    for contest in contests {
+        let before = std::mem::take(&mut contest.measured);
+        contest.measured.bytes_per_item = before.bytes_per_item;
+        contest.measured.index_bytes_per_item = before.index_bytes_per_item;
+        contest.positions.iter_mut().for_each(Position::begin_again);
+        let runner = contest.mounted.as_ref().context("it was measured before")?;
+        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut contest.positions);
+    }
+    Ok(true)
+}
+
+/// All rounds of one workload, and its timed passes.
+fn measure(
+    contests: &mut [Contest],
+    plan: &mut Plan<'_>,
+    keeps: bool,
+) -> anyhow::Result<Vec<IndexResult>> {
+    let arguments = plan.arguments;
     for round in 0..arguments.rounds {
-        for contest in &mut contests {
-            contest.round(&mut plan, round)?;
+        for contest in contests.iter_mut() {
+            contest.round(plan, round)?;
             if !keeps {
                 contest.mounted = None;
             }
         }
     }
-    for contest in &mut contests {
-        contest.timed_pass(&mut plan)?;
-        contest.mounted = None;
+    for contest in contests.iter_mut() {
+        contest.timed_pass(plan)?;
+        if arguments.then.is_empty() {
+            contest.mounted = None;
+        }
     }
     let reference = |contest: &&Contest| Some(contest.entry.name) == arguments.ratio_to.as_deref();
     let reference = contests.iter().find(reference);
@@ -75,7 +118,7 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     };
     let mut results: Vec<IndexResult> = contests.iter().map(result).collect::<Result<_, _>>()?;
     if arguments.dram {
-        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+        let names: Vec<&str> = contests.iter().map(|contest| contest.entry.name).collect();
         for (result, misses) in results.iter_mut().zip(dram::count(arguments, &names)?) {
             result.dram_accesses_per_op = Some(misses);
             result.dram_counted_by = Some(dram::METHOD);
@@ -235,7 +278,8 @@ impl Contest {
     ) -> anyhow::Result<()> {
         let (arguments, name) = (plan.arguments, self.entry.name);
         eprintln!("{name}: loading {} keys", plan.keys);
-        let threads = if self.entry.is_read_only { 1 } else { arguments.threads };
+        let loaders = arguments.load_threads.unwrap_or(arguments.threads);
+        let threads = if self.entry.is_read_only { 1 } else { loaders };
         let stored = runner.load(plan.keys, plan.key_space, arguments.value_bytes, threads);
         let refused = plan.keys - stored;
         ensure!(
