@@ -38,6 +38,10 @@ pub struct Tuning {
     pub slots_per_bucket: Option<usize>,
     /// How an engine with cuckoo paths looks for one.
     pub paths: Option<PathSearch>,
+    /// How many items an insert may displace there, at most.
+    pub max_displacements: Option<usize>,
+    /// How many version counters a table's buckets share, a power of two.
+    pub stripes: Option<usize>,
     /// Writers exclude each other by one lock, as where a paper has a single writer.
     pub single_writer: bool,
     /// Features of the engine to leave out, by name, for factor analyses.
@@ -60,6 +64,8 @@ impl Default for Tuning {
             grows: true,
             slots_per_bucket: None,
             paths: None,
+            max_displacements: None,
+            stripes: None,
             single_writer: false,
             disabled: Vec::new(),
         }

@@ -83,6 +83,12 @@ pub struct IndexArguments {
     /// How cuckoo paths are searched: 1 to 4 walks at once, or bfs.
     #[arg(long, value_parser = parse_paths)]
     pub paths: Option<PathSearch>,
+    /// How many items an insert may displace.
+    #[arg(long)]
+    pub displacements: Option<usize>,
+    /// How many version counters the buckets share.
+    #[arg(long)]
+    pub stripes: Option<usize>,
     /// Whether writers exclude each other by one lock: 1 or many.
     #[arg(long, value_parser = ["1", "many"], default_value = "many")]
     pub writers: String,
@@ -220,6 +226,8 @@ impl IndexArguments {
             ("memory", self.memory.map(|bytes| bytes.to_string())),
             ("slots", self.slots.map(|slots| slots.to_string())),
             ("paths", paths),
+            ("displacements", self.displacements.map(|displacements| displacements.to_string())),
+            ("stripes", self.stripes.map(|stripes| stripes.to_string())),
             ("disable", disable),
         ] {
             words.extend(value.map(|value| format!("--{name}={value}")));
@@ -278,6 +286,8 @@ impl IndexArguments {
                 grows: self.fill.is_none() && self.ratio.is_none() && !self.table_apart,
                 slots_per_bucket: self.slots,
                 paths: self.paths,
+                max_displacements: self.displacements,
+                stripes: self.stripes,
                 single_writer: self.writers == "1",
                 disabled: self.disable.clone(),
             },

@@ -124,6 +124,10 @@ pub struct Parameters {
     slots: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     paths: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    displacements: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stripes: Option<usize>,
     writers: String,
     disable: Vec<String>,
     requests: u64,
@@ -155,6 +159,8 @@ impl Parameters {
             evicts: configuration.evicts,
             slots: arguments.slots,
             paths: arguments.paths.map(|paths| format!("{paths:?}").to_lowercase()),
+            displacements: arguments.displacements,
+            stripes: arguments.stripes,
             writers: arguments.writers.clone(),
             disable: arguments.disable.clone(),
             requests: arguments.recipe(keys).requests as u64,

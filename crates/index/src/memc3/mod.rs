@@ -42,8 +42,18 @@ pub struct Memc3Worker<'i>(ShapedWorker<'i>);
 shaped_engine!("memc3", Memc3(Shape), Memc3Worker(ShapedWorker): Four = 4, Eight = 8);
 
 fn open(configuration: &Configuration) -> Result<Shape, OpenError> {
-    configuration.tuning.check_disabled(factors::FACTORS)?;
-    match configuration.tuning.slots_per_bucket {
+    let tuning = &configuration.tuning;
+    tuning.check_disabled(factors::FACTORS)?;
+    if let Some(stripes) = tuning.stripes.filter(|stripes| !stripes.is_power_of_two()) {
+        return Err(OpenError::Configuration(format!("{stripes} stripes are no power of two")));
+    }
+    let most = path::MOST_DISPLACEMENTS;
+    if let Some(displacements) = tuning.max_displacements.filter(|displaced| *displaced > most) {
+        return Err(OpenError::Configuration(format!(
+            "an insert displaces {most} items at most, not {displacements}"
+        )));
+    }
+    match tuning.slots_per_bucket {
         None | Some(8) => Store::open(configuration).map(Shape::Eight),
         Some(4) => Store::open(configuration).map(Shape::Four),
         Some(other) => {

@@ -10,6 +10,9 @@ use super::word::{Geometry, Word};
 use crate::mem::{Layout, Memory};
 use crate::{Configuration, OpenError, PathSearch};
 
+/// How many items before its own insert an item's buckets are asked for.
+const AHEAD: usize = 8;
+
 /// How a table was filled.
 #[derive(Clone, Debug)]
 pub struct Filling {
@@ -70,9 +73,14 @@ pub fn fill<const SLOTS: usize>(
     let part = slots.div_ceil(100);
     let mut before = 0;
     // Each item's number serves as its key.
-    while let Some(displaced) =
-        insert(&table, &mut paths, hashes.hash(&filling.items.to_le_bytes()))
-    {
+    let hash = |item: usize| hashes.hash(&item.to_le_bytes());
+    loop {
+        // Of a later item, whose lines come meanwhile.
+        let later = hash(filling.items + AHEAD);
+        let bucket = table.first(later);
+        table.prefetch(bucket);
+        table.prefetch(table.other(bucket, Geometry::<SLOTS>::tag(later)));
+        let Some(displaced) = insert(&table, &mut paths, hash(filling.items)) else { break };
         filling.items += 1;
         filling.total_displacements += displaced as u64;
         if filling.items.is_multiple_of(part) {

@@ -10,6 +10,8 @@ use crate::PathSearch;
 pub(super) const MAX_WALKS: usize = 4;
 /// Displacements that a walk may plan, in the paper.
 pub const MAX_DISPLACEMENTS: usize = 128;
+/// The most that one may be told to plan.
+pub(super) const MOST_DISPLACEMENTS: usize = 4096;
 /// Buckets that a search by breadth looks at. At 97 % full three of four buckets of eight slots
 /// are, so that a search meets an empty slot within a dozen buckets nearly always.
 const MAX_BREADTH: usize = 1024;

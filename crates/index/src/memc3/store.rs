@@ -13,7 +13,7 @@ use crate::mem::{Grace, Guard, Item, ItemRef, Layout, Memory, Pool};
 use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
 
-/// Version counters, as in the paper.
+/// Version counters unless told otherwise, as in the paper.
 pub(super) const STRIPES: usize = 8192;
 /// The smallest table.
 const MIN_BUCKETS: usize = 16;
@@ -29,6 +29,7 @@ pub(super) struct Store<const SLOTS: usize> {
     pub(super) probe: Fastest,
     pub(super) factors: Option<Factors>,
     pub(super) search: PathSearch,
+    max_displacements: usize,
     pub(super) evicts: bool,
     grows: bool,
     /// What `--writers 1` asks for: the paper's one writer at a time.
@@ -82,10 +83,11 @@ impl<const SLOTS: usize> Store<SLOTS> {
         let default_search = PathSearch::BreadthFirst;
         Ok(Self {
             memory,
-            cuckoo: Cuckoo::new(table, STRIPES),
+            cuckoo: Cuckoo::new(table, tuning.stripes.unwrap_or(STRIPES)),
             probe: Fastest::here(),
             factors: Factors::of(tuning),
             search: tuning.paths.unwrap_or(default_search),
+            max_displacements: tuning.max_displacements.unwrap_or(MAX_DISPLACEMENTS),
             evicts: configuration.evicts,
             grows: tuning.grows,
             single_writer: tuning.single_writer.then(Mutex::default),
@@ -98,7 +100,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
     }
 
     pub(super) fn paths(&self) -> PathFinder {
-        PathFinder::new(self.search, MAX_DISPLACEMENTS, 0x9e37_79b9_7f4a_7c15)
+        PathFinder::new(self.search, self.max_displacements, 0x9e37_79b9_7f4a_7c15)
     }
 
     /// The table as it is now.

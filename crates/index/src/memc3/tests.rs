@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use super::Memc3;
-use crate::{Configuration, Found, Index, Sink, Tuning, Worker};
+use super::cuckoo::Spot;
+use crate::{Configuration, Found, Index, PathSearch, Sink, Tuning, Worker};
 
 thread_local! {
     static POINTERS: Cell<u64> = const { Cell::new(0) };
@@ -40,18 +41,17 @@ impl Sink for Hits {
 
 /// A table of one size.
 fn open(slots: usize, disabled: &[&str], evicts: bool) -> Memc3 {
-    Memc3::open(&Configuration {
-        evicts,
-        tuning: Tuning {
-            buckets: Some(BUCKETS),
-            slots_per_bucket: Some(slots),
-            grows: false,
-            disabled: disabled.iter().map(|name| (*name).to_owned()).collect(),
-            ..Tuning::default()
-        },
-        ..Configuration::default()
-    })
-    .expect("it opens")
+    let disabled = disabled.iter().map(|name| (*name).to_owned()).collect();
+    let tuning = Tuning { slots_per_bucket: Some(slots), disabled, ..fixed(BUCKETS) };
+    open_with(tuning, evicts)
+}
+
+fn fixed(buckets: usize) -> Tuning {
+    Tuning { buckets: Some(buckets), grows: false, ..Tuning::default() }
+}
+
+fn open_with(tuning: Tuning, evicts: bool) -> Memc3 {
+    Memc3::open(&Configuration { evicts, tuning, ..Configuration::default() }).expect("it opens")
 }
 
 /// A table that is 95 % full, and how many keys it holds: the numbers from 0 on.
@@ -165,5 +165,64 @@ fn a_full_table_refuses_or_evicts() {
         let found = (look_up(&index, numbers.clone(), 64).0 * (numbers.end as f64)).round() as u64;
         assert_eq!(found, held, "{slots} slots, evicts: {evicts}");
         assert_eq!(stored, if evicts { numbers.end } else { held }, "{slots} slots");
+    }
+}
+
+/// Keys that share both buckets have no path to anywhere else: one more than there are slots is
+/// refused, or takes the place of another; a table that may grow does not, as it would not help.
+#[test]
+fn keys_that_share_both_buckets_end_in_a_clear_answer() {
+    const BUCKETS: u64 = 16;
+    const ROOM: usize = 2 * 8;
+    for (grows, evicts) in [(false, false), (true, false), (false, true), (true, true)] {
+        let index = open_with(Tuning { grows, ..fixed(BUCKETS as usize) }, evicts);
+        let shares_both = |number: &u64| {
+            let spot = Spot::of::<8>(index.seed().hash(&number.to_le_bytes()));
+            let mut buckets = spot.buckets.map(|bucket| bucket % BUCKETS);
+            buckets.sort_unstable();
+            buckets == [2, 9]
+        };
+        let numbers: Vec<_> = (0..).filter(shares_both).take(3 * ROOM).collect();
+        let mut worker = index.worker();
+        for (place, number) in numbers.iter().enumerate() {
+            match try_to_store(&mut worker, index.seed(), *number, StoreMode::Set) {
+                Outcome::Stored(_) => assert!(evicts || place < ROOM, "{place} in {ROOM} slots"),
+                Outcome::OutOfMemory => assert!(!evicts && place >= ROOM, "{place} is refused"),
+                other => panic!("{other:?} of {place}"),
+            }
+        }
+        drop(worker);
+        let is_found = |number: &&u64| look_up(&index, **number..**number + 1, 1).0 == 1.0;
+        assert_eq!(numbers.iter().filter(is_found).count(), ROOM, "{grows} {evicts}");
+        assert_eq!(index.statistics().expansions, 0, "growth would not part them");
+    }
+}
+
+#[test]
+fn stripes_and_displacements_can_be_chosen() {
+    let counters = |stripes| {
+        let index = open_with(Tuning { stripes, ..fixed(1 << 14) }, false);
+        index.statistics().memory.index - (1 << 14) * 64
+    };
+    assert_eq!(counters(None), 8192 * 8);
+    assert_eq!(counters(Some(512)), 512 * 8);
+    let held = |max_displacements| {
+        let paths = Some(PathSearch::Walks(1));
+        let index = open_with(Tuning { paths, max_displacements, ..fixed(64) }, false);
+        let mut worker = index.worker();
+        let mut store = |number: &u64| {
+            let outcome = try_to_store(&mut worker, index.seed(), *number, StoreMode::Set);
+            matches!(outcome, Outcome::Stored(_))
+        };
+        (0..).take_while(&mut store).count()
+    };
+    assert!(held(Some(1)) < held(None), "a longer way finds more room");
+    for tuning in [
+        Tuning { stripes: Some(100), ..fixed(64) },
+        Tuning { stripes: Some(0), ..fixed(64) },
+        Tuning { max_displacements: Some(1 << 20), ..fixed(64) },
+    ] {
+        let configuration = Configuration { tuning, ..Configuration::default() };
+        assert!(Memc3::open(&configuration).is_err(), "{configuration:?}");
     }
 }

@@ -19,7 +19,8 @@ const BUCKETS: usize = 16;
 const PRESENT: u64 = 50;
 const NEIGHBOURS: u64 = 1000;
 const AT_A_TIME: u64 = 5;
-const TURNS: usize = if cfg!(miri) { 100 } else { 200_000 };
+/// About a minute of it.
+const TURNS: usize = if cfg!(miri) { 100 } else { 2_000_000 };
 
 struct Numbers(HashSeed);
 
