@@ -40,6 +40,8 @@ enum Action {
     Bench(Box<amalgam_bench::BenchCommand>),
     /// Says which engine to choose for what is asked of a server.
     Advise(Box<amalgam_bench::advise::AdviseArguments>),
+    /// Measures every table and figure of the five papers, beside the printed numbers.
+    Reproduce(amalgam_bench::figures::ReproduceArguments),
     /// Shows a server's admin address in a terminal.
     Top(top::Top),
     /// Copies the items of one running server to another, memcached's too.
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
         }
         Ok(Amalgam { command: Action::Advise(arguments) }) => {
             amalgam_bench::advise::run(&arguments)
+        }
+        Ok(Amalgam { command: Action::Reproduce(arguments) }) => {
+            amalgam_bench::figures::run(&arguments)
         }
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
-use crate::driver::{self, CacheArguments, IndexArguments};
+use crate::driver::{self, CacheArguments, IndexArguments, OccupancyArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
 use crate::trace::{self, TraceArguments};
@@ -15,6 +15,8 @@ pub enum BenchCommand {
     Index(IndexArguments),
     /// Measures how many items caches hold and how often they hit, by size.
     Caches(CacheArguments),
+    /// Fills MemC3's table until an insert fails.
+    Occupancy(OccupancyArguments),
     /// Measures servers over sockets.
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
@@ -43,6 +45,10 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
         BenchCommand::Caches(arguments) => driver::run_caches(arguments, engines, |result| {
             print_result(arguments.json, result, || result.summary())
         }),
+        BenchCommand::Occupancy(arguments) => {
+            let result = driver::run_occupancy(arguments)?;
+            print_result(arguments.json, &result, || result.summary())
+        }
         BenchCommand::Server(arguments) => {
             for result in client::run(arguments)? {
                 print_result(arguments.json, &result, || result.summary())?;

@@ -11,6 +11,7 @@ pub mod client;
 mod command;
 pub mod driver;
 pub mod engines;
+pub mod figures;
 pub mod ids;
 pub mod measure;
 pub mod subject;

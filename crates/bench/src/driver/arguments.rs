@@ -130,7 +130,8 @@ const ROOM_PER_EXPECTED_BYTES: u64 = 32;
 /// Room beside the items where no limit is given.
 const ROOM_BYTES: u64 = 256 << 20;
 
-fn parse_paths(text: &str) -> anyhow::Result<PathSearch> {
+/// Reads `--paths`.
+pub fn parse_paths(text: &str) -> anyhow::Result<PathSearch> {
     match text {
         "1" | "2" | "3" | "4" => Ok(PathSearch::Walks(text.parse()?)),
         "bfs" => Ok(PathSearch::BreadthFirst),

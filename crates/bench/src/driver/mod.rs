@@ -9,6 +9,7 @@
 mod arguments;
 mod caches;
 mod dram;
+mod occupancy;
 mod requests;
 mod result;
 mod runner;
@@ -17,6 +18,7 @@ mod watch;
 
 pub use arguments::IndexArguments;
 pub use caches::{CacheArguments, CacheResult, run_caches};
+pub use occupancy::{OccupancyArguments, OccupancyResult, run_occupancy};
 pub use result::IndexResult;
 pub use runner::{Mounted, Runner, beside_maintenance, joined};
 pub use turns::LARGEST_SHARE;

@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 pub use key_space::{KeySpace, LONGEST_KEY_BYTES, SHORTEST_KEY_BYTES, SHORTEST_TEXT_KEY_BYTES};
-pub use popularity::Popularity;
+pub use popularity::{Popularity, share_of_top};
 pub use scatter::{Scatter, mix64};
 
 /// The most keys that a workload may load: requests for absent keys need as many ids again.

@@ -1,0 +1,71 @@
+//! `amalgam reproduce` at toy size: every figure that needs no other program is there, none is
+//! empty, and what was measured is not measured again.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware, which
+/// needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is not
+/// for a test to say.
+const FIGURES: [&str; 6] =
+    ["mercury/figure-1", "mercury/figure-4", "mercury/figure-5", "hotring", "memc3", "dxram"];
+
+fn reproduce(folder: &Path, what: &[&str]) -> Output {
+    let command = ["reproduce", "--scale", "toy", "--out"];
+    let output = Command::new(env!("CARGO_BIN_EXE_amalgam"))
+        .args(command)
+        .arg(folder)
+        .args(what)
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn every_figure_is_measured_once() {
+    let folder = std::env::temp_dir().join(format!("amalgam-reproduce-{}", std::process::id()));
+    let first = reproduce(&folder, &FIGURES);
+    let table = String::from_utf8_lossy(&first.stdout);
+    let mut figures = 0;
+    for entry in fs::read_dir(&folder).expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = fs::read(&path).expect("the figure's JSON");
+        let figure: Value = serde_json::from_slice(&text).expect("JSON");
+        let panels = figure["panels"].as_array().expect("panels");
+        let is_empty = |panel: &Value| panel["points"].as_array().is_none_or(Vec::is_empty);
+        assert!(!panels.iter().any(is_empty), "{}: {figure:#}", path.display());
+        let compared = figure["compared"].as_array().expect("printed numbers");
+        for one in compared {
+            assert!(one["ours"].is_number(), "{}: {one}", path.display());
+            assert!(table.contains(one["what"].as_str().expect("a name")));
+        }
+        let picture = fs::read_to_string(path.with_extension("svg")).expect("the picture");
+        assert!(picture.starts_with("<svg") && !picture.contains("not measured"));
+        figures += 1;
+    }
+    assert!(figures >= 24, "{figures} figures");
+    let page = fs::read_to_string(folder.join("report.html")).expect("the page");
+    assert_eq!(page.matches("<section").count(), figures);
+
+    let again = reproduce(&folder, &FIGURES);
+    let progress = String::from_utf8_lossy(&again.stderr);
+    assert!(progress.contains("figures") && !progress.contains(" left"), "{progress}");
+    fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+#[test]
+fn an_unknown_figure_is_answered_with_those_there_are() {
+    let output = Command::new(env!("CARGO_BIN_EXE_amalgam"))
+        .args(["reproduce", "hotring/figure-99"])
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("hotring/figure-16"), "{text}");
+}

@@ -1,0 +1,24 @@
+//! The pipelined hash table (FPL 2013): Virtex-6 at 156.25 MHz, simulated here cycle by cycle.
+
+mod conflicts;
+mod figure_6;
+mod figure_9;
+
+use super::plan::{Figure, Place, Program, Reading, Run};
+use super::setting::Setting;
+
+/// Its figures.
+pub fn figures(setting: &Setting) -> Vec<Figure> {
+    vec![figure_6::figure(setting), figure_9::figure(setting), conflicts::figure(setting)]
+}
+
+/// One of the hardware's own tables; its points say where they stand.
+fn table(name: &str, seconds: f64) -> Run {
+    Run {
+        place: Place::named(0, name),
+        program: Program::Hardware,
+        arguments: vec![name.to_owned(), "--json".to_owned()],
+        reading: Reading::Points,
+        seconds,
+    }
+}

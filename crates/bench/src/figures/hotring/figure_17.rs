@@ -1,0 +1,34 @@
+//! Figure 17: throughput while the table grows twice.
+
+use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::setting::Setting;
+
+pub fn figure(setting: &Setting) -> Figure {
+    let keys = setting.keys(1_000_000, 400).min(setting.choose(4_000, 250_000, 1_000_000));
+    let timeline = Reading::Timeline("timeline_ops_per_second", 0.1, 1e6);
+    let run = IndexRun::new(setting, &["hotring-s", "hotring-r"], "insert50", keys)
+        .with("--theta=1.22")
+        .lasting(setting.choose(60.0, 12.0, 4.5), 0.0)
+        .once()
+        .at(Place::number(0.0), timeline);
+    Figure {
+        paper: Paper::HotRing,
+        name: "figure-17",
+        title: "throughput over time, 50 % inserts, through rehashes",
+        printed_setting: "From 250 million keys at 8 a bucket, 64 threads: two rehashes hold the \
+                          throughput.",
+        our_setting: format!(
+            "{} From fewer keys, so that two rehashes come within seconds on one thread; the \
+             rehash itself runs in the background.",
+            setting.about(keys, 1)
+        ),
+        panels: vec![Panel {
+            x: "seconds",
+            y: "million operations a second",
+            shape: Shape::Lines,
+            runs: vec![run],
+            ..Panel::default()
+        }],
+        claims: Vec::new(),
+    }
+}

@@ -1,0 +1,63 @@
+//! HotRing (FAST 2020): two sockets of 16 cores at 2.5 GHz, 256 GB; 250 million keys of 8 bytes, 64
+//! threads, workload B, theta 1.22 and 8 keys a bucket unless said.
+
+mod figure_10;
+mod figure_11a;
+mod figure_11b;
+mod figure_12;
+mod figure_13;
+mod figure_14;
+mod figure_15a;
+mod figure_16;
+mod figure_17;
+mod figure_3;
+mod table_2;
+
+use super::plan::{Figure, IndexRun};
+use super::setting::Setting;
+
+/// All that are compared; `chaining` is the paper's baseline.
+const ENGINES: [&str; 3] = ["hotring-s", "hotring-r", "chaining"];
+
+/// The paper's.
+const KEYS: u64 = 250_000_000;
+const THREADS: usize = 64;
+
+/// Bytes a key, all three engines together.
+const BYTES_A_KEY: u64 = 120;
+
+/// Its figures.
+pub fn figures(setting: &Setting) -> Vec<Figure> {
+    vec![
+        table_2::figure(setting),
+        figure_3::figure(setting),
+        figure_10::figure(setting),
+        figure_11a::figure(setting),
+        figure_11b::figure(setting),
+        figure_12::figure(setting),
+        figure_13::figure(setting),
+        figure_14::figure(setting),
+        figure_15a::figure(setting),
+        figure_16::figure(setting),
+        figure_17::figure(setting),
+    ]
+}
+
+/// Keys here for the paper's 250 million, which `bytes` take each.
+fn keys(setting: &Setting, bytes: u64) -> u64 {
+    setting.keys(KEYS, bytes)
+}
+
+/// The paper's defaults, but for the workload: heads get time to find the hot items.
+fn run(setting: &Setting, workload: &str, theta: f64, ratio: u32) -> IndexRun {
+    IndexRun::new(setting, &ENGINES, workload, keys(setting, BYTES_A_KEY))
+        .with(format!("--theta={theta}"))
+        .with(format!("--ratio={ratio}"))
+        .with(format!("--threads={}", setting.threads_up_to(THREADS)))
+        .lasting(1.0, setting.choose(1.0, 3.0, 4.0))
+}
+
+/// What every figure says of its setting.
+fn about(setting: &Setting) -> String {
+    setting.about(keys(setting, BYTES_A_KEY), setting.threads_up_to(THREADS))
+}

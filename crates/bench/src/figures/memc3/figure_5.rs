@@ -1,0 +1,42 @@
+//! Figure 5: the table's throughput by threads.
+
+use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::setting::Setting;
+
+pub fn figure(setting: &Setting) -> Figure {
+    let keys = setting.keys(6_290_000, 300).min(setting.choose(2_000, 780_000, 6_290_000));
+    let panel = |(workload, title): (&str, &str)| {
+        let runs = setting.threads().into_iter().flat_map(|threads| {
+            let place = Place::number(threads as f64);
+            let run = |engines: &[&'static str]| {
+                IndexRun::new(setting, engines, workload, keys)
+                    .with_all("--key-bytes=16 --value-bytes=8 --prefault=false")
+                    .with(format!("--threads={threads}"))
+            };
+            let printed = Reading::Named("memc3, as printed".to_owned(), "ops_per_second", 1e6);
+            let switches = "--slots=4 --writers=1 --paths=2";
+            [
+                run(&["global-lock", "memc3"]).rates_at(place.clone()),
+                run(&["memc3"]).with_all(switches).at(place, printed),
+            ]
+        });
+        Panel {
+            title: title.to_owned(),
+            x: "threads",
+            y: "million operations a second",
+            shape: Shape::Lines,
+            runs: runs.collect(),
+            ..Panel::default()
+        }
+    };
+    Figure {
+        paper: Paper::MemC3,
+        name: "figure-5",
+        title: "throughput of the table by threads",
+        printed_setting: "16-byte keys, 1 to 16 threads on 12 cores: 5 million look-ups a second \
+                          on one thread, 35 on 12; with 10 % inserts 20 at most, on 10.",
+        our_setting: setting.about(keys, setting.threads_up_to(12)),
+        panels: [("get", "look-ups"), ("insert10", "10 % inserts")].map(panel).into(),
+        claims: Vec::new(),
+    }
+}

@@ -1,0 +1,27 @@
+//! Figure 6: displacements of an insert, by how full the table is.
+
+use super::super::plan::{Claim, Figure, Panel, Paper, Place, Reading, Shape};
+use super::super::setting::Setting;
+use super::table_2::{fill, slots};
+
+pub fn figure(setting: &Setting) -> Figure {
+    let curve = |paths: &&str| {
+        let place = Place::named(0, format!("{paths} paths"));
+        fill(setting, paths, place, Reading::Points)
+    };
+    Figure {
+        paper: Paper::MemC3,
+        name: "figure-6",
+        title: "displacements of an insert by fill",
+        printed_setting: "2^27 slots, 4 a bucket: under 0.1 below 80 % full, under 0.4 at full.",
+        our_setting: format!("{} slots.", slots(setting)),
+        panels: vec![Panel {
+            x: "% full",
+            y: "displacements an insert",
+            shape: Shape::Lines,
+            runs: ["1", "2", "3", "4", "bfs"].iter().map(curve).collect(),
+            ..Panel::default()
+        }],
+        claims: vec![Claim::value("displacements at 80 %, 2 paths", 0.1, "2 paths", "80")],
+    }
+}

@@ -1,0 +1,54 @@
+//! Figure 7: the cache's throughput by threads.
+
+use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::setting::Setting;
+
+const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
+
+pub fn figure(setting: &Setting) -> Figure {
+    let keys = setting.keys(4_000_000, 400);
+    // A tenth of what is asked for fits.
+    let mebibytes = setting.choose(4, 16, 1024);
+    let asked = mebibytes * (10 << 20) / 80;
+    let threads = setting.threads();
+    let panel = |title: &str, run: &dyn Fn(usize) -> IndexRun| Panel {
+        title: title.to_owned(),
+        x: "threads",
+        y: "million operations a second",
+        shape: Shape::Lines,
+        runs: threads
+            .iter()
+            .map(|threads| {
+                run(*threads)
+                    .with_all("--key-bytes=16 --value-bytes=32")
+                    .with(format!("--threads={threads}"))
+                    .rates_at(Place::number(*threads as f64))
+            })
+            .collect(),
+        ..Panel::default()
+    };
+    let large = |_| IndexRun::new(setting, &ENGINES, "c", keys).with("--theta=0.99");
+    let small = |_| {
+        IndexRun::new(setting, &ENGINES, "cache", asked)
+            .with(format!("--memory={mebibytes}Mi"))
+            .with(format!("--expected={}", mebibytes * (1 << 20) / 48))
+            .with_all("--table-apart --theta=0.99")
+    };
+    Figure {
+        paper: Paper::MemC3,
+        name: "figure-7",
+        title: "throughput of the cache by threads",
+        printed_setting: "16-byte keys, 32-byte values. (a) 10 GB, all reads hit: 30 million a \
+                          second on 16 threads. (b) 1 GB, a tenth of what is asked for, 95/5: 4.5 \
+                          at most.",
+        our_setting: format!(
+            "{} (b): {mebibytes} MiB.",
+            setting.about(keys, setting.threads_up_to(16))
+        ),
+        panels: vec![
+            panel("reads, everything fits", &large),
+            panel("95 % reads, a tenth fits", &small),
+        ],
+        claims: Vec::new(),
+    }
+}

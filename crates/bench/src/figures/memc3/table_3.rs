@@ -1,0 +1,68 @@
+//! Table 3: items that a cache holds, and how often they hit.
+
+use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
+use super::super::setting::Setting;
+
+/// What the paper prints of a size: millions of items and % of hits of the three caches.
+const PRINTED: [(u64, [f64; 3], [f64; 3]); 6] = [
+    (64, [0.60, 0.65, 0.84], [63.66, 64.13, 63.54]),
+    (128, [1.20, 1.29, 1.68], [68.09, 68.58, 68.14]),
+    (256, [2.40, 2.58, 3.35], [72.73, 73.24, 73.08]),
+    (512, [4.79, 5.16, 6.71], [77.70, 78.26, 78.62]),
+    (1024, [9.59, 10.32, 13.42], [83.20, 83.84, 85.32]),
+    (2048, [19.17, 20.65, 26.84], [89.56, 90.20, 92.11]),
+];
+const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
+
+/// Operations a second of a cache that misses much.
+const OPERATIONS_PER_SECOND: f64 = 1e6;
+
+pub fn figure(setting: &Setting) -> Figure {
+    let sizes = &PRINTED[..setting.choose(1, 2, 6)];
+    let keys = setting.choose(50_000u64, 100_000_000, 100_000_000);
+    let requests = |mebibytes: u64| setting.choose(50_000, 40_000 * mebibytes, 500_000 * mebibytes);
+    let panel = |y, field, unit| {
+        let run = |(mebibytes, ..): &(u64, [f64; 3], [f64; 3])| {
+            let requests = requests(*mebibytes);
+            let arguments = format!(
+                "bench caches --sizes={mebibytes}Mi --keys={keys} --requests={requests} --json"
+            );
+            Run {
+                place: Place::number(*mebibytes as f64),
+                program: Program::Own,
+                arguments: arguments.split(' ').map(str::to_owned).collect(),
+                reading: Reading::Field(field, unit),
+                seconds: 2.0 * requests as f64 * 3.0 / OPERATIONS_PER_SECOND,
+            }
+        };
+        let runs = sizes.iter().map(run).collect();
+        Panel { x: "MiB for items", y, shape: Shape::LogLines, runs, ..Panel::default() }
+    };
+    let mut claims = Vec::new();
+    for (mebibytes, items, hits) in sizes {
+        let place = mebibytes.to_string();
+        for (engine, (items, hits)) in ENGINES.iter().zip(items.iter().zip(hits)) {
+            let what = format!("million items, {engine}, {place} MiB");
+            claims.push(Claim::value(&what, *items, engine, &place));
+            let what = format!("% of hits, {engine}, {place} MiB");
+            claims.push(Claim::value(&what, *hits, engine, &place).of_panel(1));
+        }
+    }
+    Figure {
+        paper: Paper::MemC3,
+        name: "table-3",
+        title: "what a cache holds and hits",
+        printed_setting: "16-byte keys, 32-byte values, 95 % reads of 100 million zipfian \
+                          requests, table not counted.",
+        our_setting: format!(
+            "The same items; {keys} keys (the paper does not say how many), requests in step \
+             with the size. Our items are smaller than the paper's, so CLOCK has more of them \
+             and hits more."
+        ),
+        panels: vec![
+            panel("million items", "items", 1e6),
+            Panel { shape: Shape::Lines, ..panel("% of reads that hit", "hit_ratio", 0.01) },
+        ],
+        claims,
+    }
+}

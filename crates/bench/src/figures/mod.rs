@@ -1,0 +1,201 @@
+//! `amalgam reproduce`: every table and figure of the papers, measured on this machine, beside the
+//! numbers that the papers print.
+//!
+//! Invariants of this room:
+//! 1. A point is what a command printed, a formula's value, or not there; nothing is filled in.
+//! 2. Each command is one that a reader can type, and stands beside its figure.
+//! 3. Where we fall short of a printed number, the report says so in the same place and size.
+
+mod dxram;
+mod fpl13;
+mod hotring;
+mod memc3;
+mod mercury;
+mod picture;
+mod plan;
+mod report;
+mod runs;
+mod servers;
+mod setting;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+use plan::{Figure, Point};
+use report::Finished;
+use runs::Runs;
+pub use setting::{Scale, Setting};
+
+/// Reproduces tables and figures of the papers.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReproduceArguments {
+    /// Which: PAPER (mercury, hotring, memc3, fpl13, dxram) or PAPER/FIGURE; all if absent.
+    pub what: Vec<String>,
+    /// Ten minutes for everything, on two cores and 24 GiB: fewer keys, shorter rounds.
+    #[arg(long)]
+    pub quick: bool,
+    /// How much, more exactly.
+    #[arg(long, value_enum, conflicts_with = "quick", hide = true)]
+    pub scale: Option<Scale>,
+    /// Where to write pictures, JSON and report.html. What this build has measured is not measured
+    /// again.
+    #[arg(long, default_value = "reproduced")]
+    pub out: PathBuf,
+    /// Only say which figures there are, and how long they will take.
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Reproduces; the table goes to standard output, progress to standard error.
+///
+/// # Errors
+///
+/// If there is no such figure, or the folder cannot be written, or a figure could not be measured;
+/// in the last case after all others were.
+pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
+    let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
+    let setting = Setting::of_this_machine(arguments.scale.unwrap_or(quick));
+    let figures = chosen(all(&setting), &arguments.what)?;
+    if arguments.list {
+        return list(&figures);
+    }
+    let folder = &arguments.out;
+    let planned = || figures.iter().flat_map(|figure| &figure.panels).flat_map(|panel| &panel.runs);
+    let seconds = planned().map(|run| run.seconds).sum();
+    let mut runs = Runs::new(&folder.join("runs"), planned().count(), seconds)?;
+    eprintln!(
+        "{} figures, {} runs, about {}; interrupt when you like, the same command goes on",
+        figures.len(),
+        planned().count(),
+        runs::duration(seconds)
+    );
+    let mut finished = Vec::new();
+    for figure in figures {
+        let done = measure(&mut runs, figure);
+        write_figure(folder, &setting, &done)?;
+        finished.push(done);
+    }
+    let page = folder.join("report.html");
+    fs::write(&page, report::page(&setting, &finished))
+        .with_context(|| page.display().to_string())?;
+    writeln!(std::io::stdout().lock(), "{}", report::table(&finished))?;
+    eprintln!("pictures and tables: {}", page.display());
+    let failed: Vec<&str> =
+        finished.iter().flat_map(|done| &done.failures).map(String::as_str).collect();
+    ensure!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
+    Ok(())
+}
+
+/// Every figure, in the order of the papers.
+fn all(setting: &Setting) -> Vec<Figure> {
+    [
+        mercury::figures(setting),
+        hotring::figures(setting),
+        memc3::figures(setting),
+        fpl13::figures(setting),
+        dxram::figures(setting),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The figures that are named by papers or one by one.
+fn chosen(figures: Vec<Figure>, names: &[String]) -> anyhow::Result<Vec<Figure>> {
+    let id = |figure: &Figure| format!("{}/{}", figure.paper.name(), figure.name);
+    let is_of = |figure: &Figure, name: &str| name == figure.paper.name() || name == id(figure);
+    for name in names {
+        if !figures.iter().any(|figure| is_of(figure, name)) {
+            let all: Vec<String> = figures.iter().map(id).collect();
+            bail!("there is no figure '{name}': choose among\n{}", all.join("\n"));
+        }
+    }
+    let is_chosen =
+        |figure: &Figure| names.is_empty() || names.iter().any(|name| is_of(figure, name));
+    Ok(figures.into_iter().filter(is_chosen).collect())
+}
+
+fn list(figures: &[Figure]) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    let mut all = 0.0;
+    for figure in figures {
+        let runs = figure.panels.iter().flat_map(|panel| &panel.runs);
+        let seconds: f64 = runs.map(|run| run.seconds).sum();
+        all += seconds;
+        let id = format!("{}/{}", figure.paper.name(), figure.name);
+        let time = runs::duration(seconds);
+        writeln!(output, "{id:<22} {time:>12}  {}", figure.title)?;
+    }
+    writeln!(output, "{:<22} {:>12}", "all of these", runs::duration(all))?;
+    Ok(())
+}
+
+/// Carries out a figure's runs. Those that fail leave their points out and say why.
+fn measure(runs: &mut Runs, figure: Figure) -> Finished {
+    let name = format!("{}-{}", figure.paper.name(), figure.name);
+    let mut failures = Vec::new();
+    let mut panels: Vec<Vec<Point>> = Vec::new();
+    for panel in &figure.panels {
+        let mut points = panel.given.clone();
+        for run in &panel.runs {
+            match runs.points(&name, run) {
+                Ok(measured) => points.extend(measured),
+                Err(error) => failures.push(format!("{name}: {error:#}")),
+            }
+        }
+        panels.push(panel.derive.map_or(points.clone(), |derive| derive(&points)));
+    }
+    Finished { figure, panels, failures }
+}
+
+/// Writes a figure's JSON and its picture.
+fn write_figure(folder: &Path, setting: &Setting, done: &Finished) -> anyhow::Result<()> {
+    let name = format!("{}-{}", done.figure.paper.name(), done.figure.name);
+    let json = folder.join(format!("{name}.json"));
+    fs::write(&json, serde_json::to_vec_pretty(&report::object(setting, done))?)
+        .with_context(|| json.display().to_string())?;
+    let picture = folder.join(format!("{name}.svg"));
+    fs::write(&picture, done.picture()?).with_context(|| picture.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn figures_have_names_of_their_own_and_claims_that_can_be_found() {
+        for scale in [Scale::Toy, Scale::Quick, Scale::Full] {
+            let figures = all(&Setting::of_this_machine(scale));
+            let names: BTreeSet<_> =
+                figures.iter().map(|figure| (figure.paper, figure.name)).collect();
+            assert_eq!(names.len(), figures.len());
+            for figure in &figures {
+                assert!(!figure.panels.is_empty() && !figure.our_setting.is_empty());
+                let has_points =
+                    |panel: &plan::Panel| !panel.runs.is_empty() || !panel.given.is_empty();
+                assert!(figure.panels.iter().all(has_points), "{}", figure.name);
+                let has_titles =
+                    |panel: &plan::Panel| !panel.title.is_empty() || figure.panels.len() < 3;
+                assert!(figure.panels.iter().all(has_titles), "{}", figure.name);
+            }
+        }
+    }
+
+    #[test]
+    fn papers_and_figures_are_chosen_by_name() {
+        let setting = Setting::of_this_machine(Scale::Toy);
+        let names = |what: &[&str]| {
+            let what: Vec<String> = what.iter().map(|name| (*name).to_owned()).collect();
+            chosen(all(&setting), &what).map(|figures| figures.len())
+        };
+        assert_eq!(names(&["hotring/figure-16"]).unwrap(), 1);
+        assert!(names(&["memc3"]).unwrap() > 4);
+        assert!(names(&["memc3", "mercury"]).unwrap() < names(&[]).unwrap());
+        assert!(names(&["hotring/figure-99"]).unwrap_err().to_string().contains("figure-16"));
+    }
+}

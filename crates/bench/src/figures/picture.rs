@@ -1,0 +1,345 @@
+//! Figures as SVG: every series has its colour, its mark and its dashes, so that it can be told
+//! without colour; grounds are transparent, and ink follows the reader's light or dark page.
+
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::plan::{Panel, Point, Shape};
+
+const WIDTH: u32 = 900;
+const PANEL_HEIGHT: u32 = 360;
+const LEGEND_LINE: i32 = 18;
+
+const INK: RGBColor = RGBColor(28, 32, 38);
+const GRID: RGBColor = RGBColor(214, 219, 226);
+
+/// What makes ink light on a dark page.
+const STYLE: &str = "<style>@media (prefers-color-scheme: dark) {\
+    [fill=\"#1C2026\"] { fill: #E6E9EE } [stroke=\"#1C2026\"] { stroke: #E6E9EE }\
+    [stroke=\"#D6DBE2\"] { stroke: #3A414C } }</style>";
+
+/// Colours that colour-blind readers tell apart (Okabe and Ito), darkened to stand on white; each
+/// engine has the same one in all figures.
+const COLORS: &[(&str, RGBColor)] = &[
+    ("mercury", RGBColor(213, 94, 0)),
+    ("hotring-r", RGBColor(204, 121, 167)),
+    ("hotring-s", RGBColor(160, 60, 120)),
+    ("memc3", RGBColor(0, 114, 178)),
+    ("pipeline", RGBColor(0, 158, 115)),
+    ("chaining", RGBColor(120, 120, 120)),
+    ("global-lock", RGBColor(150, 110, 60)),
+    ("lru-cuckoo", RGBColor(86, 180, 233)),
+];
+
+/// For series that have no colour of their own, in order.
+const OTHERS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(200, 150, 0),
+    RGBColor(120, 120, 120),
+    RGBColor(90, 70, 160),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// How a series is drawn.
+#[derive(Clone, Copy)]
+struct Look {
+    color: RGBColor,
+    index: usize,
+}
+
+/// Draws a figure's panels, one below the other.
+///
+/// # Errors
+///
+/// If the picture cannot be built.
+pub fn draw(panels: &[(&Panel, &[Point])]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let legends: Vec<u32> = panels.iter().map(|(_, points)| legend_height(points)).collect();
+    let height = legends.iter().map(|legend| PANEL_HEIGHT + legend).sum::<u32>().max(1);
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+        let mut rest = root.clone();
+        for ((panel, points), legend) in panels.iter().zip(&legends) {
+            let (area, below) = rest.split_vertically(PANEL_HEIGHT + legend);
+            draw_panel(&area, panel, points, *legend as i32)?;
+            rest = below;
+        }
+        root.present()?;
+    }
+    let end = text.find('>').map_or(0, |place| place + 1);
+    text.insert_str(end, STYLE);
+    Ok(text)
+}
+
+/// The series of a panel, in the order in which they come.
+fn series(points: &[Point]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for point in points {
+        if !names.contains(&point.series.as_str()) {
+            names.push(&point.series);
+        }
+    }
+    names
+}
+
+fn look(index: usize, name: &str) -> Look {
+    let own = COLORS.iter().find(|(own, _)| *own == name).map(|(_, color)| *color);
+    Look { color: own.unwrap_or(OTHERS[index % OTHERS.len()]), index }
+}
+
+/// Three names a line.
+fn legend_height(points: &[Point]) -> u32 {
+    (series(points).len().div_ceil(3) as i32 * LEGEND_LINE + 12) as u32
+}
+
+fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> anyhow::Result<()> {
+    let (plot, names) = area.split_vertically(PANEL_HEIGHT as i32);
+    debug_assert!(legend >= 0);
+    write(&plot, &panel.title, (16, 16), 15.0, HPos::Left)?;
+    let below = plot.margin(28, 4, 8, 16);
+    if points.is_empty() {
+        return write(&plot, "not measured", (WIDTH as i32 / 2, 180), 14.0, HPos::Center);
+    }
+    match panel.shape {
+        Shape::Bars => draw_bars(&below, panel, points)?,
+        Shape::Lines => draw_lines(&below, panel, points)?,
+        Shape::LogLines => draw_log_lines(&below, panel, points)?,
+    }
+    for (index, name) in series(points).iter().enumerate() {
+        let (column, line) = ((index % 3) as i32, (index / 3) as i32);
+        let at = (64 + column * 270, 8 + line * LEGEND_LINE);
+        let look = look(index, name);
+        if panel.shape == Shape::Bars {
+            let corners = [(at.0, at.1 - 5), (at.0 + 24, at.1 + 5)];
+            names.draw(&Rectangle::new(corners, look.color.filled()))?;
+        } else {
+            let ends = [(at.0, at.1), (at.0 + 24, at.1)];
+            draw_dashed(&names, &ends, look)?;
+            names.draw(&mark(look, (at.0 + 12, at.1)))?;
+        }
+        write(&names, name, (at.0 + 32, at.1), 13.0, HPos::Left)?;
+    }
+    Ok(())
+}
+
+/// From zero to a little above the highest point.
+fn heights(points: &[Point]) -> Range<f64> {
+    let most = points.iter().map(|point| point.value).fold(0.0, f64::max);
+    0.0..if most > 0.0 { most * 1.12 } else { 1.0 }
+}
+
+fn places(points: &[Point]) -> Range<f64> {
+    let numbers = points.iter().map(|point| point.place.number);
+    let least = numbers.clone().fold(f64::INFINITY, f64::min);
+    let most = numbers.fold(f64::NEG_INFINITY, f64::max);
+    let margin = ((most - least) * 0.03).max(1e-9);
+    least - margin..most + margin
+}
+
+fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result<()> {
+    let mut labels: Vec<(f64, &str)> = Vec::new();
+    for point in points {
+        if labels.iter().all(|(number, _)| *number != point.place.number) {
+            labels.push((point.place.number, &point.place.label));
+        }
+    }
+    labels.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let names = series(points);
+    let groups = 0.0..labels.len() as f64;
+    let mut chart = ChartBuilder::on(area)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d(groups, heights(points))?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .axis_style(INK)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .y_desc(panel.y)
+        .y_label_formatter(&|value| number(*value))
+        .label_style(("sans-serif", 12).into_font().color(&INK))
+        .draw()?;
+    let width = 0.84 / names.len() as f64;
+    for point in points {
+        let is_it = |(number, _): &(f64, &str)| *number == point.place.number;
+        let group = labels.iter().position(is_it).unwrap_or(0) as f64;
+        let index = names.iter().position(|name| *name == point.series).unwrap_or(0);
+        let left = group + 0.08 + index as f64 * width;
+        let corners = [(left, 0.0), (left + width * 0.9, point.value)];
+        let color = look(index, &point.series).color;
+        chart.draw_series([Rectangle::new(corners, color.filled())])?;
+        let top = chart.backend_coord(&(left + width * 0.45, point.value));
+        let own = area.get_base_pixel();
+        let at = (top.0 - own.0, top.1 - own.1 - 7);
+        write(area, &number(point.value), at, 10.0, HPos::Center)?;
+    }
+    for (index, (_, label)) in labels.iter().enumerate() {
+        let foot = chart.backend_coord(&(index as f64 + 0.5, 0.0));
+        let own = area.get_base_pixel();
+        write(area, label, (foot.0 - own.0, foot.1 - own.1 + 12), 12.0, HPos::Center)?;
+    }
+    let (width, height) = area.dim_in_pixel();
+    write(area, panel.x, (width as i32 / 2 + 32, height as i32 - 8), 12.0, HPos::Center)
+}
+
+fn draw_lines(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result<()> {
+    draw_chart(area, panel, points, places(points), heights(points))
+}
+
+fn draw_log_lines(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result<()> {
+    let positive: Vec<Point> = points
+        .iter()
+        .filter(|point| point.value > 0.0 && point.place.number > 0.0)
+        .cloned()
+        .collect();
+    let least = positive.iter().map(|point| point.value).fold(f64::INFINITY, f64::min);
+    let x = places(&positive);
+    let first = positive.iter().map(|point| point.place.number).fold(f64::INFINITY, f64::min);
+    let across = (first * 0.9..x.end * 1.05).log_scale();
+    let up = (least * 0.7..heights(&positive).end * 1.3).log_scale();
+    draw_chart(area, panel, &positive, across, up)
+}
+
+fn draw_chart<X, Y>(
+    area: &Area<'_>,
+    panel: &Panel,
+    points: &[Point],
+    across: X,
+    up: Y,
+) -> anyhow::Result<()>
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
+    let mut chart = ChartBuilder::on(area)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d(across, up)?;
+    let is_whole = |point: &Point| point.place.number.fract() == 0.0;
+    let are_whole = points.iter().all(is_whole);
+    let label = |value: &f64| {
+        // No half threads.
+        if are_whole && value.fract().abs() > 1e-9 { String::new() } else { number(*value) }
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .axis_style(INK)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .x_desc(panel.x)
+        .y_desc(panel.y)
+        .x_label_formatter(&label)
+        .y_label_formatter(&|value| number(*value))
+        .label_style(("sans-serif", 12).into_font().color(&INK))
+        .draw()?;
+    let own = area.get_base_pixel();
+    for (index, name) in series(points).iter().enumerate() {
+        let look = look(index, name);
+        let mut line: Vec<&Point> = points.iter().filter(|point| point.series == *name).collect();
+        line.sort_by(|one, other| one.place.number.total_cmp(&other.place.number));
+        let at: Vec<(i32, i32)> = line
+            .iter()
+            .map(|point| chart.backend_coord(&(point.place.number, point.value)))
+            .map(|(x, y)| (x - own.0, y - own.1))
+            .collect();
+        draw_dashed(area, &at, look)?;
+        // A mark on each of many points would hide the line.
+        let step = at.len().div_ceil(24).max(1);
+        for at in at.iter().step_by(step) {
+            area.draw(&mark(look, *at))?;
+        }
+    }
+    Ok(())
+}
+
+/// A line in the series' dashes.
+fn draw_dashed(area: &Area<'_>, line: &[(i32, i32)], look: Look) -> anyhow::Result<()> {
+    let style = look.color.stroke_width(2);
+    match look.index % 4 {
+        0 => area.draw(&PathElement::new(line, style))?,
+        kind => {
+            let dash = [8, 4, 2][kind - 1];
+            area.draw(&DashedPathElement::new(line.iter().copied(), dash, 4, style))?;
+        }
+    }
+    Ok(())
+}
+
+/// A series' mark.
+fn mark<'a>(look: Look, at: (i32, i32)) -> DynElement<'static, SVGBackend<'a>, (i32, i32)> {
+    match look.index % 4 {
+        0 => Circle::new(at, 4, look.color.filled()).into_dyn(),
+        1 => TriangleMarker::new(at, 5, look.color.filled()).into_dyn(),
+        2 => Rectangle::new([(at.0 - 4, at.1 - 4), (at.0 + 4, at.1 + 4)], look.color.filled())
+            .into_dyn(),
+        _ => Cross::new(at, 4, look.color.stroke_width(2)).into_dyn(),
+    }
+}
+
+/// Three digits, as far as they say something.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let text = match size {
+        _ if size < 5e-5 => return "0".to_owned(),
+        _ if size >= 1e6 => return format!("{:.3e}", value),
+        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if size >= 10.0 => format!("{value:.1}"),
+        _ if size >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    };
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: f64, side: HPos) -> anyhow::Result<()> {
+    let style = ("sans-serif", size).into_font().color(&INK).pos(Pos::new(side, VPos::Center));
+    Ok(area.draw_text(text, &style, at)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Place;
+    use super::*;
+
+    #[test]
+    fn every_shape_is_drawn_with_all_its_names() {
+        let points: Vec<Point> = ["mercury", "memc3", "a fifth <thing>"]
+            .iter()
+            .flat_map(|name| (1..4).map(|x| Point::new(*name, Place::number(f64::from(x)), 7.5)))
+            .collect();
+        for shape in [Shape::Bars, Shape::Lines, Shape::LogLines] {
+            let panel = Panel { y: "M/s", x: "threads", shape, ..Panel::default() };
+            let text = draw(&[(&panel, &points), (&panel, &[])]).unwrap();
+            assert!(text.contains("prefers-color-scheme") && text.contains("not measured"));
+            assert!(text.contains("a fifth &lt;thing&gt;"), "{text}");
+            assert_eq!(series(&points).len(), 3);
+        }
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (value, text) in
+            [(0.0, "0"), (1234.5, "1234"), (12.34, "12.3"), (2.5, "2.5"), (0.012, "0.012")]
+        {
+            assert_eq!(number(value), text);
+        }
+    }
+}

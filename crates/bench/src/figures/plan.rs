@@ -1,0 +1,306 @@
+//! What a figure is made of: panels, the runs behind their points, and what the paper prints.
+
+use super::setting::Setting;
+
+/// A paper that is reproduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Paper {
+    /// Mercury (SYSTOR 2013).
+    Mercury,
+    /// HotRing (FAST 2020).
+    HotRing,
+    /// MemC3 (NSDI 2013).
+    MemC3,
+    /// The pipelined hash table on FPGAs (FPL 2013).
+    Fpl13,
+    /// DXRAM's metadata of ranges.
+    Dxram,
+}
+
+impl Paper {
+    /// As the command line and file names have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mercury => "mercury",
+            Self::HotRing => "hotring",
+            Self::MemC3 => "memc3",
+            Self::Fpl13 => "fpl13",
+            Self::Dxram => "dxram",
+        }
+    }
+}
+
+/// A table or figure of a paper, as it is measured here.
+pub struct Figure {
+    /// Whose it is.
+    pub paper: Paper,
+    /// `figure-10`, `table-2`: as the command line and file names have it.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// What the paper measured it with.
+    pub printed_setting: &'static str,
+    /// How ours differs, and why.
+    pub our_setting: String,
+    /// Its parts.
+    pub panels: Vec<Panel>,
+    /// Numbers that the paper's text states, beside ours.
+    pub claims: Vec<Claim>,
+}
+
+/// Makes points of others, as ratios or shares.
+pub type Derive = fn(&[Point]) -> Vec<Point>;
+
+/// A part of a figure: one pair of axes.
+#[derive(Default)]
+pub struct Panel {
+    /// What tells it from the other parts.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: &'static str,
+    /// The vertical axis, with its unit.
+    pub y: &'static str,
+    /// How it is drawn.
+    pub shape: Shape,
+    /// What is measured for it.
+    pub runs: Vec<Run>,
+    /// Points that follow from a formula or from the paper.
+    pub given: Vec<Point>,
+    /// Turns what was measured into what is shown.
+    pub derive: Option<Derive>,
+}
+
+/// How a panel is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Groups of bars, one for each place on the horizontal axis.
+    #[default]
+    Bars,
+    /// A line for each series.
+    Lines,
+    /// The same, both axes by powers of ten.
+    LogLines,
+}
+
+/// A place on the horizontal axis.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Place {
+    /// As it is written.
+    pub label: String,
+    /// Where it stands.
+    pub number: f64,
+}
+
+impl Place {
+    /// A number that is written as it is.
+    pub fn number(number: f64) -> Self {
+        Self { label: number.to_string(), number }
+    }
+
+    /// The name of the `index`th group of bars.
+    pub fn named(index: usize, label: impl Into<String>) -> Self {
+        Self { label: label.into(), number: index as f64 }
+    }
+}
+
+/// A point of a series.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Point {
+    /// Whose it is: an engine, as a rule.
+    pub series: String,
+    /// Where it stands.
+    pub place: Place,
+    /// How high.
+    pub value: f64,
+}
+
+impl Point {
+    /// The point of `series` at `place`.
+    pub fn new(series: impl Into<String>, place: Place, value: f64) -> Self {
+        Self { series: series.into(), place, value }
+    }
+}
+
+/// Which program a run is of. All are looked for beside the one that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// This one.
+    Own,
+    /// The hardware under Verilator: the example `figures` of `amalgam-rtl`.
+    Hardware,
+    /// This one, after servers were started: engines or memcached, with so many threads each.
+    Servers(&'static [&'static str], usize),
+}
+
+/// A command, and what becomes of the lines of JSON that it prints.
+pub struct Run {
+    /// Where its points stand.
+    pub place: Place,
+    /// What is run.
+    pub program: Program,
+    /// With what.
+    pub arguments: Vec<String>,
+    /// What its lines say.
+    pub reading: Reading,
+    /// How long it is expected to take.
+    pub seconds: f64,
+}
+
+/// How a line of a result becomes points.
+pub enum Reading {
+    /// A point a line: its series is the line's engine (or structure), its value a field over a
+    /// divisor. Lines without the field have no point.
+    Field(&'static str, f64),
+    /// The same, with a series of the figure's own.
+    Named(String, &'static str, f64),
+    /// A point a line and field, whose series is what stands beside the field.
+    Fields(Vec<(String, &'static str, f64)>),
+    /// A list in a field: a point each, so many units of the horizontal axis apart.
+    Timeline(&'static str, f64, f64),
+    /// All points of a line: the hardware's say where they stand.
+    Points,
+}
+
+/// A number that the paper's text states.
+pub struct Claim {
+    /// What it is of.
+    pub what: String,
+    /// The number.
+    pub printed: f64,
+    /// Ours.
+    pub ours: Ours,
+}
+
+/// Where our number beside a printed one comes from.
+pub enum Ours {
+    /// The value of a series of a panel at a place, by its label.
+    Value(usize, String, String),
+    /// The same over that of another series.
+    Ratio(usize, String, String, String),
+}
+
+impl Claim {
+    /// `printed` of `series` at `place` in the first panel.
+    pub fn value(what: &str, printed: f64, series: &str, place: &str) -> Self {
+        let ours = Ours::Value(0, series.to_owned(), place.to_owned());
+        Self { what: what.to_owned(), printed, ours }
+    }
+
+    /// `printed` times `to` by `series` at `place` in the first panel.
+    pub fn ratio(what: &str, printed: f64, series: &str, to: &str, place: &str) -> Self {
+        let ours = Ours::Ratio(0, series.to_owned(), to.to_owned(), place.to_owned());
+        Self { what: what.to_owned(), printed, ours }
+    }
+
+    /// The same number, of another panel.
+    #[must_use]
+    pub fn of_panel(mut self, number: usize) -> Self {
+        match &mut self.ours {
+            Ours::Value(panel, ..) | Ours::Ratio(panel, ..) => *panel = number,
+        }
+        self
+    }
+
+    /// Our number, where it was measured.
+    pub fn ours(&self, panels: &[Vec<Point>]) -> Option<f64> {
+        let find = |panel: usize, series: &str, place: &str| {
+            let points = panels.get(panel)?;
+            let is_it = |point: &&Point| point.series == series && point.place.label == place;
+            points.iter().find(is_it).map(|point| point.value)
+        };
+        match &self.ours {
+            Ours::Value(panel, series, place) => find(*panel, series, place),
+            Ours::Ratio(panel, series, to, place) => {
+                Some(find(*panel, series, place)? / find(*panel, to, place)?)
+            }
+        }
+    }
+}
+
+/// `bench index …` of one place, in the making.
+pub struct IndexRun {
+    engines: Vec<&'static str>,
+    arguments: Vec<String>,
+    keys: u64,
+    seconds: f64,
+    warm_up: f64,
+    rounds: usize,
+}
+
+impl IndexRun {
+    /// `workload` on `engines`, with `keys` keys.
+    pub fn new(setting: &Setting, engines: &[&'static str], workload: &str, keys: u64) -> Self {
+        Self {
+            engines: engines.to_vec(),
+            arguments: vec![format!("--workload={workload}")],
+            keys,
+            seconds: setting.seconds(),
+            warm_up: setting.seconds(),
+            rounds: setting.rounds(),
+        }
+        .with(format!("--requests={}", setting.requests()))
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn with(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Several more, as they would be typed.
+    #[must_use]
+    pub fn with_all(mut self, arguments: &str) -> Self {
+        self.arguments.extend(arguments.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Of one engine alone.
+    #[must_use]
+    pub fn only(mut self, engine: &'static str) -> Self {
+        self.engines = vec![engine];
+        self
+    }
+
+    /// So many times the usual seconds of a round, and of the warm-up.
+    #[must_use]
+    pub fn lasting(mut self, round: f64, warm_up: f64) -> Self {
+        self.seconds *= round;
+        self.warm_up *= warm_up;
+        self
+    }
+
+    /// One round only.
+    #[must_use]
+    pub fn once(mut self) -> Self {
+        self.rounds = 1;
+        self
+    }
+
+    /// The run, whose points stand at `place`.
+    pub fn at(self, place: Place, reading: Reading) -> Run {
+        let engines = self.engines.len() as f64;
+        let mut arguments = vec!["bench".to_owned(), "index".to_owned()];
+        arguments.push(format!("--engine={}", self.engines.join(",")));
+        arguments.push(format!("--keys={}", self.keys));
+        arguments.push(format!("--seconds={:.3}", self.seconds));
+        arguments.push(format!("--warm-up={:.3}", self.warm_up));
+        arguments.push(format!("--rounds={}", self.rounds));
+        let timed = |argument: &String| argument.starts_with("--timed");
+        if !self.arguments.iter().any(timed) {
+            arguments.push("--timed=1".to_owned());
+        }
+        arguments.extend(self.arguments);
+        arguments.push("--json".to_owned());
+        let rounds = self.rounds as f64 * self.seconds + self.warm_up;
+        // Loading is about as fast on every engine: two million keys a second.
+        let seconds = engines * (rounds + self.keys as f64 / 2e6) + 0.5;
+        Run { place, program: Program::Own, arguments, reading, seconds }
+    }
+
+    /// The run, whose points are millions of operations a second.
+    pub fn rates_at(self, place: Place) -> Run {
+        self.at(place, Reading::Field("ops_per_second", 1e6))
+    }
+}

@@ -1,0 +1,239 @@
+//! What was found, as JSON, as a table for terminals and as a page.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::picture::{self, number};
+use super::plan::{Figure, Point};
+use super::runs::command_line;
+use super::setting::{Scale, Setting};
+use crate::measure::commit;
+
+/// A figure whose runs are over.
+pub struct Finished {
+    /// What was planned.
+    pub figure: Figure,
+    /// What was measured, by panel.
+    pub panels: Vec<Vec<Point>>,
+    /// Runs that failed, and why.
+    pub failures: Vec<String>,
+}
+
+/// A printed number beside ours.
+struct Compared<'f> {
+    what: &'f str,
+    printed: f64,
+    ours: Option<f64>,
+}
+
+impl Compared<'_> {
+    fn ours(&self) -> String {
+        self.ours.map_or("not measured".to_owned(), number)
+    }
+
+    fn ratio(&self) -> String {
+        let ratio = self.ours.filter(|_| self.printed != 0.0).map(|ours| ours / self.printed);
+        ratio.map_or("–".to_owned(), number)
+    }
+}
+
+impl Finished {
+    /// The panels as SVG.
+    ///
+    /// # Errors
+    ///
+    /// If the picture cannot be built.
+    pub fn picture(&self) -> anyhow::Result<String> {
+        let panels = self.figure.panels.iter().zip(self.panels.iter().map(Vec::as_slice));
+        picture::draw(&panels.collect::<Vec<_>>())
+    }
+
+    fn compared(&self) -> impl Iterator<Item = Compared<'_>> {
+        self.figure.claims.iter().map(|claim| Compared {
+            what: &claim.what,
+            printed: claim.printed,
+            ours: claim.ours(&self.panels),
+        })
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let runs = self.figure.panels.iter().flat_map(|panel| &panel.runs);
+        let mut commands: Vec<String> = runs.map(command_line).collect();
+        commands.dedup();
+        commands
+    }
+}
+
+/// A figure as JSON.
+pub fn object(setting: &Setting, done: &Finished) -> Value {
+    let figure = &done.figure;
+    let panels = figure.panels.iter().zip(&done.panels).map(|(panel, points)| {
+        json!({ "title": panel.title, "x": panel.x, "y": panel.y, "points": points })
+    });
+    let compared = done.compared().map(|one| {
+        json!({
+            "what": one.what,
+            "printed": one.printed,
+            "ours": one.ours,
+            "ratio": one.ours.map(|ours| ours / one.printed),
+        })
+    });
+    json!({
+        "paper": figure.paper,
+        "figure": figure.name,
+        "title": figure.title,
+        "commit": commit(),
+        "setting": setting,
+        "printed_setting": figure.printed_setting,
+        "our_setting": figure.our_setting,
+        "panels": panels.collect::<Vec<_>>(),
+        "compared": compared.collect::<Vec<_>>(),
+        "commands": done.commands(),
+        "failures": done.failures,
+    })
+}
+
+/// All printed numbers beside ours, for a terminal.
+pub fn table(finished: &[Finished]) -> String {
+    let mut text = format!("{:<20} {:<58} {:>9} {:>9} {:>6}\n", "", "", "ours", "paper", "ratio");
+    for done in finished {
+        let id = format!("{}/{}", done.figure.paper.name(), done.figure.name);
+        for one in done.compared() {
+            let ours = one.ours.map_or("–".to_owned(), number);
+            let (printed, ratio) = (number(one.printed), one.ratio());
+            let _ = writeln!(text, "{id:<20} {:<58} {ours:>9} {printed:>9} {ratio:>6}", one.what);
+        }
+    }
+    text
+}
+
+/// All figures on a page that needs nothing else.
+pub fn page(setting: &Setting, finished: &[Finished]) -> String {
+    let mut text = String::from(HEAD);
+    let machine = &setting.machine;
+    let scale = match setting.scale {
+        Scale::Toy => "Toy scale: these numbers mean nothing.",
+        Scale::Quick => "Quick: fewer keys and shorter rounds than the papers had.",
+        Scale::Full => "Full: the papers' sizes, as far as this machine's memory goes.",
+    };
+    let _ = write!(
+        text,
+        "<h1>Five papers, measured again</h1><p>{scale} {} cores of {}, {:.0} GiB of memory, \
+         commit {}.</p>",
+        machine.cores,
+        escaped(&machine.cpu),
+        machine.memory_bytes as f64 / f64::from(1 << 30),
+        escaped(commit())
+    );
+    summary(&mut text, finished);
+    for done in finished {
+        section(&mut text, done);
+    }
+    text.push_str("</main></body></html>\n");
+    text
+}
+
+fn summary(text: &mut String, finished: &[Finished]) {
+    text.push_str(
+        "<h2>What the papers state, and what this machine does</h2><div class=\"wide\"><table>\
+         <thead><tr><th>figure</th><th>number</th><th>ours</th><th>paper</th><th>ratio</th></tr>\
+         </thead><tbody>",
+    );
+    for done in finished {
+        let id = id(done);
+        for one in done.compared() {
+            let _ = write!(
+                text,
+                "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td><td>{}</td>\
+                 <td>{}</td></tr>",
+                escaped(one.what),
+                one.ours(),
+                number(one.printed),
+                one.ratio()
+            );
+        }
+    }
+    text.push_str("</tbody></table></div>");
+}
+
+fn id(done: &Finished) -> String {
+    format!("{}-{}", done.figure.paper.name(), done.figure.name)
+}
+
+fn section(text: &mut String, done: &Finished) {
+    let figure = &done.figure;
+    let _ = write!(
+        text,
+        "<section id=\"{}\"><h2>{}, {}: {}</h2><p><b>The paper:</b> {}</p><p><b>Here:</b> {}</p>",
+        id(done),
+        figure.paper.name(),
+        figure.name.replace('-', " "),
+        escaped(figure.title),
+        escaped(figure.printed_setting),
+        escaped(&figure.our_setting)
+    );
+    for failure in &done.failures {
+        let _ = write!(text, "<p class=\"failure\">Not measured: {}</p>", escaped(failure));
+    }
+    match done.picture() {
+        Ok(picture) => {
+            let label = format!("role=\"img\" aria-label=\"{}\"", escaped(figure.title));
+            let picture = picture.replacen("<svg ", &format!("<svg {label} "), 1);
+            let _ = write!(text, "<figure>{picture}</figure>");
+        }
+        Err(error) => {
+            let _ = write!(text, "<p class=\"failure\">{}</p>", escaped(&error.to_string()));
+        }
+    }
+    numbers(text, done);
+    let commands = done.commands();
+    if !commands.is_empty() {
+        let commands = escaped(&commands.join("\n"));
+        let _ = write!(text, "<details><summary>Commands</summary><pre>{commands}</pre></details>");
+    }
+    text.push_str("</section>");
+}
+
+/// More rows than anybody reads are left to the JSON.
+const MOST_ROWS: usize = 200;
+
+fn numbers(text: &mut String, done: &Finished) {
+    text.push_str("<details><summary>Numbers</summary><div class=\"wide\"><table><thead><tr>");
+    text.push_str("<th></th><th>where</th><th>series</th><th>value</th></tr></thead><tbody>");
+    for (panel, points) in done.figure.panels.iter().zip(&done.panels) {
+        for point in points.iter().take(MOST_ROWS) {
+            let _ = write!(
+                text,
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                escaped(if panel.title.is_empty() { panel.y } else { &panel.title }),
+                escaped(&point.place.label),
+                escaped(&point.series),
+                number(point.value)
+            );
+        }
+    }
+    text.push_str("</tbody></table></div></details>");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\"><head><meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<title>Five papers, measured again</title>
+<link rel=\"icon\" href=\"data:,\">
+<style>
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #1c2026; --rule: #d6dbe2 }
+@media (prefers-color-scheme: dark) { :root { --ground: #14171b; --ink: #e6e9ee; --rule: #3a414c } }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 sans-serif }
+main { max-width: 62rem; margin: 0 auto; padding: 1rem }
+h2 { margin-top: 2.5rem } a { color: inherit }
+table { border-collapse: collapse } th, td { text-align: left; padding: .2rem .8rem .2rem 0;
+border-bottom: 1px solid var(--rule); vertical-align: top }
+.wide, figure { overflow-x: auto; margin: 1rem 0 } svg { max-width: 100%; height: auto }
+pre { overflow-x: auto } .failure { border-left: 4px solid #d55e00; padding-left: .8rem }
+</style></head><body><main>
+";

@@ -1,0 +1,284 @@
+//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on.
+
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Instant, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::plan::{Place, Point, Program, Reading, Run};
+use super::servers::Servers;
+use crate::measure::commit;
+
+/// Carries runs out, and remembers them in a folder.
+pub struct Runs {
+    folder: PathBuf,
+    own: PathBuf,
+    /// Which build this is.
+    build: String,
+    progress: Progress,
+}
+
+/// Of all runs that are planned.
+struct Progress {
+    started: Instant,
+    count: usize,
+    done: usize,
+    /// Expected seconds of all runs, of those that are over, and of those that were measured now.
+    expected: f64,
+    passed: f64,
+    measured: f64,
+}
+
+/// A run that was carried out, as the folder keeps it.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Record {
+    build: String,
+    command: String,
+    lines: Vec<Value>,
+}
+
+impl Runs {
+    /// Remembers in `folder`, and starts with `expected` seconds of `count` runs to go.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be made.
+    pub fn new(folder: &Path, count: usize, expected: f64) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let own = std::env::current_exe().context("the path of this program")?;
+        let build = build(&own).with_context(|| own.display().to_string())?;
+        let progress = Progress {
+            started: Instant::now(),
+            count,
+            done: 0,
+            expected,
+            passed: 0.0,
+            measured: 0.0,
+        };
+        Ok(Self { folder: folder.to_owned(), own, build, progress })
+    }
+
+    /// The points of a run: of the folder where this build has carried it out before.
+    ///
+    /// # Errors
+    ///
+    /// If the program is not there, fails, or prints what is no result.
+    pub fn points(&mut self, figure: &str, run: &Run) -> anyhow::Result<Vec<Point>> {
+        let command = command_line(run);
+        let file = self.folder.join(format!("{figure}-{:016x}.json", key(&command)));
+        let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let kept =
+            kept.filter(|record: &Record| record.build == self.build && record.command == command);
+        let record = match kept {
+            Some(record) => {
+                self.progress.skip(run);
+                record
+            }
+            None => {
+                self.progress.tell(figure, run);
+                let lines = self.lines(run);
+                self.progress.pass(run);
+                let record = Record { build: self.build.clone(), command, lines: lines? };
+                // Under its name when it is whole: an interrupted one is measured again.
+                let partial = file.with_extension("partial");
+                fs::write(&partial, serde_json::to_vec(&record)?)?;
+                fs::rename(&partial, &file)?;
+                record
+            }
+        };
+        let points: anyhow::Result<Vec<_>> =
+            record.lines.iter().map(|line| read(run, line)).collect();
+        Ok(points?.concat())
+    }
+
+    fn lines(&self, run: &Run) -> anyhow::Result<Vec<Value>> {
+        let program = self.program(run.program)?;
+        let servers = match run.program {
+            Program::Servers(names, threads) => Servers::start(&self.own, names, threads)?,
+            Program::Own | Program::Hardware => Servers::default(),
+        };
+        let mut command = Command::new(&program);
+        command.args(&run.arguments);
+        if matches!(run.program, Program::Servers(..)) {
+            command.args(["--target", &servers.targets(), "--server-pid", &servers.processes()]);
+        }
+        let output =
+            command.stdin(Stdio::null()).output().with_context(|| program.display().to_string())?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let last = text.lines().last().unwrap_or("it said nothing").to_owned();
+            bail!("{} ended with {}: {last}", command_line(run), output.status);
+        }
+        let text = String::from_utf8(output.stdout)?;
+        let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+        let mut lines = lines.with_context(|| format!("the output of {}", command_line(run)))?;
+        for line in &mut lines {
+            let name = line.get("target").and_then(Value::as_str).and_then(|at| servers.name(at));
+            if let Some(name) = name {
+                line["engine"] = name.into();
+            }
+        }
+        Ok(lines)
+    }
+
+    fn program(&self, program: Program) -> anyhow::Result<PathBuf> {
+        match program {
+            Program::Own | Program::Servers(..) => Ok(self.own.clone()),
+            Program::Hardware => {
+                let path = self.own.with_file_name("examples").join("figures");
+                if !path.exists() {
+                    bail!(
+                        "{} is not there: cargo build --release -p amalgam-rtl --features \
+                         verilated --example figures (needs Verilator)",
+                        path.display()
+                    );
+                }
+                Ok(path)
+            }
+        }
+    }
+}
+
+impl Progress {
+    fn tell(&mut self, figure: &str, run: &Run) {
+        let left = self.expected - self.passed;
+        // Before the first run is over only the plan is known.
+        let pace = if self.measured > 5.0 {
+            self.started.elapsed().as_secs_f64() / self.measured
+        } else {
+            1.0
+        };
+        eprintln!(
+            "[{}/{}] {figure}, {}; about {} left",
+            self.done + 1,
+            self.count,
+            run.place.label,
+            duration(left * pace)
+        );
+    }
+
+    fn pass(&mut self, run: &Run) {
+        self.measured += run.seconds;
+        self.skip(run);
+    }
+
+    fn skip(&mut self, run: &Run) {
+        self.passed += run.seconds;
+        self.done += 1;
+    }
+}
+
+/// What tells this build from others, of a tree with changes as well.
+fn build(program: &Path) -> anyhow::Result<String> {
+    let file = fs::metadata(program)?;
+    let written = file.modified()?.duration_since(UNIX_EPOCH)?;
+    Ok(format!("{}, {} bytes, written at {}", commit(), file.len(), written.as_secs()))
+}
+
+/// `90` is 1 min 30 s.
+pub fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0).round() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// As somebody would type it.
+pub fn command_line(run: &Run) -> String {
+    let arguments = run.arguments.join(" ");
+    match run.program {
+        Program::Own => format!("amalgam {arguments}"),
+        Program::Hardware => format!("figures {arguments}"),
+        Program::Servers(names, threads) => {
+            format!("amalgam {arguments} --target {} (of {threads} threads each)", names.join(","))
+        }
+    }
+}
+
+/// Tells files of commands apart; they also say what they are of.
+fn key(command: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    command.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The points of a line.
+fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
+    let number = |field: &str| line.get(field).and_then(Value::as_f64);
+    let name = || {
+        let name = ["engine", "structure"].iter().find_map(|field| line.get(field)?.as_str());
+        name.unwrap_or("measured").to_owned()
+    };
+    let point = |series: String, value: f64| Point::new(series, run.place.clone(), value);
+    let points = match &run.reading {
+        Reading::Field(field, unit) => {
+            number(field).map(|value| point(name(), value / unit)).into_iter().collect()
+        }
+        Reading::Named(series, field, unit) => {
+            number(field).map(|value| point(series.clone(), value / unit)).into_iter().collect()
+        }
+        Reading::Fields(fields) => {
+            let of = |(series, field, unit): &(String, &str, f64)| {
+                number(field).map(|value| point(series.clone(), value / unit))
+            };
+            fields.iter().filter_map(of).collect()
+        }
+        Reading::Timeline(field, step, unit) => {
+            let values = line.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();
+            let values = values.iter().filter_map(Value::as_f64).enumerate();
+            let at = |index: usize| Place::number((index as f64 * step * 1e6).round() / 1e6);
+            values.map(|(index, value)| Point::new(name(), at(index), value / unit)).collect()
+        }
+        Reading::Points => {
+            let points = line.get("points").cloned().unwrap_or_default();
+            let points: Vec<(String, f64, f64)> = serde_json::from_value(points)
+                .with_context(|| format!("the points of {}", command_line(run)))?;
+            let point = |(series, at, value)| Point { series, place: Place::number(at), value };
+            points.into_iter().map(point).collect()
+        }
+    };
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(reading: Reading) -> Run {
+        let place = Place::number(2.0);
+        Run { place, program: Program::Own, arguments: vec!["bench".into()], reading, seconds: 1.0 }
+    }
+
+    #[test]
+    fn lines_become_points() {
+        let line = serde_json::json!({
+            "engine": "memc3", "ops_per_second": 5e6, "p50_ns": 70, "timeline": [1e6, 2e6],
+            "points": [["six lanes", 24.0, 31.25]],
+        });
+        let read = |reading| read(&run(reading), &line).unwrap();
+        let two = Place::number(2.0);
+        assert_eq!(
+            read(Reading::Field("ops_per_second", 1e6)),
+            [Point::new("memc3", two.clone(), 5.0)]
+        );
+        assert_eq!(read(Reading::Field("hit_ratio", 1.0)), []);
+        let named = Reading::Named("+ tag".into(), "p50_ns", 1.0);
+        assert_eq!(read(named), [Point::new("+ tag", two, 70.0)]);
+        let timeline = read(Reading::Timeline("timeline", 0.1, 1e6));
+        assert_eq!(timeline[1], Point::new("memc3", Place::number(0.1), 2.0));
+        assert_eq!(read(Reading::Points), [Point::new("six lanes", Place::number(24.0), 31.25)]);
+    }
+
+    #[test]
+    fn durations_are_as_people_say_them() {
+        assert_eq!(duration(12.4), "12 s");
+        assert_eq!(duration(90.0), "1 min 30 s");
+        assert_eq!(duration(7300.0), "2 h 1 min");
+    }
+}
