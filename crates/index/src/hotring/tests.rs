@@ -173,9 +173,12 @@ fn updates_lead_the_head_to_the_item_before_by_either_strategy() {
 fn an_insert_leads_the_head() {
     let index = open::<super::StatisticalSampling>(2, false);
     let mut worker = index.worker();
-    for name in &names(16) {
+    let names = names(16);
+    for (count, name) in names.iter().enumerate() {
         set(&mut worker, name, b"a value");
         assert_eq!(ring(&worker, name).first().copied(), node(&worker, name));
+        // Rounds begin, and end with the next insert.
+        names[..count].iter().for_each(|name| _ = get(&mut worker, name));
     }
 }
 

@@ -146,12 +146,11 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     }
 
     /// Leads the head to an item that was just inserted: what is new is read soon. What was found
-    /// out about the head before is forgotten.
+    /// out about the head before is forgotten, and a round of sampling that is under way ends.
     fn lead_to(&self, job: &Job<'_, '_>, new: Node) {
         let (word, head) = job.items.head(job.hash());
         let address = job.items.address(new, job.hash());
-        let is_idle = !head.is_moving() && !head.is_active();
-        if is_idle && self.index.moves && head.address() != address {
+        if !head.is_moving() && self.index.moves && head.address() != address {
             move_head(job.items, word, head, Head::to(address));
         }
     }
