@@ -373,7 +373,7 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
     #[inline]
     fn prefetch(&self, key: &Key<'_>) {
         let guard = self.pool.pin();
-        self.index.tables.current(&guard).prefetch(key.hash());
+        self.index.tables.prefetch(key.hash(), &guard);
     }
 
     fn scan(

@@ -11,14 +11,18 @@ use amalgam_op::{Draft, Expiry, Marks, Now, Part};
 
 use super::engine::{HotRing, HotRingWorker, Strategy};
 use super::items::{Items, node_of};
+use super::space::load;
 use super::split::{Buckets, move_vacant, part, split};
 use super::survey::{Sample, Survey};
 use super::table::{HeadTable, RetiredTable};
+use super::word::Head;
 use crate::Statistics;
 use crate::mem::{Grace, ItemRef, Pool, Shape, Writer};
 
 /// Rings that one step splits or parts.
 const SLICE: usize = 64;
+/// How many rings ahead the item that a head leads to is asked for.
+const RINGS_AHEAD: usize = 8;
 /// Rings that share a grace period.
 const BATCH: usize = if cfg!(test) { 4 } else { 8192 };
 
@@ -172,12 +176,14 @@ impl<S: Strategy> HotRingWorker<'_, S> {
                 break;
             }
             let items = self.items(&guard);
+            ask_ahead(&items, table, ring + RINGS_AHEAD);
             if !split_ring(index, &mut self.pool, &items, table, ring, &mut state.split, now) {
                 is_short = true;
                 break;
             }
             state.next_ring = Some(ring + 1);
         }
+        table.note_moved(state.next_ring.unwrap_or(first));
         if is_short && state.split.is_empty() {
             drop(guard);
             return self.make_room_for_pair(now);
@@ -236,6 +242,15 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             }
         }
         true
+    }
+}
+
+/// Asks for the item that the head of a ring leads to, if there is such a ring.
+fn ask_ahead(items: &Items<'_>, table: &HeadTable, ring: usize) {
+    if ring < table.len()
+        && let Some(node) = items.bits.node_of(Head(load(table.head_at(ring))).address())
+    {
+        items.prefetch_item(node, 0);
     }
 }
 

@@ -167,9 +167,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         group: &[Key<'_>],
         searches: &mut [Search; GROUP],
     ) -> u32 {
-        let table = items.tables.current(items.guard);
         for key in group {
-            table.prefetch(key.hash());
+            items.tables.prefetch(key.hash(), items.guard);
         }
         let mut open = [0_u8; GROUP];
         let mut count = 0;

@@ -4,12 +4,12 @@
 //! next, and those of its heads that were moved say so. A table is freed a grace period after it
 //! went out of use, so whoever holds a guard may follow both pointers.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::space::load;
 use super::word::Head;
 use crate::mem::{Guard, Table};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, CachePadded};
 
 /// The heads of 2^n rings; n is at least 1.
 pub(super) struct HeadTable {
@@ -18,6 +18,9 @@ pub(super) struct HeadTable {
     shift: u32,
     /// The table that takes over, while a rehash is under way.
     next: AtomicPtr<HeadTable>,
+    /// The rings below this number have moved, all of them: who looks for one need not fetch the
+    /// old head to know. Beside nothing that is read without a rehash.
+    moved: CachePadded<AtomicUsize>,
 }
 
 impl HeadTable {
@@ -28,7 +31,7 @@ impl HeadTable {
             "rings are numbered by prefixes"
         );
         let shift = 64 - heads.len().trailing_zeros();
-        Self { heads, shift, next: AtomicPtr::default() }
+        Self { heads, shift, next: AtomicPtr::default(), moved: CachePadded::default() }
     }
 
     #[inline]
@@ -46,9 +49,16 @@ impl HeadTable {
         &self.heads[number]
     }
 
+    /// Tells that the heads of all rings below `end` were moved.
+    pub(super) fn note_moved(&self, end: usize) {
+        // Release publishes the heads in the next table, pairs with the acquire in `has_moved`.
+        self.moved.store(end, Ordering::Release);
+    }
+
+    /// Whether the head of `hash` is known, without a look at it, to be in the next table.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
-        self.heads.prefetch(self.place_of(hash));
+    fn has_moved(&self, hash: u64) -> bool {
+        self.place_of(hash) < self.moved.load(Ordering::Acquire)
     }
 
     /// How many rings there are.
@@ -89,10 +99,27 @@ impl Tables {
         unsafe { &*self.0.load(Ordering::Acquire) }
     }
 
+    /// The table to look into first for `hash`.
+    #[inline]
+    fn first<'g>(&'g self, hash: u64, guard: &'g Guard<'_>) -> &'g HeadTable {
+        let table = self.current(guard);
+        match table.next(guard) {
+            Some(next) if table.has_moved(hash) => next,
+            _ => table,
+        }
+    }
+
+    /// Asks for the head of `hash`; a hint.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64, guard: &Guard<'_>) {
+        let table = self.first(hash, guard);
+        table.heads.prefetch(table.place_of(hash));
+    }
+
     /// The head word for `hash` and what is in it, which is not [`Head::MOVED`].
     #[inline]
     pub(super) fn head<'g>(&'g self, hash: u64, guard: &'g Guard<'_>) -> (&'g AtomicU64, Head) {
-        let mut table = self.current(guard);
+        let mut table = self.first(hash, guard);
         loop {
             let word = table.head(hash);
             let head = Head(load(word));
