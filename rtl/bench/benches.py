@@ -7,14 +7,11 @@ import random
 import cocotb
 from cocotb.clock import Clock
 
+import section
+from package import DELETE, GET, META, META_OUT, NOOP, SET, parameter, stripes
 from streams import PACES, Sink, Source, pack, run, start, unpack, words
 
 MASK = 0xFFFF_FFFF
-
-
-def parameter(name):
-    """A parameter that the module was built with."""
-    return int(os.environ[name])
 
 
 def split(beats, last=-1):
@@ -117,11 +114,6 @@ async def shaper(dut):
         found = [b"".join(data.to_bytes(8, "little") for data, _ in item)
                  for item in split(sink.beats)]
         assert found == expected
-
-
-META = (32, 8, 8, 24, 32, 32)  # id, opcode, klen, vlen, flags, expiry
-META_OUT = (2, 1, 1, 16)  # kind, quiet, drain, status
-GET, SET, DELETE, NOOP = 0, 1, 4, 10
 
 
 async def pre_processor(dut):
@@ -245,17 +237,6 @@ async def key_striper(dut):
         sink = Sink(dut, "valid_o", "ready_i", ["stripe_o", "mask_o", "last_o"])
         await run(dut, pace, [source], [sink], lambda: len(sink.beats) >= len(expected))
         assert sink.beats == expected
-
-
-def stripes(key, stripe, first, terms):
-    """The key's stripe of each line that is read for it: (line, data, mask)."""
-    record = {first + at // 8: int.from_bytes(key[at : at + 8], "little")
-              for at in range(0, len(key), 8)}
-    last_word = first + (len(key) - 1) // 8
-    for line in sorted({*range(last_word // stripe + 1), terms // stripe}):
-        place = range(line * stripe, (line + 1) * stripe)
-        yield (line, sum(record.get(word, 0) << 64 * i for i, word in enumerate(place)),
-               sum((word in record) << i for i, word in enumerate(place)))
 
 
 def random_slot(key, check, now, shape):
@@ -410,4 +391,6 @@ async def bench(dut):
     """The bench of the module that was built."""
     random.seed(1)
     cocotb.start_soon(Clock(dut.clk_i, 2, units="ns").start())
-    await globals()[os.environ["MODULE_UNDER_TEST"]](dut)
+    module = os.environ["MODULE_UNDER_TEST"]
+    benches = [globals(), vars(section)]
+    await next(names[module] for names in benches if module in names)(dut)

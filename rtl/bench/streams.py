@@ -68,12 +68,12 @@ class Source:
 
 
 class Sink:
-    """Takes beats."""
+    """Takes beats. Where a stream is not `is_stable`, what it offers may change until then."""
 
-    def __init__(self, dut, valid, ready, signals):
+    def __init__(self, dut, valid, ready, signals, is_stable=True):
         self.valid, self.ready = getattr(dut, valid), getattr(dut, ready)
         self.signals = [getattr(dut, signal) for signal in signals]
-        self.beats, self.waiting = [], None
+        self.beats, self.waiting, self.is_stable = [], None, is_stable
         self.ready.value = 0
 
     def drive(self, back_pressure):
@@ -87,7 +87,7 @@ class Sink:
         beat = tuple(int(signal.value) for signal in self.signals)
         assert self.waiting in (None, beat), "a beat changed while it waited"
         is_taken = int(self.ready.value)
-        self.waiting = None if is_taken else beat
+        self.waiting = None if is_taken or not self.is_stable else beat
         if is_taken:
             self.beats.append(beat)
         return bool(is_taken)
