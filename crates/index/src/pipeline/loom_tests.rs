@@ -3,7 +3,9 @@
 //! The thread that loom runs first writes, and the one that it spawns reads. The other way round it
 //! would explore one interleaving: of the accesses to a word it remembers the last, and a writer
 //! looks at a locator before it stores to it, which hides the reads that went before. Each test
-//! therefore names what its reader may see, and all of it must have been seen.
+//! therefore names what its reader may see, and all of it must have been seen. They fail if the
+//! store of a locator or its second load is relaxed, if overwriting clears a slot on the way, if a
+//! writer takes no lock, and if a reader believes its compare without the item's key.
 //!
 //! Behind each reference stands an item that is written once, before its slot is taken: loom ends
 //! a test whose reader may see it unwritten. What a reader finds is the item of the locator that
