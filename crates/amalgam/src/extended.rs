@@ -13,6 +13,8 @@ pub struct Extended {
     pub refuses_fast: Option<bool>,
     /// `hashpower`: the table starts with two to this power of buckets.
     pub hash_power: Option<u32>,
+    /// `read_buf_mem_limit`: for what connections receive and are answered.
+    pub buffer_bytes: Option<usize>,
     /// `ssl_*`.
     pub tls: TlsOptions,
     /// Options that mean nothing here, to be mentioned.
@@ -28,7 +30,6 @@ const WITHOUT_MEANING: &[&str] = &[
     "lru_crawler",
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
-    "read_buf_mem_limit",
     "resp_obj_mem_limit",
     "lru_maintainer",
     "hot_lru_pct",
@@ -83,6 +84,11 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
                 }
                 extended.hash_power = Some(power);
             }
+            "read_buf_mem_limit" => {
+                let bytes = (number()? as usize) << 20;
+                extended.buffer_bytes = Some(bytes).filter(|bytes| *bytes > 0);
+                extended.knobs.push((name.to_owned(), bytes.to_string()));
+            }
             _ if name.starts_with("ssl_") => extended.tls.set(name, value)?,
             _ if WITHOUT_MEANING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
                 extended.ignored.push(name.to_owned());
@@ -118,7 +124,6 @@ fn knobs(name: &str, value: Option<&str>) -> Vec<(String, String)> {
         "watcher_logbuf_size" | "worker_logbuf_size" | "slab_chunk_max" => {
             vec![(name, bytes(1 << 10))]
         }
-        "read_buf_mem_limit" => vec![(name, bytes(1 << 20))],
         _ => match name.strip_prefix("no_") {
             Some(name) => vec![(name, "no".to_owned())],
             None => vec![(name, given())],

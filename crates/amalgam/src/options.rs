@@ -200,7 +200,6 @@ impl Options {
             conn_limit: Some(1024),
             threads: Some(4),
             listen_backlog: Some(1024),
-            protocol: Some("auto".to_owned()),
             max_item_size: Some(crate::serve::DEFAULT_ITEM),
             ..Self::default()
         }
@@ -222,7 +221,10 @@ impl Options {
             table.extend(toml::Table::try_from(options)?);
         }
         table.extend(toml::Table::try_from(self)?);
-        Ok(table.try_into()?)
+        let mut options: Self = table.try_into()?;
+        let protocol = if options.enable_sasl { "binary" } else { "auto" };
+        options.protocol.get_or_insert_with(|| protocol.to_owned());
+        Ok(options)
     }
 }
 
@@ -245,6 +247,18 @@ mod tests {
         let error = format!("{:#}", options.effective().unwrap_err());
         assert!(error.contains("unknown field `thread`"), "{error}");
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn sasl_speaks_binary_unless_something_else_is_asked_for() {
+        let protocol = |enable_sasl, given: Option<&str>| {
+            let protocol = given.map(str::to_owned);
+            let options = Options { enable_sasl, protocol, ..Options::default() };
+            options.effective().unwrap().protocol.unwrap()
+        };
+        assert_eq!(protocol(true, None), "binary");
+        assert_eq!(protocol(true, Some("auto")), "auto", "which is refused");
+        assert_eq!(protocol(false, None), "auto");
     }
 
     #[test]

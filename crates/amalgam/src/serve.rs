@@ -218,6 +218,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         refuses_fast: extended.refuses_fast.unwrap_or(true),
         max_item_bytes,
         requests_per_turn: options.max_reqs_per_event,
+        buffer_bytes: extended.buffer_bytes,
         backlog: options.listen_backlog.unwrap_or(1024),
         idle_timeout_seconds: extended.idle_timeout_seconds.unwrap_or(0),
         protocol,

@@ -78,6 +78,8 @@ pub struct ClassStatistics {
     pub used_slots: u64,
     /// Items evicted from the class.
     pub evictions: u64,
+    /// Of those, items that would have ended by themselves.
+    pub mortal_evictions: u64,
     /// Dead items of the class that were met while walking its pages, and removed.
     pub swept: u64,
 }

@@ -43,6 +43,8 @@ problems! {
     TOO_LARGE TOO_LARGE "SERVER_ERROR object too large for cache";
     /// No memory for a value.
     OUT_OF_MEMORY OUT_OF_MEMORY "SERVER_ERROR out of memory storing object";
+    /// No memory for the answers of a `get`.
+    OUT_OF_MEMORY_ANSWERING OUT_OF_MEMORY "SERVER_ERROR out of memory writing get response";
     /// No memory for a number.
     OUT_OF_MEMORY_COUNTING OUT_OF_MEMORY "SERVER_ERROR out of memory";
     /// `flush_all` where it is switched off.

@@ -254,6 +254,11 @@ impl<'a> Refusal<'a> {
         Self { problem: self.problem.map(|_| Problem::OUT_OF_MEMORY), ..self }
     }
 
+    /// The refusal of a read of more keys than may be answered at once.
+    pub fn of_answers(reply: Reply<'a>) -> Self {
+        Self::new(reply, Problem::OUT_OF_MEMORY_ANSWERING)
+    }
+
     /// What is wrong; none where the connection is closed without an answer.
     pub fn problem(&self) -> Option<Problem> {
         self.problem

@@ -21,6 +21,7 @@ use amalgam_protocol::{
     Reply, Request, Step,
 };
 
+use crate::answers_left::AnswersLeft;
 use crate::commands;
 use crate::connection::OWN_BUFFER_BYTES;
 use crate::counters::Counts;
@@ -120,6 +121,14 @@ impl Seat {
     #[inline]
     fn is_full(&self) -> bool {
         self.output.bytes.len() + self.output.pinned_bytes() >= OUTPUT_BYTES
+    }
+
+    /// Closes the connection; nothing of this turn is carried out for it.
+    fn give_up(&mut self, input_bytes: usize) {
+        self.stall(input_bytes, 0);
+        self.conversation.has_backlog = false;
+        self.is_closing = true;
+        self.is_broken = true;
     }
 
     /// Stops here: the next request to look at starts at `start`, `skip_keys` of its keys answered.
@@ -281,6 +290,7 @@ fn parse<'i, I: Index>(
         ..turn.shared.limits
     };
     let mut requests_left = settings.requests_per_turn.unwrap_or(usize::MAX);
+    let mut answers_left = AnswersLeft::of(settings);
     let mut round = 0;
     let mut is_in_deeds = false;
     while at < input.len() {
@@ -293,7 +303,13 @@ fn parse<'i, I: Index>(
             break;
         }
         requests_left -= 1;
-        let step = parse_one(turn, protocol, &input[at..], &limits);
+        let mut step = parse_one(turn, protocol, &input[at..], &limits);
+        if !answers_left.admits(&mut step) {
+            turn.counts.answers_refused += 1;
+            if !matches!(step, Step::Refused { .. }) {
+                return seat.give_up(input.len());
+            }
+        }
         let used = match step {
             Step::Request { used, .. } | Step::Refused { used, .. } => used,
             Step::Incomplete { at_least } => {

@@ -116,6 +116,8 @@ counters! {
     idle_kicks,
     /// Requests refused for want of buffer memory.
     read_buf_oom,
+    /// Requests with more answers in a turn than `read_buf_mem_limit` leaves room for.
+    answers_refused,
     /// Connections taken up.
     connections_opened,
     /// Connections ended.

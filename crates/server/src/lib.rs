@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod admin;
+mod answers_left;
 mod batch;
 mod budget;
 mod channel;

@@ -162,6 +162,24 @@ fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Looks at what memcached keeps beside a file of its own. Where that is empty, memcached did not
+/// come to its end, and does not start again either: its operator has to look.
+///
+/// # Errors
+///
+/// If it is empty; the text says what to do.
+pub fn check_neighbour(path: &Path) -> Result<(), String> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".meta");
+    match fs::metadata(&name) {
+        Ok(metadata) if metadata.len() == 0 => {
+            let name = Path::new(&name).display();
+            Err(format!("-e: {name} is empty: memcached did not write it whole; remove it"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes the live items of an index that nobody changes. To be called when all workers but the
 /// calling thread's have ended.
 ///

@@ -235,6 +235,7 @@ impl<I: Index> Shared<I> {
             let is_same = |old: &&ClassStatistics| old.class == class.class;
             let old = before.memory.classes.iter().find(is_same);
             less(&mut class.evictions, old.map_or(0, |old| old.evictions));
+            less(&mut class.mortal_evictions, old.map_or(0, |old| old.mortal_evictions));
         }
         index
     }
@@ -276,10 +277,12 @@ impl<I: Index> Shared<I> {
     }
 }
 
-/// What connections may keep of the memory: a quarter, or what two large values take.
+/// What connections may keep of the memory: a quarter, or what they were given, or what two large
+/// values take.
 fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
     let two_values = settings.max_item_bytes.saturating_mul(2);
-    (memory_bytes / 4).max(two_values).max(LEAST_BUFFER_BYTES)
+    let share = (memory_bytes / 4).min(settings.buffer_bytes.unwrap_or(usize::MAX));
+    share.max(two_values).max(LEAST_BUFFER_BYTES)
 }
 
 /// An index with the items of the last graceful end. A file that cannot be trusted is told of, and
@@ -293,6 +296,7 @@ fn open_warm<I: Index>(
     let refuse = |error: io::Error| {
         log::warn!(file:% = path.display(), error:%; "the items are not used; starting empty");
     };
+    restart::check_neighbour(path).map_err(OpenError::Configuration)?;
     match Saved::find(path) {
         Ok(None) => {}
         Err(error) => refuse(error),

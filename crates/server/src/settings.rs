@@ -62,6 +62,9 @@ pub struct Settings {
     /// Requests of one connection that run before others have their turn; none leaves it to the
     /// bytes that one read brings.
     pub requests_per_turn: Option<usize>,
+    /// Bytes for what connections receive and are answered, over all threads; none leaves it to the
+    /// memory limit.
+    pub buffer_bytes: Option<usize>,
     /// The queue of connections that wait to be accepted.
     pub backlog: u32,
     /// Close connections that sent nothing for so long; 0 for never.
@@ -113,6 +116,7 @@ impl Default for Settings {
             refuses_fast: true,
             max_item_bytes: 1 << 20,
             requests_per_turn: None,
+            buffer_bytes: None,
             backlog: 1024,
             idle_timeout_seconds: 0,
             protocol: WireProtocol::Negotiated,

@@ -23,7 +23,10 @@ pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
 const EVICT_ITEMS: usize = 256;
 /// See [`EVICT_ITEMS`].
 const EVICT_BYTES: usize = 256 << 10;
-/// Slots the hand walks between two looks at the lock.
+/// In slots of this size and more an item is evicted for each that is stored, once memory is full:
+/// beside its copying that costs little, and no more is lost than has to be.
+const TRADED_SLOT_BYTES: usize = 8 << 10;
+/// Slots the hand walks between two looks at the lock; no more than are to be evicted.
 const STRIDE_SLOTS: u32 = 64;
 /// After this many slots without a victim the hand takes recent items as well: a request must not
 /// wait for a whole turn.
@@ -75,11 +78,18 @@ impl Pool<'_> {
     /// it without a guard and without a lock of the engine.
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
+        if let Need::Class(class) = shortage.0
+            && self.is_trading(class)
+            && self.trade(class, now, swap)
+        {
+            return true;
+        }
         // Not at once where a grace period may be enough.
         let first = if self.waits_for_grace(shortage.0) { EAGER_ROUNDS } else { 0 };
         for round in 0..ROUNDS {
             if round % ROUNDS_PER_EVICTION == first {
                 self.evict_for(shortage.0, now, swap);
+                self.begin_trade(shortage.0);
             }
             self.flush();
             let has_room = match shortage.0 {
@@ -108,6 +118,43 @@ impl Pool<'_> {
         false
     }
 
+    /// From now on an item of a class of large slots is evicted for each that is stored.
+    fn begin_trade(&mut self, need: Need) {
+        let memory = self.memory;
+        if let Need::Class(class) = need {
+            let is_large = memory.geometries[class].slot_bytes as usize >= TRADED_SLOT_BYTES;
+            self.set_trading(class, is_large && memory.evicts);
+        }
+    }
+
+    /// Takes a slot of those that earlier evictions left, and evicts an item in its place. Returns
+    /// whether there was one. Ends the trade where the class has more room than evictions leave.
+    fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        let mut has_slot = self.set_slot_aside(class, false);
+        if !has_slot {
+            self.flush();
+            has_slot = self.set_slot_aside(class, false);
+        }
+        let free = self.slots_of(class).saturating_sub(self.memory.items_of(class));
+        let goes_on = has_slot && free <= 2 * self.evictions_ahead(class) as u64;
+        if goes_on {
+            self.evict_class(class, 1, Take::Cold, now, swap);
+        }
+        self.set_trading(class, goes_on);
+        has_slot
+    }
+
+    /// Slots of the pages of a class.
+    fn slots_of(&self, class: usize) -> u64 {
+        let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
+        pages * u64::from(self.memory.geometries[class].slots)
+    }
+
+    fn evictions_ahead(&self, class: usize) -> usize {
+        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
+        (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS)
+    }
+
     /// Whether most slots of the class hold nothing but what was retired: one of them is soon free,
     /// and nothing need be evicted.
     fn waits_for_grace(&self, need: Need) -> bool {
@@ -115,9 +162,7 @@ impl Pool<'_> {
         if !self.memory.evicts {
             return false;
         }
-        let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
-        let slots = pages * u64::from(self.memory.geometries[class].slots);
-        2 * self.memory.items_of(class) < slots
+        2 * self.memory.items_of(class) < self.slots_of(class)
     }
 
     fn evict_for(&mut self, need: Need, now: &Now, swap: &mut Swap<'_>) {
@@ -125,8 +170,7 @@ impl Pool<'_> {
         match need {
             Need::TooLarge => {}
             Need::Class(class) => {
-                let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-                let target = (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS);
+                let target = self.evictions_ahead(class);
                 if self.evict_class(class, target, take, now, swap) == 0 && self.memory.evicts {
                     self.take_page_from_others(class, now, swap);
                 }
@@ -157,7 +201,7 @@ impl Pool<'_> {
     /// and threads, all pages may be owned by threads that do not run now; then a larger slot
     /// serves as well.
     fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
-        let mut slot = self.take_slot(class).ok();
+        let mut slot = self.take_free_slot(class);
         if slot.is_none() && accepts_larger {
             let larger = class + 1..self.memory.classes.count();
             slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
@@ -178,12 +222,12 @@ impl Pool<'_> {
         swap: &mut Swap<'_>,
     ) -> usize {
         let memory = self.memory;
-        let pages = memory.class_states[class].pages.load(Ordering::Relaxed) as usize;
-        let slots = pages * memory.geometries[class].slots as usize;
+        let slots = self.slots_of(class) as usize;
+        let stride = STRIDE_SLOTS.min(target.try_into().unwrap_or(STRIDE_SLOTS));
         let bound = if take == Take::Dead { slots.min(PATIENCE_SLOTS) } else { 2 * slots };
         let (mut evicted, mut examined, mut fruitless) = (0, 0, 0);
         while evicted < target && examined <= bound {
-            let Some((page, from, to)) = memory.advance_hand(class) else { break };
+            let Some((page, from, to)) = memory.advance_hand(class, stride) else { break };
             let take = match take {
                 Take::Cold if fruitless >= PATIENCE_SLOTS => Take::All,
                 take => take,
@@ -251,6 +295,9 @@ impl Pool<'_> {
             let state = &self.memory.class_states[class];
             let count = if is_dead { &state.swept } else { &state.evictions };
             count.fetch_add(1, Ordering::Relaxed);
+            if !is_dead && !header.never_expires() {
+                state.mortal_evictions.fetch_add(1, Ordering::Relaxed);
+            }
         }
         true
     }
@@ -281,7 +328,7 @@ impl Pool<'_> {
             if self.take_item(item, None, take, now, swap) {
                 freed += bytes;
                 if !is_dead {
-                    memory.large.note_eviction(start);
+                    memory.large.note_eviction(start, !header.never_expires());
                 }
             }
         }
@@ -496,7 +543,7 @@ impl Memory {
     }
 
     /// Claims the next slots for the hand of a class: page, first and one past the last.
-    fn advance_hand(&self, class: usize) -> Option<(u32, u32, u32)> {
+    fn advance_hand(&self, class: usize, stride: u32) -> Option<(u32, u32, u32)> {
         let pages = self.lock_fresh().next;
         let hand = &self.class_states[class].hand;
         let mut hand = hand.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -508,7 +555,7 @@ impl Memory {
         for _ in 0..=pages {
             if hand.page < pages && hand.slot < slots && is_ours(hand.page) {
                 let from = hand.slot;
-                hand.slot = (from + STRIDE_SLOTS).min(slots);
+                hand.slot = (from + stride).min(slots);
                 return Some((hand.page, from, hand.slot));
             }
             hand.page = if hand.page + 1 < pages { hand.page + 1 } else { 0 };

@@ -18,6 +18,7 @@ pub(super) struct Large {
 pub(super) struct Counts {
     pub(super) items: u64,
     pub(super) evictions: u64,
+    pub(super) mortal_evictions: u64,
 }
 
 struct State {
@@ -131,10 +132,14 @@ impl Large {
         }
     }
 
-    /// The item at `start` was evicted for want of room.
-    pub(super) fn note_eviction(&self, start: u64) {
+    /// The item at `start` was evicted for want of room; it would have ended by itself if it is
+    /// mortal.
+    pub(super) fn note_eviction(&self, start: u64, is_mortal: bool) {
         let bytes = self.length(start) as u64;
-        self.lock().sizes.entry(Self::size_class(bytes)).or_default().evictions += 1;
+        let mut state = self.lock();
+        let counts = state.sizes.entry(Self::size_class(bytes)).or_default();
+        counts.evictions += 1;
+        counts.mortal_evictions += u64::from(is_mortal);
     }
 
     /// A length rounded up by a 16th at most, so that there are few of them.
@@ -207,7 +212,7 @@ mod tests {
         let runs = [66_000, 67_000, 1 << 20, (1 << 20) + 1].map(|bytes| large.take(bytes).unwrap());
         let counts = || large.sizes().into_iter().map(|(bytes, counts)| (bytes, counts.items));
         assert!(counts().eq([(69_632, 2), (1 << 20, 1), ((1 << 20) + (1 << 16), 1)]));
-        large.note_eviction(runs[0]);
+        large.note_eviction(runs[0], false);
         large.retire(runs[0]);
         large.retire(runs[2]);
         assert!(counts().eq([(69_632, 1), ((1 << 20) + (1 << 16), 1)]));

@@ -195,6 +195,8 @@ struct ClassState {
     hand: Mutex<Hand>,
     pages: AtomicU32,
     evictions: AtomicU64,
+    /// Of those, items that would have ended by themselves.
+    mortal_evictions: AtomicU64,
     /// Dead items that sweeps removed.
     swept: AtomicU64,
 }
@@ -554,6 +556,7 @@ impl Memory {
             slots: counts.items,
             used_slots: counts.items,
             evictions: counts.evictions,
+            mortal_evictions: counts.mortal_evictions,
             swept: 0,
         })
     }
@@ -573,6 +576,7 @@ impl Memory {
             slots: pages * u64::from(geometry.slots),
             used_slots: self.items_of(class),
             evictions,
+            mortal_evictions: state.mortal_evictions.load(Ordering::Relaxed),
             swept: state.swept.load(Ordering::Relaxed),
         })
     }

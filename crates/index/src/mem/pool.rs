@@ -81,11 +81,13 @@ impl<'m> Pinner<'m> {
 pub struct Grace(u64);
 
 /// Where a pool stands in a page that it owns.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Current {
     page: Option<u32>,
     /// The next bitmap word to look at.
     next_word: u32,
+    /// Whether an item is evicted for each that takes a slot: see [`Pool::make_room`].
+    is_trading: bool,
     /// Slots claimed from the word before.
     claimed: u64,
 }
@@ -169,11 +171,10 @@ impl<'m> Pool<'m> {
     /// If all places are taken: see [`crate::Configuration::workers`].
     pub fn new(memory: &'m Arc<Memory>) -> Self {
         let slot = memory.epochs.take_slot().expect("more workers than the index was opened for");
-        let none = Current { page: None, next_word: 0, claimed: 0 };
         Self {
             memory,
             slot,
-            current: vec![none; memory.classes.count()].into(),
+            current: vec![Current::default(); memory.classes.count()].into(),
             warm: (0..memory.classes.count()).map(|_| Warm::default()).collect(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
@@ -265,7 +266,7 @@ impl<'m> Pool<'m> {
     pub fn reserve_at_hand(&mut self, shape: Shape) -> Option<Slot> {
         let bytes = shape.bytes() + self.memory.layout.link_bytes();
         let class = self.memory.classes.of(bytes)?;
-        if bytes > self.memory.max_item_bytes {
+        if bytes > self.memory.max_item_bytes || self.is_trading(class) {
             return None;
         }
         let reference = match self.take_warm(class) {
@@ -521,13 +522,26 @@ impl<'m> Pool<'m> {
 
     #[inline]
     pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
+        let slot = if self.is_trading(class) { None } else { self.take_free_slot(class) };
+        slot.or_else(|| self.take_aside(class)).ok_or(Shortage(Need::Class(class)))
+    }
+
+    #[inline]
+    pub(super) fn take_free_slot(&mut self, class: usize) -> Option<ItemRef> {
         if let Some(slot) = self.take_warm(class) {
-            return Ok(slot);
+            return Some(slot);
         }
-        if self.current[class].claimed == 0 && !self.claim(class) {
-            return self.take_aside(class).ok_or(Shortage(Need::Class(class)));
-        }
-        Ok(self.take_claimed(class))
+        let has_free = self.current[class].claimed != 0 || self.claim(class);
+        has_free.then(|| self.take_claimed(class))
+    }
+
+    #[inline]
+    pub(super) fn is_trading(&self, class: usize) -> bool {
+        self.current[class].is_trading
+    }
+
+    pub(super) fn set_trading(&mut self, class: usize, is_trading: bool) {
+        self.current[class].is_trading = is_trading;
     }
 
     /// The slot that `make_room` found for `class`.
@@ -652,7 +666,7 @@ impl<'m> Pool<'m> {
 
     /// Stops owning the page of `class`, if any.
     fn give_up(&mut self, class: usize) {
-        let none = Current { page: None, next_word: 0, claimed: 0 };
+        let none = Current { is_trading: self.is_trading(class), ..Current::default() };
         let current = std::mem::replace(&mut self.current[class], none);
         // From now on none is kept until one is taken.
         for slot in std::mem::take(&mut self.warm[class]).slots {
@@ -691,7 +705,8 @@ impl<'m> Pool<'m> {
     }
 
     fn own(&mut self, class: usize, page: u32) {
-        self.current[class] = Current { page: Some(page), next_word: 0, claimed: 0 };
+        let is_trading = self.is_trading(class);
+        self.current[class] = Current { page: Some(page), is_trading, ..Current::default() };
     }
 
     fn take_partial(&mut self, class: usize) -> bool {

@@ -55,8 +55,8 @@ impl<L: Locking> Index for Engine<L> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
         let memory = Memory::new(configuration, Layout::Chained)?;
-        let buckets = configuration.tuning.buckets;
-        let buckets = buckets.unwrap_or_else(|| least_buckets(configuration.expected_items));
+        let smallest = least_buckets(configuration.expected_items);
+        let buckets = configuration.tuning.buckets.unwrap_or(smallest);
         let buckets = buckets.max(MIN_BUCKETS).checked_next_power_of_two().ok_or_else(|| {
             OpenError::Configuration(format!("{buckets} buckets are more than there can be"))
         })?;
@@ -72,7 +72,7 @@ impl<L: Locking> Index for Engine<L> {
         }
         Ok(Self {
             memory,
-            expander: Expander::new(configuration.tuning.grows, buckets),
+            expander: Expander::new(configuration.tuning.grows, buckets, smallest),
             tables: Tables::new(first, configuration.workers),
             signal: Signal::default(),
         })

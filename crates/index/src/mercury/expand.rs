@@ -26,6 +26,8 @@ use crate::mem::{Guard, Memory};
 const GROW_LOAD: (usize, usize) = (3, 4);
 /// Buckets an item above which the table halves.
 const SHRINK_LOAD: usize = 8;
+/// For so long it must have been that empty: what was deleted often comes again.
+pub(super) const SHRINK_AFTER_SECONDS: u32 = 60;
 /// Buckets moved under one guard, and between two reports of how many are moved.
 const CHUNK: usize = 256;
 /// How far ahead of the move its cache lines are asked for, in units.
@@ -59,15 +61,18 @@ struct State {
     position: usize,
     /// The limit refused the new table at this second; not again before the next one.
     refused_seconds: Option<u32>,
+    /// Since this second the table has been met too large each time.
+    too_large_since: Option<u32>,
 }
 
 impl Expander {
-    pub(super) fn new(grows: bool, buckets: usize) -> Self {
+    /// For a table that starts with `buckets` buckets and need not have more than `smallest`.
+    pub(super) fn new(grows: bool, buckets: usize, smallest: usize) -> Self {
         let expander = Self {
             state: Mutex::default(),
             threshold: AtomicUsize::new(0),
             grows,
-            smallest: buckets,
+            smallest: smallest.min(buckets),
             is_running: AtomicBool::new(false),
             finished: AtomicU64::new(0),
             longest_pause_ns: AtomicU64::new(0),
@@ -154,8 +159,11 @@ impl Expander {
     ) -> bool {
         // SAFETY: we hold the lock of `state`; the pair is gone before `begin`.
         let buckets = unsafe { tables.pair() }.current.count();
-        let Some(wanted) = self.wanted(memory.items() as usize, buckets) else { return false };
-        if state.refused_seconds == Some(second) {
+        let Some(wanted) = self.wanted(memory.items() as usize, buckets) else {
+            state.too_large_since = None;
+            return false;
+        };
+        if state.refused_seconds == Some(second) || !Self::is_due(state, wanted < buckets, second) {
             return false;
         }
         let Ok(next) = Buckets::new(memory, wanted) else {
@@ -172,6 +180,16 @@ impl Expander {
         self.note_pause(pause);
         self.is_running.store(true, Ordering::Relaxed);
         true
+    }
+
+    /// Growth is due at once.
+    fn is_due(state: &mut State, shrinks: bool, second: u32) -> bool {
+        if !shrinks {
+            state.too_large_since = None;
+            return true;
+        }
+        let since = *state.too_large_since.get_or_insert(second);
+        second.saturating_sub(since) >= SHRINK_AFTER_SECONDS
     }
 
     fn wanted(&self, items: usize, buckets: usize) -> Option<usize> {

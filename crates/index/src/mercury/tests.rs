@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use amalgam_op::{Delete, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
-use super::expand::least_buckets;
+use super::expand::{SHRINK_AFTER_SECONDS, least_buckets};
 use super::{Engine, EngineWorker, Locking, NoLock, Pthread, TestAndSet};
 use crate::{Configuration, Found, Index, Sink, Tuning, Worker};
 
@@ -83,6 +83,9 @@ fn grows_and_shrinks<L: Locking>(count: usize) {
         assert_eq!(apply(&mut worker, name, Verb::Delete(Delete::default())), Outcome::Deleted);
     }
     while worker.step(&NOW) {}
+    assert_eq!(index.statistics().buckets, least_buckets(count).next_power_of_two() as u64);
+    let later = Now::at(NOW.seconds + SHRINK_AFTER_SECONDS);
+    while worker.step(&later) {}
     assert_eq!(index.statistics().buckets, 8);
     let left = read(&mut worker, &names);
     assert_eq!(left[0].as_deref(), Some("key 0"));
@@ -110,8 +113,11 @@ fn nothing_is_missed_while_chains_move() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut expander = index.worker();
+            let mut seconds = NOW.seconds;
             while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                expander.step(&NOW);
+                // As if it were met too large for long each time.
+                seconds += SHRINK_AFTER_SECONDS;
+                expander.step(&Now::at(seconds));
                 std::thread::yield_now();
             }
         });

@@ -178,7 +178,7 @@ fn connections(text: &mut Text, snapshot: &Snapshot) {
         (
             "amalgam_buffer_refusals_total",
             "Requests refused for want of buffer memory.",
-            counts.read_buf_oom,
+            counts.read_buf_oom + counts.answers_refused,
         ),
     ];
     for (name, help, value) in rows {

@@ -56,14 +56,14 @@ fn grouped<I: Index>(shared: &Shared<I>) -> BTreeMap<u32, ClassStatistics> {
         group.slots += class.slots;
         group.used_slots += class.used_slots;
         group.evictions += class.evictions;
+        group.mortal_evictions += class.mortal_evictions;
         group.swept += class.swept;
     }
     groups
 }
 
 /// What memcached tells of a class's LRU, and this server has no counts of by class.
-const ITEM_ZEROS: [&str; 8] = [
-    "evicted_nonzero",
+const ITEM_ZEROS: [&str; 7] = [
     "evicted_time",
     "outofmemory",
     "tailrepairs",
@@ -102,6 +102,7 @@ pub fn items<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         row("age", 0);
         row("mem_requested", class.used_slots * class.slot_bytes);
         row("evicted", class.evictions);
+        row("evicted_nonzero", class.mortal_evictions);
         ITEM_ZEROS.iter().for_each(|name| row(name, 0));
         row("crawler_reclaimed", shared.crawler.reclaimed_of(number) + class.swept);
         LATER_ITEM_ZEROS.iter().for_each(|name| row(name, 0));

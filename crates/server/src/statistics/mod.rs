@@ -81,7 +81,8 @@ fn connections<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
         stat("rejected_connections", &shared.gate.rejected.load(Ordering::Relaxed));
     }
     stat("connection_structures", &open);
-    zeros(stat, &["response_obj_oom", "response_obj_count", "response_obj_bytes"]);
+    stat("response_obj_oom", &counts.answers_refused);
+    zeros(stat, &["response_obj_count", "response_obj_bytes"]);
     stat("read_buf_count", &0);
     stat("read_buf_bytes", &shared.buffers.used_bytes());
     stat("read_buf_bytes_free", &0);
@@ -137,7 +138,8 @@ fn requests<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
 fn memory<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let index = shared.index_statistics();
     let has_maintainer = shared.knobs.is_on("lru_maintainer_thread");
-    stat("hash_power_level", &index.buckets.max(1).ilog2());
+    // Of a table of memcached's that grows at as many items: at one and a half a bucket.
+    stat("hash_power_level", &(index.slots / 2).max(1).ilog2());
     stat("hash_bytes", &index.memory.index);
     stat("hash_is_expanding", &u8::from(index.is_expanding));
     if shared.knobs.is_on("slab_reassign") {

@@ -413,7 +413,7 @@ impl State {
                 slots: class.slots(),
                 used_slots: 0,
                 evictions: class.evictions,
-                swept: 0,
+                ..ClassStatistics::default()
             })
             .collect();
         statistics
