@@ -193,6 +193,35 @@ fn signals_end_the_server_after_its_answers() {
 }
 
 #[test]
+fn signals_read_the_users_again_and_keep_the_items() {
+    let (users, items) = (temporary("users"), temporary("items"));
+    let start = || {
+        let mut arguments = command(ANY_PORT);
+        Process::start(arguments.arg("-Y").arg(&users).arg("-e").arg(&items))
+    };
+    std::fs::write(&users, "ann:old\n").unwrap();
+    let mut process = start();
+    process.talk("set k 0 0 7\r\nann old\r\nset a 5 0 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
+    std::fs::write(&users, "ann:new\n").unwrap();
+    process.signal(Signal::HUP);
+    let log_in = "set k 0 0 7\r\nann new\r\n";
+    let begin = Instant::now();
+    loop {
+        let mut answer = [0; 6];
+        process.talk(log_in, "").read_exact(&mut answer).unwrap();
+        if &answer == b"STORED" {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "the old users stay");
+    }
+    process.signal(Signal::USR1);
+    assert!(process.ends());
+    let again = start();
+    again.talk(&format!("{log_in}get a\r\n"), "STORED\r\nVALUE a 5 1\r\nx\r\nEND\r\n");
+    std::fs::remove_file(&users).unwrap();
+}
+
+#[test]
 fn a_killed_server_can_be_started_again_on_its_port() {
     let mut first = Process::start(&mut command(ANY_PORT));
     let _open = first.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");

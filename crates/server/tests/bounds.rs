@@ -239,3 +239,24 @@ fn silent_connections_are_closed_after_the_timeout() {
     assert_eq!(silent.rest(), b"");
     assert_eq!(server.connect().stat("idle_kicks"), "1");
 }
+
+#[test]
+fn answers_of_a_turn_are_bounded_where_that_is_asked_for() {
+    // Thirty-two answers for each of the two threads.
+    let server = Running::start(Settings { buffer_bytes: Some(64 << 10), ..settings(2) });
+    let mut client = server.connect();
+    let get = |keys: usize| format!("get{}\r\n", " a".repeat(keys));
+    client.talk(get(32), "END\r\n");
+    let refused = "SERVER_ERROR out of memory writing get response\r\n";
+    client.talk(get(33), refused);
+    client.talk(format!("mn\r\ngat 0{}\r\nmn\r\n", " a".repeat(32)), "MN\r\n");
+    client.expect(refused);
+    client.expect("MN\r\n");
+    assert_eq!(client.stat("response_obj_oom"), "2");
+    // Requests behind one another: the connection is closed, and nothing of them is done.
+    let mut other = server.connect();
+    other.send("set a 0 0 1\r\nx\r\n".repeat(33));
+    assert_eq!(other.rest(), b"");
+    client.talk("get a\r\n", "END\r\n");
+    assert_eq!(client.stat("response_obj_oom"), "3");
+}

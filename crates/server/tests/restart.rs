@@ -5,8 +5,8 @@ mod support;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_index::{hotring, memc3, mercury, model, pipeline};
-use amalgam_server::Settings;
+use amalgam_index::{Configuration, hotring, memc3, mercury, model, pipeline};
+use amalgam_server::{Server, Settings};
 use support::{Running, settings};
 
 /// Items beside the special ones.
@@ -105,4 +105,44 @@ fn a_file_of_somebody_else_is_left_alone_and_the_server_starts_empty() {
     server.join();
     assert!(std::fs::read(&path).expect("is there").starts_with(b"something else"));
     std::fs::remove_file(&path).expect("is there");
+}
+
+#[test]
+fn what_memcached_left_half_written_ends_the_start() {
+    let path = file("neighbour");
+    let neighbour = path.with_added_extension("meta");
+    std::fs::write(&neighbour, "").unwrap();
+    let open = || Server::<model::Model>::open(warm(&path), Configuration::default());
+    let error = open().err().expect("a complaint").to_string();
+    assert!(error.contains(".meta is empty"), "{error}");
+    // What it wrote whole is not for us, and in nobody's way.
+    std::fs::write(&neighbour, "K1\n").unwrap();
+    assert!(open().is_ok());
+    std::fs::remove_file(&neighbour).unwrap();
+}
+
+#[test]
+fn a_table_that_has_grown_is_as_large_after_a_restart() {
+    let path = file("table");
+    let server = Running::start_with::<mercury::Mercury>(warm(&path));
+    let mut client = server.connect();
+    assert_eq!(client.stat("hash_power_level"), "16");
+    let all = |command: &str, end: &str| -> String {
+        (0..120_000).map(|number| format!("{command} k{number}{end}")).collect()
+    };
+    client.send(all("set", " 0 0 0 noreply\r\n\r\n"));
+    client.talk("mn\r\n", "MN\r\n");
+    while client.stat("hash_power_level") != "17" || client.stat("hash_is_expanding") != "0" {
+        std::thread::yield_now();
+    }
+    client.send(all("delete", " noreply\r\n"));
+    client.talk("mn\r\nshutdown graceful\r\n", "MN\r\n");
+    assert_eq!(client.rest(), b"");
+    server.join();
+    let server = Running::start_with::<mercury::Mercury>(warm(&path));
+    let mut client = server.connect();
+    assert_eq!(
+        (client.stat("curr_items"), client.stat("hash_power_level")),
+        ("0".into(), "17".into())
+    );
 }

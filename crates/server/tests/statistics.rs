@@ -5,6 +5,8 @@ mod support;
 use std::io::Read;
 use std::net::TcpStream;
 
+use amalgam_index::Mercury;
+use amalgam_server::Settings;
 use support::{Client, Running, settings};
 
 /// Sends a command and reads up to its end.
@@ -99,6 +101,29 @@ fn connections_are_listed_with_what_they_are_at() {
     assert!(text.contains(&format!(":addr tcp:{own}\r\n")), "{text}");
     for state in ["conn_listening", "conn_nread", "conn_parse_cmd"] {
         assert_eq!(text.matches(&format!(":state {state}\r\n")).count(), 1, "{state}: {text}");
+    }
+}
+
+#[test]
+fn evictions_of_items_that_would_have_ended_are_told_apart() {
+    let memory_bytes = 8 << 20;
+    let server = Running::start_with::<Mercury>(Settings { memory_bytes, ..settings(1) });
+    let mut client = server.connect();
+    let value = "v".repeat(66_560);
+    let sum = |text: &str, name: &str| -> u64 {
+        let rows = text.lines().filter_map(|line| line.split_once(&format!(":{name} ")));
+        rows.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
+    };
+    // Memory for about a hundred: the first to go for those that end are those that do not.
+    for (ttl_seconds, mortal_range) in [(0, 0..=0), (600, 50..=150)] {
+        for number in 0..200 {
+            client.send(format!("set k{ttl_seconds}-{number} 0 {ttl_seconds} 66560 noreply\r\n"));
+            client.send(&value);
+            client.send("\r\n");
+        }
+        let text = ask(&mut client, "stats items", "END\r\n");
+        let (evicted, mortal) = (sum(&text, "evicted"), sum(&text, "evicted_nonzero"));
+        assert!(evicted >= 50 && mortal_range.contains(&mortal), "{mortal} of {evicted}");
     }
 }
 

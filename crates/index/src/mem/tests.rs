@@ -210,6 +210,31 @@ fn pages_follow_the_demand() {
 
 #[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
+fn one_item_of_a_large_slot_leaves_for_each_that_comes() {
+    let toy = Toy::new(8 << 20, 200 << 10, true, 3000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let evicted = || toy.memory.statistics().classes.iter().map(|class| class.evictions).sum();
+    let mut before: u64 = 0;
+    for number in 0..3000 {
+        assert!(toy.set(&mut pool, &helper, number, 11_000));
+        let now: u64 = evicted();
+        // The first shortage takes some ahead.
+        assert!(number < 1000 || now == before + 1, "{} by item {number}", now - before);
+        before = now;
+    }
+    // Room that comes otherwise ends it.
+    for number in 0..3000 {
+        toy.delete(&mut pool, number);
+    }
+    pool.flush();
+    for number in 0..100 {
+        assert!(toy.set(&mut pool, &helper, number, 11_000));
+    }
+    assert_eq!(evicted(), before);
+}
+
+#[cfg(not(miri))] // too many bytes for an interpreter
+#[test]
 fn large_items_leave_oldest_first() {
     let toy = Toy::new(8 << 20, 200 << 10, true, 400);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
