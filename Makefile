@@ -3,8 +3,8 @@
 PORT ?= 11211
 HOST ?= 127.0.0.1
 
-.PHONY: help run test setup fmt clippy unit examples doc tidy loom miri tsan clients differential \
-	soak fuzz rtl-test rtl-lint rtl-full rtl-wave
+.PHONY: help run test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
+	differential soak fuzz rtl-test rtl-lint rtl-full rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -25,7 +25,7 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit examples doc tidy loom miri tsan clients differential soak fuzz \
+fmt clippy unit examples doc tidy loom shuttle miri tsan clients differential soak fuzz \
 rtl-test rtl-lint rtl-full rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
@@ -38,6 +38,7 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of the house only
 #loom:           ## exhaustive interleavings of small models
+#shuttle:        ## random interleavings of the rings' protocols
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines
 #tsan:           ## data races under ThreadSanitizer, long form
 #clients:        ## memccapable, memcaslap and Python clients against the server

@@ -1,14 +1,22 @@
-//! The atomics that protocols are written against: the real ones, or loom's under `--cfg loom`.
+//! The atomics that protocols are written against: the real ones, loom's under `--cfg loom`, or
+//! shuttle's under `--cfg loom --cfg shuttle` (what cannot be built with loom's cannot with those).
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
+#[cfg(all(loom, not(shuttle)))]
+use loom as checker;
+#[cfg(shuttle)]
+use shuttle as checker;
+
 #[cfg(loom)]
-pub(crate) use loom::sync::Mutex;
+pub(crate) use checker::sync::Mutex;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use checker::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(all(test, loom))]
+pub(crate) use checker::{sync::Arc, thread};
 
 /// Rounds that [`spin`] stays on the processor.
 const ROUNDS_BEFORE_YIELD: u32 = 64;
@@ -32,7 +40,7 @@ pub(crate) fn spin(round: u32) {
     #[cfg(loom)]
     {
         let _ = (round, ROUNDS_BEFORE_YIELD);
-        loom::thread::yield_now();
+        checker::thread::yield_now();
     }
 }
 

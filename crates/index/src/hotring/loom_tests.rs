@@ -1,4 +1,5 @@
-//! The protocols themselves, on a handful of words, in every interleaving that loom explores.
+//! The protocols themselves, on a handful of words, in every interleaving that loom explores; under
+//! `--cfg shuttle` in random ones, and those of more threads, too.
 //!
 //! Items are numbers: item `n` has key and order `n`, and odd places hold what replaces them. Each
 //! test ends with a look at the ring that is left; every owner checks, at the moment at which it
@@ -6,16 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use loom::sync::Arc;
-use loom::thread;
-
 use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::space::{Order, Space, Target, load};
 use super::split::{Buckets, part, split};
 use super::walk::{Event, Walk};
 use super::word::{Bits, Head, Link, Node};
 use super::{movement, sample};
-use crate::sync::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{Arc, AtomicU64, Ordering::SeqCst, thread};
 
 /// Keys are single digits; their hashes spread them over two rings of a split table.
 const KEYS: [&[u8]; 10] = [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"];
@@ -109,10 +107,10 @@ impl Rings {
     }
 
     /// Runs `work` as worker `number` in a thread.
-    fn spawn<R: 'static>(
+    fn spawn<R: Send + 'static>(
         &self,
         number: u64,
-        work: impl FnOnce(Rings) -> R + 'static,
+        work: impl FnOnce(Rings) -> R + Send + 'static,
     ) -> thread::JoinHandle<R> {
         let rings = Self { words: self.words.clone(), number };
         thread::spawn(move || work(rings))
@@ -218,6 +216,12 @@ impl Rings {
     }
 }
 
+#[cfg(shuttle)]
+fn model(work: impl Fn() + Sync + Send + 'static) {
+    shuttle::check_random(work, 2_000);
+}
+
+#[cfg(not(shuttle))]
 fn model(work: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // Bounded: two or three preemptions find what two or three threads can do to each other.
@@ -497,5 +501,98 @@ mod in_place {
             let acknowledged = other.join().expect("it ends");
             assert_eq!(load(copy), acknowledged, "what was acknowledged is in the copy");
         });
+    }
+}
+
+/// More threads and operations than loom could go through, in random orders.
+#[cfg(shuttle)]
+mod at_random {
+    use shuttle::rand::{Rng, thread_rng};
+
+    use super::*;
+
+    /// The keys that all threads work on, of both halves.
+    const FEW: u64 = 6;
+    const WORKERS: u64 = 3;
+    const OPERATIONS: usize = 5;
+
+    /// Operations that are left, by key: places are not reused, as no grace period ends.
+    type Versions = Arc<[AtomicU64; FEW as usize]>;
+
+    /// A place for another version of the item, if there is one.
+    fn next_version(versions: &Versions, key: u64) -> Option<u64> {
+        let version = versions[key as usize].fetch_add(1, SeqCst);
+        (version < VERSIONS).then_some(version)
+    }
+
+    /// Any operations in any order. Returns by key how many more were inserted than deleted.
+    fn work(rings: &Rings, versions: &Versions) -> [i64; FEW as usize] {
+        let mut balance = [0; FEW as usize];
+        for _ in 0..OPERATIONS {
+            let (key, other) = (thread_rng().gen_range(0..FEW), thread_rng().gen_range(0..FEW));
+            match thread_rng().gen_range(0..7) {
+                0 | 1 => {
+                    let new = next_version(versions, key);
+                    let is_in = new.is_some_and(|version| rings.insert(key, version));
+                    balance[key as usize] += i64::from(is_in);
+                }
+                2 => balance[key as usize] -= i64::from(rings.delete(key)),
+                3 => _ = next_version(versions, key).map(|version| rings.update(key, version)),
+                4 => _ = rings.find(key),
+                5 => {
+                    if let Some(node) = rings.find(other) {
+                        movement::doubt(rings, hash_of(key), node, true);
+                    }
+                }
+                _ => {
+                    if let Some(node) = rings.find(other) {
+                        sample::start(rings, hash_of(key), node, 2);
+                        sample::count(rings, hash_of(key), node, 2);
+                    }
+                }
+            }
+        }
+        balance
+    }
+
+    /// Runs `beside` and all workers, which hold nothing afterwards: a grace period.
+    fn together(
+        rings: &Rings,
+        versions: &Versions,
+        beside: impl FnOnce(),
+        present: &mut [i64; FEW as usize],
+    ) {
+        let spawn = |number| {
+            let versions = versions.clone();
+            rings.spawn(number, move |rings| work(&rings, &versions))
+        };
+        let workers: Vec<_> = (1..=WORKERS).map(spawn).collect();
+        beside();
+        for worker in workers {
+            let balance = worker.join().expect("it ends");
+            present.iter_mut().zip(balance).for_each(|(count, change)| *count += change);
+        }
+        let expected: Vec<u64> = (0..FEW).filter(|key| present[*key as usize] == 1).collect();
+        assert_eq!(rings.keys(), expected);
+        assert!(present.iter().all(|count| (0..=1).contains(count)), "{present:?}");
+    }
+
+    fn all_at_once() {
+        let rings = Rings::new(&[0, 2, 4]);
+        let versions: Versions = Arc::new(std::array::from_fn(|key| {
+            AtomicU64::new(u64::from([0, 2, 4].contains(&key)))
+        }));
+        let mut present = std::array::from_fn(|key| i64::from([0, 2, 4].contains(&key)));
+        let [old, lower, upper] = &rings.words.heads;
+        let divide = || split(&rings, &Buckets { old, new: [lower, upper] }, PAIR);
+        together(&rings, &versions, divide, &mut present);
+        together(&rings, &versions, || part(&rings, PAIR), &mut present);
+        together(&rings, &versions, || (), &mut present);
+    }
+
+    #[test]
+    fn all_operations_beside_a_rehash() {
+        shuttle::check_random(all_at_once, 10_000);
+        shuttle::check_pct(all_at_once, 10_000, 3);
     }
 }
