@@ -332,6 +332,13 @@ impl Memory {
         prefetch(self.arena.at(reference.to_bits()).as_ptr().wrapping_add(bytes));
     }
 
+    /// Where the item of an index word's 48 bits begins, to ask for its lines; a hint, the bits may
+    /// be stale or 0.
+    #[inline]
+    pub fn address_of(&self, reference_bits: u64) -> *const u8 {
+        self.arena.at(reference_bits).as_ptr()
+    }
+
     fn page_bytes(&self) -> usize {
         1 << self.page_shift
     }

@@ -205,35 +205,42 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         layer
     }
 
-    /// The bucket to look at first for each of the two: exact while the table does not grow, a good
-    /// guess while it does.
+    /// Where a bucket is looked at first: exact while the table does not grow, a good guess while
+    /// it does.
     #[inline]
-    fn likely(&self, spot: &Spot) -> [(&'g Layer<SLOTS>, usize); 2] {
+    fn likely(&self, bucket: u64) -> (&'g Layer<SLOTS>, usize) {
+        let index = self.root.index(bucket);
         match self.root.next() {
-            None => spot.buckets.map(|bucket| (self.root, self.root.index(bucket))),
-            Some(next) => spot.buckets.map(|bucket| {
-                let index = self.root.index(bucket);
-                match index < self.root.progress() {
-                    true => (next, next.index(bucket)),
-                    false => (self.root, index),
-                }
-            }),
+            Some(next) if index < self.root.progress() => (next, next.index(bucket)),
+            _ => (self.root, index),
         }
+    }
+
+    /// As [`View::likely`]: the bucket itself.
+    #[inline]
+    pub(super) fn likely_bucket(&self, bucket: u64) -> &'g Bucket<SLOTS> {
+        let (layer, index) = self.likely(bucket);
+        layer.table.bucket(index)
     }
 
     /// Asks the memory system for both buckets.
     #[inline]
     pub(super) fn prefetch(&self, spot: &Spot) {
-        for (layer, bucket) in self.likely(spot) {
-            layer.table.prefetch(bucket);
-        }
+        spot.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(bucket));
+    }
+
+    /// Asks for one of them.
+    #[inline]
+    pub(super) fn prefetch_bucket(&self, bucket: u64) {
+        let (layer, index) = self.likely(bucket);
+        layer.table.prefetch(index);
     }
 
     /// The first slot with the right tag where it most likely is. Its word was in the table, so if
     /// its item is the one looked for that is a hit; anything else means nothing.
     #[inline]
     pub(super) fn glance<P: Probe>(&self, spot: &Spot) -> Place<'g, SLOTS> {
-        let places = self.likely(spot);
+        let places = spot.buckets.map(|bucket| self.likely(bucket));
         let buckets = places.map(|(layer, bucket)| layer.table.bucket(bucket));
         let slot = first_match::<P, SLOTS>(buckets, spot.tag);
         let (layer, bucket) = places[slot / SLOTS % 2];
@@ -247,7 +254,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     pub(super) fn glance_at_word<P: Probe>(&self, spot: &Spot) -> Word {
         let [first, second] = match self.root.next() {
             None => spot.buckets.map(|bucket| self.root.table.bucket(bucket as usize)),
-            Some(_) => self.likely(spot).map(|(layer, bucket)| layer.table.bucket(bucket)),
+            Some(_) => spot.buckets.map(|bucket| self.likely_bucket(bucket)),
         };
         let slot = first_match::<P, SLOTS>([first, second], spot.tag);
         let bucket = select_unpredictable(slot < SLOTS, first, second);
@@ -393,7 +400,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
                 return Insertion::Present;
             }
             let [first, second] = spot.buckets.map(|bucket| self.settled(bucket));
-            if let Some((layer, bucket, slot)) = emptier(first, second) {
+            if let Some((layer, bucket, slot)) = room(first, second) {
                 // The linearization point.
                 layer.table.store(bucket, slot, word);
                 return Insertion::Done;
@@ -436,7 +443,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             return Insertion::Present;
         }
         let [first, second] = spot.buckets.map(|bucket| self.settled(bucket));
-        if let Some((layer, bucket, slot)) = emptier(first, second) {
+        if let Some((layer, bucket, slot)) = room(first, second) {
             layer.table.store(bucket, slot, word);
             return Insertion::Done;
         }
@@ -606,14 +613,25 @@ fn first_match<P: Probe, const SLOTS: usize>(buckets: [&Bucket<SLOTS>; 2], tag: 
     (matches.trailing_zeros() >> P::SHIFT) as usize
 }
 
-/// An empty slot in the bucket that has more of them.
-fn emptier<'g, const SLOTS: usize>(
+/// The word of the first slot with `tag` of one bucket, and whether there is one.
+#[inline]
+pub(super) fn first_word<P: Probe, const SLOTS: usize>(
+    bucket: &Bucket<SLOTS>,
+    tag: Tag,
+) -> (Word, bool) {
+    let slot = first_match::<P, SLOTS>([bucket, bucket], tag);
+    // Acquire pairs with the release of the store that published the item.
+    (Word(bucket[slot % SLOTS].load(Ordering::Acquire)), slot < SLOTS)
+}
+
+/// An empty slot, in the first bucket if it has one: three of four keys then are where a batch of
+/// reads looks first.
+fn room<'g, const SLOTS: usize>(
     first: (&'g Layer<SLOTS>, usize),
     second: (&'g Layer<SLOTS>, usize),
 ) -> Option<(&'g Layer<SLOTS>, usize, usize)> {
-    let empties = |(layer, bucket): (&Layer<SLOTS>, usize)| {
-        (0..SLOTS).filter(|slot| layer.table.word(bucket, *slot) == Word::EMPTY).count()
+    let empty_slot = |(layer, bucket): (&'g Layer<SLOTS>, usize)| {
+        layer.table.empty_slot(bucket).map(|slot| (layer, bucket, slot))
     };
-    let (layer, bucket) = if empties(first) >= empties(second) { first } else { second };
-    layer.table.empty_slot(bucket).map(|slot| (layer, bucket, slot))
+    empty_slot(first).or_else(|| empty_slot(second))
 }

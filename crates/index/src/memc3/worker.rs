@@ -5,19 +5,21 @@
 //! of new keys take two stripes, and only they displace others.
 
 use std::cell::Cell;
+use std::hint::select_unpredictable;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
 
-use super::cuckoo::{Insertion, Place, Spot, View};
+use super::cuckoo::{Insertion, Place, Spot, View, first_word};
 use super::factors::{Factors, WithoutTags};
 use super::path::{PathFinder, next_random};
 use super::probe::Probe;
 use super::store::Store;
-use super::word::Word;
+use super::table::Bucket;
+use super::word::{Geometry, Word};
 use crate::mem::{
-    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer,
+    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer, prefetch,
     show_outcome,
 };
 use crate::rolling::roll;
@@ -84,28 +86,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         }
     }
 
-    /// The item of `key`, which `word` most likely names.
-    fn confirm<'g>(
-        &self,
-        view: &View<'g, SLOTS>,
-        spot: &Spot,
-        word: Word,
-        key: &Key<'_>,
-        guard: &'g Guard<'_>,
-    ) -> Option<Item<'g>>
-    where
-        'i: 'g,
-    {
-        if word.tag() == spot.tag {
-            let item = self.store.item(word, guard);
-            if item.has_key(key.bytes()) {
-                return Some(item);
-            }
-        }
-        self.get_carefully(view, spot, key, guard)
-    }
-
-    /// As [`Self::confirm`], for keys that are not there, or not where they were first looked for.
+    /// The item of `key`, wherever it is.
     #[inline(never)]
     fn get_carefully<'g>(
         &self,
@@ -122,8 +103,10 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     }
 
     /// Answers a key whose item `word` most likely names: at once if it does and the item looks
-    /// like the last ones, as nearly all do where items are of a kind.
-    #[inline]
+    /// like the last ones, as nearly all do where items are of a kind. Always inlined: of what it
+    /// hands to the sink most is never looked at, and the fewer instructions a read has, the more
+    /// reads the processor overlaps.
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the parts of one read")]
     fn answer<'g>(
         &mut self,
@@ -138,14 +121,39 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     where
         'i: 'g,
     {
-        let spot = Spot::of::<SLOTS>(key.hash());
-        if word.tag() == spot.tag && self.expected.look().is_live(now) {
+        let is_likely = word.tag() == Geometry::<SLOTS>::tag(key.hash());
+        if is_likely && self.expected.look().is_live(now) {
             let item = self.store.item(word, guard);
             if let Some(seen) = item.view_as(self.expected.look(), key.bytes()) {
                 return sink.hit(position, &self.found(&item, seen));
             }
         }
-        let item = self.confirm(view, &spot, word, key, guard);
+        let word = if is_likely { word } else { Word::EMPTY };
+        self.answer_otherwise(view, position, key, word, now, guard, sink)
+    }
+
+    /// As [`Self::answer`], for items that look different, and for keys that are not there or not
+    /// where they were first looked for. `word` is empty if it does not have the key's tag.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one read")]
+    fn answer_otherwise<'g>(
+        &mut self,
+        view: &View<'g, SLOTS>,
+        position: usize,
+        key: &Key<'_>,
+        word: Word,
+        now: &Now,
+        guard: &'g Guard<'_>,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()>
+    where
+        'i: 'g,
+    {
+        let likely = word.is_item().then(|| self.store.item(word, guard));
+        let item = likely.filter(|item| item.has_key(key.bytes())).or_else(|| {
+            let spot = Spot::of::<SLOTS>(key.hash());
+            self.get_carefully(view, &spot, key, guard)
+        });
         self.answer_any(position, item, now, sink)
     }
 
@@ -209,25 +217,52 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         keys.len()
     }
 
-    /// A batch of reads.
+    /// A batch of reads. Random lines are what it takes its time for, and most keys lie in their
+    /// first bucket: so the second is asked for only if the first has no such tag. Which of both
+    /// it will be is as good as random, so no branch depends on it.
     #[inline]
     fn get_many<P: Probe>(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let store = self.store;
         let guard = self.pool.pin();
-        let view = self.store.view(&guard);
-        let spot = |at: usize| Spot::of::<SLOTS>(keys[at].hash());
-        roll(
+        let view = store.view(&guard);
+        // Of a key: the bucket that it is in if it is there, then its word there.
+        let nowhere = (view.likely_bucket(0), Word::EMPTY);
+        roll::<2, _, _>(
             self,
             keys.len(),
-            Word::EMPTY,
-            |_, at| view.prefetch(&spot(at)),
-            |worker, at| {
-                let word = view.glance_at_word::<P>(&spot(at));
-                // A word of another key, or of none, costs a line that nobody wanted.
-                worker.prefetch_item(word);
-                word
+            nowhere,
+            |_, at| view.prefetch_bucket(keys[at].hash()),
+            |worker, at, look, (bucket, _)| {
+                let spot = Spot::of::<SLOTS>(keys[at].hash());
+                if look == 0 {
+                    worker.look_first::<P>(&view, &spot)
+                } else {
+                    let (word, _) = first_word::<P, SLOTS>(bucket, spot.tag);
+                    worker.prefetch_item(word);
+                    (bucket, word)
+                }
             },
-            |worker, at, word| worker.answer(&view, at, &keys[at], word, now, &guard, sink),
+            |worker, at, (_, word)| worker.answer(&view, at, &keys[at], word, now, &guard, sink),
         )
+    }
+
+    /// Looks at a key's first bucket: if its tag is there its item is asked for, else its second
+    /// bucket. Returns the bucket that has the key if any does.
+    #[inline(always)]
+    fn look_first<'g, P: Probe>(
+        &self,
+        view: &View<'g, SLOTS>,
+        spot: &Spot,
+    ) -> (&'g Bucket<SLOTS>, Word) {
+        let [first, second] = spot.buckets.map(|bucket| view.likely_bucket(bucket));
+        let (word, is_there) = first_word::<P, SLOTS>(first, spot.tag);
+        // A word of another key costs a line that nobody wanted.
+        let item = self.store.memory.address_of(word.reference());
+        let next = select_unpredictable(is_there, item, second.as_ptr().cast());
+        let item_bytes = select_unpredictable(is_there, self.expected.item_bytes(), 0);
+        prefetch(next);
+        prefetch(next.wrapping_add(item_bytes));
+        (select_unpredictable(is_there, first, second), Word::EMPTY)
     }
 
     #[inline]

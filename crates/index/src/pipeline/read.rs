@@ -39,7 +39,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         sink: &mut impl Sink,
     ) -> usize {
         let guard = self.pool.pin();
-        roll(
+        roll::<1, _, _>(
             self,
             keys.len(),
             Locator::FREE,
@@ -47,7 +47,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 let slots = &worker.store.slots;
                 slots.prefetch(slots.bucket_of(keys[at].hash()), 0);
             },
-            |worker, at| {
+            |worker, at, _, _| {
                 let locator = worker.glance::<C>(&keys[at]);
                 if let Some(reference) = ItemRef::from_bits(locator.reference()) {
                     worker.store.memory.prefetch_item(reference);
