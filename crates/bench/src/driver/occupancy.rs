@@ -42,8 +42,8 @@ pub struct OccupancyResult {
     runs: u64,
     /// Items over slots when an insert failed for the first time.
     pub load_percent: f64,
-    /// The lowest and the highest of the runs.
-    pub load_percent_min_max: [f64; 2],
+    /// The same of each run.
+    pub load_percent_by_run: Vec<f64>,
     /// Bytes of the table for each item.
     pub bytes_per_item: f64,
     /// Displacements an insert, until 80 % were full.
@@ -57,12 +57,15 @@ pub struct OccupancyResult {
 impl OccupancyResult {
     /// For people.
     pub fn summary(&self) -> String {
+        let loads: Vec<String> =
+            self.load_percent_by_run.iter().map(|load| format!("{load:.2}")).collect();
         format!(
-            "{} slots a bucket, {}  {:.2} % full  {:.2} bytes an item  displacements an insert \
-             {:.3} below 80 %, {:.3} in all",
+            "{} slots a bucket, {}  {:.2} % full ({})  {:.2} bytes an item  displacements an \
+             insert {:.3} below 80 %, {:.3} in all",
             self.slots_per_bucket,
             self.paths,
             self.load_percent,
+            loads.join(" "),
             self.bytes_per_item,
             self.displacements_below_80,
             self.displacements
@@ -113,10 +116,7 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
         slots: arguments.size,
         runs: arguments.runs,
         load_percent: mean(&load),
-        load_percent_min_max: [
-            loads.clone().fold(f64::INFINITY, f64::min),
-            loads.fold(0.0, f64::max),
-        ],
+        load_percent_by_run: loads.collect(),
         bytes_per_item: mean(&Filling::bytes_per_item),
         displacements_below_80: mean(&|filling| {
             filling.displacements.iter().take(80).sum::<f64>() / 80.0
