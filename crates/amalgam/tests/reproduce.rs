@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware, which
-/// needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is not
-/// for a test to say.
+/// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware,
+/// which needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is
+/// not for a test to say.
 const FIGURES: [&str; 6] =
     ["mercury/figure-1", "mercury/figure-4", "mercury/figure-5", "hotring", "memc3", "dxram"];
 
