@@ -8,11 +8,13 @@ META = (32, 8, 8, 24, 32, 32)  # id, opcode, klen, vlen, flags, expiry
 META_OUT = (2, 1, 1, 16)  # kind, quiet, drain, status
 OP = (32, 8, 32)  # bucket, check, now
 RESPONSE = (32, 8, 1, 1, 16, 24, 32, 48, 32)  # id, opcode, quiet, hit, status, vlen, flags, ...
+COMMAND = (2, 48, 24, 32)  # kind, pointer, vlen, flags
 
 GET, SET, DELETE, NOOP = 0, 1, 4, 10
 GETQ, GETKQ, SETQ = 9, 13, 17
 KIND_NONE, KIND_GET, KIND_SET, KIND_DELETE = range(4)
-OK, NOT_FOUND, INVALID, NO_MEMORY = 0, 1, 4, 0x82
+VALUE_READ, VALUE_WRITE, VALUE_DRAIN = range(3)
+OK, NOT_FOUND, TOO_LARGE, INVALID, NO_MEMORY = 0, 1, 3, 4, 0x82
 
 
 def struct(widths, *values):

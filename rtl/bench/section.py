@@ -4,10 +4,11 @@ of a few lines, at every pace and with every key length that goes through it."""
 import random
 
 from package import (
-    DELETE, GET, GETKQ, GETQ, INVALID, KIND_DELETE, KIND_GET, KIND_NONE, KIND_SET, META, META_OUT,
-    NO_MEMORY, NOT_FOUND, OK, OP, RESPONSE, SET, SETQ, parameter, stripes, struct,
+    COMMAND, DELETE, GET, GETKQ, GETQ, INVALID, KIND_DELETE, KIND_GET, KIND_NONE, KIND_SET, META,
+    META_OUT, NO_MEMORY, NOT_FOUND, OK, OP, RESPONSE, SET, SETQ, TOO_LARGE, VALUE_DRAIN,
+    VALUE_READ, VALUE_WRITE, parameter, stripes, struct,
 )
-from streams import PACES, Sink, Source, run, start
+from streams import PACES, Sink, Source, run, start, unpack
 
 # Cycles of a bench that has no streams to come to an end.
 CYCLES = 2000
@@ -250,6 +251,257 @@ async def read_unit(dut):
         assert [sink.beats for sink in sinks] == [ops, addresses]
 
 
+class Verdicts:
+    """What the write unit is told beside its request, and what it does beside its streams."""
+
+    def __init__(self, dut, source, cases):
+        self.dut, self.source, self.cases = dut, source, list(cases)
+        self.at, self.retired, self.frees = 0, 0, []
+
+    def drive(self):
+        dut = self.dut
+        case = self.cases[min(self.at, len(self.cases) - 1)]
+        stripe, mask = case["stripes"].get(int(dut.line_o.value), (0, 0))
+        dut.stripe_i.value, dut.mask_i.value = stripe, mask
+        dut.alloc_valid_i.value = int(case["address"] is not None)
+        dut.alloc_pointer_i.value = case["address"] or 0
+
+    def sample(self):
+        dut = self.dut
+        self.retired += int(dut.retire_o.value)
+        if int(dut.free_valid_o.value):
+            self.frees.append((int(dut.free_class_o.value), int(dut.free_pointer_o.value)))
+        if int(dut.alloc_take_o.value):
+            assert int(dut.alloc_class_o.value) == class_of(self.cases[self.at]["vlen"])
+            self.cases[self.at]["is_lent"] = True
+        self.at += int(dut.valid_i.value) & int(dut.ready_o.value)
+        return False
+
+
+def class_of(value_bytes):
+    block = 8 * parameter("StripeWords") * parameter("SlotsPerBeat")
+    return 0 if value_bytes + 8 <= block else 1 if value_bytes + 8 <= 8 * block else 2
+
+
+def random_case(number, key_bytes, shape):
+    """A request, the slots of its bucket, and an address, unless its queue is empty."""
+    slots, now, check = parameter("Slots"), 1000, random.randrange(256)
+    kind = random.choice([KIND_GET, KIND_SET, KIND_SET, KIND_DELETE]) if key_bytes else KIND_NONE
+    status = random.choice([OK, OK, OK, INVALID]) if kind == KIND_GET else OK
+    if kind == KIND_DELETE and random.random() < 0.2:
+        status = TOO_LARGE
+    key = random.randbytes(key_bytes)
+    case = {
+        "number": number, "kind": kind, "status": status, "check": check, "key": key,
+        "vlen": random.choice([0, 1, 40, 200, 900]), "flags": random.randrange(1 << 32),
+        "expiry": random.choice([0, 2000]), "drain": int(status == INVALID and number % 2),
+        "address": random.randrange(1, 1 << 30) if random.random() < 0.8 else None,
+        "stripes": {line: (data, mask) for line, data, mask in stripes(key, *shape)}
+        if key else {}, "is_lent": False,
+    }
+    has_free, matched = random.random() < 0.5, random.randrange(2 * slots)
+    case["slots"] = []
+    for slot in range(slots):
+        is_free = has_free and slot != matched and random.random() < 0.4
+        expiry = random.choice([0, 0, 1000, 1001]) if has_free else 0
+        case["slots"].append((0, 0, 0, 0) if is_free else (
+            random.randrange(1, 1 << 30), random.choice([0, 50, 150, 800]), expiry,
+            int(slot == matched and bool(key_bytes))))
+    case["expired"] = [0 < expiry <= now for _, _, expiry, _ in case["slots"]]
+    case["op"] = op_of(number, key_bytes, kind, number, check, now, vlen=case["vlen"],
+                       flags=case["flags"], expiry=case["expiry"], drain=case["drain"],
+                       status=status)
+    return case
+
+
+def verdict_of(case, shift):
+    """A case as the comparators say it."""
+    def bits(flags):
+        return sum(int(flag) << slot for slot, flag in enumerate(flags))
+
+    slots = case["slots"]
+    locators = [pointer and 7 << 56 | pointer << shift for pointer, *_ in slots]
+    terms = [length << 32 | expiry for _, length, expiry, _ in slots]
+    return (case["op"], bits(slot[3] for slot in slots), bits(not slot[0] for slot in slots),
+            bits(case["expired"]), sum(word << 64 * i for i, word in enumerate(locators)),
+            sum(word << 64 * i for i, word in enumerate(terms)))
+
+
+def carry_out(case, evicts, shape, shift):
+    """The rules of docs/pipeline.md: (status, slot that holds the item or None, slots that are
+    freed in their order, words of the bucket that change, the item's address)."""
+    slots, expired, kind = case["slots"], case["expired"], case["kind"]
+    matched = next((i for i, slot in enumerate(slots) if slot[3]), None)
+    is_hit = matched is not None and not expired[matched]
+    if kind in (KIND_NONE, KIND_GET):
+        status = NOT_FOUND if kind == KIND_GET and case["status"] == OK and not is_hit \
+            else case["status"]
+        return status, matched, [], {}, None
+    freed = [i for i in range(len(slots)) if expired[i] and i != matched]
+    words, target, address, status = {}, None, None, case["status"]
+    if kind == KIND_DELETE:
+        freed += [matched] if matched is not None else []
+        status = status or (OK if is_hit else NOT_FOUND)
+    else:
+        available = [i for i in range(len(slots)) if not slots[i][0] or expired[i]]
+        target = matched if matched is not None else min(available, default=None)
+        if target is None and evicts:
+            target = case["check"] % len(slots)
+            freed.append(target)
+        if target is None:
+            status = NO_MEMORY
+        elif matched is not None and class_of(slots[matched][1]) == class_of(case["vlen"]):
+            address = slots[matched][0]
+        else:
+            freed += [matched] if matched is not None else []
+            address = case["address"]
+            if address is None:
+                status, target = NO_MEMORY, None
+    for slot in freed:
+        words |= {(slot, 0): 0, (slot, shape[2]): 0}
+    if target is not None:
+        key = case["key"]
+        words[target, 0] = len(key) << 56 | case["check"] << 48 | address << shift
+        words[target, shape[2]] = case["vlen"] << 32 | case["expiry"]
+        if matched is None:
+            words |= {(target, shape[1] + at // 8): int.from_bytes(key[at : at + 8], "little")
+                      for at in range(0, len(key), 8)}
+    return status, matched, freed, words, address
+
+
+def say(case, outcome, table_only, shift):
+    """The answer, and what the value store is told, if anything."""
+    status, matched, _, _, address = outcome
+    kind, vlen = case["kind"], case["vlen"]
+    hit = int(kind == KIND_GET and status == OK)
+    old = case["slots"][matched] if matched is not None else (0, 0)
+    pointer = old[0] if hit else address if kind == KIND_SET and status == OK else 0
+    opcode = {KIND_SET: SET, KIND_DELETE: DELETE}.get(kind, GET)
+    answer = (case["number"], opcode, 0, hit, status, old[1] if hit else 0, 0, pointer << shift,
+              1000)
+    command = None
+    if hit and not table_only:
+        command = (VALUE_READ, old[0], old[1])
+    elif kind == KIND_SET and status == OK and not table_only:
+        command = (VALUE_WRITE, address, vlen)
+    elif (kind == KIND_SET and vlen) or (case["drain"] and (vlen or not table_only)):
+        command = (VALUE_DRAIN, None, vlen)
+    return answer, command
+
+
+async def write_unit(dut):
+    """Each key length, with every kind of request on buckets of every kind: what is freed, what
+    the memory holds afterwards, what is answered and what the value store hears."""
+    shape, longest = layout()
+    shift, lines = parameter("PointerShift"), parameter("Lines")
+    per_beat = parameter("SlotsPerBeat")
+    line_beats = parameter("Slots") // per_beat
+    for turn, pace in enumerate(PACES):
+        evicts, table_only = turn % 2, int(turn in (2, 5))
+        await start(dut, evict_i=evicts, table_only_i=table_only)
+        lengths = 4 * list(range(longest + 1))
+        random.shuffle(lengths)
+        cases = [random_case(*numbered, shape) for numbered in enumerate(lengths)]
+        source = Source(dut, "valid_i", "ready_o", ["op_i", "match_i", "free_i", "expired_i",
+                        "locators_i", "terms_i"], [verdict_of(case, shift) for case in cases])
+        write = Sink(dut, "write_valid_o", "write_ready_i",
+                     [f"write_{name}_o" for name in ("address", "data", "mask", "last")])
+        # These two move together, so each is valid only while the other is ready.
+        value = Sink(dut, "value_valid_o", "value_ready_i", ["value_o"], is_stable=False)
+        answers = Sink(dut, "response_valid_o", "response_ready_i", ["response_o"],
+                       is_stable=False)
+        verdicts = Verdicts(dut, source, cases)
+        await run(dut, pace, [source], [write, value, answers],
+                  lambda: verdicts.at >= len(cases), verdicts)
+        outcomes = [carry_out(case, evicts, shape, shift) for case in cases]
+        spoken = [say(case, outcome, table_only, shift)
+                  for case, outcome in zip(cases, outcomes)]
+        assert [tuple(unpack(word, *RESPONSE)) for (word,) in answers.beats] \
+            == [answer for answer, _ in spoken]
+        commands = [command for _, command in spoken if command]
+        found = [unpack(word, *COMMAND)[:3] for (word,) in value.beats]
+        assert [(kind, None if kind == VALUE_DRAIN else pointer, vlen)
+                for kind, pointer, vlen in found] == commands
+        assert verdicts.frees == [
+            (class_of(case["slots"][slot][1]), case["slots"][slot][0])
+            for case, outcome in zip(cases, outcomes) for slot in outcome[2]]
+        assert verdicts.retired == sum(case["kind"] in (KIND_SET, KIND_DELETE) for case in cases)
+        expected, written = {}, {}
+        for bucket, outcome in enumerate(outcomes):
+            for (slot, word), content in outcome[3].items():
+                line, place = divmod(word, shape[0])
+                beat = (bucket * lines + line) * line_beats + slot // per_beat
+                expected[beat, slot % per_beat * shape[0] + place] = content
+        for address, data, mask, _ in write.beats:
+            for i in range(per_beat * shape[0]):
+                if mask >> i & 1:
+                    written[address, i] = data >> 64 * i & (1 << 64) - 1
+        assert written == expected
+        assert [last for *_, last in write.beats] \
+            == [int(address % line_beats == line_beats - 1) for address, *_ in write.beats]
+
+
+class Priorities:
+    """Which of the three may be accepted: a line under way, then writes, values and reads."""
+
+    def __init__(self, dut):
+        self.dut, self.is_inside = dut, False
+
+    def drive(self):
+        pass
+
+    def sample(self):
+        dut = self.dut
+        if not taken(dut, "mem"):
+            return False
+        is_write, is_value = (int(getattr(dut, f"{name}_valid_i").value)
+                              for name in ("write", "value"))
+        picked = "write" if is_write else "value" if is_value else "read"
+        assert not (self.is_inside and picked != "write"), "a line was interrupted"
+        for name in ("write", "value", "read"):
+            assert int(getattr(dut, f"{name}_ready_o").value) == (name == picked)
+        if picked == "write":
+            self.is_inside = not int(dut.write_last_i.value)
+        return True
+
+
+async def memory_arbiter(dut):
+    """Three clients at once; each keeps its order and its content."""
+    width, words = 64 * parameter("BeatWords"), parameter("BeatWords")
+    line_beats = parameter("LineBeats")
+    for pace in PACES:
+        await start(dut)
+        reads = [(random.randrange(1 << 20),) for _ in range(200)]
+        writes = [(random.randrange(1 << 20), random.getrandbits(width),
+                   random.getrandbits(words), int(beat == line_beats - 1))
+                  for _ in range(100) for beat in range(line_beats)]
+        values = [(random.randrange(2), random.randrange(1 << 20), random.getrandbits(width),
+                   random.getrandbits(words)) for _ in range(200)]
+        sources = [Source(dut, f"{name}_valid_i", f"{name}_ready_o",
+                          [f"{name}_{signal}_i" for signal in signals], beats)
+                   for name, signals, beats in (
+                       ("read", ["address"], reads),
+                       ("write", ["address", "data", "mask", "last"], writes),
+                       ("value", ["write", "address", "data", "mask"], values))]
+        # What is offered may change as long as it is not taken: who comes later may go first.
+        sink = Sink(dut, "mem_valid_o", "mem_ready_i",
+                    [f"mem_{name}_o" for name in ("write", "last", "is_value", "count",
+                                                  "address", "data", "mask")], is_stable=False)
+        total = len(reads) + len(writes) + len(values)
+        await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= total, Priorities(dut))
+        found = {"read": [], "write": [], "value": []}
+        for is_write, last, is_value, count, address, data, mask in sink.beats:
+            if is_value:
+                assert last and count == 1
+                found["value"].append((is_write, address - parameter("TableBeats"), data, mask))
+            elif is_write:
+                found["write"].append((address, data, mask, last))
+            else:
+                assert count == line_beats
+                found["read"].append((address,))
+        assert found == {"read": reads, "write": writes, "value": values}
+
+
 async def post_processor(dut):
     """Answers of every kind, with values of each length or without: what is quiet ends here."""
     for turn, pace in enumerate(PACES):
@@ -278,4 +530,17 @@ async def post_processor(dut):
         sink = Sink(dut, "valid_o", "ready_i", ["response_o"])
         await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= len(expected)
                   and not any(source.beats for source in sources))
+        assert sink.beats == expected
+
+
+async def table_clear(dut):
+    """Every bucket's locators and terms, each beat once, and no more."""
+    lines, line_beats, terms = parameter("Lines"), parameter("LineBeats"), parameter("TermsLine")
+    for pace in PACES:
+        await start(dut)
+        expected = [((bucket * lines + line) * line_beats + beat, int(beat == line_beats - 1))
+                    for bucket in range(2 ** parameter("BucketBits"))
+                    for line in sorted({0, terms}) for beat in range(line_beats)]
+        sink = Sink(dut, "write_valid_o", "write_ready_i", ["write_address_o", "write_last_o"])
+        await run(dut, pace, [], [sink], lambda: int(dut.is_done_o.value))
         assert sink.beats == expected
