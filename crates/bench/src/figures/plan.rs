@@ -209,12 +209,14 @@ impl Claim {
             let is_it = |point: &&Point| point.series == series && point.place.label == place;
             points.iter().find(is_it).map(|point| point.value)
         };
-        match &self.ours {
-            Ours::Value(panel, series, place) => find(*panel, series, place),
+        let ours = match &self.ours {
+            Ours::Value(panel, series, place) => find(*panel, series, place)?,
             Ours::Ratio(panel, series, to, place) => {
-                Some(find(*panel, series, place)? / find(*panel, to, place)?)
+                find(*panel, series, place)? / find(*panel, to, place)?
             }
-        }
+        };
+        // Nothing over nothing was not measured.
+        ours.is_finite().then_some(ours)
     }
 }
 
