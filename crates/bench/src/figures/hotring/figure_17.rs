@@ -1,16 +1,14 @@
 //! Figure 17: throughput while the table grows twice.
 
-use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Figure, IndexRun, Paper};
 use super::super::setting::Setting;
+use super::over_time;
 
 pub fn figure(setting: &Setting) -> Figure {
     let keys = setting.keys(1_000_000, 400).min(setting.choose(4_000, 250_000, 1_000_000));
-    let timeline = Reading::Timeline("timeline_ops_per_second", 0.1, 1e6);
     let run = IndexRun::new(setting, &["hotring-s", "hotring-r"], "insert50", keys)
         .with("--theta=1.22")
-        .lasting(setting.choose(60.0, 12.0, 4.5), 0.0)
-        .once()
-        .at(Place::number(0.0), timeline);
+        .lasting(setting.choose(60.0, 12.0, 4.5), 0.0);
     Figure {
         paper: Paper::HotRing,
         name: "figure-17",
@@ -22,13 +20,7 @@ pub fn figure(setting: &Setting) -> Figure {
              rehash itself runs in the background.",
             setting.about(keys, 1)
         ),
-        panels: vec![Panel {
-            x: "seconds",
-            y: "million operations a second",
-            shape: Shape::Lines,
-            runs: vec![run],
-            ..Panel::default()
-        }],
+        panels: vec![over_time(run)],
         claims: Vec::new(),
     }
 }

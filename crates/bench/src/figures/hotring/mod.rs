@@ -13,7 +13,7 @@ mod figure_17;
 mod figure_3;
 mod table_2;
 
-use super::plan::{Figure, IndexRun};
+use super::plan::{Figure, IndexRun, Panel, Place, Reading, Shape};
 use super::setting::Setting;
 
 /// All that are compared; `chaining` is the paper's baseline.
@@ -55,6 +55,31 @@ fn run(setting: &Setting, workload: &str, theta: f64, ratio: u32) -> IndexRun {
         .with(format!("--ratio={ratio}"))
         .with(format!("--threads={}", setting.threads_up_to(THREADS)))
         .lasting(1.0, setting.choose(1.0, 3.0, 4.0))
+}
+
+/// Throughput of `workload` by keys a bucket.
+fn by_ratio(setting: &Setting, workload: &str, theta: f64) -> Panel {
+    let rates =
+        |ratio: u32| run(setting, workload, theta, ratio).rates_at(Place::number(f64::from(ratio)));
+    Panel {
+        x: "keys a bucket",
+        y: "million operations a second",
+        shape: Shape::Lines,
+        runs: [2, 4, 8, 16].map(rates).into(),
+        ..Panel::default()
+    }
+}
+
+/// Throughput in tenths of a second.
+fn over_time(run: IndexRun) -> Panel {
+    let timeline = Reading::Timeline("timeline_ops_per_second", 0.1, 1e6);
+    Panel {
+        x: "seconds",
+        y: "million operations a second",
+        shape: Shape::Lines,
+        runs: vec![run.once().at(Place::number(0.0), timeline)],
+        ..Panel::default()
+    }
 }
 
 /// What every figure says of its setting.
