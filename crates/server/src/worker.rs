@@ -41,6 +41,11 @@ const SPARE_BUFFER_BYTES: usize = 256 << 10;
 /// The worker looks at its clock at least so often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// After so many turns a worker lets others have its core, if there are several workers. Where more
+/// threads are busy than there are cores, whoever waits would do so until a time slice ends, which
+/// is milliseconds.
+const TURNS_PER_YIELD: u32 = 4;
+
 /// How long a stopping worker tries to send what it owes.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -115,6 +120,7 @@ impl<'s, I: Index> Worker<'s, I> {
         let desk = &desks[self.number];
         let mut events = Vec::with_capacity(EVENTS);
         let mut has_more = false;
+        let mut turns = 0_u32;
         while !self.shared.is_stopping() {
             desk.wait(&mut events, if has_more { Duration::ZERO } else { LONGEST_WAIT })?;
             let lap = self.stopwatch.start(&self.counts);
@@ -134,6 +140,10 @@ impl<'s, I: Index> Worker<'s, I> {
             }
             self.index.quiesce();
             self.shared.counters.of_worker(self.number).publish(&mut self.counts);
+            turns = turns.wrapping_add(1);
+            if desks.len() > 1 && turns.is_multiple_of(TURNS_PER_YIELD) {
+                std::thread::yield_now();
+            }
         }
         self.farewell(&mut desk.hold(), &mut events);
         self.shared.counters.of_worker(self.number).publish(&mut self.counts);
