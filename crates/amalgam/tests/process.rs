@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use support::{ANY_PORT, PATIENCE, Process, command, temporary};
 
@@ -120,6 +120,28 @@ fn threads_are_pinned_in_a_circle_on_request_only() {
             assert_eq!(seen, [expected], "worker {worker}, pinned: {pins}");
         }
     }
+}
+
+/// Bytes of a process's memory that are resident.
+fn resident_bytes(process: &Process) -> u64 {
+    let path = format!("/proc/{}/status", process.child.id());
+    let status = std::fs::read_to_string(path).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn idle_connections_cost_little_memory() {
+    let limit = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("the maximum");
+    let count = limit.unwrap_or(u64::MAX).saturating_sub(500).min(15_000);
+    let process = Process::start(command(ANY_PORT).args(["-t", "2", "-c", "16000"]));
+    let mut idle = vec![process.talk("mn\r\n", "MN\r\n")];
+    let before = resident_bytes(&process);
+    // Each has asked for something once: what that took has to be given back.
+    idle.extend((1..count).map(|_| process.talk("get a\r\n", "END\r\n")));
+    let each = resident_bytes(&process).saturating_sub(before) / count;
+    assert!(each <= 4 << 10, "{each} resident bytes for each of {count} idle connections");
 }
 
 #[test]
