@@ -208,7 +208,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     fn ask_ahead(&self, items: &Items<'_>, search: &Search) {
         let Some(node) = search.node(items) else { return };
         match search.state {
-            State::Likely => items.prefetch_item(node, self.expected.item_bytes()),
+            State::Likely => items.prefetch_item(node, self.expected.reach_bytes()),
             State::Open | State::Unclear => items.prefetch_link(node),
             State::Absent => {}
         }

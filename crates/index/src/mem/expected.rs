@@ -17,12 +17,12 @@ pub struct Expected {
     look: Look,
     /// The header of the item that was read last and that did not look so.
     other_header: Option<Header>,
-    item_bytes: usize,
+    reach_bytes: usize,
 }
 
 impl Expected {
     /// Of a worker that has read nothing yet.
-    pub const NOTHING: Self = Self { look: Look::NONE, other_header: None, item_bytes: 0 };
+    pub const NOTHING: Self = Self { look: Look::NONE, other_header: None, reach_bytes: 0 };
 
     /// How items look. A guess, which a read compares instead of working out where fields lie.
     #[inline]
@@ -30,10 +30,10 @@ impl Expected {
         &self.look
     }
 
-    /// Bytes of an item from its header on: where its last line may be.
+    /// How far the last byte of an item lies behind its header's first: where its last line is.
     #[inline]
-    pub fn item_bytes(&self) -> usize {
-        self.item_bytes
+    pub fn reach_bytes(&self) -> usize {
+        self.reach_bytes
     }
 
     /// Hands an item whose header is `header` to the sink, unless it is dead, and learns from it.
@@ -49,7 +49,7 @@ impl Expected {
         if !now.is_live(item.expiry_of(header), header.generation()) {
             return sink.dead(position, now.generations_behind(header.generation()) > 0);
         }
-        self.item_bytes = header.bytes();
+        self.reach_bytes = header.bytes() - 1;
         let found = Found::in_memory(item.view_of(header), memory, item.reference());
         let flow = sink.hit(position, &found);
         item.mark_accessed(header, now.seconds);

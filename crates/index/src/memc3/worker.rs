@@ -227,19 +227,18 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let view = store.view(&guard);
         // Of a key: the bucket that it is in if it is there, then its word there.
         let nowhere = (view.likely_bucket(0), Word::EMPTY);
-        roll::<2, _, _>(
+        roll::<2, 16, _, _>(
             self,
             keys.len(),
             nowhere,
             |_, at| view.prefetch_bucket(keys[at].hash()),
-            |worker, at, look, (bucket, _)| {
+            |worker, at, look, (bucket, word)| {
                 let spot = Spot::of::<SLOTS>(keys[at].hash());
                 if look == 0 {
-                    worker.look_first::<P>(&view, &spot)
+                    (*bucket, *word) = worker.look_first::<P>(&view, &spot);
                 } else {
-                    let (word, _) = first_word::<P, SLOTS>(bucket, spot.tag);
-                    worker.prefetch_item(word);
-                    (bucket, word)
+                    (*word, _) = first_word::<P, SLOTS>(bucket, spot.tag);
+                    worker.prefetch_item(*word);
                 }
             },
             |worker, at, (_, word)| worker.answer(&view, at, &keys[at], word, now, &guard, sink),
@@ -259,9 +258,9 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         // A word of another key costs a line that nobody wanted.
         let item = self.store.memory.address_of(word.reference());
         let next = select_unpredictable(is_there, item, second.as_ptr().cast());
-        let item_bytes = select_unpredictable(is_there, self.expected.item_bytes(), 0);
+        let reach_bytes = select_unpredictable(is_there, self.expected.reach_bytes(), 0);
         prefetch(next);
-        prefetch(next.wrapping_add(item_bytes));
+        prefetch(next.wrapping_add(reach_bytes));
         (select_unpredictable(is_there, first, second), Word::EMPTY)
     }
 
@@ -269,7 +268,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn prefetch_item(&self, word: Word) {
         if let Some(reference) = ItemRef::from_bits(word.reference()) {
             self.store.memory.prefetch_item(reference);
-            self.store.memory.prefetch_item_at(reference, self.expected.item_bytes());
+            self.store.memory.prefetch_item_at(reference, self.expected.reach_bytes());
         }
     }
 

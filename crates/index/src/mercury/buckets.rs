@@ -7,7 +7,7 @@ use super::locking::Locking;
 use super::word::{Bucket, Word};
 #[cfg(not(loom))]
 use crate::mem::Memory;
-use crate::mem::{ItemRef, Table, prefetch_for_write};
+use crate::mem::{ItemRef, Table, prefetch, prefetch_for_write};
 
 /// Fewer buckets than this make no table.
 pub(super) const MIN_BUCKETS: usize = if cfg!(loom) { 2 } else { 8 };
@@ -112,8 +112,19 @@ impl Hint {
     /// Asks for the bucket of `hash`; it will be locked, so for writing.
     #[inline]
     pub(super) fn prefetch(self, hash: u64) {
+        prefetch_for_write(self.address(hash));
+    }
+
+    /// Asks for the bucket of `hash`, to look at it.
+    #[inline]
+    pub(super) fn prefetch_to_read(self, hash: u64) {
+        prefetch(self.address(hash));
+    }
+
+    #[inline]
+    fn address(self, hash: u64) -> *const u8 {
         let offset = (hash >> self.shift) as usize * size_of::<Bucket>();
-        prefetch_for_write(self.base.wrapping_add(offset));
+        self.base.wrapping_add(offset)
     }
 }
 

@@ -151,7 +151,7 @@ impl<L: Locking> Worker for EngineWorker<'_, L> {
                 let _ = self.get(key, 0, now, sink);
                 1
             }
-            keys => self.get_groups(keys, now, sink),
+            keys => self.get_chunks(keys, now, sink),
         }
     }
 

@@ -24,10 +24,11 @@ use super::tables::Inside;
 use crate::mem::{Guard, Item, ItemRef, Look, Memory};
 use crate::{Found, Sink};
 
-/// Keys that wait for memory together.
-const GROUP: usize = 64;
-/// Chains are walked this far ahead of the locks.
-const LEVELS: usize = 4;
+/// Keys of a batch that go from stage to stage together. They keep the processor busy for longer
+/// than a line takes to arrive.
+const CHUNK: usize = 16;
+/// Stages of a batch's keys (see [`EngineWorker::get_chunks`]).
+const STAGES: usize = 4;
 /// Lines of an item that are asked for at most, after the first.
 const MORE_LINES: usize = 3;
 /// Bytes of a cache line.
@@ -55,51 +56,61 @@ impl<L: Locking> EngineWorker<'_, L> {
         self.answer(found, key, position, now, &guard, sink)
     }
 
-    /// Reads many keys, [`GROUP`] at a time. Returns how many were answered.
-    pub(super) fn get_groups(
+    /// Reads many keys. Returns how many were answered.
+    ///
+    /// Chunks of keys roll through four stages: their buckets are asked for; their first items;
+    /// what follows those that are not the keys'; then what was found is confirmed, and answered.
+    /// A step takes a chunk of each stage one stage further: inside, all but the answering, since
+    /// the sink is not to be called under a thread lock.
+    pub(super) fn get_chunks(
         &mut self,
         keys: &[Key<'_>],
         now: &Now,
         sink: &mut impl Sink,
     ) -> usize {
-        let mut answered = 0;
-        for group in keys.chunks(GROUP) {
-            let (count, flow) = self.get_group(group, answered, now, sink);
-            answered += count;
-            if flow.is_break() {
-                break;
-            }
-        }
-        answered
-    }
-
-    fn get_group(
-        &mut self,
-        keys: &[Key<'_>],
-        offset: usize,
-        now: &Now,
-        sink: &mut impl Sink,
-    ) -> (usize, ControlFlow<()>) {
         let engine = self.engine;
         let guard = self.pool.pin();
-        let inside = self.seat.enter_to_read();
-        let reader = self.reader(&engine.memory, &guard, &inside);
-        let mut probes = [Probe::NONE; GROUP];
-        let probes = &mut probes[..keys.len()];
-        reader.explore(keys, probes, self.expected.look());
-        for (key, probe) in keys.iter().zip(probes.iter_mut()) {
-            probe.found = reader.confirm(key, probe).map(|item| item.reference());
+        let follow = Follow::new(&engine.memory, &guard);
+        let mut probes = [Probe::NONE; STAGES * CHUNK];
+        let width = CHUNK.min(keys.len());
+        for key in keys.iter().take(CHUNK) {
+            self.seat.prefetch_to_read(key.hash());
         }
-        drop(inside);
-        for (at, (key, probe)) in keys.iter().zip(probes.iter()).enumerate() {
-            let follow = Follow::new(&engine.memory, &guard);
-            let found = probe.found.map(|reference| follow.item(reference));
-            let flow = self.answer(found, key, offset + at, now, &guard, sink);
-            if flow.is_break() {
-                return (at + 1, flow);
+        // Of a step, the first key to be answered, less the keys of the stages before. Wraps beyond
+        // the end until there is a key.
+        for step in (0..keys.len() + (STAGES - 2) * CHUNK).step_by(CHUNK) {
+            let inside = self.seat.enter_to_read();
+            let reader = self.reader(&engine.memory, &guard, &inside);
+            let end = step.wrapping_sub((STAGES - 2) * CHUNK);
+            for place in 0..width {
+                let stage = |stage: usize| {
+                    let at = end.wrapping_add(stage * CHUNK + place);
+                    keys.get(at).map(|key| (key, at % (STAGES * CHUNK)))
+                };
+                if let Some((key, at)) = stage(2) {
+                    probes[at] = reader.look(key);
+                }
+                if let Some((key, at)) = stage(1) {
+                    reader.go_on(key, &mut probes[at], self.expected.look());
+                }
+                if let Some((key, at)) = stage(0) {
+                    probes[at].found = reader.confirm(key, &probes[at]);
+                }
+            }
+            drop(inside);
+            for place in 0..width {
+                if let Some(key) = keys.get(step + CHUNK + place) {
+                    self.seat.prefetch_to_read(key.hash());
+                }
+                let at = end.wrapping_add(place);
+                let Some(key) = keys.get(at) else { continue };
+                let found = probes[at % (STAGES * CHUNK)].found.map(|found| follow.item(found));
+                if self.answer(found, key, at, now, &guard, sink).is_break() {
+                    return at + 1;
+                }
             }
         }
-        (keys.len(), ControlFlow::Continue(()))
+        keys.len()
     }
 
     #[inline]
@@ -110,7 +121,7 @@ impl<L: Locking> EngineWorker<'_, L> {
         inside: &'r Inside<'r, 'r, L>,
     ) -> Reader<'r, 'g, L> {
         let follow = Follow::new(memory, guard);
-        Reader { memory, inside, follow, reach_bytes: self.expected.item_bytes() }
+        Reader { memory, inside, follow, reach_bytes: self.expected.reach_bytes() }
     }
 
     /// Hands one answer to the sink.
@@ -156,12 +167,14 @@ impl<L: Locking> EngineWorker<'_, L> {
 struct Probe {
     /// The first item of the chain, as peeked at.
     first: Option<ItemRef>,
-    /// The item to look at next, and in the end the one that has the key, if one was met.
+    /// The item to look at next, and in the end the one that has the key, if one has.
     found: Option<ItemRef>,
+    /// It was seen to have the key.
+    is_met: bool,
 }
 
 impl Probe {
-    const NONE: Self = Self { first: None, found: None };
+    const NONE: Self = Self { first: None, found: None, is_met: false };
 }
 
 /// Finds items for a worker that is inside, under its guard.
@@ -199,59 +212,43 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         self.follow.find(locked.first(), key.bytes())
     }
 
-    /// Walks the chains of all keys together, level by level, without locks: what it leaves behind
-    /// is in the cache, and mostly right.
+    /// Looks at a key's bucket and asks for the first item of its chain.
     #[inline]
-    fn explore(&self, keys: &[Key<'_>], probes: &mut [Probe], look: &Look) {
-        for key in keys {
-            self.inside.bucket(key.hash()).prefetch();
-        }
-        let mut open = [0_u8; GROUP];
-        let mut count = 0;
-        for (at, (key, probe)) in keys.iter().zip(probes.iter_mut()).enumerate() {
-            let first = self.inside.bucket(key.hash()).peek().item();
-            self.prefetch(first);
-            *probe = Probe { first, found: first };
-            open[count] = at as u8;
-            count += usize::from(first.is_some());
-        }
-        for _ in 0..LEVELS {
-            let mut kept = 0;
-            for slot in 0..count {
-                let at = usize::from(open[slot]);
-                let Some(here) = probes[at].found else { continue };
-                let item = self.follow.item(here);
-                let (is_it, next) = (item.has_key_as(look, keys[at].bytes()), next_of(item));
-                // Without a branch, which would be foretold wrongly time and again.
-                let ahead = if is_it { Some(here) } else { next };
-                self.prefetch(ahead);
-                probes[at].found = ahead;
-                open[kept] = at as u8;
-                kept += usize::from(!is_it & next.is_some());
-            }
-            count = kept;
-        }
-        // Chains that are longer still are walked under the lock.
-        for at in &open[..count] {
-            probes[usize::from(*at)].found = None;
-        }
+    fn look(&self, key: &Key<'_>) -> Probe {
+        let first = self.inside.bucket(key.hash()).peek().item();
+        self.prefetch(first);
+        Probe { first, found: first, is_met: false }
     }
 
-    /// What the chain of an explored key really holds: by a second look at the bucket where the key
-    /// was met at the front of the chain, else under the bucket's lock.
+    /// Looks at the first item, and asks for the one behind it if the key is another's.
     #[inline]
-    fn confirm(&self, key: &Key<'_>, probe: &Probe) -> Option<Item<'g>> {
-        if !L::READS_LOCK {
-            let found = probe.found.map(|found| self.follow.item(found));
-            return found.or_else(|| self.find_again(key));
+    fn go_on(&self, key: &Key<'_>, probe: &mut Probe, look: &Look) {
+        let Some(first) = probe.first else { return };
+        let item = self.follow.item(first);
+        probe.is_met = item.has_key_as(look, key.bytes());
+        // Without a branch, which would be foretold wrongly time and again.
+        probe.found = if probe.is_met { Some(first) } else { next_of(item) };
+        self.prefetch(probe.found);
+    }
+
+    /// What the chain of a key really holds: by a second look at the bucket where the key was met
+    /// at the front of the chain, else under the bucket's lock.
+    #[inline]
+    fn confirm(&self, key: &Key<'_>, probe: &Probe) -> Option<ItemRef> {
+        let (first, found) = (probe.first, probe.found);
+        if !L::READS_LOCK && probe.is_met {
+            return found;
         }
+        let is_likely =
+            |found: ItemRef| probe.is_met || self.follow.item(found).has_key(key.bytes());
         if L::LOCKS_WORD
-            && let (Some(first), Some(found)) = (probe.first, probe.found)
+            && let (Some(first), Some(found)) = (first, found)
+            && is_likely(found)
             && links::still_leads(&self.follow, self.inside.bucket(key.hash()), first, found)
         {
-            return Some(self.follow.item(found));
+            return Some(found);
         }
-        self.find_in(&self.inside.lock(key.hash()), key).map(|place| place.item)
+        self.find(key).map(|item| item.reference())
     }
 
     /// Asks for an item's lines, as many as recent items had.
@@ -260,7 +257,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         let Some(item) = item else { return };
         self.memory.prefetch_item(item);
         let line = item.to_bits() as usize % LINE_BYTES;
-        let lines = (line + self.reach_bytes.saturating_sub(1)) / LINE_BYTES;
+        let lines = (line + self.reach_bytes) / LINE_BYTES;
         for line in 1..=lines.min(MORE_LINES) {
             self.memory.prefetch_item_at(item, line * LINE_BYTES);
         }

@@ -72,14 +72,6 @@ impl Bucket {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Asks for the bucket's line, to look at it: a batch seldom locks what it reads, and threads
-    /// that read the same buckets need not take the line from each other.
-    #[cfg(not(loom))]
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        crate::mem::prefetch(std::ptr::from_ref(self).cast());
-    }
-
     /// Takes the lock: test-and-set, and while that fails, look until it may succeed.
     #[inline]
     pub(super) fn lock(&self) -> Word {

@@ -39,7 +39,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         sink: &mut impl Sink,
     ) -> usize {
         let guard = self.pool.pin();
-        roll::<1, _, _>(
+        roll::<1, 16, _, _>(
             self,
             keys.len(),
             Locator::FREE,
@@ -47,14 +47,13 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 let slots = &worker.store.slots;
                 slots.prefetch(slots.bucket_of(keys[at].hash()), 0);
             },
-            |worker, at, _, _| {
-                let locator = worker.glance::<C>(&keys[at]);
+            |worker, at, _, locator| {
+                *locator = worker.glance::<C>(&keys[at]);
                 if let Some(reference) = ItemRef::from_bits(locator.reference()) {
                     worker.store.memory.prefetch_item(reference);
-                    let reach = worker.expected.item_bytes();
+                    let reach = worker.expected.reach_bytes();
                     worker.store.memory.prefetch_item_at(reference, reach);
                 }
-                locator
             },
             |worker, at, locator| worker.answer::<C>(at, &keys[at], locator, now, &guard, sink),
         )
