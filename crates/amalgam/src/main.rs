@@ -3,6 +3,7 @@
 //! `amalgam serve` takes memcached's options. So does the binary when it is called `memcached` (or
 //! `memcached-debug`), or when its first argument is an option.
 
+mod cluster;
 mod daemon;
 mod extended;
 mod load;
@@ -42,6 +43,9 @@ enum Action {
     Advise(Box<amalgam_bench::advise::AdviseArguments>),
     /// Measures every table and figure of the five papers, beside the printed numbers.
     Reproduce(amalgam_bench::figures::ReproduceArguments),
+    /// Runs nodes of a cluster; memcached's clients may talk to any of them.
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Shows a server's admin address in a terminal.
     Top(top::Top),
     /// Copies the items of one running server to another, memcached's too.
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Ok(Amalgam { command: Action::Reproduce(arguments) }) => {
             amalgam_bench::figures::run(&arguments)
         }
+        Ok(Amalgam { command: Action::Cluster(command) }) => cluster::run(&command),
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),
         Ok(Amalgam { command: Action::Completions { shell } }) => {

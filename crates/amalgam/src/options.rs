@@ -1,10 +1,11 @@
 //! The server's options: one struct for the command line, the configuration file and the table of
 //! effective settings that is printed at start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgAction, Args};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::logs::{Format, Threshold};
@@ -211,21 +212,33 @@ impl Options {
     ///
     /// If the file cannot be read or holds something else.
     pub fn effective(&self) -> anyhow::Result<Self> {
-        let mut table = toml::Table::try_from(Self::defaults())?;
-        if let Some(path) = &self.config {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            // Read as options first: the message then names the line.
-            let options: Self =
-                toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-            table.extend(toml::Table::try_from(options)?);
-        }
-        table.extend(toml::Table::try_from(self)?);
-        let mut options: Self = table.try_into()?;
+        let mut options = layered(&Self::defaults(), self, self.config.as_deref())?;
         let protocol = if options.enable_sasl { "binary" } else { "auto" };
         options.protocol.get_or_insert_with(|| protocol.to_owned());
         Ok(options)
     }
+}
+
+/// What was given over what a configuration file says over the defaults.
+///
+/// # Errors
+///
+/// If the file cannot be read, or says what no option is.
+pub fn layered<T: Serialize + DeserializeOwned>(
+    defaults: &T,
+    given: &T,
+    file: Option<&Path>,
+) -> anyhow::Result<T> {
+    let mut table = toml::Table::try_from(defaults)?;
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        // Read as options first: the message then names the line.
+        let options: T = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        table.extend(toml::Table::try_from(options)?);
+    }
+    table.extend(toml::Table::try_from(given)?);
+    Ok(table.try_into()?)
 }
 
 #[cfg(test)]

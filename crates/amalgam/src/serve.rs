@@ -75,7 +75,7 @@ type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 const DEFAULT_PORT: i32 = 11211;
 
 /// SIGINT and SIGTERM.
-const STOP_SIGNALS: &[i32] = &[2, 15];
+pub const STOP_SIGNALS: &[i32] = &[2, 15];
 
 /// SIGUSR1.
 const GRACEFUL_SIGNAL: i32 = 10;
@@ -188,7 +188,7 @@ fn serve_with<I: Index>(
 
 /// Keys must be hashed with a secret that clients cannot know; the standard library's hasher has
 /// one from the system.
-fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_nanos());
     RandomState::new().hash_one((time, std::process::id()))

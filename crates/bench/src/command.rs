@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
+use crate::cluster::{self, MigrateArguments, RequestArguments};
 use crate::driver::{self, CacheArguments, IndexArguments, OccupancyArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
@@ -25,6 +26,10 @@ pub enum BenchCommand {
     Ids(IdsArguments),
     /// Measures what a client's cache of such a map saves.
     LookupCache(LookupCacheArguments),
+    /// Measures reads of a cluster beside memcached's, on two cores.
+    ClusterRequests(RequestArguments),
+    /// Moves chunks between two nodes while clients read and write them, and checks what they saw.
+    Migrate(MigrateArguments),
     /// Writes a trace of a workload, as `amalgam advise` reads it.
     Trace(TraceArguments),
 }
@@ -68,6 +73,16 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
         }
         BenchCommand::LookupCache(arguments) => {
             let result = ids::run_lookup_cache(arguments)?;
+            print_result(arguments.json, &result, || result.summary())
+        }
+        BenchCommand::ClusterRequests(arguments) => {
+            for result in cluster::run_requests(arguments)? {
+                print_result(arguments.json, &result, || result.summary())?;
+            }
+            Ok(())
+        }
+        BenchCommand::Migrate(arguments) => {
+            let result = cluster::run_migrate(arguments)?;
             print_result(arguments.json, &result, || result.summary())
         }
         BenchCommand::Trace(arguments) => {

@@ -8,6 +8,7 @@
 pub mod advise;
 pub mod baselines;
 pub mod client;
+pub mod cluster;
 mod command;
 pub mod driver;
 pub mod engines;

@@ -10,6 +10,7 @@
 pub mod chunks;
 pub mod client;
 pub mod coordinator;
+pub mod homes;
 pub mod ids;
 pub mod node;
 pub mod overlay;

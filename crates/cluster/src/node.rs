@@ -6,12 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::chunks::{Action, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, Wish};
+use crate::chunks::{
+    Action, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, Reply, Request, Wish,
+};
 use crate::client::Client;
 use crate::coordinator::Proposal;
-use crate::ids::{ChunkId, IdRange};
+use crate::homes::Homes;
+use crate::ids::{ChunkId, Creator, IdRange};
 use crate::overlay::{
-    Answer, Change, Command, Event, Locator, Peer, RequestId, Settings, SuperPeer, View,
+    Answer, Change, Command, Event, Locator, Peer, Refusal, RequestId, Settings, SuperPeer, View,
 };
 use crate::ranges::Placement;
 use crate::wire::Packet;
@@ -36,9 +39,24 @@ pub struct NodeSettings {
     pub overlay: Settings,
     /// Of the chunk service.
     pub chunks: Limits,
+    /// Whether it claims partitions of the named ids. Its store must take items then.
+    pub holds_items: bool,
     /// Memory for ranges that were looked up, in bytes; at least
     /// [`crate::ranges::LIMIT_BYTES_MIN`].
     pub cache_bytes: usize,
+}
+
+/// Why the metadata is changed.
+#[derive(Clone, Copy, Debug)]
+enum Reason {
+    /// For chunks to come.
+    Claim,
+    /// A move.
+    Give,
+    /// A partition of the named ids.
+    Home,
+    /// The same, which an earlier life of this node owned.
+    Adopt,
 }
 
 /// Everything that a node is, but for its sockets and clocks.
@@ -49,8 +67,10 @@ pub struct Node<S> {
     locator: Locator,
     chunks: ChunkService<S>,
     client: Client,
-    /// Ids that were asked for or given away, by request: whether it was a claim.
-    edits: BTreeMap<RequestId, (IdRange, bool)>,
+    /// None if it claims no partitions of the named ids.
+    homes: Option<Homes>,
+    /// Ids that were asked for or given away, by request.
+    edits: BTreeMap<RequestId, (IdRange, Reason)>,
     /// What the chunk service wants to know.
     lookups: BTreeMap<u64, ChunkId>,
 }
@@ -70,6 +90,7 @@ impl<S: ChunkStore> Node<S> {
             locator: Locator::new(me, settings.overlay, settings.cache_bytes, supers),
             chunks: ChunkService::new(me, settings.chunks, store),
             client: Client::new(client, me),
+            homes: settings.holds_items.then(Homes::default),
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
         }
@@ -102,6 +123,11 @@ impl<S: ChunkStore> Node<S> {
         let number = self.client.submit(action, locator, now_ms, &mut commands, &mut asked);
         send(commands, asked, out);
         number
+    }
+
+    /// Carries out a request of a client that has no node of its own.
+    pub fn execute(&mut self, request: &Request, clock: &mut dyn FnMut() -> u64) -> Reply {
+        self.chunks.execute(request, clock)
     }
 
     /// Begins to move ids of this node to another; whether it does.
@@ -139,6 +165,16 @@ impl<S: ChunkStore> Node<S> {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
         let (mut asked, mut outcomes, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
         self.super_peer.on_tick(now_ms, &mut commands);
+        let (chunks, view) = (&self.chunks, self.super_peer.view());
+        let owns = |partition: Creator| chunks.serves(partition.ids().first());
+        if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
+            for partition in homes.wanted(self.me.node, view, now_ms, owns) {
+                let change = Change::Claim(Placement::of_owner(self.me.node));
+                let ids = partition.ids();
+                let request = self.locator.change(ids, change, now_ms, &mut commands);
+                self.edits.insert(request, (ids, Reason::Home));
+            }
+        }
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
         self.chunks.on_tick(now_ms, &mut wishes);
         let locator = &mut self.locator;
@@ -172,9 +208,11 @@ impl<S: ChunkStore> Node<S> {
                 self.grant(wishes, now_ms, out);
             }
             Packet::Request(request) => {
-                let reply = self.chunks.execute(&request, clock);
+                let reply = self.execute(&request, clock);
                 out.push(Effect::Send(from, Packet::Reply(reply)));
             }
+            // Of the process around it.
+            Packet::Control(_) => {}
             Packet::Reply(reply) => {
                 let (mut commands, mut outcomes) = (Vec::new(), Vec::new());
                 let locator = &mut self.locator;
@@ -194,12 +232,12 @@ impl<S: ChunkStore> Node<S> {
                 Wish::Claim(ids) => {
                     let change = Change::Claim(Placement::of_owner(self.me.node));
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
-                    self.edits.insert(request, (ids, true));
+                    self.edits.insert(request, (ids, Reason::Claim));
                 }
                 Wish::Give(ids, target) => {
                     let change = Change::Migrate(Placement::of_owner(target.node));
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
-                    self.edits.insert(request, (ids, false));
+                    self.edits.insert(request, (ids, Reason::Give));
                 }
                 Wish::LookUp(id) => {
                     self.locator.forget(IdRange::single(id));
@@ -217,12 +255,21 @@ impl<S: ChunkStore> Node<S> {
         let (mut wishes, mut outcomes) = (Vec::new(), Vec::new());
         for answer in answers {
             match answer {
-                Answer::Changed(request, result) => match self.edits.remove(request) {
-                    Some((ids, true)) => self.chunks.on_claimed(ids, *result),
-                    Some((ids, false)) => {
+                Answer::Changed(request, result) => match (self.edits.remove(request), result) {
+                    (Some((ids, Reason::Claim)), _) => self.chunks.on_claimed(ids, *result),
+                    (Some((ids, Reason::Give)), _) => {
                         self.chunks.on_given(ids, *result, now_ms, &mut wishes);
                     }
-                    None => {}
+                    (Some((ids, Reason::Home | Reason::Adopt)), Ok(epoch)) => {
+                        self.chunks.adopt(ids, *epoch);
+                    }
+                    // Perhaps an earlier life of this node owns it, whose items are gone.
+                    (Some((ids, Reason::Home)), Err(Refusal::Owned)) => {
+                        let change = Change::Migrate(Placement::of_owner(self.me.node));
+                        let request = self.locator.change(ids, change, now_ms, &mut commands);
+                        self.edits.insert(request, (ids, Reason::Adopt));
+                    }
+                    _ => {}
                 },
                 Answer::Located(token, located) if self.lookups.contains_key(token) => {
                     let id = self.lookups.remove(token).expect("it is there");

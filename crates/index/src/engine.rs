@@ -48,6 +48,13 @@ pub trait Index: Send + Sync + Sized {
 
     /// Changes the memory limit, in bytes; items above a lower one are evicted over time.
     fn set_memory_limit(&self, bytes: usize);
+
+    /// Drops all items, after so many seconds, if the index does that itself: one that stands for
+    /// other machines. False where the count of flushes in [`Now`] does.
+    fn flush(&self, delay_seconds: i64) -> bool {
+        let _ = delay_seconds;
+        false
+    }
 }
 
 /// One thread's access to an [`Index`]. Methods are linearizable operations on it unless they say

@@ -29,7 +29,7 @@ mod request;
 mod scan;
 mod text;
 
-pub use base64::append as append_base64;
+pub use base64::{append as append_base64, decode as decode_base64};
 pub use keys::{Arguments, KeyScratch, Keys, WireKey};
 pub use number::append_decimal;
 pub use problem::Problem;

@@ -151,6 +151,9 @@ fn conclude<I: Index>(
 /// Drops everything, now or later. What follows in the same batch is written after the flush.
 fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) {
     turn.counts.cmd_flush += 1;
+    if turn.shared.index.flush(delay_seconds) {
+        return;
+    }
     let clock = &turn.shared.clock;
     if delay_seconds > 0 {
         clock.flush_at(Expiry::from_client(delay_seconds, &turn.now).0);

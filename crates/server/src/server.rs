@@ -345,6 +345,27 @@ impl<I: Index> Server<I> {
     ///
     /// If the index cannot be opened or an address cannot be bound.
     pub fn open(settings: Settings, configuration: Configuration) -> Result<Self, ServerError> {
+        let (memory_file, threads) = (settings.memory_file.clone(), settings.threads);
+        Self::open_with(settings, configuration, |configuration, clock| match &memory_file {
+            Some(path) => open_warm(configuration, path, clock, threads),
+            None => I::open(configuration),
+        })
+    }
+
+    /// Opens the sockets around an index that there is already.
+    ///
+    /// # Errors
+    ///
+    /// If an address cannot be bound.
+    pub fn open_around(settings: Settings, index: I) -> Result<Self, ServerError> {
+        Self::open_with(settings, Configuration::default(), |_, _| Ok(index))
+    }
+
+    fn open_with(
+        settings: Settings,
+        configuration: Configuration,
+        open: impl FnOnce(&Configuration, &Clock) -> Result<I, OpenError>,
+    ) -> Result<Self, ServerError> {
         let (called, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| ServerError::System(error.into()))?;
         let listeners = open_listeners(&settings)?;
@@ -360,10 +381,7 @@ impl<I: Index> Server<I> {
             workers: threads + EXTRA_WORKERS,
             ..configuration
         };
-        let index = match &settings.memory_file {
-            Some(path) => open_warm(&configuration, path, &clock, threads)?,
-            None => I::open(&configuration)?,
-        };
+        let index = open(&configuration, &clock)?;
         let users = settings.users_file.as_deref().map(Users::load).transpose()?;
         let limits = Limits {
             max_item_bytes: settings.max_item_bytes,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::chunks::{Action, ChunkError, ClientId, Done, Limits};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits};
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::node::{Effect, Node, NodeSettings};
 use amalgam_cluster::overlay::{Answer, Change, Command, Locator, Peer, Settings, SuperPeer, View};
@@ -10,6 +10,7 @@ use amalgam_cluster::ranges::{LIMIT_BYTES_MIN, Placement};
 use amalgam_cluster::wire::Packet;
 
 use crate::ledger::Ledger;
+use crate::names::Names;
 use crate::random::Random;
 use crate::store::{History, MemoryStore};
 
@@ -29,6 +30,8 @@ pub struct Common {
     pub chunks: Vec<ChunkId>,
     /// What clients saw.
     pub history: History,
+    /// What clients saw of named items.
+    pub names: Names,
     /// What nobody should have been answered.
     pub wrong: Vec<String>,
     /// Whether the work is over.
@@ -200,69 +203,85 @@ impl Actor for Editor {
     }
 }
 
+/// What the client of a [`Host`]'s node is after.
+pub trait Pursuit: Sized {
+    /// Where the node keeps what it holds.
+    type Store: ChunkStore;
+
+    /// Begins, with a node of its liking.
+    fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
+
+    /// An operation was answered that began at a time.
+    fn observe(
+        &mut self,
+        common: &mut Common,
+        action: Action,
+        began_ms: u64,
+        result: &Result<Done, ChunkError>,
+        now_ms: u64,
+    );
+
+    /// Something that it may want.
+    fn work(
+        host: &mut Host<Self>,
+        common: &mut Common,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<Effect>,
+    );
+}
+
+/// A node whose client is after something.
+#[derive(Debug)]
+pub struct Host<P: Pursuit> {
+    pub(crate) peer: Peer,
+    pub(crate) node: Node<P::Store>,
+    /// What the client is doing: the action and when it began.
+    pub(crate) doing: BTreeMap<u64, (Action, u64)>,
+    pub(crate) pursuit: P,
+}
+
 /// A node whose client creates, reads and writes everybody's chunks, while the node moves those it
 /// owns to others.
-#[derive(Debug)]
-pub struct Keeper {
-    peer: Peer,
-    node: Node<MemoryStore>,
-    /// What the client is doing: the action and when it began.
-    doing: BTreeMap<u64, (Action, u64)>,
+pub type Keeper = Host<Chunks>;
+
+/// See [`Keeper`].
+#[derive(Debug, Default)]
+pub struct Chunks {
     next_value: u64,
 }
 
-impl Keeper {
+impl<P: Pursuit> Host<P> {
     /// The node.
-    pub fn node(&self) -> &Node<MemoryStore> {
+    pub fn node(&self) -> &Node<P::Store> {
         &self.node
     }
 
-    /// Reads a chunk.
-    pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
-        self.submit(Action::Get(id), now_ms, out);
-    }
-
-    fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<Effect>) {
+    /// Begins an operation.
+    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<Effect>) {
         let number = self.node.submit(action.clone(), now_ms, out);
         self.doing.insert(number, (action, now_ms));
-    }
-
-    /// A value that nobody else writes.
-    fn new_value(&mut self) -> u64 {
-        self.next_value += 1;
-        u64::from(self.peer.node.get()) << 48 | self.next_value
     }
 
     fn observe(&mut self, common: &mut Common, now_ms: u64, effects: &[Effect]) {
         for effect in effects {
             let Effect::Answered(number, result) = effect else { continue };
             let Some((action, began_ms)) = self.doing.remove(number) else { continue };
-            match (&action, result) {
-                (Action::Create(value), Ok(Done::Created(id))) => {
-                    let value = number_of(value);
-                    common.history.write_begins(*id, value, began_ms);
-                    common.history.write_ends(*id, value, now_ms);
-                    common.chunks.push(*id);
-                }
-                (Action::Put(id, value), Ok(Done::Ok)) => {
-                    common.history.write_ends(*id, number_of(value), now_ms);
-                }
-                (Action::Get(id), Ok(Done::Value(value))) => {
-                    common.history.read(*id, number_of(value), began_ms, now_ms);
-                }
-                // A lock of somebody else, and who does not hold one.
-                (
-                    Action::Put(..) | Action::Lock { .. } | Action::Unlock(_),
-                    Err(ChunkError::Locked | ChunkError::NotLocked),
-                )
-                | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
-                // Nobody knows.
-                (_, Err(ChunkError::Unavailable)) => {}
-                (action, result) => {
-                    common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
-                }
-            }
+            self.pursuit.observe(common, action, began_ms, result, now_ms);
         }
+    }
+}
+
+impl Host<Chunks> {
+    /// Reads a chunk.
+    pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
+        self.submit(Action::Get(id), now_ms, out);
+    }
+
+    /// A value that nobody else writes.
+    fn new_value(&mut self) -> u64 {
+        self.pursuit.next_value += 1;
+        u64::from(self.peer.node.get()) << 48 | self.pursuit.next_value
     }
 }
 
@@ -270,13 +289,15 @@ fn number_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
-impl Actor for Keeper {
+impl<P: Pursuit> Actor for Host<P> {
     fn start(peer: Peer, supers: Vec<Peer>, overlay: Settings) -> Self {
         let chunks = Limits { claim_ids: 300, low_ids: 100, ..Limits::default() };
-        let settings = NodeSettings { overlay, chunks, cache_bytes: LIMIT_BYTES_MIN };
+        let cache_bytes = LIMIT_BYTES_MIN;
+        let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
+        let (pursuit, store) = P::open(&mut settings);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
-        let node = Node::new(peer, settings, supers, client, MemoryStore::default());
-        Self { peer, node, doing: BTreeMap::new(), next_value: 0 }
+        let node = Node::new(peer, settings, supers, client, store);
+        Self { peer, node, doing: BTreeMap::new(), pursuit }
     }
 
     fn super_peer(&self) -> &SuperPeer {
@@ -319,16 +340,69 @@ impl Actor for Keeper {
         now_ms: u64,
         out: &mut Vec<Effect>,
     ) {
-        if random.percent(10) {
-            self.move_some(common, random, now_ms, out);
+        P::work(self, common, random, now_ms, out);
+    }
+}
+
+impl Pursuit for Chunks {
+    type Store = MemoryStore;
+
+    fn open(_: &mut NodeSettings) -> (Self, MemoryStore) {
+        Default::default()
+    }
+
+    fn observe(
+        &mut self,
+        common: &mut Common,
+        action: Action,
+        began_ms: u64,
+        result: &Result<Done, ChunkError>,
+        now_ms: u64,
+    ) {
+        match (&action, result) {
+            (Action::Create(value), Ok(Done::Created(id))) => {
+                let value = number_of(value);
+                common.history.write_begins(*id, value, began_ms);
+                common.history.write_ends(*id, value, now_ms);
+                common.chunks.push(*id);
+            }
+            (Action::Put(id, value), Ok(Done::Ok)) => {
+                common.history.write_ends(*id, number_of(value), now_ms);
+            }
+            (Action::Get(id), Ok(Done::Value(value))) => {
+                common.history.read(*id, number_of(value), began_ms, now_ms);
+            }
+            // A lock of somebody else, and who does not hold one.
+            (
+                Action::Put(..) | Action::Lock { .. } | Action::Unlock(_),
+                Err(ChunkError::Locked | ChunkError::NotLocked),
+            )
+            | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
+            // Nobody knows.
+            (_, Err(ChunkError::Unavailable)) => {}
+            (action, result) => {
+                common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
+            }
         }
-        if self.doing.len() > 8 {
+    }
+
+    fn work(
+        host: &mut Keeper,
+        common: &mut Common,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        if random.percent(10) {
+            host.move_some(common, random, now_ms, out);
+        }
+        if host.doing.len() > 8 {
             return;
         }
-        let value = self.new_value();
+        let value = host.new_value();
         let Some(id) = random.pick(&common.chunks).copied().filter(|_| random.percent(95)) else {
             let action = Action::Create(value.to_le_bytes().to_vec());
-            return self.submit(action, now_ms, out);
+            return host.submit(action, now_ms, out);
         };
         let action = match random.below(10) {
             0..5 => Action::Get(id),
@@ -339,11 +413,11 @@ impl Actor for Keeper {
                 Action::Put(id, value.to_le_bytes().to_vec())
             }
         };
-        self.submit(action, now_ms, out);
+        host.submit(action, now_ms, out);
     }
 }
 
-impl Keeper {
+impl Host<Chunks> {
     /// Moves a few ids around one that this node serves.
     fn move_some(
         &mut self,

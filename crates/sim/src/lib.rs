@@ -12,14 +12,16 @@
 
 mod actor;
 mod ledger;
+mod names;
 mod network;
 mod random;
 mod store;
 mod world;
 
-pub use actor::{Actor, Common, Editor, IDS, Keeper};
+pub use actor::{Actor, Chunks, Common, Editor, Host, IDS, Keeper, Pursuit};
 pub use ledger::Ledger;
+pub use names::{Namer, Names, Naming};
 pub use network::{Agenda, Partition, Weather, arrivals};
-pub use random::Random;
+pub use random::{Random, seeds};
 pub use store::{History, MemoryStore};
 pub use world::{Faults, Planted, World};

@@ -1,27 +1,32 @@
 //! Chance from a seed.
 
-/// SplitMix64: small, and the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
+use std::ops::Range;
+
+use amalgam_conformance::harness::{Random as Bits, effort};
+
+/// `count` seeds from `first` on, and as many times more as `AMALGAM_EFFORT` says.
+pub fn seeds(first: u64, count: u64) -> Range<u64> {
+    first..first + count * effort() as u64
+}
+
+/// The same on every machine.
+pub struct Random(Bits);
+
+impl std::fmt::Debug for Random {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Random")
+    }
+}
 
 impl Random {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed ^ 0x6a09_e667_f3bc_c908)
-    }
-
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Self(Bits(seed ^ 0x6a09_e667_f3bc_c908))
     }
 
     /// Below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
+        self.0.bits() % bound
     }
 
     /// True `percent` times of a hundred.

@@ -10,6 +10,7 @@ use amalgam_cluster::overlay::{Message, Peer, Settings, SuperPeer, View};
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::actor::{Actor, Common, Editor, IDS, Keeper};
+use crate::names::Namer;
 use crate::network::{Agenda, Partition, Weather, arrivals};
 use crate::random::Random;
 
@@ -381,6 +382,18 @@ impl World<Editor> {
         let mut nodes: Vec<NodeId> = self.names.keys().map(|peer| peer.node).collect();
         nodes.dedup();
         nodes
+    }
+}
+
+impl World<Namer> {
+    /// Reads all counters.
+    pub fn read_counters(&mut self) {
+        let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
+        for number in 0..Namer::counters() {
+            let peer = *self.random.pick(&askers).expect("there is one");
+            self.ask(peer, |namer, now_ms, out| namer.read_counter(number, now_ms, out));
+        }
+        self.run(2_000);
     }
 }
 

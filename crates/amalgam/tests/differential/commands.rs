@@ -1,6 +1,7 @@
 //! Random commands. A sequence works on a few keys of its own, so that what one command leaves
 //! matters to the next.
 
+use amalgam_conformance::harness::Random;
 use std::fmt;
 
 use crate::answers::Ids;
@@ -102,7 +103,7 @@ impl Command {
 /// Makes the commands of one sequence.
 pub struct Generator {
     kind: Kind,
-    state: u64,
+    random: Random,
     prefix: String,
     /// Packets that were made.
     packets: u32,
@@ -127,10 +128,10 @@ const FULL_META: &[u32] = &[1, 6, 40];
 impl Generator {
     /// The same seed and sequence make the same commands for the same version of memcached.
     pub fn new(kind: Kind, seed: u64, sequence: u64, version: &[u32]) -> Self {
-        let state = seed ^ sequence.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let random = Random(seed ^ sequence.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let is_old = is_old(version);
         let prefix = format!("s{sequence}k");
-        Self { is_old, kind, state, prefix, packets: 0, held_back: None }
+        Self { is_old, kind, random, prefix, packets: 0, held_back: None }
     }
 
     /// Commands for one write.
@@ -160,17 +161,12 @@ impl Generator {
         commands
     }
 
-    /// SplitMix64.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        self.random.bits()
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.bits() % bound as u64) as usize
+        self.random.below(bound)
     }
 
     pub fn chance(&mut self, percent: usize) -> bool {

@@ -142,6 +142,7 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<Wish>,
     ) -> bool {
         let is_possible = target != self.me
+            && !ids.first().creator().is_named()
             && ids.len() <= MOVE_IDS_MAX
             && self.outgoing.len() < MOVES_MAX
             && self.owned.all(ids.start()..ids.end(), |_| true)
@@ -399,6 +400,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if known.is_none() {
             let is_free = self.owned.over(ids.start()..ids.end()).next().is_none();
             if !is_free
+                || ids.first().creator().is_named()
                 || self.is_moving(ids)
                 || self.incoming.len() >= MOVES_MAX
                 || ids.len() > MOVE_IDS_MAX

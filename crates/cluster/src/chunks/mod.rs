@@ -16,16 +16,20 @@
 //! 5. Nothing is answered after the node's lease: the deadline is compared after the work is done.
 //! 6. Queues, sessions, remembered answers, pages: each has a bound.
 
+mod items;
 mod migration;
 mod request;
 mod service;
 mod sessions;
 mod store;
 
+pub use items::{
+    ItemAnswer, ItemOp, ItemRecord, ItemVerb, StoreHead, from_relative, to_relative, with_times,
+};
 pub use migration::{MOVES_MAX, MoveMessage, Page};
 pub use request::{
     Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
 };
 pub use service::{ChunkService, Limits, Wish};
 pub use sessions::{Export, SessionExport};
-pub use store::{ChunkStore, EngineStore, StoreError};
+pub use store::{ChunkStore, EngineStore, ItemStore, StoreError, Wall};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::items::{ItemAnswer, ItemOp};
 use crate::ids::ChunkId;
 use crate::ranges::Placement;
 
@@ -66,6 +67,13 @@ pub enum Action {
     },
     /// Release it.
     Unlock(ChunkId),
+    /// An operation on a named item.
+    Item {
+        /// Where its key places it.
+        id: ChunkId,
+        /// The operation.
+        op: Box<ItemOp>,
+    },
 }
 
 impl Action {
@@ -74,13 +82,17 @@ impl Action {
         match self {
             Self::Open { .. } | Self::Close | Self::Create(_) => None,
             Self::Get(id) | Self::Put(id, _) | Self::Delete(id) | Self::Unlock(id) => Some(*id),
-            Self::Lock { id, .. } => Some(*id),
+            Self::Lock { id, .. } | Self::Item { id, .. } => Some(*id),
         }
     }
 
     /// Whether it must not be carried out twice.
     pub fn changes(&self) -> bool {
-        !matches!(self, Self::Get(_) | Self::Open { .. } | Self::Close)
+        match self {
+            Self::Get(_) | Self::Open { .. } | Self::Close => false,
+            Self::Item { op, .. } => op.verb.changes(),
+            _ => true,
+        }
     }
 }
 
@@ -98,6 +110,8 @@ pub enum Done {
     Value(Vec<u8>),
     /// The session was opened or closed.
     Session,
+    /// What became of an operation on a named item.
+    Item(Box<ItemAnswer>),
 }
 
 /// Why nothing was done.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use super::items::ItemOp;
 use super::migration::{Incoming, MoveMessage, Outgoing};
 use super::request::{
     Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
-use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange};
+use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
 use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
 use crate::spans::Spans;
@@ -110,6 +111,21 @@ impl<S: ChunkStore> ChunkService<S> {
         over.map(|(span, since)| (IdRange::from_bits(span.start, span.end), *since))
     }
 
+    /// What it owns: partitions of the named ids, ids of chunks, and spans of those.
+    pub fn holdings(&self) -> (u64, u64, u64) {
+        let is_named = |start: u64| start >> COUNTER_BITS >= u64::from(NAMED_FIRST);
+        let (mut named, mut ids, mut spans) = (0, 0, 0);
+        for (span, _) in self.owned.iter() {
+            if is_named(span.start) {
+                named += span.end - span.start;
+            } else {
+                ids += span.end - span.start;
+                spans += 1;
+            }
+        }
+        (named >> COUNTER_BITS, ids, spans)
+    }
+
     /// Carries out a request. `clock` tells the time in milliseconds, as often as it is asked: what
     /// was done is not answered if the lease ended meanwhile (the client asks again, and is told
     /// what its operations came to).
@@ -177,6 +193,11 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
+    /// A partition of the named ids is this node's from an epoch on. It holds no items yet.
+    pub fn adopt(&mut self, ids: IdRange, epoch: u64) {
+        self.owned.assign(ids.start()..ids.end(), Some(epoch));
+    }
+
     fn perform(
         &mut self,
         client: ClientId,
@@ -196,6 +217,10 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.check_owned(*id, *epoch)?;
                 return self.get(*id);
             }
+            Action::Item { id, op } if !op.verb.changes() => {
+                self.check_owned(*id, *epoch)?;
+                return Ok(self.item(*id, op));
+            }
             _ => {}
         }
         if let Some(before) = self.sessions.before(client, *number) {
@@ -209,7 +234,11 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Some(id) => {
                 self.check_owned(id, *epoch)?;
-                (id, self.change(client, id, action, now_ms))
+                let result = match action {
+                    Action::Item { op, .. } => Ok(self.item(id, op)),
+                    action => self.change(client, id, action, now_ms),
+                };
+                (id, result)
             }
         };
         self.sessions.remember(client, *number, id, &result);
@@ -261,10 +290,13 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Action::Lock { lease_ms, .. } => self.sessions.lock(id, client, *lease_ms, now_ms),
             Action::Unlock(_) => self.sessions.unlock(id, client, now_ms),
-            Action::Open { .. } | Action::Close | Action::Create(_) | Action::Get(_) => {
-                Ok(Done::Ok)
-            }
+            _ => Ok(Done::Ok),
         }
+    }
+
+    /// The linearization point of an operation on a named item is that of the engine within.
+    fn item(&mut self, id: ChunkId, op: &ItemOp) -> Done {
+        Done::Item(Box::new(self.store.item(id, op)))
     }
 
     fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {

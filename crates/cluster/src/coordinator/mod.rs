@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use crate::ids::NodeId;
-use crate::overlay::{Arc, Group, Member, NAMED_FIRST, Peer, Settings, View};
+use crate::ids::{NAMED_FIRST, NodeId};
+use crate::overlay::{Arc, Group, Member, Peer, Settings, View};
 
 /// What a member asks the coordinator to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +76,28 @@ impl Coordinator {
     pub fn new(settings: Settings, lease_ms: u64) -> Self {
         let view = View::default();
         Self { settings, lease_ms, view, names: BTreeMap::new(), leases: BTreeMap::new() }
+    }
+
+    /// The same again, of what [`Self::view`] and [`Self::names`] said. Leases are kept elsewhere.
+    pub fn resume(
+        settings: Settings,
+        lease_ms: u64,
+        view: View,
+        names: BTreeMap<String, Peer>,
+    ) -> Self {
+        Self { settings, lease_ms, view, names, leases: BTreeMap::new() }
+    }
+
+    /// All names that ever joined, with their last lives.
+    pub fn names(&self) -> &BTreeMap<String, Peer> {
+        &self.names
+    }
+
+    /// The lease of a member ended, where others keep leases.
+    pub fn end(&mut self, peer: Peer) {
+        if self.view.has(peer) {
+            self.remove(peer.node);
+        }
     }
 
     /// What is decided so far.

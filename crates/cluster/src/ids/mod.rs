@@ -17,6 +17,10 @@ use std::fmt;
 pub const COUNTER_BITS: u32 = 48;
 /// The largest counter.
 pub const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+/// The first creator that is a partition of the named ids and no node.
+pub const NAMED_FIRST: u16 = 0xF000;
+/// Partitions of the named ids. The last number names nobody, so its hashes go to the one before.
+pub const PARTITIONS: u16 = NOBODY - NAMED_FIRST;
 /// The 16-bit number that names nobody.
 const NOBODY: u16 = u16::MAX;
 
@@ -56,6 +60,23 @@ impl Creator {
     pub const fn get(self) -> u16 {
         self.0
     }
+
+    /// Whether it is a partition of the named ids.
+    #[inline]
+    pub const fn is_named(self) -> bool {
+        self.0 >= NAMED_FIRST
+    }
+
+    /// The partitions of the named ids.
+    pub fn partitions() -> impl Iterator<Item = Self> {
+        (NAMED_FIRST..NOBODY).map(Self)
+    }
+
+    /// All ids that it can hand out.
+    pub const fn ids(self) -> IdRange {
+        let first = (self.0 as u64) << COUNTER_BITS;
+        IdRange { first: ChunkId(first), last: ChunkId(first | COUNTER_MAX) }
+    }
 }
 
 impl From<NodeId> for Creator {
@@ -86,6 +107,15 @@ impl ChunkId {
     /// [`IdError::Reserved`] if the creator is 0xFFFF.
     pub const fn from_bits(bits: u64) -> Result<Self, IdError> {
         if bits >= END { Err(IdError::Reserved) } else { Ok(Self(bits)) }
+    }
+
+    /// The named id of a key with that hash: where the key's item is placed. It does not identify
+    /// the item, the full key does.
+    #[inline]
+    pub const fn named(hash: u64) -> Self {
+        let partition = (hash >> COUNTER_BITS) as u16 >> 4;
+        let partition = if partition < PARTITIONS { partition } else { PARTITIONS - 1 };
+        Self((NAMED_FIRST + partition) as u64 * (COUNTER_MAX + 1) | hash & COUNTER_MAX)
     }
 
     /// The 64 bits that travel.
@@ -253,6 +283,18 @@ mod tests {
         assert_eq!((id.creator(), ChunkId::from_bits(id.bits())), (creator, Ok(id)));
         assert_eq!(id.to_string(), "f00d:43981");
         assert_eq!(Creator::from(NodeId::new(7).expect("a node")).get(), 7);
+    }
+
+    #[test]
+    fn every_hash_has_a_named_id() {
+        for hash in [0, 1, u64::MAX, u64::MAX - 1, 0x1234_5678_9ABC_DEF0] {
+            let id = ChunkId::named(hash);
+            assert!(id.creator().is_named() && ChunkId::from_bits(id.bits()) == Ok(id));
+            assert_eq!(id.counter(), hash & COUNTER_MAX);
+        }
+        assert_eq!(Creator::partitions().count(), usize::from(PARTITIONS));
+        assert!(Creator::partitions().all(|partition| partition.ids().len() == COUNTER_MAX + 1));
+        assert_ne!(ChunkId::named(0).creator(), ChunkId::named(1 << 52).creator());
     }
 
     #[test]

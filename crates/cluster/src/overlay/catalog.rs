@@ -6,7 +6,7 @@ use super::view::{Peer, Term};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::ranges::{Limits, Placement, Range, RangeMap};
 
-/// Ids that one edit names at most.
+/// Ids that one edit names at most, but for named ids, which are sparse.
 pub const EDIT_IDS_MAX: u64 = 1 << 31;
 
 /// How far a replica of a creator's metadata is. Sequences go on over terms, and count the batches
@@ -174,7 +174,7 @@ impl Catalog {
         digest: &mut u64,
     ) -> Result<(), Refusal> {
         let Edit { request, ids, change } = *edit;
-        if ids.len() > EDIT_IDS_MAX {
+        if ids.len() > EDIT_IDS_MAX && !creator.is_named() {
             return Err(Refusal::TooWide);
         }
         let node = request.peer.node;

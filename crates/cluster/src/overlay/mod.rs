@@ -35,6 +35,6 @@ pub use catalog::{
 };
 pub use locator::{Answer, Located, Locator};
 pub use message::{Command, Event, HOPS_MAX, Message};
-pub use ring::{Arc, NAMED_FIRST, POSITIONS, position};
+pub use ring::{Arc, POSITIONS, position};
 pub use super_peer::SuperPeer;
 pub use view::{GROUP_MEMBERS, Group, Member, Peer, Settings, Term, View};

@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use crate::ids::{Creator, NodeId};
+use crate::ids::{Creator, NAMED_FIRST, NodeId};
 
-/// The first creator that is a partition of the named ids and no node.
-pub const NAMED_FIRST: u16 = 0xF000;
 /// How many positions the ring has.
 pub const POSITIONS: u64 = 1 << 16;
 
@@ -13,7 +11,7 @@ pub const POSITIONS: u64 = 1 << 16;
 /// are spread, 16 positions apart.
 pub fn position(creator: Creator) -> u64 {
     let number = u64::from(creator.get());
-    if creator.get() >= NAMED_FIRST { (number - u64::from(NAMED_FIRST)) << 4 } else { number }
+    if creator.is_named() { (number - u64::from(NAMED_FIRST)) << 4 } else { number }
 }
 
 /// Positions from `first` to `last`, both included; past the end of the ring if `last` is before

@@ -7,7 +7,10 @@ use super::dictionary::{CODES_MAX, Dictionary};
 use super::iter::Ranges;
 use super::leaf::{Found, Leaf, Piece, push_piece};
 use super::placement::{Bits, NOBODY, Placement, from_bits, to_bits};
-use crate::ids::{COUNTER_MAX, ChunkId, END, IdRange};
+use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
+
+/// Named ids in the longest range: 16 ranges a partition. They are hashes of keys, and sparse.
+const NAMED_RANGE_IDS: u64 = 1 << 44;
 
 /// Parameters of a [`RangeMap`]. Values out of their bounds are moved to the nearest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,8 +282,10 @@ impl RangeMap {
     pub(super) fn cell(&self, bits: u64) -> ops::Range<u64> {
         let creator = bits & !COUNTER_MAX;
         let counter = bits & COUNTER_MAX;
-        let start = counter - counter % self.limits.range_ids_max;
-        let end = (start + self.limits.range_ids_max).min(COUNTER_MAX + 1);
+        let is_named = bits >> COUNTER_BITS >= u64::from(NAMED_FIRST);
+        let most = if is_named { NAMED_RANGE_IDS } else { self.limits.range_ids_max };
+        let start = counter - counter % most;
+        let end = (start + most).min(COUNTER_MAX + 1);
         creator + start..creator + end
     }
 

@@ -139,7 +139,7 @@ fn apply(map: &mut RangeMap, model: &mut Model, step: &Step) {
 }
 
 fn compare(map: &RangeMap, model: &Model) {
-    let cell = |bits: u64| (bits >> 48, (bits & COUNTER_MAX) / map.limits().range_ids_max);
+    let cell = |bits: u64| map.cell(bits);
     for zone in zones().map(bits_of_zone) {
         for bits in zone.clone() {
             let id = ChunkId::from_bits(bits).expect("an id");

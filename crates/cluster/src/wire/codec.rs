@@ -101,7 +101,35 @@ macro_rules! wire_numbers {
     )*};
 }
 
-wire_numbers!(u8, u16, u32, u64);
+wire_numbers!(u8, u16, u32, u64, i64);
+
+impl<T: Wire> Wire for Box<T> {
+    const BYTES_MIN: usize = T::BYTES_MIN;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        T::encode(self, to);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        T::decode(from).map(Box::new)
+    }
+}
+
+/// Text in UTF-8.
+impl Wire for String {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        (self.len() as u32).encode(to);
+        to.extend_from_slice(self.as_bytes());
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let count = u32::decode(from)? as usize;
+        let bytes = from.take(count)?.to_vec();
+        Self::from_utf8(bytes).map_err(|_| WireError::Invalid)
+    }
+}
 
 impl Wire for bool {
     const BYTES_MIN: usize = 1;
@@ -188,7 +216,7 @@ macro_rules! wire_tuples {
     )*};
 }
 
-wire_tuples!((A 0, B 1), (A 0, B 1, C 2));
+wire_tuples!((A 0, B 1), (A 0, B 1, C 2), (A 0, B 1, C 2, D 3));
 
 /// A struct is its fields in the order given here.
 macro_rules! wire_struct {

@@ -1,13 +1,18 @@
 //! What each message looks like on the wire. The order of fields and the codes are the format.
 
+use amalgam_op::{
+    Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, StoreMode, Written,
+};
+
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
 use crate::chunks::{
-    Action, ChunkError, ClientId, Done, Export, MoveMessage, Operation, Reply, Request,
-    SessionExport,
+    Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
+    MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
-    Arc, Change, Edit, Message, Peer, Refusal, RequestId, Seen, Snapshot, Summary, Term, Version,
+    Arc, Change, Edit, Group, Message, Peer, Refusal, RequestId, Seen, Snapshot, Summary, Term,
+    Version,
 };
 use crate::ranges::{Placement, Range};
 
@@ -22,9 +27,77 @@ pub enum Packet {
     Request(Request),
     /// Its answer.
     Reply(Reply),
+    /// About a node itself.
+    Control(Control),
 }
 
-wire_enum!(Packet { 1 Overlay(message), 2 Move(message), 3 Request(request), 4 Reply(reply) });
+wire_enum!(Packet {
+    1 Overlay(message),
+    2 Move(message),
+    3 Request(request),
+    4 Reply(reply),
+    5 Control(control),
+});
+
+/// What clients and operators ask of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// How are you, and who is there?
+    Ask,
+    /// The answer.
+    Status(Box<NodeStatus>),
+    /// Move ids that you own to another node.
+    Migrate {
+        /// The ids.
+        ids: IdRange,
+        /// To whom.
+        target: NodeId,
+    },
+    /// Whether it began.
+    Migrating(bool),
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Who it is.
+    pub peer: Peer,
+    /// Members and where they listen, as far as it knows.
+    pub members: Vec<(Peer, String)>,
+    /// The super peers among them.
+    pub supers: Vec<Peer>,
+    /// The revision of the coordinator's state that it knows.
+    pub revision: u64,
+    /// Flushes that it carried out.
+    pub flushes: u64,
+    /// Partitions of the named ids that it serves.
+    pub partitions: u64,
+    /// Ids of chunks that it owns.
+    pub ids: u64,
+    /// Spans that they lie in.
+    pub spans: u64,
+    /// Ranges that it holds as a super peer, and how many creators they are of.
+    pub ranges: (u64, u64),
+    /// Moves from it, and to it.
+    pub moves: (u64, u64),
+    /// How long its lease lasts, in milliseconds.
+    pub lease_left_ms: u64,
+}
+
+wire_enum!(Control { 1 Ask, 2 Status(status), 3 Migrate { ids, target }, 4 Migrating(does) });
+wire_struct!(NodeStatus {
+    peer: Peer,
+    members: Vec<(Peer, String)>,
+    supers: Vec<Peer>,
+    revision: u64,
+    flushes: u64,
+    partitions: u64,
+    ids: u64,
+    spans: u64,
+    ranges: (u64, u64),
+    moves: (u64, u64),
+    lease_left_ms: u64,
+});
 
 /// Numbers with bounds of their own.
 macro_rules! wire_checked {
@@ -49,6 +122,8 @@ wire_checked! {
     Creator: u16, Creator::get, Creator::new;
     ChunkId: u64, ChunkId::bits, ChunkId::from_bits;
     Placement: u64, Placement::bits, Placement::from_bits;
+    usize: u64, |number: usize| number as u64, usize::try_from;
+    Expiry: u32, |expiry: Expiry| expiry.0, |number| Ok::<_, WireError>(Expiry(number));
     ClientId: u64, |client: ClientId| client.0, |number| Ok::<_, WireError>(ClientId(number));
 }
 
@@ -70,6 +145,7 @@ wire_struct!(Range { ids: IdRange, placement: Placement });
 wire_struct!(Arc { first: u16, last: u16 });
 wire_struct!(Peer { node: NodeId, incarnation: u32 });
 wire_struct!(Term { number: u64, leader: Peer });
+wire_struct!(Group { term: Term, members: Vec<Peer> });
 wire_struct!(Version { term: Term, sequence: u64 });
 wire_struct!(RequestId { peer: Peer, sequence: u64 });
 wire_struct!(Edit { request: RequestId, ids: IdRange, change: Change });
@@ -114,8 +190,96 @@ wire_enum!(Action {
     6 Delete(id),
     7 Lock { id, lease_ms },
     8 Unlock(id),
+    9 Item { id, op },
 });
-wire_enum!(Done { 1 Ok, 2 Created(id), 3 Value(value), 4 Session });
+wire_enum!(Done { 1 Ok, 2 Created(id), 3 Value(value), 4 Session, 5 Item(answer) });
+
+wire_struct!(ItemOp { key: Vec<u8>, verb: ItemVerb });
+wire_enum!(ItemVerb {
+    1 Read,
+    2 Get(get),
+    3 Store(head, value),
+    4 Arithmetic(arithmetic),
+    5 Delete(delete),
+});
+wire_struct!(Get {
+    touch: Option<i64>,
+    vivify: Option<i64>,
+    recache_below_seconds: Option<i64>,
+    wants_cas: bool,
+    new_cas: Option<u64>,
+    minds_stale: bool,
+    touches_before_recache: bool,
+    is_quiet_access: bool,
+});
+wire_struct!(StoreHead {
+    mode: StoreMode,
+    flags: u32,
+    expiry: i64,
+    compare: Option<Compare>,
+    vivify: Option<i64>,
+    wants_cas: bool,
+    new_cas: Option<u64>,
+});
+wire_enum!(StoreMode { 1 Set, 2 Add, 3 Replace, 4 Append, 5 Prepend });
+wire_struct!(Compare { cas: u64, accepts_older_as_stale: bool });
+wire_struct!(Arithmetic {
+    delta: u64,
+    is_decrement: bool,
+    initial: Option<u64>,
+    initial_expiry: i64,
+    touch: Option<i64>,
+    compare: Option<u64>,
+    wants_cas: bool,
+    new_cas: Option<u64>,
+});
+wire_struct!(Delete {
+    compare: Option<u64>,
+    marks_stale: bool,
+    drops_value: bool,
+    flags: u32,
+    touch: Option<i64>,
+    new_cas: Option<u64>,
+});
+wire_struct!(ItemAnswer { outcome: Outcome, item: Option<ItemRecord> });
+wire_struct!(ItemRecord {
+    value: Vec<u8>,
+    flags: u32,
+    expiry: Expiry,
+    cas: Option<u64>,
+    fetched: bool,
+    stale: bool,
+    won: bool,
+    idle_seconds: Option<u32>,
+});
+wire_enum!(Outcome {
+    1 Hit(hit),
+    2 NotFound,
+    3 Stored(written),
+    4 NotStored,
+    5 Exists,
+    6 Deleted,
+    7 Invalidated,
+    8 Number(counted),
+    9 NotANumber,
+    10 TooLarge,
+    11 OutOfMemory,
+});
+wire_struct!(Hit {
+    won: bool,
+    already_won: bool,
+    stale: bool,
+    created: bool,
+    expiry_before: Expiry,
+});
+wire_struct!(Written { cas: Option<u64>, value_bytes: usize });
+wire_struct!(Counted {
+    number: u64,
+    created: bool,
+    cas: Option<u64>,
+    expiry: Expiry,
+    expiry_before: Expiry,
+});
 wire_enum!(ChunkError {
     1 NoChunk,
     2 TooLarge,

@@ -40,7 +40,11 @@ impl Running {
     pub fn start_with<I: Index + 'static>(settings: Settings) -> Self {
         let configuration =
             Configuration { memory_bytes: settings.memory_bytes, ..Configuration::default() };
-        let server = Server::<I>::open(settings, configuration).expect("starts");
+        Self::of(Server::<I>::open(settings, configuration).expect("starts"))
+    }
+
+    /// Runs a server that is open.
+    pub fn of<I: Index + 'static>(server: Server<I>) -> Self {
         let stopper = server.stopper().expect("a descriptor");
         let addresses = server.addresses();
         let port = server.tcp_port().unwrap_or(0);

@@ -1,0 +1,418 @@
+//! `amalgam cluster`: nodes, whole clusters on one machine, and what they say of themselves.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
+use amalgam_node::{
+    ClusterClient, Embedded, Etcd, Membership, NodeConfiguration, RunningNode, start_local,
+};
+use amalgam_server::{Server, Settings};
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::logs::{self, Format, Threshold};
+use crate::options::layered;
+use crate::serve::{STOP_SIGNALS, random_seed};
+use crate::size::Size;
+
+/// How long a node may take to share the keys with the others.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether a node has stopped.
+const WATCH: Duration = Duration::from_millis(50);
+/// Memory for where chunks are.
+const CACHE_BYTES: usize = 16 << 20;
+/// The lease of nodes whose coordinator is in the same process: they live and pause together.
+const EMBEDDED_LEASE_MS: u64 = 600_000;
+
+/// Commands about clusters.
+#[derive(Subcommand)]
+pub enum ClusterCommand {
+    /// Runs one node of a cluster whose coordinator is etcd.
+    Node(Box<NodeOptions>),
+    /// Runs a whole cluster on this machine.
+    Dev(Box<DevOptions>),
+    /// Shows the nodes of a cluster and what they hold.
+    Status(StatusOptions),
+}
+
+/// What all nodes of a process share.
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NodeOptions {
+    /// Read options from a TOML file; its keys are the long names, the command line overrides
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Endpoint of etcd, as http://HOST:PORT; may be given several times or hold commas
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub etcd: Vec<String>,
+    /// Name of the cluster in etcd [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// Name of this node, under which it keeps its number [default: the address it listens at]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where to listen for other nodes and for clients of chunks [default: 127.0.0.1:7911]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Where other nodes reach it, if not where it listens
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<String>,
+    /// Where to listen for memcached's clients [default: 127.0.0.1:11211]
+    #[arg(long, value_name = "ADDR")]
+    pub clients: Option<String>,
+    /// A file with what all nodes of the cluster must know to take part
+    #[arg(long, value_name = "FILE")]
+    pub join_token_file: Option<PathBuf>,
+    /// Seconds that a node may be silent before it is none [default: 3]
+    #[arg(long, value_name = "NUM")]
+    pub lease_seconds: Option<u64>,
+    /// Index engine [default: mercury]
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+    /// Memory for keys and their values; when it is full, new ones are refused [default: 64MiB]
+    #[arg(short = 'm', long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Memory for chunks [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub chunk_memory: Option<Size>,
+    /// Threads for memcached's clients [default: 4]
+    #[arg(short = 't', long, value_name = "NUM")]
+    pub threads: Option<usize>,
+    /// Log what is at least so grave [default: info]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub log_level: Option<Threshold>,
+    /// How lines of the log are written [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+}
+
+impl NodeOptions {
+    fn defaults() -> Self {
+        let megabytes = Size::mebibytes(64);
+        Self {
+            cluster: Some("default".to_owned()),
+            listen: Some("127.0.0.1:7911".to_owned()),
+            clients: Some("127.0.0.1:11211".to_owned()),
+            lease_seconds: Some(3),
+            engine: Some("mercury".to_owned()),
+            memory: Some(megabytes),
+            chunk_memory: Some(megabytes),
+            threads: Some(4),
+            log_level: Some(Threshold::Info),
+            log_format: Some(Format::Text),
+            ..Self::default()
+        }
+    }
+
+    /// These over those of the configuration file over the defaults.
+    fn effective(&self) -> anyhow::Result<Self> {
+        layered(&Self::defaults(), self, self.config.as_deref())
+    }
+}
+
+/// Options of `amalgam cluster dev`.
+#[derive(Args)]
+pub struct DevOptions {
+    /// How many nodes
+    #[arg(long, value_name = "NUM", default_value_t = 5)]
+    nodes: usize,
+    /// Port of the first node for memcached's clients; the others follow. 0 lets the system choose
+    #[arg(short = 'p', long, value_name = "NUM", default_value_t = 11211)]
+    port: u16,
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+/// Options of `amalgam cluster status`.
+#[derive(Args)]
+pub struct StatusOptions {
+    /// A node, where it listens for other nodes
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7911")]
+    node: String,
+    /// The file with the cluster's join token
+    #[arg(long, value_name = "FILE")]
+    join_token_file: Option<PathBuf>,
+}
+
+/// Carries out a command.
+///
+/// # Errors
+///
+/// If an option makes no sense, or the node or cluster cannot start; the text says what to do.
+pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
+    match command {
+        ClusterCommand::Node(options) => {
+            let options = options.effective()?;
+            start_log(&options);
+            ensure!(
+                !options.etcd.is_empty(),
+                "a node needs a coordinator: name etcd with --etcd http://HOST:2379, or start a \
+                 cluster on this machine with 'amalgam cluster dev'"
+            );
+            engine(&options)?.run_node(&options)
+        }
+        ClusterCommand::Dev(options) => {
+            let common = options.node.effective()?;
+            start_log(&common);
+            ensure!((1..=1000).contains(&options.nodes), "--nodes must be 1 to 1000");
+            engine(&common)?.run_local(&common, options.nodes, options.port)
+        }
+        ClusterCommand::Status(options) => status(options),
+    }
+}
+
+fn start_log(options: &NodeOptions) {
+    let threshold = options.log_level.unwrap_or(Threshold::Info);
+    logs::start(threshold, options.log_format.unwrap_or(Format::Text));
+}
+
+/// What runs with an engine.
+struct Engine {
+    name: &'static str,
+    node: fn(&NodeOptions) -> anyhow::Result<()>,
+    local: fn(&NodeOptions, usize, u16) -> anyhow::Result<()>,
+}
+
+const fn of<I: Index + 'static>(name: &'static str) -> Engine {
+    Engine { name, node: run_node::<I>, local: run_local::<I> }
+}
+
+const ENGINES: &[Engine] = &[
+    of::<mercury::Mercury>("mercury"),
+    of::<memc3::Memc3>("memc3"),
+    of::<hotring::HotRingR>("hotring-r"),
+    of::<hotring::HotRingS>("hotring-s"),
+    of::<pipeline::Pipeline>("pipeline"),
+    of::<model::Model>("model"),
+];
+
+impl Engine {
+    fn run_node(&self, options: &NodeOptions) -> anyhow::Result<()> {
+        (self.node)(options)
+    }
+
+    fn run_local(&self, options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
+        (self.local)(options, nodes, port)
+    }
+}
+
+fn engine(options: &NodeOptions) -> anyhow::Result<&'static Engine> {
+    let name = options.engine.as_deref().unwrap_or_default();
+    ENGINES.iter().find(|engine| engine.name == name).with_context(|| {
+        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
+        format!("there is no engine '{name}': choose among {}", names.join(", "))
+    })
+}
+
+fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
+    let mut found = text.to_socket_addrs().with_context(|| format!("{option} {text}"))?;
+    found.next().with_context(|| format!("{option} {text}: the name has no address"))
+}
+
+fn token(path: Option<&Path>) -> anyhow::Result<String> {
+    let Some(path) = path else { return Ok(String::new()) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the join token cannot be read from {}", path.display()))?;
+    let token = text.trim();
+    ensure!(!token.is_empty(), "{} holds no join token", path.display());
+    Ok(token.to_owned())
+}
+
+fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
+    let listen = options.listen.as_deref().unwrap_or_default();
+    let threads = options.threads.unwrap_or(4);
+    ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
+    let bytes = |size: Option<Size>| size.unwrap_or(Size::mebibytes(64)).in_bytes(1 << 20);
+    let advertise = options.advertise.as_deref();
+    let advertise = advertise.map(|text| address(text, "--advertise")).transpose()?;
+    Ok(NodeConfiguration {
+        name: options.name.clone().unwrap_or_else(|| listen.to_owned()),
+        listen: address(listen, "--listen")?,
+        advertise: advertise.map(|address| address.to_string()),
+        token: token(options.join_token_file.as_deref())?,
+        memory_bytes: bytes(options.memory).context("--memory")?,
+        chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
+        threads,
+        cache_bytes: CACHE_BYTES,
+        ..NodeConfiguration::default()
+    })
+}
+
+/// The server in front of a node.
+fn server<I: Index + 'static>(
+    node: &RunningNode<I>,
+    clients: SocketAddr,
+    configuration: &NodeConfiguration,
+) -> anyhow::Result<Server<amalgam_node::Gateway<I>>> {
+    let settings = Settings {
+        listen: vec![clients.into()],
+        threads: configuration.threads,
+        memory_bytes: configuration.memory_bytes,
+        max_item_bytes: configuration.max_item_bytes,
+        evicts: false,
+        ..Settings::default()
+    };
+    let server = Server::open_around(settings, node.gateway())
+        .with_context(|| format!("memcached's clients cannot be answered at {clients}"))?;
+    server.stop_on_signals(STOP_SIGNALS)?;
+    Ok(server)
+}
+
+/// Runs servers in front of nodes until they are told to stop, or a node stops.
+fn serve<I: Index + 'static>(
+    mut running: Vec<(RunningNode<I>, Server<amalgam_node::Gateway<I>>)>,
+) -> anyhow::Result<()> {
+    let mut output = std::io::stdout();
+    let mut nodes = Vec::new();
+    let mut threads = Vec::new();
+    for (node, server) in running.drain(..) {
+        let number = node.peer().node.get();
+        let clients = server.addresses().join(",");
+        // Nobody may be reading.
+        let _ = writeln!(output, "node {number} at {}, clients at {clients}", node.address());
+        let stopper = server.stopper()?;
+        threads.push((std::thread::spawn(move || server.run()), stopper));
+        nodes.push(node);
+    }
+    let _ = writeln!(output, "the cluster serves").and_then(|()| output.flush());
+    let has_ended = || threads.iter().any(|(thread, _)| thread.is_finished());
+    while !has_ended() && !nodes.iter().any(RunningNode::is_stopping) {
+        std::thread::sleep(WATCH);
+    }
+    let is_failed = nodes.iter().any(RunningNode::is_stopping);
+    threads.iter().for_each(|(_, stopper)| stopper.stop());
+    for (thread, _) in threads {
+        match thread.join() {
+            Ok(result) => result?,
+            Err(_) => bail!("a server panicked"),
+        }
+    }
+    nodes.iter_mut().for_each(RunningNode::stop);
+    ensure!(!is_failed, "a node stopped: its lease ended, or another life of it began");
+    Ok(())
+}
+
+fn run_node<I: Index + 'static>(options: &NodeOptions) -> anyhow::Result<()> {
+    let configuration = configuration(options)?;
+    let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients")?;
+    let node = RunningNode::<I>::start(&configuration, etcd(options)?)?;
+    if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
+        log::warn!(error:%; "not all keys have an owner yet");
+    }
+    let server = server(&node, clients, &configuration)?;
+    serve(vec![(node, server)])
+}
+
+fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
+    let cluster = options.cluster.as_deref().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    ensure!(
+        !cluster.is_empty() && cluster.bytes().all(is_plain),
+        "--cluster is letters, digits, '-', '_' and '.'"
+    );
+    let etcd = Etcd::new(&options.etcd, cluster, options.lease_seconds.unwrap_or(3));
+    Ok(Arc::new(etcd.map_err(anyhow::Error::msg)?))
+}
+
+fn run_local<I: Index + 'static>(
+    options: &NodeOptions,
+    nodes: usize,
+    port: u16,
+) -> anyhow::Result<()> {
+    let name = options.name.clone().unwrap_or_else(|| "dev".to_owned());
+    let configuration = NodeConfiguration { name, ..configuration(options)? };
+    let membership: Arc<dyn Membership> = if options.etcd.is_empty() {
+        Arc::new(Embedded::new(random_seed().max(1), random_seed(), EMBEDDED_LEASE_MS))
+    } else {
+        etcd(options)?
+    };
+    let nodes = start_local::<I>(nodes, &configuration, &membership)?;
+    let mut running = Vec::new();
+    for (number, node) in nodes.into_iter().enumerate() {
+        let port = if port == 0 { 0 } else { port.saturating_add(number as u16) };
+        let clients = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let server = server(&node, clients, &configuration)?;
+        running.push((node, server));
+    }
+    serve(running)
+}
+
+fn status(options: &StatusOptions) -> anyhow::Result<()> {
+    let token = token(options.join_token_file.as_deref())?;
+    let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &token, 0);
+    let home = connect(&options.node)
+        .with_context(|| format!("no node of a cluster answers at {}", options.node))?
+        .status()?;
+    let mut output = std::io::stdout().lock();
+    writeln!(
+        output,
+        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8}",
+        "node",
+        "life",
+        "address",
+        "super",
+        "partitions",
+        "chunk ids",
+        "spans",
+        "ranges",
+        "from",
+        "to",
+        "behind",
+        "lease ms"
+    )?;
+    for (peer, address) in &home.members {
+        let (node, life) = (peer.node.get(), peer.incarnation);
+        let is_super = if home.supers.contains(peer) { "yes" } else { "-" };
+        write!(output, "{node:>5} {life:>4} {address:<21} {is_super:<5} ")?;
+        match connect(address).and_then(|mut client| client.status()) {
+            Ok(own) => writeln!(
+                output,
+                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8}",
+                own.partitions,
+                own.ids,
+                own.spans,
+                own.ranges.0,
+                own.moves.0,
+                own.moves.1,
+                home.revision.saturating_sub(own.revision),
+                own.lease_left_ms
+            )?,
+            Err(error) => writeln!(output, "does not answer: {error}")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_coordinator_says_what_to_do() {
+        let options = Box::new(NodeOptions::default());
+        let error = run(&ClusterCommand::Node(options)).expect_err("it has none").to_string();
+        assert!(error.contains("--etcd") && error.contains("cluster dev"), "{error}");
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_refused() {
+        let given = |change: fn(&mut NodeOptions)| {
+            let mut options = NodeOptions::default();
+            change(&mut options);
+            options.effective().expect("options")
+        };
+        let unknown = given(|options| options.engine = Some("none".to_owned()));
+        assert!(engine(&unknown).is_err_and(|error| error.to_string().contains("mercury")));
+        assert!(configuration(&given(|options| options.threads = Some(0))).is_err());
+        assert!(configuration(&given(|o| o.listen = Some("nowhere".to_owned()))).is_err());
+        assert!(etcd(&given(|options| options.cluster = Some("a/b".to_owned()))).is_err());
+        assert!(token(Some(Path::new("/nonexistent"))).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! Clusters as processes: one that holds all nodes, and nodes that meet in etcd.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{PATIENCE, command, temporary};
+
+/// A process that ends with the test.
+struct Running {
+    child: Child,
+    /// Where nodes listen for nodes, and for memcached's clients.
+    nodes: Vec<(String, String)>,
+}
+
+impl Running {
+    /// Starts a cluster or a node, and waits until it serves.
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = command(arguments).stdout(Stdio::piped()).spawn().expect("starts");
+        let output = child.stdout.take().expect("output");
+        let mut nodes = Vec::new();
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("text");
+            if let Some((_, rest)) = line.split_once(" at ")
+                && let Some((node, clients)) = rest.split_once(", clients at ")
+            {
+                nodes.push((node.to_owned(), clients.to_owned()));
+            }
+            if line == "the cluster serves" {
+                return Self { child, nodes };
+            }
+        }
+        panic!("it ended: {:?}", child.wait());
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("runs");
+        self.child.wait().expect("ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends requests and reads as many bytes as are expected.
+fn talk(address: &str, sent: &str, expected: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.write_all(sent.as_bytes()).expect("sends");
+    let mut answer = vec![0; expected.len()];
+    let mut filled = 0;
+    while filled < answer.len() {
+        match stream.read(&mut answer[filled..]) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => filled += count,
+        }
+    }
+    String::from_utf8_lossy(&answer[..filled]).into_owned()
+}
+
+fn expect(address: &str, sent: &str, expected: &str) {
+    assert_eq!(talk(address, sent, expected), expected, "{sent:?} at {address}");
+}
+
+#[test]
+fn a_cluster_on_one_machine_answers_at_every_node() {
+    let arguments = ["cluster", "dev", "--nodes", "3", "--port", "0", "--threads", "1"];
+    let cluster = Running::start(&arguments);
+    assert_eq!(cluster.nodes.len(), 3);
+    for (number, (_, clients)) in cluster.nodes.iter().enumerate() {
+        expect(clients, &format!("set k{number} 0 0 1\r\n{number}\r\n"), "STORED\r\n");
+    }
+    for (_, clients) in &cluster.nodes {
+        let all = "VALUE k0 0 1\r\n0\r\nVALUE k1 0 1\r\n1\r\nVALUE k2 0 1\r\n2\r\nEND\r\n";
+        expect(clients, "get k0 k1 k2\r\n", all);
+    }
+    let status = command(&["cluster", "status", "--node", &cluster.nodes[1].0]).output();
+    let status = String::from_utf8(status.expect("runs").stdout).expect("text");
+    assert_eq!(status.lines().count(), 4, "a line a node and a head: {status}");
+    assert!(status.contains(&cluster.nodes[2].0), "{status}");
+}
+
+#[test]
+fn what_a_node_lacks_is_named() {
+    for (arguments, mention) in [
+        (&["cluster", "node"][..], "--etcd"),
+        (&["cluster", "node", "--etcd", "https://localhost:1"], "over http alone"),
+        (&["cluster", "node", "--etcd", "http://127.0.0.1:1"], "coordinator cannot be reached"),
+        (&["cluster", "dev", "--nodes", "0"], "--nodes"),
+        (&["cluster", "dev", "--engine", "steam"], "no engine 'steam'"),
+        (&["cluster", "status", "--node", "127.0.0.1:1"], "no node of a cluster answers"),
+        (&["cluster", "node", "--etcd", "x", "--join-token-file", "/nonexistent"], "/nonexistent"),
+    ] {
+        let output = command(arguments).output().expect("runs");
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(mention) && !text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+/// etcd with its data in a folder of its own.
+struct EtcdProcess {
+    child: Child,
+    endpoint: String,
+    folder: PathBuf,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
+}
+
+impl EtcdProcess {
+    /// None on machines without it.
+    fn start() -> Option<Self> {
+        let folder = temporary("etcd");
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (clients, peers) = (url(free_port()), url(free_port()));
+        let child = Command::new("etcd")
+            .args(["--name", "one", "--listen-client-urls", &clients])
+            .args(["--advertise-client-urls", &clients, "--listen-peer-urls", &peers])
+            .args(["--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &format!("one={peers}"), "--log-level", "error"])
+            .arg("--data-dir")
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let etcd = Self { child, endpoint: clients, folder };
+        let begin = Instant::now();
+        let address = etcd.endpoint.trim_start_matches("http://").to_owned();
+        while TcpStream::connect(&address).is_err() {
+            assert!(begin.elapsed() < PATIENCE, "etcd does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(etcd)
+    }
+}
+
+impl Drop for EtcdProcess {
+    fn drop(&mut self) {
+        // It may have ended by itself, and the folder with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn nodes_meet_in_etcd_and_stop_without_it() {
+    let Some(mut etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let token = temporary("token");
+    std::fs::write(&token, "a secret\n").expect("a file");
+    let token_file = token.to_str().expect("text").to_owned();
+    let node = |name: &str, token: Option<&str>| {
+        let endpoint = etcd.endpoint.clone();
+        let mut arguments = vec!["cluster", "node", "--etcd", &endpoint, "--name", name];
+        arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0"]);
+        arguments.extend(["--lease-seconds", "4", "--threads", "1", "--log-level", "warn"]);
+        arguments.extend(token.into_iter().flat_map(|token| ["--join-token-file", token]));
+        Running::start(&arguments)
+    };
+    // They start together, or the first would take all keys.
+    let mut nodes: Vec<Running> = std::thread::scope(|scope| {
+        let (node, token) = (&node, &token_file);
+        let start = |name| scope.spawn(move || node(name, Some(token)));
+        let starting: Vec<_> = ["one", "two", "three"].map(start).into_iter().collect();
+        starting.into_iter().map(|one| one.join().expect("it serves")).collect()
+    });
+    let clients = |node: &Running| node.nodes[0].1.clone();
+    let keys: Vec<String> = (0..30).map(|number| format!("key{number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        let at = clients(&nodes[number % 3]);
+        expect(&at, &format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
+    }
+    for key in &keys {
+        let value = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
+        expect(&clients(&nodes[0]), &format!("get {key}\r\n"), &value);
+    }
+    // One that dies is none after its lease; under its name it is the same node in another life.
+    nodes[2].kill();
+    let again = node("three", Some(&token_file));
+    let (status_of, mut lives) = (nodes[0].nodes[0].0.clone(), String::new());
+    let ask = ["cluster", "status", "--node", &status_of, "--join-token-file", &token_file];
+    let begin = Instant::now();
+    while !lives.contains(&again.nodes[0].0) && begin.elapsed() < PATIENCE {
+        let output = command(&ask).output().expect("runs");
+        lives = String::from_utf8_lossy(&output.stdout).into_owned();
+    }
+    assert_eq!(lives.lines().count(), 4, "three nodes: {lives}");
+    // Its keys are gone, and can be written again: there are no backups yet.
+    let begin = Instant::now();
+    let is_stored = |key: &String| {
+        let sent = format!("set {key} 0 0 2\r\nho\r\n");
+        talk(&clients(&nodes[0]), &sent, "STORED\r\n") == "STORED\r\n"
+    };
+    for key in &keys {
+        while !is_stored(key) {
+            assert!(begin.elapsed() < PATIENCE, "{key} cannot be written");
+        }
+    }
+    // Without etcd they serve as long as their leases allow, and no longer.
+    etcd.child.kill().expect("runs");
+    etcd.child.wait().expect("ends");
+    std::thread::sleep(Duration::from_secs(5));
+    let answer = talk(&clients(&nodes[0]), "set key0 0 0 2\r\nhi\r\n", "STORED\r\n");
+    assert_ne!(answer, "STORED\r\n", "the lease is over");
+    std::fs::remove_file(&token).expect("a file");
+}

@@ -1,0 +1,295 @@
+//! Reads of small values: one and many in flight, from chunks, through a gateway, from memcached.
+
+use std::io::{BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use amalgam_node::ClusterClient;
+use amalgam_node::cluster::ids::ChunkId;
+use anyhow::{Context, ensure};
+
+use super::{Nodes, end, pinned};
+use crate::measure::{Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to};
+use crate::workload::mix64;
+
+/// Bytes of a value.
+const VALUE_BYTES: usize = 64;
+/// Requests in flight where there are many.
+const FLIGHT: usize = 64;
+/// Memory of a client for where chunks are.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Parameters of `bench cluster-requests`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RequestArguments {
+    /// memcached, to compare with.
+    #[arg(long, value_name = "FILE")]
+    pub memcached: PathBuf,
+    /// Engine of the nodes.
+    #[arg(long, default_value = "mercury")]
+    pub engine: String,
+    /// Values that are read.
+    #[arg(long, default_value_t = 10_000)]
+    pub values: usize,
+    /// Seconds of each part of a round.
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Rounds, all parts in turns.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// One JSON object a line on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A result: medians of the rounds.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RequestResult {
+    /// See [`commit`].
+    pub commit: &'static str,
+    /// See [`Machine`].
+    pub machine: Machine,
+    /// What was asked.
+    pub subject: &'static str,
+    /// How many keys a request names.
+    pub in_flight: usize,
+    /// The median time of a request, in microseconds.
+    pub p50_us: f64,
+    /// CPU time of the servers a key, in microseconds.
+    pub cpu_us: f64,
+    /// The median of the rounds' ratios to memcached, of both.
+    pub ratios: [f64; 2],
+}
+
+impl RequestResult {
+    /// For people.
+    pub fn summary(&self) -> String {
+        format!(
+            "{:<8} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})",
+            self.subject, self.in_flight, self.p50_us, self.ratios[0], self.cpu_us, self.ratios[1]
+        )
+    }
+}
+
+/// Whoever is asked for values by their numbers.
+trait Subject {
+    fn name(&self) -> &'static str;
+    fn pid(&self) -> u32;
+    /// Reads values and checks them.
+    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()>;
+}
+
+fn value(number: usize) -> Vec<u8> {
+    format!("{number:0>width$}", width = VALUE_BYTES).into_bytes()
+}
+
+/// memcached's text protocol, at memcached or at a gateway.
+struct Text {
+    name: &'static str,
+    pid: u32,
+    stream: BufReader<TcpStream>,
+    answer: Vec<u8>,
+    expected: Vec<u8>,
+}
+
+impl Text {
+    fn connect(name: &'static str, pid: u32, address: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let stream = BufReader::new(stream);
+        Ok(Self { name, pid, stream, answer: Vec::new(), expected: Vec::new() })
+    }
+
+    fn load(&mut self, values: usize) -> anyhow::Result<()> {
+        for number in 0..values {
+            let mut set = format!("set key-{number:08} 0 0 {VALUE_BYTES}\r\n").into_bytes();
+            set.extend(value(number));
+            set.extend(b"\r\n");
+            self.stream.get_mut().write_all(&set)?;
+            let mut answer = [0; 8];
+            self.stream.read_exact(&mut answer)?;
+            ensure!(&answer == b"STORED\r\n", "{}: not stored", self.name);
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Text {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+        let mut request = b"get".to_vec();
+        self.expected.clear();
+        for number in numbers {
+            write!(request, " key-{number:08}")?;
+            write!(self.expected, "VALUE key-{number:08} 0 {VALUE_BYTES}\r\n")?;
+            self.expected.extend(value(*number));
+            self.expected.extend(b"\r\n");
+        }
+        request.extend(b"\r\n");
+        self.expected.extend(b"END\r\n");
+        self.stream.get_mut().write_all(&request)?;
+        self.answer.resize(self.expected.len(), 0);
+        self.stream.read_exact(&mut self.answer)?;
+        ensure!(self.answer == self.expected, "{}: another value", self.name);
+        Ok(())
+    }
+}
+
+/// Chunks of a node, whose range is known.
+struct Chunks {
+    pid: u32,
+    client: ClusterClient,
+    ids: Vec<ChunkId>,
+}
+
+impl Chunks {
+    fn load(pid: u32, address: &str, values: usize) -> anyhow::Result<Self> {
+        let mut client = ClusterClient::connect(&[address.to_owned()], "", CACHE_BYTES)?;
+        let ids = (0..values).map(|number| client.create(&value(number)));
+        let ids = ids.collect::<Result<_, _>>()?;
+        Ok(Self { pid, client, ids })
+    }
+}
+
+impl Subject for Chunks {
+    fn name(&self) -> &'static str {
+        "chunks"
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+        let ids: Vec<ChunkId> = numbers.iter().map(|number| self.ids[*number]).collect();
+        for (number, got) in numbers.iter().zip(self.client.get_all(&ids)) {
+            ensure!(got? == value(*number), "another value");
+        }
+        Ok(())
+    }
+}
+
+/// memcached on a core, until this ends.
+struct Memcached {
+    process: Child,
+    address: String,
+}
+
+impl Memcached {
+    fn start(arguments: &RequestArguments, core: usize) -> anyhow::Result<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let process = pinned(core)
+            .arg(&arguments.memcached)
+            .args(["-p", &port.to_string(), "-l", "127.0.0.1", "-t", "1", "-u", "root"])
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{} cannot be run", arguments.memcached.display()))?;
+        let started = Self { process, address: format!("127.0.0.1:{port}") };
+        let end = Instant::now() + Duration::from_secs(5);
+        while TcpStream::connect(&started.address).is_err() {
+            ensure!(Instant::now() < end, "memcached does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(started)
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        end(&mut self.process);
+    }
+}
+
+/// Measures all subjects in turns: the client on one core, all servers on the other.
+///
+/// # Errors
+///
+/// If a server cannot be started or answers wrongly.
+pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
+    ensure!(arguments.values >= FLIGHT && arguments.rounds > 0, "too few values or rounds");
+    let cores = allowed_cores();
+    let core = cores.get(1).copied().context("two cores are needed")?;
+    pin_to(&cores, 0);
+    let memcached = Memcached::start(arguments, core)?;
+    let one = Nodes::start(1, &arguments.engine, core, 64)?;
+    let two = Nodes::start(2, &arguments.engine, core, 64)?;
+    let mut text = Text::connect("memcached", memcached.process.id(), &memcached.address)?;
+    text.load(arguments.values)?;
+    let mut own = Text::connect("gateway1", one.pid(), &one.addresses[0].1)?;
+    own.load(arguments.values)?;
+    let mut gateway = Text::connect("gateway2", two.pid(), &two.addresses[0].1)?;
+    gateway.load(arguments.values)?;
+    let chunks = Chunks::load(one.pid(), &one.addresses[0].0, arguments.values)?;
+    let mut subjects: Vec<Box<dyn Subject>> =
+        vec![Box::new(text), Box::new(chunks), Box::new(own), Box::new(gateway)];
+    let mut results = Vec::new();
+    for in_flight in [1, FLIGHT] {
+        let mut rounds = vec![Vec::new(); subjects.len()];
+        for round in 0..arguments.rounds {
+            for (subject, rounds) in subjects.iter_mut().zip(&mut rounds) {
+                rounds.push(measure(&mut **subject, in_flight, round as u64, arguments)?);
+            }
+        }
+        results.extend(summaries(&subjects, &rounds, in_flight));
+    }
+    Ok(results)
+}
+
+/// The median time of a request and the servers' CPU time a key, in microseconds.
+fn measure(
+    subject: &mut dyn Subject,
+    in_flight: usize,
+    seed: u64,
+    arguments: &RequestArguments,
+) -> anyhow::Result<[f64; 2]> {
+    let mut timing = Timing::default();
+    let mut keys = 0;
+    let cpu_before = cpu_of_threads_ns(subject.pid())?;
+    let end = Instant::now() + Duration::from_secs_f64(arguments.seconds);
+    let mut numbers = vec![0; in_flight];
+    while Instant::now() < end {
+        for number in &mut numbers {
+            keys += 1;
+            *number = (mix64(seed << 40 | keys) % arguments.values as u64) as usize;
+        }
+        timing.start();
+        subject.read(&numbers)?;
+        timing.lap(1);
+    }
+    let cpu_ns = cpu_of_threads_ns(subject.pid())?.saturating_sub(cpu_before);
+    Ok([timing.quantile_ns(0.5) as f64 / 1e3, cpu_ns as f64 / 1e3 / keys as f64])
+}
+
+fn summaries(
+    subjects: &[Box<dyn Subject>],
+    rounds: &[Vec<[f64; 2]>],
+    in_flight: usize,
+) -> Vec<RequestResult> {
+    let median = |numbers: Vec<f64>| Spread::of(&numbers).map_or(f64::NAN, |spread| spread.median);
+    let of = |rounds: &[[f64; 2]], which: usize| {
+        median(rounds.iter().map(|round| round[which]).collect())
+    };
+    let ratio = |rounds: &[[f64; 2]], base: &[[f64; 2]], which: usize| {
+        median(rounds.iter().zip(base).map(|(one, base)| one[which] / base[which]).collect())
+    };
+    let result = |(subject, own): (&Box<dyn Subject>, &Vec<[f64; 2]>)| RequestResult {
+        commit: commit(),
+        machine: Machine::describe(),
+        subject: subject.name(),
+        in_flight,
+        p50_us: of(own, 0),
+        cpu_us: of(own, 1),
+        ratios: [ratio(own, &rounds[0], 0), ratio(own, &rounds[0], 1)],
+    };
+    subjects.iter().zip(rounds).map(result).collect()
+}

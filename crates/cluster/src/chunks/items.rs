@@ -1,0 +1,197 @@
+//! Operations on named items, as they travel from any node to the owner of the key.
+//!
+//! A key hashes to a named id, which says who owns the item; the full key says which item is meant.
+//! The owner carries out the whole operation on its engine, so it is atomic there whoever asked.
+//!
+//! Invariants of this room:
+//! 1. Times travel relative to the owner's clock: seconds left and one more, 0 for never. So clocks
+//!    of nodes need not agree.
+//! 2. What must not be carried out twice says so ([`ItemVerb::changes`]).
+
+use amalgam_op::{
+    Arithmetic, Compare, Delete, Expiry, Get, Hit, Now, Outcome, Store, StoreMode, Verb,
+};
+
+/// One operation on one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemOp {
+    /// The key; 1 to 250 bytes.
+    pub key: Vec<u8>,
+    /// What to do with its item.
+    pub verb: ItemVerb,
+}
+
+/// What to do with an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemVerb {
+    /// Read it.
+    Read,
+    /// Read it, and change it in passing.
+    Get(Get),
+    /// Write that value.
+    Store(StoreHead, Vec<u8>),
+    /// Count.
+    Arithmetic(Arithmetic),
+    /// Remove it, or a part of it.
+    Delete(Delete),
+}
+
+/// All of a [`Store`] but its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreHead {
+    /// When to accept.
+    pub mode: StoreMode,
+    /// The client's opaque 32 bits.
+    pub flags: u32,
+    /// As the client sent it.
+    pub expiry: i64,
+    /// Compare first.
+    pub compare: Option<Compare>,
+    /// Append or prepend to a missing key creates it with this expiry.
+    pub vivify: Option<i64>,
+    /// Answer with the new CAS id.
+    pub wants_cas: bool,
+    /// The CAS id to give.
+    pub new_cas: Option<u64>,
+}
+
+impl From<Verb<'_>> for ItemVerb {
+    fn from(verb: Verb<'_>) -> Self {
+        match verb {
+            Verb::Get(get) => Self::Get(get),
+            Verb::Store(store) => {
+                let Store { mode, value, flags, expiry, compare, vivify, wants_cas, new_cas } =
+                    store;
+                let head = StoreHead { mode, flags, expiry, compare, vivify, wants_cas, new_cas };
+                Self::Store(head, value.to_vec())
+            }
+            Verb::Arithmetic(arithmetic) => Self::Arithmetic(arithmetic),
+            Verb::Delete(delete) => Self::Delete(delete),
+        }
+    }
+}
+
+impl ItemVerb {
+    /// As the engine takes it; none for a plain read, which goes another way.
+    pub fn as_verb(&self) -> Option<Verb<'_>> {
+        Some(match self {
+            Self::Read => return None,
+            Self::Get(get) => Verb::Get(*get),
+            Self::Store(head, value) => {
+                let StoreHead { mode, flags, expiry, compare, vivify, wants_cas, new_cas } = *head;
+                let value = &value[..];
+                Verb::Store(Store {
+                    mode,
+                    value,
+                    flags,
+                    expiry,
+                    compare,
+                    vivify,
+                    wants_cas,
+                    new_cas,
+                })
+            }
+            Self::Arithmetic(arithmetic) => Verb::Arithmetic(*arithmetic),
+            Self::Delete(delete) => Verb::Delete(*delete),
+        })
+    }
+
+    /// Whether a second time could do or answer something else. Touching an item twice, or asking
+    /// twice for its CAS id, does not.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Read => false,
+            Self::Get(get) => {
+                get.vivify.is_some() || get.recache_below_seconds.is_some() || get.minds_stale
+            }
+            Self::Store(..) | Self::Arithmetic(_) | Self::Delete(_) => true,
+        }
+    }
+}
+
+/// What became of it. Times are relative (invariant 1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemAnswer {
+    /// As the engine said it; [`Outcome::Hit`] of a plain read too.
+    pub outcome: Outcome,
+    /// The item, of an [`Outcome::Hit`].
+    pub item: Option<ItemRecord>,
+}
+
+impl From<Outcome> for ItemAnswer {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, item: None }
+    }
+}
+
+/// An item without its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemRecord {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's opaque 32 bits.
+    pub flags: u32,
+    /// When it ends.
+    pub expiry: Expiry,
+    /// Its CAS id, if it has one.
+    pub cas: Option<u64>,
+    /// Whether a client has read it.
+    pub fetched: bool,
+    /// Whether it was invalidated.
+    pub stale: bool,
+    /// Whether a client was told to recache it.
+    pub won: bool,
+    /// Seconds since the last access, if the engine knows.
+    pub idle_seconds: Option<u32>,
+}
+
+/// A time of the owner's clock as it travels.
+pub fn to_relative(expiry: Expiry, now: &Now) -> Expiry {
+    Expiry(expiry.remaining_seconds(now).map_or(0, |left| left.saturating_add(1)))
+}
+
+/// A time that travelled, on another clock.
+pub fn from_relative(expiry: Expiry, now: &Now) -> Expiry {
+    Expiry(expiry.0.checked_sub(1).map_or(0, |left| now.seconds.saturating_add(left).max(1)))
+}
+
+/// An outcome whose times `change` replaces.
+pub fn with_times(outcome: Outcome, change: impl Fn(Expiry) -> Expiry) -> Outcome {
+    match outcome {
+        Outcome::Hit(hit) => Outcome::Hit(Hit { expiry_before: change(hit.expiry_before), ..hit }),
+        Outcome::Number(mut counted) => {
+            counted.expiry = change(counted.expiry);
+            counted.expiry_before = change(counted.expiry_before);
+            Outcome::Number(counted)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_arrive_on_a_clock_that_differs() {
+        let (here, there) = (Now::at(1_000), Now::at(7));
+        for (sent, arrives) in [(0, 0), (1_100, 107), (1_001, 8), (999, 7), (u32::MAX, u32::MAX)] {
+            let relative = to_relative(Expiry(sent), &here);
+            let arrived = from_relative(relative, &there).0;
+            assert!(arrived.abs_diff(arrives) <= 994 * u32::from(sent == u32::MAX), "{sent}");
+        }
+    }
+
+    #[test]
+    fn a_verb_travels_whole() {
+        let mut store = Store::new(StoreMode::Append, b"value", 7, -1);
+        store.compare = Some(Compare { cas: 5, accepts_older_as_stale: true });
+        let owned = ItemVerb::from(Verb::Store(store));
+        let Some(Verb::Store(back)) = owned.as_verb() else { panic!("a store") };
+        assert_eq!(ItemVerb::from(Verb::Store(back)), owned);
+        assert!(owned.changes() && !ItemVerb::Read.changes());
+        let touch = Get { touch: Some(3), ..Get::default() };
+        assert!(!ItemVerb::Get(touch).changes(), "twice is as once");
+        assert!(ItemVerb::Get(Get { vivify: Some(3), ..touch }).changes());
+    }
+}

@@ -1,0 +1,105 @@
+//! Who owns the named ids at first.
+//!
+//! Each partition of the named ids has a *home* among the members: the node with the highest score
+//! for it (rendezvous hashing). The home claims the partition if nobody owns it. So a cluster that
+//! starts shares the partitions evenly, and later changes of membership move nothing by themselves.
+//!
+//! Invariants of this room:
+//! 1. It only proposes: that a partition gets one owner is decided by the metadata.
+//! 2. It asks when the members have not changed for a while, so those who start together share.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{Creator, NodeId};
+use crate::overlay::View;
+
+/// How long members must stay the same before partitions are claimed.
+const SETTLE_MS: u64 = 500;
+
+/// A node's part.
+#[derive(Debug, Default)]
+pub struct Homes {
+    members: Vec<NodeId>,
+    changed_ms: u64,
+    /// Partitions that were asked for, or are known to be somebody's, since members changed.
+    settled: BTreeSet<Creator>,
+    is_done: bool,
+}
+
+/// The member that claims a partition which nobody owns.
+pub fn home(members: &[NodeId], partition: Creator) -> Option<NodeId> {
+    members.iter().copied().max_by_key(|node| {
+        let mixed = (u64::from(partition.get()) << 16 | u64::from(node.get()))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 29), *node)
+    })
+}
+
+impl Homes {
+    /// The partitions that `me` should ask for now.
+    pub fn wanted(
+        &mut self,
+        me: NodeId,
+        view: &View,
+        now_ms: u64,
+        owns: impl Fn(Creator) -> bool,
+    ) -> Vec<Creator> {
+        if !view.members.keys().eq(&self.members) {
+            self.members = view.members.keys().copied().collect();
+            self.changed_ms = now_ms;
+            (self.is_done, self.settled) = (false, BTreeSet::new());
+        }
+        if self.is_done || now_ms < self.changed_ms + SETTLE_MS {
+            return Vec::new();
+        }
+        self.is_done = true;
+        let is_mine = |partition: &Creator| {
+            home(&self.members, *partition) == Some(me)
+                && !owns(*partition)
+                && !self.settled.contains(partition)
+        };
+        let wanted: Vec<Creator> = Creator::partitions().filter(is_mine).collect();
+        self.settled.extend(&wanted);
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::Member;
+
+    fn view(nodes: u16) -> View {
+        let member = |number| {
+            (NodeId::new(number).expect("a node"), Member { incarnation: 1, is_super: false })
+        };
+        View { members: (0..nodes).map(member).collect(), ..View::default() }
+    }
+
+    #[test]
+    fn partitions_are_shared_evenly_and_asked_for_once() {
+        let (view, mut shares) = (view(5), Vec::new());
+        for node in view.members.keys() {
+            let mut homes = Homes::default();
+            let mut wanted = |now_ms| homes.wanted(*node, &view, now_ms, |_| false);
+            assert!(wanted(10).is_empty() && wanted(SETTLE_MS).is_empty(), "members may change");
+            shares.push(wanted(SETTLE_MS + 10));
+            assert!(wanted(SETTLE_MS + 20).is_empty());
+        }
+        assert!(shares.iter().all(|share| (600..1_050).contains(&share.len())));
+        let all: BTreeSet<Creator> = shares.into_iter().flatten().collect();
+        assert_eq!(all.len(), Creator::partitions().count());
+    }
+
+    #[test]
+    fn who_joins_takes_over_what_is_unowned_only() {
+        let mut homes = Homes::default();
+        let me = NodeId::new(0).expect("a node");
+        assert!(homes.wanted(me, &view(1), 0, |_| true).is_empty());
+        assert!(homes.wanted(me, &view(1), SETTLE_MS, |_| true).is_empty());
+        assert!(homes.wanted(me, &view(2), SETTLE_MS, |_| false).is_empty());
+        let wanted = homes.wanted(me, &view(2), 2 * SETTLE_MS, |_| false).len();
+        assert!((1_800..2_300).contains(&wanted), "about half: {wanted}");
+    }
+}

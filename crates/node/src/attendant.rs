@@ -1,0 +1,109 @@
+//! The thread that speaks to the coordinator for a node: keeps its lease, hands in its proposals,
+//! brings it the news.
+//!
+//! Invariants of this room:
+//! 1. The deadline that the node is told is that of the lease as counted from the moment at which
+//!    the keep-alive that was answered was *sent*, less a margin for clocks that differ. So the
+//!    node stops before the coordinator can tell anybody else that it is gone.
+//! 2. While the coordinator does not answer, the node goes on until its deadline and no longer.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
+use amalgam_cluster::overlay::Peer;
+
+use crate::clock::boot_ms;
+use crate::directory::{Membership, MembershipError};
+use crate::shared::Shared;
+
+/// A lease is asked for again after this part of it.
+const KEEP_ALIVE_PARTS: u64 = 4;
+/// Clocks may drift apart by this part of a lease.
+const DRIFT_PARTS: u64 = 100;
+
+/// How long before its end a lease counts as over.
+fn margin_ms(lease_ms: u64) -> u64 {
+    (lease_ms / 10).min(200) + lease_ms / DRIFT_PARTS
+}
+
+/// Attends to a node until it stops or its lease ends; then the node stops.
+pub fn attend(
+    shared: &Shared,
+    membership: &dyn Membership,
+    me: Peer,
+    proposals: &Receiver<Proposal>,
+) {
+    let lease_ms = membership.lease_ms();
+    let poll = Duration::from_millis(membership.poll_ms());
+    let mut next_keep_alive_ms = 0;
+    let mut has_warned = false;
+    while !shared.is_stopping() {
+        let sent_ms = boot_ms();
+        if sent_ms >= next_keep_alive_ms {
+            match membership.keep_alive(me) {
+                Ok(()) => {
+                    shared.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
+                    next_keep_alive_ms = sent_ms + lease_ms / KEEP_ALIVE_PARTS;
+                    has_warned = false;
+                }
+                Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
+                    log::error!(node = me.node.get(); "the lease ended: the node stops");
+                    shared.set_deadline_ms(0);
+                    shared.stop();
+                    return;
+                }
+                Err(error) => {
+                    if !has_warned {
+                        let left_ms = shared.deadline_ms().saturating_sub(boot_ms());
+                        log::warn!(error:%, left_ms; "serving goes on as long as the lease allows");
+                    }
+                    has_warned = true;
+                    next_keep_alive_ms = sent_ms + lease_ms / (4 * KEEP_ALIVE_PARTS);
+                }
+            }
+        }
+        if shared.takes_flush(sent_ms)
+            && let Err(error) = membership.flush()
+        {
+            log::error!(error:%; "a delayed flush_all did not happen");
+        }
+        match membership.snapshot() {
+            // Somebody else started under this node's name.
+            Ok(snapshot)
+                if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
+            {
+                log::error!(node = me.node.get(); "another life of the node began: this one stops");
+                shared.set_deadline_ms(0);
+                shared.stop();
+                return;
+            }
+            Ok(snapshot) if *snapshot != *shared.snapshot() => shared.tell(snapshot),
+            Ok(_) => {}
+            // The keep-alive says so.
+            Err(error) => log::debug!(error:%; "no news"),
+        }
+        hand_in(membership, proposals, poll);
+    }
+    if let Err(error) = membership.leave(me) {
+        log::info!(error:%; "the node goes without leave: its lease will end");
+    }
+}
+
+/// Hands in what the node proposes, for as long as `poll`.
+fn hand_in(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Duration) {
+    let mut wait = poll;
+    loop {
+        match proposals.recv_timeout(wait) {
+            Ok(proposal) => {
+                // Who is refused learns why from the next view, and proposes anew.
+                if let Err(error) = membership.propose(&proposal) {
+                    log::debug!(error:%; "a proposal was refused");
+                }
+                wait = Duration::ZERO;
+            }
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => return std::thread::sleep(wait),
+        }
+    }
+}

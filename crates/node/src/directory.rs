@@ -1,0 +1,353 @@
+//! What a cluster decides in one place: its members, where they are, and how often it was flushed.
+//!
+//! Invariants of this room:
+//! 1. [`Directory`] is pure: every change is one of its methods, whoever keeps it (this process, or
+//!    etcd as one value that is replaced by comparison).
+//! 2. What a node is told is a [`Snapshot`] of one moment; later ones have higher numbers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
+use amalgam_cluster::ids::NodeId;
+use amalgam_cluster::overlay::{Group, Member, Peer, Settings, View};
+use amalgam_cluster::wire::{Reader, Wire, WireError};
+
+use crate::clock;
+
+/// The format of a directory as bytes.
+const DIRECTORY_VERSION: u16 = 1;
+
+/// Members, groups with their positions, names, addresses.
+type Lists =
+    (Vec<(Peer, bool)>, Vec<(u64, u64, Group)>, Vec<(String, Peer)>, Vec<(NodeId, String)>);
+
+/// What is decided, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Members and groups.
+    pub view: View,
+    /// Where members listen for each other, as `host:port`.
+    pub addresses: BTreeMap<NodeId, String>,
+    /// How often all items were dropped.
+    pub flushes: u64,
+}
+
+impl Snapshot {
+    /// The members that listen somewhere.
+    pub fn members(&self) -> impl Iterator<Item = (Peer, &str)> {
+        self.view.members.iter().filter_map(|(node, member)| {
+            let peer = Peer { node: *node, incarnation: member.incarnation };
+            Some((peer, self.addresses.get(node)?.as_str()))
+        })
+    }
+}
+
+/// What a node is told when it joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Its number, and which life this is.
+    pub peer: Peer,
+    /// The cluster's number.
+    pub cluster: u64,
+    /// What the cluster's keys are hashed with.
+    pub seed: u64,
+    /// No node of the cluster ever had this number before.
+    pub life: u64,
+}
+
+/// Why the directory did not answer, or refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembershipError {
+    /// It was refused.
+    Refused(CoordinatorError),
+    /// It cannot be reached; perhaps soon. The text says why.
+    Unreachable(String),
+    /// What is kept there is none of this program's directories.
+    Foreign(String),
+}
+
+impl fmt::Display for MembershipError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Unreachable(why) => write!(f, "the coordinator cannot be reached: {why}"),
+            Self::Foreign(why) => write!(f, "the coordinator holds something else: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for MembershipError {}
+
+impl From<CoordinatorError> for MembershipError {
+    fn from(error: CoordinatorError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A way to the directory. Calls block.
+pub trait Membership: Send + Sync + fmt::Debug {
+    /// How long a lease lasts, in milliseconds.
+    fn lease_ms(&self) -> u64;
+
+    /// How often to ask for news, in milliseconds.
+    fn poll_ms(&self) -> u64;
+
+    /// A node starts.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError>;
+
+    /// Prolongs a node's lease from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::NoMember`] if it ended.
+    fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError>;
+
+    /// A node stops on purpose.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Needed`] if metadata would be lost.
+    fn leave(&self, peer: Peer) -> Result<(), MembershipError>;
+
+    /// Decides something.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Outdated`] if it was proposed from another state.
+    fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError>;
+
+    /// Counts that all items are to be dropped; returns the new count.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    fn flush(&self) -> Result<u64, MembershipError>;
+
+    /// What is decided now.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError>;
+}
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct Directory {
+    /// Members and groups.
+    pub coordinator: Coordinator,
+    /// Where members listen.
+    pub addresses: BTreeMap<NodeId, String>,
+    /// The cluster's number.
+    pub cluster: u64,
+    /// What its keys are hashed with.
+    pub seed: u64,
+    /// How often all items were dropped.
+    pub flushes: u64,
+}
+
+impl Directory {
+    /// Of a new cluster.
+    pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
+        let coordinator = Coordinator::new(Settings::default(), lease_ms);
+        Self { coordinator, addresses: BTreeMap::new(), cluster, seed, flushes: 0 }
+    }
+
+    /// A node starts.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Full`].
+    pub fn join(
+        &mut self,
+        name: &str,
+        address: &str,
+        now_ms: u64,
+    ) -> Result<Joined, CoordinatorError> {
+        let peer = self.coordinator.join(name, now_ms)?;
+        self.addresses.insert(peer.node, address.to_owned());
+        // Every change has a revision of its own, and so has this one.
+        let life = self.coordinator.view().revision;
+        Ok(Joined { peer, cluster: self.cluster, seed: self.seed, life })
+    }
+
+    /// As bytes, which later versions of the program read too.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let view = self.coordinator.view();
+        let mut bytes = Vec::new();
+        DIRECTORY_VERSION.encode(&mut bytes);
+        let member = |(node, member): (&NodeId, &Member)| {
+            (Peer { node: *node, incarnation: member.incarnation }, member.is_super)
+        };
+        let members: Vec<(Peer, bool)> = view.members.iter().map(member).collect();
+        let group = |(span, group): (Range<u64>, &Group)| (span.start, span.end, group.clone());
+        let groups: Vec<(u64, u64, Group)> = view.groups.iter().map(group).collect();
+        let names = self.coordinator.names().iter();
+        let names: Vec<(String, Peer)> = names.map(|(name, peer)| (name.clone(), *peer)).collect();
+        let addresses = self.addresses.iter();
+        let addresses: Vec<(NodeId, String)> =
+            addresses.map(|(node, address)| (*node, address.clone())).collect();
+        (self.cluster, self.seed, self.flushes, view.revision).encode(&mut bytes);
+        (members, groups, names, addresses).encode(&mut bytes);
+        bytes
+    }
+
+    /// What [`Self::to_bytes`] made. Leases are kept elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If it is nothing of that kind, or of a later version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        if u16::decode(&mut from)? != DIRECTORY_VERSION {
+            return Err(WireError::Invalid);
+        }
+        let (cluster, seed, flushes, revision) = Wire::decode(&mut from)?;
+        let (members, groups, names, addresses): Lists = Wire::decode(&mut from)?;
+        if from.left() > 0 {
+            return Err(WireError::Long);
+        }
+        let mut view = View { revision, ..View::default() };
+        for (Peer { node, incarnation }, is_super) in members {
+            view.members.insert(node, Member { incarnation, is_super });
+        }
+        for (start, end, group) in groups {
+            view.groups.assign(start..end, Some(group));
+        }
+        let names = names.into_iter().collect();
+        let coordinator = Coordinator::resume(Settings::default(), 0, view, names);
+        let addresses = addresses.into_iter().collect();
+        Ok(Self { coordinator, addresses, cluster, seed, flushes })
+    }
+
+    /// What is decided now.
+    pub fn snapshot(&self) -> Snapshot {
+        let view = self.coordinator.view().clone();
+        Snapshot { view, addresses: self.addresses.clone(), flushes: self.flushes }
+    }
+}
+
+/// A directory in this process: for a whole cluster on one machine.
+#[derive(Debug)]
+pub struct Embedded {
+    state: Mutex<(Directory, Arc<Snapshot>)>,
+    lease_ms: u64,
+}
+
+impl Embedded {
+    /// Of a new cluster.
+    pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
+        let directory = Directory::new(cluster, seed, lease_ms);
+        let snapshot = Arc::new(directory.snapshot());
+        Self { state: Mutex::new((directory, snapshot)), lease_ms }
+    }
+
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Directory, u64) -> Result<T, CoordinatorError>,
+    ) -> Result<T, MembershipError> {
+        let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (directory, snapshot) = &mut *state;
+        let now_ms = clock::boot_ms();
+        directory.coordinator.expire(now_ms);
+        let result = change(directory, now_ms);
+        let is_same = snapshot.view.revision == directory.coordinator.view().revision
+            && snapshot.flushes == directory.flushes;
+        if !is_same {
+            *snapshot = Arc::new(directory.snapshot());
+        }
+        Ok(result?)
+    }
+}
+
+impl Membership for Embedded {
+    fn lease_ms(&self) -> u64 {
+        self.lease_ms
+    }
+
+    fn poll_ms(&self) -> u64 {
+        10
+    }
+
+    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError> {
+        self.change(|directory, now_ms| directory.join(name, address, now_ms))
+    }
+
+    fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {
+        self.change(|directory, now_ms| directory.coordinator.keep_alive(peer, now_ms))
+    }
+
+    fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
+        self.change(|directory, _| directory.coordinator.leave(peer))
+    }
+
+    fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
+        self.change(|directory, _| directory.coordinator.propose(proposal))
+    }
+
+    fn flush(&self) -> Result<u64, MembershipError> {
+        self.change(|directory, _| {
+            directory.flushes += 1;
+            Ok(directory.flushes)
+        })
+    }
+
+    fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
+        self.change(|_, _| Ok(()))?;
+        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Ok(Arc::clone(&state.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_survives_as_bytes() {
+        let mut directory = Directory::new(7, 8, 1_000);
+        for name in ["a", "b", "c", "d", "e"] {
+            directory.join(name, &format!("{name}:1"), 0).expect("there is room");
+        }
+        let view = directory.coordinator.view();
+        let leader = view.supers().next().expect("one");
+        let arc = view.arc(leader).expect("an arc");
+        let term = amalgam_cluster::overlay::Term { number: 1, leader };
+        let group = Group { term, members: view.wanted_group(leader) };
+        let regroup = Proposal::Regroup { arc, group, replaces: Vec::new() };
+        assert_eq!(directory.coordinator.propose(&regroup), Ok(()));
+        directory.flushes = 9;
+        let bytes = directory.to_bytes();
+        let again = Directory::from_bytes(&bytes).expect("the same");
+        assert_eq!((again.snapshot(), again.to_bytes()), (directory.snapshot(), bytes.clone()));
+        assert_eq!(again.coordinator.names(), directory.coordinator.names());
+        for cut in 0..bytes.len() {
+            assert!(Directory::from_bytes(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn lives_and_flushes_are_counted_and_told() {
+        let embedded = Embedded::new(7, 8, 60_000);
+        let first = embedded.join("a", "here:1").expect("there is room");
+        let second = embedded.join("b", "there:2").expect("there is room");
+        let again = embedded.join("a", "here:3").expect("there is room");
+        assert!(first.life < second.life && second.life < again.life);
+        assert_eq!((again.peer.node, again.peer.incarnation), (first.peer.node, 2));
+        assert_eq!(embedded.flush(), Ok(1));
+        let snapshot = embedded.snapshot().expect("it answers");
+        let members: Vec<_> = snapshot.members().collect();
+        assert_eq!(members, [(again.peer, "here:3"), (second.peer, "there:2")]);
+        assert_eq!(snapshot.flushes, 1);
+        let gone = MembershipError::Refused(CoordinatorError::NoMember);
+        assert_eq!(embedded.keep_alive(first.peer), Err(gone));
+        assert_eq!(embedded.keep_alive(again.peer), Ok(()));
+    }
+}

@@ -1,0 +1,411 @@
+//! The directory in etcd (3.4 and later), over its HTTP and JSON gateway.
+//!
+//! One key holds the whole [`Directory`]; it is replaced by a transaction that compares its
+//! revision with the one that was read. Each node has a key of its own with its lease. A member
+//! whose key is gone is taken out by whoever notices first, in a transaction that compares that it
+//! is gone.
+//!
+//! Invariants of this room:
+//! 1. Every change is one transaction on what was read; who read something else reads again.
+//! 2. A member leaves the directory only after its lease has ended at etcd, which is after the node
+//!    itself has stopped to serve.
+//! 3. Calls end: each try in [`PATIENCE`], tries in number.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
+use amalgam_cluster::overlay::Peer;
+use amalgam_protocol::{append_base64, decode_base64};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Value, json};
+
+use crate::directory::{Directory, Joined, Membership, MembershipError, Snapshot};
+
+/// How long etcd may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Times that a transaction is tried against others.
+const TRIES: u32 = 50;
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// etcd knows whole seconds, and raises short leases to two.
+const LEASE_SECONDS_MIN: u64 = 2;
+
+type Failure = MembershipError;
+
+/// A way to a directory in etcd.
+pub struct Etcd {
+    /// `host:port` of each.
+    endpoints: Vec<String>,
+    /// What all keys of the cluster begin with.
+    prefix: String,
+    lease_seconds: u64,
+    /// The lease of each node that joined here.
+    leases: Mutex<Vec<(Peer, String)>>,
+    /// What was read last.
+    last: Mutex<(String, Arc<Snapshot>)>,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Etcd({:?}, {})", self.endpoints, self.prefix)
+    }
+}
+
+/// What one read of all keys of the cluster shows.
+struct Seen {
+    /// None before the first node joins.
+    directory: Option<Directory>,
+    /// The revision of its key; 0 if there is none.
+    revision: String,
+    /// Names of the members whose leases last.
+    alive: Vec<String>,
+}
+
+fn foreign(why: impl fmt::Display) -> Failure {
+    MembershipError::Foreign(why.to_string())
+}
+
+fn unreachable(why: impl fmt::Display) -> Failure {
+    MembershipError::Unreachable(why.to_string())
+}
+
+fn encoded(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    append_base64(&mut text, bytes);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+fn decoded(text: &Value) -> Result<Vec<u8>, Failure> {
+    let text = text.as_str().unwrap_or_default();
+    let mut bytes = vec![0; text.len()];
+    let count = decode_base64(text.as_bytes(), &mut bytes);
+    bytes.truncate(count.ok_or_else(|| foreign("a value is not in base64"))?);
+    Ok(bytes)
+}
+
+fn life_name(peer: Peer) -> String {
+    format!("{}-{}", peer.node.get(), peer.incarnation)
+}
+
+impl Etcd {
+    /// The cluster of that name at some endpoints: `http://host:port` or `host:port`.
+    ///
+    /// # Errors
+    ///
+    /// If an endpoint is none, or a scheme that is not spoken here.
+    pub fn new(endpoints: &[String], cluster: &str, lease_seconds: u64) -> Result<Self, String> {
+        let endpoint = |endpoint: &String| {
+            let rest = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+            if rest.contains("://") {
+                return Err(format!("'{endpoint}': etcd is spoken to over http alone"));
+            }
+            let rest = rest.trim_end_matches('/');
+            let named = if rest.contains(':') { rest.to_owned() } else { format!("{rest}:2379") };
+            if rest.is_empty() { Err("an endpoint of etcd is empty".to_owned()) } else { Ok(named) }
+        };
+        let endpoints = endpoints.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+        if endpoints.is_empty() {
+            return Err("no endpoint of etcd is named".to_owned());
+        }
+        Ok(Self {
+            endpoints,
+            prefix: format!("amalgam/{cluster}/"),
+            lease_seconds: lease_seconds.max(LEASE_SECONDS_MIN),
+            leases: Mutex::default(),
+            last: Mutex::default(),
+        })
+    }
+
+    /// Calls the first endpoint that answers.
+    fn call(&self, path: &str, question: &Value) -> Result<Value, Failure> {
+        let mut last = unreachable("no endpoint");
+        for endpoint in &self.endpoints {
+            match post(endpoint, path, &question.to_string()) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = unreachable(format!("{endpoint}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    fn key(&self, name: &str) -> String {
+        encoded(format!("{}{name}", self.prefix).as_bytes())
+    }
+
+    fn state_key(&self) -> String {
+        self.key("directory")
+    }
+
+    fn life_key(&self, peer: Peer) -> String {
+        self.key(&format!("alive/{}", life_name(peer)))
+    }
+
+    /// Reads all keys of the cluster at one revision.
+    fn read(&self) -> Result<Seen, Failure> {
+        // '/' and the byte after it.
+        let end = format!("{}0", &self.prefix[..self.prefix.len() - 1]);
+        let question = json!({ "key": self.key(""), "range_end": encoded(end.as_bytes()) });
+        let answer = self.call("/v3/kv/range", &question)?;
+        let mut seen = Seen { directory: None, revision: "0".to_owned(), alive: Vec::new() };
+        for entry in answer["kvs"].as_array().into_iter().flatten() {
+            let key = decoded(&entry["key"])?;
+            let key = String::from_utf8_lossy(&key);
+            let name = key.strip_prefix(&self.prefix).unwrap_or_default();
+            if name == "directory" {
+                let bytes = decoded(&entry["value"])?;
+                seen.directory = Some(Directory::from_bytes(&bytes).map_err(foreign)?);
+                seen.revision = entry["mod_revision"].as_str().unwrap_or("0").to_owned();
+            } else if let Some(life) = name.strip_prefix("alive/") {
+                seen.alive.push(life.to_owned());
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Replaces the directory that was read by another, if nobody did before. `compare` and
+    /// `success` are what else the transaction asks and does. Whether it happened.
+    fn replace(
+        &self,
+        revision: &str,
+        directory: &Directory,
+        compare: Option<Value>,
+        success: Option<Value>,
+    ) -> Result<bool, Failure> {
+        let (key, value) = (self.state_key(), encoded(&directory.to_bytes()));
+        let same = json!({
+            "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision,
+        });
+        let put = json!({ "requestPut": { "key": key, "value": value } });
+        let mut compares = vec![same];
+        compares.extend(compare);
+        let mut puts = vec![put];
+        puts.extend(success);
+        let question = json!({ "compare": compares, "success": puts, "failure": [] });
+        let answer = self.call("/v3/kv/txn", &question)?;
+        Ok(answer["succeeded"].as_bool().unwrap_or(false))
+    }
+
+    /// Changes the directory, however often others change it meanwhile.
+    fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut Directory) -> Result<T, CoordinatorError>,
+    ) -> Result<T, Failure> {
+        for _ in 0..TRIES {
+            let Seen { directory, revision, .. } = self.read()?;
+            let mut directory = directory.ok_or_else(|| foreign("there is no cluster"))?;
+            let changed = change(&mut directory)?;
+            if self.replace(&revision, &directory, None, None)? {
+                return Ok(changed);
+            }
+        }
+        Err(unreachable("others change the directory all the time"))
+    }
+
+    /// Takes out a member whose lease ended, if there is one; the others follow with later reads.
+    fn take_out_dead(&self, seen: &mut Seen) -> Result<(), Failure> {
+        let Some(directory) = &mut seen.directory else { return Ok(()) };
+        let snapshot = directory.snapshot();
+        let members = snapshot.view.members.iter();
+        let mut peers = members.map(|(node, m)| Peer { node: *node, incarnation: m.incarnation });
+        let Some(peer) = peers.find(|peer| !seen.alive.contains(&life_name(*peer))) else {
+            return Ok(());
+        };
+        directory.coordinator.end(peer);
+        let gone = json!({
+            "key": self.life_key(peer), "target": "VERSION", "result": "EQUAL", "version": "0",
+        });
+        // Where somebody was faster the next read shows it.
+        if self.replace(&seen.revision, directory, Some(gone), None)? {
+            log::info!(node = peer.node.get(), incarnation = peer.incarnation; "its lease ended");
+        }
+        *seen = self.read()?;
+        Ok(())
+    }
+
+    fn lease_of(&self, peer: Peer) -> Option<String> {
+        let leases = self.leases.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        leases.iter().find(|(other, _)| *other == peer).map(|(_, lease)| lease.clone())
+    }
+}
+
+fn new_directory(lease_ms: u64) -> Result<Directory, Failure> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| unreachable("no random numbers"))?;
+    let (cluster, seed) = bytes.split_at(8);
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Ok(Directory::new(number(cluster).max(1), number(seed), lease_ms))
+}
+
+impl Membership for Etcd {
+    fn lease_ms(&self) -> u64 {
+        self.lease_seconds * 1_000
+    }
+
+    fn poll_ms(&self) -> u64 {
+        100
+    }
+
+    fn join(&self, name: &str, address: &str) -> Result<Joined, Failure> {
+        let seconds = self.lease_seconds.to_string();
+        let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
+        let lease = granted["ID"].as_str().ok_or_else(|| foreign("no lease"))?.to_owned();
+        for _ in 0..TRIES {
+            let Seen { directory, revision, .. } = self.read()?;
+            let mut directory = match directory {
+                Some(directory) => directory,
+                None => new_directory(self.lease_ms())?,
+            };
+            let joined = directory.join(name, address, 0)?;
+            let life = json!({ "requestPut": {
+                "key": self.life_key(joined.peer), "value": encoded(b"1"), "lease": lease,
+            }});
+            if self.replace(&revision, &directory, None, Some(life))? {
+                let mut leases =
+                    self.leases.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                leases.push((joined.peer, lease));
+                return Ok(joined);
+            }
+        }
+        Err(unreachable("others change the directory all the time"))
+    }
+
+    fn keep_alive(&self, peer: Peer) -> Result<(), Failure> {
+        let over = || MembershipError::Refused(CoordinatorError::NoMember);
+        let lease = self.lease_of(peer).ok_or_else(over)?;
+        let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease }))?;
+        let left = answer["result"]["TTL"].as_str().unwrap_or("0");
+        if left == "0" { Err(over()) } else { Ok(()) }
+    }
+
+    fn leave(&self, peer: Peer) -> Result<(), Failure> {
+        self.change(|directory| directory.coordinator.leave(peer))?;
+        if let Some(lease) = self.lease_of(peer) {
+            self.call("/v3/lease/revoke", &json!({ "ID": lease }))?;
+        }
+        Ok(())
+    }
+
+    fn propose(&self, proposal: &Proposal) -> Result<(), Failure> {
+        self.change(|directory| directory.coordinator.propose(proposal))
+    }
+
+    fn flush(&self) -> Result<u64, Failure> {
+        self.change(|directory| {
+            directory.flushes += 1;
+            Ok(directory.flushes)
+        })
+    }
+
+    fn snapshot(&self) -> Result<Arc<Snapshot>, Failure> {
+        let mut seen = self.read()?;
+        self.take_out_dead(&mut seen)?;
+        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if last.0 != seen.revision {
+            let snapshot = seen.directory.map(|directory| directory.snapshot());
+            *last = (seen.revision, Arc::new(snapshot.unwrap_or_default()));
+        }
+        Ok(Arc::clone(&last.1))
+    }
+}
+
+/// Sends a question and reads the whole answer.
+fn post(endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut last = "the name has no address".to_owned();
+    let mut stream = None;
+    for address in endpoint.to_socket_addrs().map_err(text)? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(open) => {
+                stream = Some(open);
+                break;
+            }
+            Err(error) => last = error.to_string(),
+        }
+    }
+    let mut stream = stream.ok_or(last)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes()))
+        .map_err(text)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(text)?;
+    understand(&answer)
+}
+
+/// The JSON of an answer over HTTP.
+fn understand(answer: &[u8]) -> Result<Value, String> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(answer).map_err(|error| error.to_string())?;
+    let httparse::Status::Complete(body) = parsed else {
+        return Err("the answer ends too early".to_owned());
+    };
+    let is_chunked = response.headers.iter().any(|header| {
+        header.name.eq_ignore_ascii_case("transfer-encoding")
+            && header.value.eq_ignore_ascii_case(b"chunked")
+    });
+    let body = if is_chunked { unchunked(&answer[body..])? } else { answer[body..].to_vec() };
+    // A stream is one answer a line; the first is meant.
+    let line = body.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let json: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    match (response.code, json["error"].as_str()) {
+        (Some(200), None) => Ok(json),
+        (code, error) => Err(format!("{} {}", code.unwrap_or(0), error.unwrap_or("no reason"))),
+    }
+}
+
+/// The bytes of a body that was sent in chunks.
+fn unchunked(mut rest: &[u8]) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    loop {
+        let (start, size) = match httparse::parse_chunk_size(rest) {
+            Ok(httparse::Status::Complete((start, size))) => (start, size as usize),
+            _ => return Err("the answer ends too early".to_owned()),
+        };
+        if size == 0 {
+            return Ok(body);
+        }
+        let end = start.saturating_add(size);
+        body.extend_from_slice(rest.get(start..end).ok_or("the answer ends too early")?);
+        rest = rest.get(end + 2..).ok_or("the answer ends too early")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_checked() {
+        let of = |text: &str| Etcd::new(&[text.to_owned()], "c", 3).map(|etcd| etcd.endpoints);
+        assert_eq!(of("http://a:1/"), Ok(vec!["a:1".to_owned()]));
+        assert_eq!(of("a"), Ok(vec!["a:2379".to_owned()]));
+        assert!(of("https://a:1").is_err() && of("").is_err());
+        assert!(Etcd::new(&[], "c", 3).is_err());
+    }
+
+    #[test]
+    fn answers_are_understood() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{\"a\":\"b\"}";
+        assert_eq!(understand(whole), Ok(json!({ "a": "b" })));
+        let chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       5\r\n{\"a\":\r\n5\r\n\"b\"}\n\r\n0\r\n\r\n";
+        assert_eq!(understand(chunks), Ok(json!({ "a": "b" })));
+        for cut in 0..chunks.len() - 6 {
+            assert!(understand(&chunks[..cut]).is_err());
+        }
+        let refused = b"HTTP/1.1 404 Not Found\r\n\r\n{\"error\":\"no lease\"}";
+        assert_eq!(understand(refused), Err("404 no lease".to_owned()));
+    }
+}

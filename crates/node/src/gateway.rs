@@ -1,0 +1,270 @@
+//! The cluster behind the face of an index, so that the server answers memcached's clients for all
+//! nodes: its workers call, and the owners of the keys carry out.
+//!
+//! Invariants of this room:
+//! 1. An operation is carried out by the owner of its key as a whole, so its linearization point is
+//!    that of the owner's engine, whichever node's gateway took it.
+//! 2. What cannot be answered is no answer of another kind: an operation that nobody carried out
+//!    for certain is an error to the client, and a read is a miss.
+//! 3. `flush_all` is answered when every member has carried it out.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_cluster::chunks::{
+    Action, ChunkError, Done, ItemAnswer, ItemOp, ItemRecord, ItemVerb, from_relative, with_times,
+};
+use amalgam_cluster::ids::ChunkId;
+use amalgam_index::maintenance::Signal;
+use amalgam_index::mem::ItemRef;
+use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
+use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
+
+use crate::client::{ClientError, ClusterClient};
+use crate::clock::boot_ms;
+use crate::directory::Membership;
+use crate::shared::Shared;
+
+/// Memory of a worker for where keys are.
+const CACHE_BYTES: usize = 4 << 20;
+/// Keys of a batch that are under way together.
+const BATCH_KEYS: usize = 1_024;
+/// How long a flush waits for members that do not answer and are not gone either.
+const FLUSH_MS: u64 = 30_000;
+
+/// See the head of this module. Statistics and scans are of the items of this node.
+pub struct Gateway<I> {
+    items: Arc<I>,
+    shared: Arc<Shared>,
+    membership: Arc<dyn Membership>,
+    home: String,
+    token: String,
+    signal: Signal,
+}
+
+impl<I: Index> Gateway<I> {
+    /// In front of a node whose items lie in `items` and which listens at `home`.
+    pub fn new(
+        items: Arc<I>,
+        shared: Arc<Shared>,
+        membership: Arc<dyn Membership>,
+        home: String,
+        token: String,
+    ) -> Self {
+        Self { items, shared, membership, home, token, signal: Signal::default() }
+    }
+
+    fn connect(&self) -> Result<ClusterClient, ClientError> {
+        ClusterClient::connect(std::slice::from_ref(&self.home), &self.token, CACHE_BYTES)
+    }
+
+    /// Drops all items of all nodes.
+    fn flush_now(&self) -> Result<(), String> {
+        let decided = self.membership.flush().map_err(|error| error.to_string())?;
+        let end_ms = boot_ms() + FLUSH_MS;
+        loop {
+            let snapshot = self.shared.snapshot();
+            let behind: Vec<_> =
+                snapshot.members().filter(|(_, at)| !self.has_flushed(at, decided)).collect();
+            if snapshot.flushes >= decided && behind.is_empty() {
+                return Ok(());
+            }
+            if boot_ms() >= end_ms {
+                return Err(format!("{} nodes have not dropped their items", behind.len()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// How many partitions of the named ids members say that they serve; none while one of them
+    /// does not answer.
+    pub fn partitions_served(&self) -> Option<usize> {
+        let snapshot = self.shared.snapshot();
+        let served = snapshot.members().map(|(_, address)| {
+            let client = ClusterClient::connect(&[address.to_owned()], &self.token, 0);
+            Some(client.ok()?.status().ok()?.partitions as usize)
+        });
+        served.sum()
+    }
+
+    fn has_flushed(&self, address: &str, decided: u64) -> bool {
+        let client = ClusterClient::connect(&[address.to_owned()], &self.token, 0);
+        let status = client.and_then(|mut client| client.status());
+        status.is_ok_and(|status| status.flushes >= decided)
+    }
+}
+
+impl<I: Index> Index for Gateway<I> {
+    const NAME: &'static str = "cluster";
+    type Worker<'i>
+        = GatewayWorker<'i, I>
+    where
+        Self: 'i;
+
+    fn open(_: &Configuration) -> Result<Self, OpenError> {
+        Err(OpenError::Configuration("a gateway stands in front of a running node".to_owned()))
+    }
+
+    fn worker(&self) -> GatewayWorker<'_, I> {
+        GatewayWorker { gateway: self, items: self.items.worker(), client: None, retry_ms: 0 }
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.items.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.items.statistics()
+    }
+
+    fn maintenance(&self) -> &Signal {
+        // That of the items is the node's.
+        &self.signal
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.items.set_memory_limit(bytes);
+    }
+
+    fn flush(&self, delay_seconds: i64) -> bool {
+        if delay_seconds > 0 {
+            self.shared.flush_at_ms(boot_ms() + delay_seconds.unsigned_abs() * 1_000);
+        } else if let Err(error) = self.flush_now() {
+            log::error!(error; "flush_all is not complete");
+        }
+        true
+    }
+}
+
+/// A server's worker: a client of the cluster.
+pub struct GatewayWorker<'i, I: Index + 'i> {
+    gateway: &'i Gateway<I>,
+    items: I::Worker<'i>,
+    client: Option<ClusterClient>,
+    /// When to try to connect again.
+    retry_ms: u64,
+}
+
+/// The question that a key's owner is asked.
+fn question(key: &Key<'_>, verb: ItemVerb) -> Action {
+    let op = Box::new(ItemOp { key: key.bytes().to_vec(), verb });
+    Action::Item { id: ChunkId::named(key.hash()), op }
+}
+
+impl<'i, I: Index> GatewayWorker<'i, I> {
+    fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Done, ChunkError>> {
+        let count = actions.len();
+        if self.client.is_none() && boot_ms() >= self.retry_ms {
+            match self.gateway.connect() {
+                Ok(client) => self.client = Some(client),
+                Err(error) => {
+                    log::warn!(error:%; "the gateway has no connection to its node");
+                    self.retry_ms = boot_ms() + 100;
+                }
+            }
+        }
+        let Some(client) = &mut self.client else {
+            return vec![Err(ChunkError::Unavailable); count];
+        };
+        client.call_all(actions)
+    }
+}
+
+/// Shows an item to a sink.
+fn show(
+    sink: &mut impl Sink,
+    position: usize,
+    key: &[u8],
+    (record, hit): (&ItemRecord, Hit),
+    now: &Now,
+) -> ControlFlow<()> {
+    let item = ItemView {
+        key,
+        value: Value::Bytes(&record.value),
+        flags: record.flags,
+        expiry: from_relative(record.expiry, now),
+        cas: record.cas,
+        generation: now.generation,
+        fetched: record.fetched,
+        stale: record.stale,
+        won: record.won,
+        last_access_seconds: record.idle_seconds.map(|idle| now.seconds.saturating_sub(idle)),
+    };
+    sink.hit(position, &Found::new(item).with_hit(hit))
+}
+
+fn item_answer(done: Result<Done, ChunkError>) -> Result<ItemAnswer, ChunkError> {
+    match done? {
+        Done::Item(answer) => Ok(*answer),
+        _ => Err(ChunkError::Unavailable),
+    }
+}
+
+impl<'i, I: Index> Worker for GatewayWorker<'i, I> {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        let mut position = 0;
+        for part in keys.chunks(BATCH_KEYS) {
+            let actions = part.iter().map(|key| question(key, ItemVerb::Read)).collect();
+            for (key, done) in part.iter().zip(self.ask(actions)) {
+                let answer = item_answer(done);
+                let flow = match &answer {
+                    Ok(ItemAnswer { item: Some(record), .. }) => {
+                        show(sink, position, key.bytes(), (record, Hit::default()), now)
+                    }
+                    Ok(_) => sink.miss(position),
+                    Err(error) => {
+                        log::warn!(error:%; "a key was not read");
+                        sink.miss(position)
+                    }
+                };
+                position += 1;
+                if flow.is_break() {
+                    return position;
+                }
+            }
+        }
+        position
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let done = self.ask(vec![question(&op.key, ItemVerb::from(op.verb))]).pop();
+        match item_answer(done.unwrap_or(Err(ChunkError::Unavailable))) {
+            Ok(ItemAnswer { outcome, item }) => {
+                let outcome = with_times(outcome, |time| from_relative(time, now));
+                if let (Outcome::Hit(hit), Some(record)) = (outcome, &item) {
+                    let _ = show(sink, 0, op.key.bytes(), (record, hit), now);
+                }
+                outcome
+            }
+            Err(error) => {
+                log::warn!(error:%; "a key was not changed for certain");
+                Outcome::OutOfMemory
+            }
+        }
+    }
+
+    fn prefetch(&self, _: &Key<'_>) {}
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        self.items.scan(from, budget, visit)
+    }
+
+    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
+        self.items.swap_exact(hash, old, new)
+    }
+
+    fn quiesce(&mut self) {
+        self.items.quiesce();
+    }
+
+    fn step(&mut self, _: &Now) -> bool {
+        // The node's own thread does it, by the node's clock.
+        false
+    }
+}

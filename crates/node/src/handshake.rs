@@ -1,0 +1,210 @@
+//! How a connection between nodes, or of a client, opens.
+//!
+//! Each side sends a hello and a nonce; then each proves that it knows the cluster's join token, by
+//! an HMAC over the other's nonce and its own. Nothing else is read before the proof was right.
+//!
+//! Invariants of this room:
+//! 1. The token does not travel, and a proof is worth nothing on another connection or in the other
+//!    direction.
+//! 2. Before the proof at most [`GREETING_BYTES_MAX`] bytes of the other side are kept.
+
+use std::fmt;
+
+use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::wire::{Hello, HelloError, Reader, Wire, WireError};
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+const NONCE_BYTES: usize = 16;
+const PROOF_BYTES: usize = 32;
+const LENGTH_BYTES: usize = 2;
+/// The longest hello with its nonce and length.
+const GREETING_BYTES_MAX: usize = 256;
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeError {
+    /// The two do not belong together.
+    Hello(HelloError),
+    /// What came is no hello.
+    Wire(WireError),
+    /// The other side knows another join token.
+    Token,
+    /// The system has no chance to give.
+    Chance,
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hello(error) => error.fmt(f),
+            Self::Wire(error) => write!(f, "no hello: {error}"),
+            Self::Token => f.write_str("the other side has another join token"),
+            Self::Chance => f.write_str("the system's random numbers cannot be read"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+/// What every connection of a process begins with.
+#[derive(Clone, Debug)]
+pub struct Introduction {
+    /// The cluster's number; 0 of a client that takes any.
+    pub cluster: u64,
+    /// Who speaks.
+    pub me: Option<Peer>,
+    key: hmac::Key,
+}
+
+impl Introduction {
+    /// With the cluster's join token.
+    pub fn new(cluster: u64, me: Option<Peer>, token: &str) -> Self {
+        Self { cluster, me, key: hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()) }
+    }
+}
+
+/// One side of an opening connection. Bytes go in and come out.
+#[derive(Debug)]
+pub struct Handshake {
+    introduction: Introduction,
+    is_dialer: bool,
+    nonce: [u8; NONCE_BYTES],
+    theirs: Option<(Hello, Vec<u8>)>,
+    received: Vec<u8>,
+}
+
+impl Handshake {
+    /// Begins; `out` gets what to send. `is_dialer` is the side that opened the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`HandshakeError::Chance`].
+    pub fn start(
+        introduction: Introduction,
+        is_dialer: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, HandshakeError> {
+        let mut nonce = [0; NONCE_BYTES];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::Chance)?;
+        let start = out.len();
+        out.extend_from_slice(&[0; LENGTH_BYTES]);
+        Hello::new(introduction.cluster, introduction.me).encode(out);
+        out.extend_from_slice(&nonce);
+        let length = (out.len() - start - LENGTH_BYTES) as u16;
+        out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        Ok(Self { introduction, is_dialer, nonce, theirs: None, received: Vec::new() })
+    }
+
+    fn transcript(is_dialer: bool, challenge: &[u8], own: &[u8]) -> Vec<u8> {
+        [&[u8::from(is_dialer)], challenge, own].concat()
+    }
+
+    /// Takes bytes of the other side. Once all is well: its hello, and the bytes after it.
+    ///
+    /// # Errors
+    ///
+    /// [`HandshakeError`]; the connection is to be closed then.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Hello, Vec<u8>)>, HandshakeError> {
+        self.received.extend_from_slice(bytes);
+        if self.theirs.is_none() && !self.take_hello(out)? {
+            return Ok(None);
+        }
+        let Some((hello, nonce)) = &self.theirs else { return Ok(None) };
+        let Some((proof, rest)) = self.received.split_at_checked(PROOF_BYTES) else {
+            return Ok(None);
+        };
+        let said = Self::transcript(!self.is_dialer, &self.nonce, nonce);
+        hmac::verify(&self.introduction.key, &said, proof).map_err(|_| HandshakeError::Token)?;
+        Ok(Some((*hello, rest.to_vec())))
+    }
+
+    /// Reads the other side's hello, if it is here, and answers with the proof.
+    fn take_hello(&mut self, out: &mut Vec<u8>) -> Result<bool, HandshakeError> {
+        let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_BYTES>() else {
+            return Ok(false);
+        };
+        let length = usize::from(u16::from_le_bytes(*length));
+        if length > GREETING_BYTES_MAX {
+            return Err(HandshakeError::Hello(HelloError::Foreign));
+        }
+        let Some(greeting) = rest.get(..length) else { return Ok(false) };
+        let mut reader = Reader::new(greeting);
+        let foreign = |_| HandshakeError::Hello(HelloError::Foreign);
+        let hello = Hello::decode(&mut reader).map_err(foreign)?;
+        let nonce = reader.take(NONCE_BYTES).map_err(HandshakeError::Wire)?.to_vec();
+        let mut own = Hello::new(self.introduction.cluster, self.introduction.me);
+        // A client takes any cluster.
+        let is_client = self.introduction.me.is_none() || hello.from.is_none();
+        if is_client {
+            own.cluster = hello.cluster;
+        }
+        own.check(&hello).map_err(HandshakeError::Hello)?;
+        let said = Self::transcript(self.is_dialer, &nonce, &self.nonce);
+        out.extend_from_slice(hmac::sign(&self.introduction.key, &said).as_ref());
+        self.received.drain(..LENGTH_BYTES + length);
+        self.theirs = Some((hello, nonce));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_cluster::ids::NodeId;
+
+    use super::*;
+
+    fn peer(number: u16) -> Peer {
+        Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
+    }
+
+    /// What either side of a connection makes of the other.
+    fn meet(one: Introduction, other: Introduction) -> [Result<Option<Peer>, HandshakeError>; 2] {
+        let (mut to_other, mut to_one) = (Vec::new(), Vec::new());
+        let mut one = Handshake::start(one, true, &mut to_other).expect("it starts");
+        let mut other = Handshake::start(other, false, &mut to_one).expect("it starts");
+        let mut results = [Ok(None), Ok(None)];
+        for _ in 0..3 {
+            let (mut from_one, mut from_other) = (Vec::new(), Vec::new());
+            // Byte by byte: nothing depends on where packets end.
+            let sides =
+                [(&mut one, &to_one, &mut from_one), (&mut other, &to_other, &mut from_other)];
+            for (result, (side, bytes, out)) in results.iter_mut().zip(sides) {
+                for byte in bytes.chunks(1) {
+                    match side.feed(byte, out) {
+                        Ok(Some((hello, _))) => *result = Ok(hello.from),
+                        Ok(None) => {}
+                        Err(error) => *result = Err(error),
+                    }
+                }
+            }
+            (to_one, to_other) = (from_other, from_one);
+        }
+        results
+    }
+
+    #[test]
+    fn who_belongs_together_meets() {
+        let of = |node| Introduction::new(5, Some(peer(node)), "secret");
+        assert_eq!(meet(of(1), of(2)), [Ok(Some(peer(2))), Ok(Some(peer(1)))]);
+        let client = Introduction::new(0, None, "secret");
+        assert_eq!(meet(client, of(2)), [Ok(Some(peer(2))), Ok(None)]);
+    }
+
+    #[test]
+    fn strangers_are_told_apart() {
+        let of = |cluster, token| Introduction::new(cluster, Some(peer(1)), token);
+        let token = Err(HandshakeError::Token);
+        assert_eq!(meet(of(5, "secret"), of(5, "other")), [token, token]);
+        let cluster = |number| Err(HandshakeError::Hello(HelloError::Cluster(number)));
+        assert_eq!(meet(of(5, "secret"), of(6, "secret")), [cluster(6), cluster(5)]);
+        let mut out = Vec::new();
+        let mut side = Handshake::start(of(5, ""), false, &mut out).expect("it starts");
+        let foreign = Err(HandshakeError::Hello(HelloError::Foreign));
+        assert_eq!(side.feed(b"get key\r\n", &mut out), foreign);
+    }
+}

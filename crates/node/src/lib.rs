@@ -1,0 +1,34 @@
+//! Runs a node of the cluster: the sockets, clocks and threads around [`amalgam_cluster`].
+//!
+//! `directory` is what one place decides for all: kept in this process or in etcd. `attendant`
+//! keeps a node's lease there, `hub` is its loop, `client` speaks to all nodes, and `gateway` lets
+//! the server answer memcached's clients for the whole cluster.
+//!
+//! Invariants of this room:
+//! 1. What a node decides is in [`amalgam_cluster`]; here is only what brings it its inputs.
+//! 2. Every queue is bounded, every wait too.
+//! 3. No `unsafe`.
+
+#![forbid(unsafe_code)]
+
+mod attendant;
+mod client;
+mod clock;
+mod directory;
+mod etcd;
+mod gateway;
+mod handshake;
+mod hub;
+mod link;
+mod local;
+mod node;
+mod shared;
+
+pub use amalgam_cluster as cluster;
+pub use client::{ClientError, ClusterClient};
+pub use clock::boot_ms;
+pub use directory::{Directory, Embedded, Joined, Membership, MembershipError, Snapshot};
+pub use etcd::Etcd;
+pub use gateway::{Gateway, GatewayWorker};
+pub use local::start_local;
+pub use node::{NodeConfiguration, NodeError, RunningNode};

@@ -1,0 +1,37 @@
+//! A whole cluster in this process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_index::Index;
+
+use crate::directory::Membership;
+use crate::node::{NodeConfiguration, NodeError, RunningNode};
+
+/// How long the nodes may take to share the partitions of the named ids.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts nodes that know of each other by `membership`, and waits until they share all keys.
+/// They listen on ports of the loopback interface, and are alike but for their names.
+///
+/// # Errors
+///
+/// [`NodeError`] of the first that does not start.
+pub fn start_local<I: Index + 'static>(
+    nodes: usize,
+    template: &NodeConfiguration,
+    membership: &Arc<dyn Membership>,
+) -> Result<Vec<RunningNode<I>>, NodeError> {
+    let start = |number: usize| {
+        let name = format!("{}-{}", template.name, number + 1);
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let configuration = NodeConfiguration { name, listen, ..template.clone() };
+        RunningNode::start(&configuration, Arc::clone(membership))
+    };
+    let running = (0..nodes).map(start).collect::<Result<Vec<_>, _>>()?;
+    if let Some(first) = running.first() {
+        first.wait_until_ready(PATIENCE)?;
+    }
+    Ok(running)
+}

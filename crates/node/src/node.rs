@@ -1,0 +1,358 @@
+//! A node as a set of threads: the loop, the attendant, the upkeep of its engines.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use amalgam_cluster::chunks::{ClientId, ItemStore, Limits};
+use amalgam_cluster::ids::PARTITIONS;
+use amalgam_cluster::node::{Node, NodeSettings};
+use amalgam_cluster::overlay::{Peer, Settings};
+use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker, maintenance};
+use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
+
+use crate::attendant::attend;
+use crate::clock::boot_ms;
+use crate::directory::{Joined, Membership, MembershipError};
+use crate::gateway::Gateway;
+use crate::handshake::Introduction;
+use crate::hub::Hub;
+use crate::shared::Shared;
+
+/// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
+const CAS_COUNTER_BITS: u32 = 40;
+/// Buckets that a slice of a sweep looks at.
+const SWEEP_BUCKETS: usize = 1_024;
+/// How often it is looked whether a sweep is worth it.
+const SWEEP_TICK: Duration = Duration::from_millis(20);
+/// Workers of an engine beside those of the gateway: the loop, the upkeep, the sweep.
+const OWN_WORKERS: usize = 3;
+
+/// Parameters of a node.
+#[derive(Clone, Debug)]
+pub struct NodeConfiguration {
+    /// Its name, under which it keeps its number.
+    pub name: String,
+    /// Where it listens for nodes and clients of chunks; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Where others reach it, if not there.
+    pub advertise: Option<String>,
+    /// What all nodes and clients know.
+    pub token: String,
+    /// Bounds named items, in bytes.
+    pub memory_bytes: usize,
+    /// Bounds chunks, in bytes.
+    pub chunk_memory_bytes: usize,
+    /// The largest item in bytes.
+    pub max_item_bytes: usize,
+    /// Threads of the gateway.
+    pub threads: usize,
+    /// Memory for ranges that were looked up, in bytes.
+    pub cache_bytes: usize,
+}
+
+/// Why a node did not start.
+#[derive(Debug)]
+pub enum NodeError {
+    /// The system refused something.
+    System(io::Error),
+    /// An engine could not be opened.
+    Index(OpenError),
+    /// The coordinator.
+    Membership(MembershipError),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => error.fmt(f),
+            Self::Index(error) => error.fmt(f),
+            Self::Membership(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NodeError {}
+
+impl From<io::Error> for NodeError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<OpenError> for NodeError {
+    fn from(error: OpenError) -> Self {
+        Self::Index(error)
+    }
+}
+
+impl From<MembershipError> for NodeError {
+    fn from(error: MembershipError) -> Self {
+        Self::Membership(error)
+    }
+}
+
+impl Default for NodeConfiguration {
+    fn default() -> Self {
+        Self {
+            name: "node".to_owned(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: None,
+            token: String::new(),
+            memory_bytes: 64 << 20,
+            chunk_memory_bytes: 64 << 20,
+            max_item_bytes: 1 << 20,
+            threads: 4,
+            cache_bytes: 4 << 20,
+        }
+    }
+}
+
+/// A node that runs. It stops when it is dropped.
+#[derive(Debug)]
+pub struct RunningNode<I> {
+    shared: Arc<Shared>,
+    membership: Arc<dyn Membership>,
+    items: Arc<I>,
+    chunks: Arc<I>,
+    joined: Joined,
+    address: SocketAddr,
+    token: String,
+    upkeep_stops: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<I: Index + 'static> RunningNode<I> {
+    /// Joins a cluster and serves.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`].
+    pub fn start(
+        configuration: &NodeConfiguration,
+        membership: Arc<dyn Membership>,
+    ) -> Result<Self, NodeError> {
+        let listener = TcpListener::bind(configuration.listen)?;
+        let address = listener.local_addr()?;
+        let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
+        let sent_ms = boot_ms();
+        let joined = membership.join(&configuration.name, &advertised)?;
+        // After it joined: a first node has itself to ask.
+        let snapshot = membership.snapshot()?;
+        let flushes = snapshot.flushes;
+        let shared = Arc::new(Shared::new(snapshot)?);
+        shared.clock.begin_at(flushes);
+        let lease_ms = membership.lease_ms();
+        shared.set_deadline_ms(sent_ms + lease_ms / 2);
+        log::info!(
+            node = joined.peer.node.get(), incarnation = joined.peer.incarnation, address:%;
+            "the node has joined"
+        );
+        let items = Arc::new(open::<I>(configuration, configuration.memory_bytes, &joined)?);
+        let chunks = Arc::new(open::<I>(configuration, configuration.chunk_memory_bytes, &joined)?);
+        let mut node = Self {
+            shared,
+            membership,
+            items,
+            chunks,
+            joined,
+            address,
+            token: configuration.token.clone(),
+            upkeep_stops: Arc::default(),
+            threads: Vec::new(),
+        };
+        node.spawn(listener, configuration.cache_bytes)?;
+        Ok(node)
+    }
+
+    fn spawn(&mut self, listener: TcpListener, cache_bytes: usize) -> io::Result<()> {
+        let (sender, receiver) = channel();
+        let (shared, membership, me) =
+            (Arc::clone(&self.shared), Arc::clone(&self.membership), self.joined.peer);
+        self.thread("attendant", move || attend(&shared, membership.as_ref(), me, &receiver))?;
+        let (shared, items, chunks) =
+            (Arc::clone(&self.shared), Arc::clone(&self.items), Arc::clone(&self.chunks));
+        let (joined, token) = (self.joined, self.token.clone());
+        self.thread("node", move || {
+            let clock = Arc::clone(&shared);
+            let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.now()));
+            let settings = NodeSettings {
+                overlay: Settings::default(),
+                chunks: Limits::default(),
+                holds_items: true,
+                cache_bytes,
+            };
+            let supers = shared.snapshot().view.supers().collect();
+            // Its own client is not used; others draw their numbers from 64 bits.
+            let node = Node::new(joined.peer, settings, supers, ClientId(joined.life), store);
+            let introduction = Introduction::new(joined.cluster, Some(joined.peer), &token);
+            let hub =
+                Hub::new(Arc::clone(&shared), node, joined.peer, introduction, listener, sender);
+            if let Err(error) = hub.and_then(|mut hub| hub.run()) {
+                log::error!(error:%; "the node ends");
+            }
+            shared.stop();
+        })?;
+        for index in [Arc::clone(&self.items), Arc::clone(&self.chunks)] {
+            let (shared, stops) = (Arc::clone(&self.shared), Arc::clone(&self.upkeep_stops));
+            self.thread("upkeep", move || {
+                maintenance::run(&*index, || shared.clock.now(), &stops);
+            })?;
+        }
+        let (shared, items) = (Arc::clone(&self.shared), Arc::clone(&self.items));
+        self.thread("sweep", move || {
+            while !shared.is_stopping() {
+                if let Some(target) = shared.clock.begin_sweep() {
+                    sweep(&*items, || shared.clock.now());
+                    shared.clock.end_sweep(target);
+                }
+                std::thread::sleep(SWEEP_TICK);
+            }
+        })
+    }
+
+    /// Starts a thread whose end in whatever way ends the node.
+    fn thread(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let ending = Ending(Arc::clone(&self.shared));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ending = ending;
+            body();
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Who it is.
+    pub fn peer(&self) -> Peer {
+        self.joined.peer
+    }
+
+    /// Where it listens for nodes and clients of chunks.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it has stopped, or is about to.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
+    /// What a server stands on that answers memcached's clients for the cluster.
+    pub fn gateway(&self) -> Gateway<I> {
+        let (items, shared) = (Arc::clone(&self.items), Arc::clone(&self.shared));
+        let membership = Arc::clone(&self.membership);
+        Gateway::new(items, shared, membership, self.address.to_string(), self.token.clone())
+    }
+
+    /// Stops, and waits until it has.
+    pub fn stop(&mut self) {
+        self.shared.stop();
+        self.upkeep_stops.store(true, Ordering::Release);
+        self.items.maintenance().raise();
+        self.chunks.maintenance().raise();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of the node panicked");
+            }
+        }
+    }
+
+    /// Waits until every partition of the named ids is served by somebody.
+    ///
+    /// # Errors
+    ///
+    /// If that does not come about in time; the text says how far it came.
+    pub fn wait_until_ready(&self, patience: Duration) -> io::Result<()> {
+        let end = Instant::now() + patience;
+        let gateway = self.gateway();
+        loop {
+            let served = gateway.partitions_served();
+            if served == Some(usize::from(PARTITIONS)) {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                let members = self.shared.snapshot().members().count();
+                return Err(io::Error::other(match served {
+                    Some(served) => format!(
+                        "{members} nodes share {served} of {PARTITIONS} parts of the keys so far"
+                    ),
+                    None => format!("not all of {members} nodes answer"),
+                }));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl<I> Drop for RunningNode<I> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        self.upkeep_stops.store(true, Ordering::Release);
+    }
+}
+
+/// Ends the node when it goes out of scope.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn open<I: Index>(
+    configuration: &NodeConfiguration,
+    memory_bytes: usize,
+    joined: &Joined,
+) -> Result<I, OpenError> {
+    I::open(&Configuration {
+        memory_bytes,
+        evicts: false,
+        max_item_bytes: configuration.max_item_bytes,
+        // Those of the server, with its own maintenance and sweeps.
+        workers: OWN_WORKERS + configuration.threads + 2,
+        seed: HashSeed::new(joined.seed),
+        first_cas: (joined.life << CAS_COUNTER_BITS).max(1),
+        ..Configuration::default()
+    })
+}
+
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Removes every item that is dead when it starts: a read that finds one does.
+fn sweep<I: Index>(index: &I, now: impl Fn() -> Now) {
+    let mut worker = index.worker();
+    let mut dead: Vec<Vec<u8>> = Vec::new();
+    let mut cursor = Some(Cursor::START);
+    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    while let Some(from) = cursor {
+        let now = now();
+        cursor = worker.scan(from, SWEEP_BUCKETS, &mut |item| {
+            if !now.is_live(item.expiry, item.generation) {
+                dead.push(item.key.to_vec());
+            }
+            ControlFlow::Continue(())
+        });
+        for key in dead.drain(..) {
+            let key = Key::new(&key, index.seed());
+            worker.apply(&Op { key, verb }, &now, &mut Nowhere);
+        }
+        worker.quiesce();
+    }
+}
