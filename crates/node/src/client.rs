@@ -109,7 +109,9 @@ impl Wire {
                 return Err(HandshakeError::Token.into());
             }
             if let Some((hello, rest)) = handshake.feed(&buffer[..count], &mut out)? {
+                // The proof, if the other's came along with its hello. It is said once.
                 stream.write_all(&out)?;
+                out.clear();
                 stream.set_read_timeout(Some(TICK))?;
                 let nobody = || ClientError::Answer("it is no node".to_owned());
                 let peer = hello.from.ok_or_else(nobody)?;
