@@ -401,8 +401,7 @@ impl ClusterClient {
                 self.drop_wire(peer);
                 continue;
             }
-            loop {
-                let Some(wire) = self.wires.get_mut(&peer) else { break };
+            while let Some(wire) = self.wires.get_mut(&peer) {
                 match wire.next() {
                     Ok(Some(packet)) => self.take(peer, packet, commands, asked, outcomes),
                     Ok(None) => break,

@@ -115,7 +115,8 @@ impl ChunkId {
     pub const fn named(hash: u64) -> Self {
         let partition = (hash >> COUNTER_BITS) as u16 >> 4;
         let partition = if partition < PARTITIONS { partition } else { PARTITIONS - 1 };
-        Self((NAMED_FIRST + partition) as u64 * (COUNTER_MAX + 1) | hash & COUNTER_MAX)
+        let creator = (NAMED_FIRST + partition) as u64;
+        Self(creator * (COUNTER_MAX + 1) + (hash & COUNTER_MAX))
     }
 
     /// The 64 bits that travel.

@@ -1,10 +1,15 @@
 //! What was encoded comes back; what nobody encoded is refused, in bounded memory.
 
+use amalgam_op::{
+    Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, Store, StoreMode, Verb,
+    Written,
+};
 use proptest::prelude::*;
 
 use super::*;
 use crate::chunks::{
-    Action, ChunkError, ClientId, Done, Export, MoveMessage, Operation, Request, SessionExport,
+    Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
+    MoveMessage, Operation, Request, SessionExport,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
@@ -14,6 +19,75 @@ use crate::ranges::{Placement, Range};
 
 fn node(number: u16) -> NodeId {
     NodeId::new(number).expect("a node")
+}
+
+/// Each operation on a named item.
+fn item_actions(id: ChunkId) -> Vec<Action> {
+    let get = Get { touch: Some(-1), recache_below_seconds: Some(30), ..Get::default() };
+    let mut store = Store::new(StoreMode::Prepend, b"value", 7, 100);
+    store.compare = Some(Compare { cas: 5, accepts_older_as_stale: true });
+    let verbs = [
+        Verb::Get(get),
+        Verb::Store(store),
+        Verb::Arithmetic(Arithmetic { delta: 9, initial: Some(1), ..Arithmetic::default() }),
+        Verb::Delete(Delete { compare: Some(8), marks_stale: true, ..Delete::default() }),
+    ];
+    let verbs = verbs.into_iter().map(ItemVerb::from).chain([ItemVerb::Read]);
+    let action = |verb| Action::Item { id, op: Box::new(ItemOp { key: b"key".to_vec(), verb }) };
+    verbs.map(action).collect()
+}
+
+/// Each of their outcomes; the first with an item.
+fn item_answers() -> Vec<ItemAnswer> {
+    let (expiry, expiry_before, cas) = (Expiry(4), Expiry(0), Some(6));
+    let item = ItemRecord {
+        value: vec![1, 2],
+        flags: 3,
+        expiry,
+        cas,
+        fetched: true,
+        stale: false,
+        won: true,
+        idle_seconds: Some(5),
+    };
+    let others = [
+        Outcome::NotFound,
+        Outcome::Stored(Written { cas, value_bytes: 2 }),
+        Outcome::NotStored,
+        Outcome::Exists,
+        Outcome::Deleted,
+        Outcome::Invalidated,
+        Outcome::Number(Counted { number: 1, created: true, cas, expiry, expiry_before }),
+        Outcome::NotANumber,
+        Outcome::TooLarge,
+        Outcome::OutOfMemory,
+    ];
+    let hit = Outcome::Hit(Hit { won: true, expiry_before: expiry, ..Hit::default() });
+    let first = ItemAnswer { outcome: hit, item: Some(item) };
+    std::iter::once(first).chain(others.map(ItemAnswer::from)).collect()
+}
+
+/// What nodes say of themselves.
+fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
+    let status = NodeStatus {
+        peer,
+        members: vec![(peer, "host:1".to_owned())],
+        supers: vec![peer],
+        revision: 1,
+        flushes: 2,
+        partitions: 3,
+        ids: 4,
+        spans: 5,
+        ranges: (6, 7),
+        moves: (8, 9),
+        lease_left_ms: 10,
+    };
+    [
+        Control::Ask,
+        Control::Status(Box::new(status)),
+        Control::Migrate { ids, target: peer.node },
+        Control::Migrating(true),
+    ]
 }
 
 /// One of each message, with lists and choices in them.
@@ -75,7 +149,8 @@ fn packets() -> Vec<Packet> {
         Action::Lock { id, lease_ms: 7 },
         Action::Unlock(id),
     ];
-    let operations = actions.map(|action| Operation { number: 3, epoch: 4, action }).to_vec();
+    let actions = actions.into_iter().chain(item_actions(id));
+    let operations = actions.map(|action| Operation { number: 3, epoch: 4, action }).collect();
     let errors = [
         ChunkError::NoChunk,
         ChunkError::TooLarge,
@@ -92,10 +167,13 @@ fn packets() -> Vec<Packet> {
     ];
     let mut reply: Vec<_> = errors.into_iter().map(|error| (1, Err(error))).collect();
     reply.extend([Done::Ok, Done::Value(vec![9]), Done::Session].map(|done| (2, Ok(done))));
+    reply.extend(item_answers().into_iter().map(|answer| (3, Ok(Done::Item(Box::new(answer))))));
     let request = Request { client, incarnation: 2, answered_below: 1, operations };
     let overlay = overlay.into_iter().map(Packet::Overlay);
     let moves = moves.into_iter().map(Packet::Move);
-    overlay.chain(moves).chain([Packet::Request(request), Packet::Reply(reply)]).collect()
+    let controls = controls(peer, ids).map(Packet::Control);
+    let requests = [Packet::Request(request), Packet::Reply(reply)];
+    overlay.chain(moves).chain(requests).chain(controls).collect()
 }
 
 fn bytes_of(packet: &Packet) -> Vec<u8> {
