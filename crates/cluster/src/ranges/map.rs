@@ -100,9 +100,11 @@ impl RangeMap {
     /// Where a chunk is; none if nobody owns its id.
     #[inline]
     pub fn placement(&self, id: ChunkId) -> Option<Placement> {
-        let (n, l) = self.locate(id.bits());
-        let node = &self.nodes[n];
-        from_bits(node.leaves[l].get(id.bits() - node.firsts[l], &self.dictionary))
+        let place = self.locate(id.bits());
+        let first = self.first_of(place);
+        let length = self.end_of(place) - first;
+        let leaf = &self.nodes[place.0].leaves[place.1];
+        from_bits(leaf.get(id.bits() - first, length, &self.dictionary))
     }
 
     /// The range that an id lies in; none if nobody owns it.
@@ -169,6 +171,9 @@ impl RangeMap {
     ///
     /// [`RangeError::Unowned`] with the first of the ids that has no owner.
     pub fn migrate(&mut self, ids: IdRange, placement: Placement) -> Result<(), RangeError> {
+        if ids.len() == 1 && self.migrate_first(ids.start(), placement) {
+            return Ok(());
+        }
         match self.first_that(ids, |bits| bits == NOBODY) {
             Some(id) => Err(RangeError::Unowned(id)),
             None => {
@@ -252,11 +257,13 @@ impl RangeMap {
         (n, l)
     }
 
+    #[inline]
     fn first_of(&self, (n, l): Place) -> u64 {
         self.nodes[n].firsts[l]
     }
 
     /// One past the last id of a leaf.
+    #[inline]
     pub(super) fn end_of(&self, (n, l): Place) -> u64 {
         let next = self.nodes[n].firsts.get(l + 1).or_else(|| self.firsts.get(n + 1));
         next.copied().unwrap_or(END)
@@ -289,19 +296,34 @@ impl RangeMap {
         creator + start..creator + end
     }
 
-    fn assign_within(&mut self, (n, l): Place, start: u64, end: u64, placement: Bits) {
-        let most = self.limits.leaf_entries_max;
-        let node = &mut self.nodes[n];
-        let (first, leaf) = (node.firsts[l], &mut node.leaves[l]);
-        if end - start == 1 {
-            let before = leaf.bytes();
-            let offset = start - first;
-            if leaf.try_insert_single(offset, placement, most, &mut self.dictionary) {
-                self.leaf_bytes += leaf.bytes() - before;
-                self.entries += 1;
-                return;
-            }
+    /// Moves one id that somebody owns and that has its leaf's default: a chunk that migrates for
+    /// the first time. Otherwise nothing has changed.
+    fn migrate_first(&mut self, bits: u64, placement: Placement) -> bool {
+        let place = self.locate(bits);
+        self.nodes[place.0].leaves[place.1].default() != NOBODY
+            && self.try_insert_single(place, bits, to_bits(Some(placement)))
+    }
+
+    /// See [`Leaf::try_insert_single`].
+    fn try_insert_single(&mut self, place: Place, bits: u64, placement: Bits) -> bool {
+        let (first, end, most) =
+            (self.first_of(place), self.end_of(place), self.limits.leaf_entries_max);
+        let leaf = &mut self.nodes[place.0].leaves[place.1];
+        let (before, offset, length) = (leaf.bytes(), bits - first, end - first);
+        let does = leaf.try_insert_single(offset, length, placement, most, &mut self.dictionary);
+        if does {
+            self.leaf_bytes += leaf.bytes() - before;
+            self.entries += 1;
         }
+        does
+    }
+
+    fn assign_within(&mut self, (n, l): Place, start: u64, end: u64, placement: Bits) {
+        if end - start == 1 && self.try_insert_single((n, l), start, placement) {
+            return;
+        }
+        let most = self.limits.leaf_entries_max;
+        let first = self.first_of((n, l));
         let leaf_end = self.end_of((n, l));
         let mut pieces = Vec::with_capacity(2 * most + 2);
         self.nodes[n].leaves[l].read(first, leaf_end, &self.dictionary, &mut pieces);
