@@ -9,14 +9,19 @@
 //!    one after the other, as docs/pipeline.md says.
 //! 2. A simulation is deterministic: its idle cycles, its back-pressure and the memory's latency
 //!    come from its own random numbers.
+//!    Only `serve` knows sockets and clocks.
 //! 3. Every wait has a bound (`Simulation::run`): a table that stops answering fails its test.
 
+#[cfg(feature = "verilated")]
+pub mod bridge;
 mod configuration;
 #[cfg(feature = "verilated")]
 mod model;
 mod reference;
 pub mod register_map;
 mod request;
+#[cfg(feature = "verilated")]
+pub mod serve;
 #[cfg(feature = "verilated")]
 mod simulation;
 

@@ -360,10 +360,15 @@ impl Simulation {
             before = self.answers.len();
             assert!(patience > 0, "stuck with {before} of {count} answers");
         }
+        self.take_answers()
+    }
+
+    /// The answers that came since they were last taken.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Runs for some cycles; answers are kept for the next [`Self::run`].
+    /// Runs for some cycles; answers are kept for [`Self::run`] or [`Self::take_answers`].
     pub fn wait(&mut self, cycles: usize) {
         (0..cycles).for_each(|_| self.cycle());
     }
