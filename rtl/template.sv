@@ -32,5 +32,5 @@ ht_axi #(
   .mem_return_valid_i(MEM_RETURN_VALID), .mem_return_is_value_i(MEM_RETURN_IS_VALUE),
   .mem_return_i(MEM_RETURN),
   // For waveforms and counters of one's own.
-  .is_ready_o(), .enter_o(), .stall_o(), .status_o(), .probe_o(), .left_o()
+  .is_ready_o(), .enter_o(), .stall_o(), .status_o(), .ended_o(), .probe_o(), .left_o()
 );

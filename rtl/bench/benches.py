@@ -7,6 +7,7 @@ import random
 import cocotb
 from cocotb.clock import Clock
 
+import front
 import section
 from package import DELETE, GET, META, META_OUT, NOOP, SET, parameter, stripes
 from streams import PACES, Sink, Source, pack, run, start, unpack, words
@@ -392,5 +393,5 @@ async def bench(dut):
     random.seed(1)
     cocotb.start_soon(Clock(dut.clk_i, 2, units="ns").start())
     module = os.environ["MODULE_UNDER_TEST"]
-    benches = [globals(), vars(section)]
+    benches = [globals(), vars(section), vars(front)]
     await next(names[module] for names in benches if module in names)(dut)

@@ -82,6 +82,7 @@ module ht_axi
   output logic                    enter_o,
   output logic                    stall_o,
   output logic                    status_o,
+  output logic                    ended_o,
   output logic [9:0]              probe_o,
   output logic [2:0][BlockBits:0] left_o
 );
@@ -129,7 +130,7 @@ module ht_axi
     .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
     .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
     .mem_return_i,
-    .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .probe_o, .left_o
+    .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .ended_o, .probe_o, .left_o
   );
 
   assign is_get    = answer.opcode == OpGet || answer.opcode == OpGetQ || answer.opcode == OpGetK

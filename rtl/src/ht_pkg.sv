@@ -66,6 +66,16 @@ package ht_pkg;
     logic [31:0] now;
   } response_t;
 
+  // Whom a request came from, and what its answer repeats.
+  typedef struct packed {
+    logic [47:0] mac;
+    logic [31:0] ip;
+    logic [15:0] port;
+    logic [47:0] own_mac;
+    logic [15:0] frame_id;  // of memcached's header in front of a datagram
+    logic [31:0] opaque;
+  } client_t;
+
   // A key on its way to the hash: 8 bytes a beat, zeros behind its end.
   typedef struct packed {
     logic [63:0] data;

@@ -93,6 +93,7 @@ module ht_top
   output logic                    stall_o,      // a request waits for an older write
   output logic                    status_o,     // a request leaves the table
   output response_t               answer_o,     // with this
+  output logic                    ended_o,      // a quiet answer, in the order of all, ended here
   output logic [9:0]              probe_o,      // the stages' valid signals, for waveforms
   output logic [Classes-1:0][BlockBits:0] left_o
 );
@@ -305,7 +306,7 @@ module ht_top
     .clk_i, .rst_ni, .table_only_i,
     .response_valid_i(response_valid), .response_ready_o(response_ready), .response_i(response),
     .flags_valid_i(flags_valid), .flags_ready_o(flags_ready), .flags_i(flags),
-    .valid_o(meta_valid_o), .ready_i(meta_ready_i), .response_o(meta_o)
+    .valid_o(meta_valid_o), .ready_i(meta_ready_i), .response_o(meta_o), .ended_o
   );
 
   assign probe_o = {val_valid_o, meta_valid_o, access_valid, write_valid, response_valid,

@@ -21,7 +21,8 @@ module post_processor
 
   output logic      valid_o,
   input  logic      ready_i,
-  output response_t response_o
+  output response_t response_o,
+  output logic      ended_o      // a quiet answer ended here
 );
 
   logic      is_here, is_silent, has_value, is_complete, leave;
@@ -40,6 +41,8 @@ module post_processor
   assign is_complete = is_here && (!has_value || flags_valid_i);
   assign valid_o     = is_complete && !is_silent;
   assign leave       = is_complete && (is_silent || ready_i);
+
+  assign ended_o     = is_complete && is_silent;
 
   assign flags_ready_o = is_here && has_value && ready_i;
   always_comb begin

@@ -1,0 +1,291 @@
+"""Benches of the network's side: frames of every key length, right and wrong in every way that
+frames can be, with memcached's datagram header and without."""
+
+import random
+
+from package import DELETE, GET, META, NOOP, OK, RESPONSE, SET, SETQ, parameter, struct
+from streams import PACES, Sink, Source, run, start, unpack, words
+
+OWN_IP, OWN_PORT, NOW = 0x0A000001, 11211, 5000
+CLIENT = (48, 32, 16, 48, 16, 32)  # mac, ip, port, own mac, frame id, opaque
+
+
+def ones_sum(content):
+    content += b"\0" * (len(content) % 2)
+    total = sum(int.from_bytes(content[at : at + 2], "big") for at in range(0, len(content), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def number(value, size):
+    return value.to_bytes(size, "big")
+
+
+def packet(opcode, extras, key, value, opaque, magic=0x80, body=None):
+    body = len(extras + key + value) if body is None else body
+    return (bytes([magic, opcode]) + number(len(key), 2) + bytes([len(extras), 0, 0, 0])
+            + number(body, 4) + number(opaque, 4) + bytes(8) + extras + key + value)
+
+
+def frame(payload, client, **wrong):
+    """A frame of ours with `payload`; `wrong` says what is not as it should be."""
+    mac, ip, port, own_mac = client
+    pseudo = number(ip, 4) + number(wrong.get("ip", OWN_IP), 4) + bytes([0, 17])
+    udp_bytes = 8 + len(payload) + wrong.get("udp_bytes", 0)
+    udp = number(port, 2) + number(wrong.get("port", OWN_PORT), 2) + number(udp_bytes, 2)
+    checksum = 0
+    if wrong.get("has_checksum", True):
+        checksum = 0xFFFF - ones_sum(pseudo + number(udp_bytes, 2) + udp + bytes(2) + payload)
+        checksum = (checksum or 0xFFFF) ^ wrong.get("udp_sum", 0)
+    head = (bytes([wrong.get("version", 0x45), 0]) + number(20 + 8 + len(payload), 2) + bytes(2)
+            + number(wrong.get("fragment", 0x4000), 2) + bytes([64, wrong.get("protocol", 17)])
+            + bytes(2) + number(ip, 4) + number(wrong.get("ip", OWN_IP), 4))
+    sum_of_head = 0xFFFF - ones_sum(head) ^ wrong.get("ip_sum", 0)
+    head = head[:10] + number(sum_of_head, 2) + head[12:]
+    content = (number(own_mac, 6) + number(mac, 6) + number(wrong.get("type", 0x0800), 2) + head
+               + udp + number(checksum, 2) + payload)
+    return content[: wrong.get("cut", len(content))].ljust(60, b"\0")
+
+
+class Mac:
+    """Offers frames, and never waits."""
+
+    def __init__(self, dut, pace, frames):
+        self.dut, self.pace = dut, pace
+        self.beats = [(*beat, bad) for content, bad in frames for beat in words(content)]
+        self.lost = {"overflow": 0, "broken": 0}
+
+    def drive(self):
+        is_offered = bool(self.beats) and random.randrange(256) >= self.pace[0]
+        self.is_offered = is_offered
+        self.dut.valid_i.value = int(is_offered)
+        if is_offered:
+            data, keep, last, bad = self.beats[0]
+            self.dut.data_i.value, self.dut.keep_i.value = data, keep
+            self.dut.last_i.value, self.dut.bad_i.value = last, bad
+
+    def sample(self):
+        for name in self.lost:
+            self.lost[name] += int(getattr(self.dut, f"{name}_o").value)
+        if self.is_offered:
+            self.beats.pop(0)
+        return self.is_offered
+
+
+async def frame_buffer(dut):
+    """Frames of every length, sound and not: those that come out are whole, in order, with their
+    length and verdict; those that do not were counted."""
+    for pace in PACES:
+        await start(dut, valid_i=0)
+        frames, verdicts = [], []
+        for size in range(300):
+            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            wrong = random.choice([{}, {}, {"has_checksum": False}, {"udp_sum": 1 << size % 16},
+                                   {"ip_sum": 1 << size % 16}])
+            content = frame(random.randbytes(size), client, **wrong)
+            bad = int(random.random() < 0.1)
+            frames.append((content, bad))
+            verdicts.append(int("udp_sum" not in wrong and "ip_sum" not in wrong))
+        mac = Mac(dut, pace, frames)
+        sink = Sink(dut, "valid_o", "ready_i", ["data_o", "last_o", "bytes_o", "is_sound_o"])
+        await run(dut, pace, [], [sink], lambda: not mac.beats and sink.waiting is None
+                  and not int(dut.valid_o.value), mac)
+        assert mac.lost["broken"] == sum(bad for _, bad in frames)
+        expected = iter((content, sound) for (content, bad), sound in zip(frames, verdicts)
+                        if not bad)
+        kept, content = 0, b""
+        for data, last, size, sound in sink.beats:
+            content += data.to_bytes(8, "little")
+            if last:
+                # Those that were lost are whole frames between two that are here.
+                assert any(found == (content[:size], sound) for found in expected)
+                kept, content = kept + 1, b""
+        assert not content
+        assert kept + mac.lost["overflow"] + mac.lost["broken"] == len(frames)
+        # Who reads as fast as the wire loses nothing; who hardly reads does.
+        assert mac.lost["overflow"] == 0 or pace[1] > 0
+        assert mac.lost["overflow"] > 0 or pace[1] < 200
+
+
+class Drops:
+    """Counts what is dropped, by its cause."""
+
+    def __init__(self, dut):
+        self.dut, self.dropped = dut, {"other": 0, "unsound": 0, "malformed": 0}
+
+    def drive(self):
+        pass
+
+    def sample(self):
+        before = sum(self.dropped.values())
+        for name in self.dropped:
+            self.dropped[name] += int(getattr(self.dut, f"{name}_o").value)
+        return sum(self.dropped.values()) > before
+
+
+def wrong_frames(payload, client, has_header):
+    """A frame for each thing that can be wrong with it: (frame, is sound, cause)."""
+    for cause, wrong in [
+        ("other", {"type": 0x86DD}), ("other", {"version": 0x46}), ("other", {"protocol": 6}),
+        ("other", {"fragment": 0x2000}), ("other", {"fragment": 3}), ("other", {"port": 11212}),
+        ("other", {"ip": OWN_IP + 1}), ("unsound", {"ip_sum": 8}), ("unsound", {"udp_sum": 4}),
+        ("malformed", {"udp_bytes": 4}), ("malformed", {"udp_bytes": 65_000}),
+        ("malformed", {"cut": 62}), ("malformed", {"cut": 70 + 8 * has_header}),
+    ]:
+        yield frame(payload, client, **wrong), int(cause != "unsound"), cause
+
+
+async def request_parser(dut):
+    """Each key length as GET, DELETE and SET of a value, and what is no request."""
+    for turn, pace in enumerate(PACES):
+        has_header = turn % 2
+        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW)
+        lengths = list(range(256))
+        random.shuffle(lengths)
+        beats, metas, clients, keys, values = [], [], [], [], []
+        dropped = {"other": 0, "unsound": 0, "malformed": 0}
+
+        def offer(content, sound):
+            last = len(content) - 1 >> 3
+            for at, (data, _, _) in enumerate(words(content)):
+                beats.append((data, int(at == last), len(content), sound))
+
+        for frame_id, key_bytes in enumerate(lengths):
+            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            opaque, key = random.getrandbits(32), random.randbytes(key_bytes)
+            header = number(frame_id, 2) + number(0, 2) + number(1, 2) + bytes(2)
+            header = header if has_header else b""
+            opcode = random.choice([GET, SET, SETQ, DELETE, NOOP, 0x77])
+            is_set = opcode in (SET, SETQ)
+            value = random.randbytes(random.choice([0, 1, 7, 8, 9, 100])) if is_set else b""
+            flags, expiry = random.getrandbits(32), random.choice([0, 1, 2_592_000, 2_592_001])
+            extras = number(flags, 4) + number(expiry, 4) if is_set else b""
+            if opcode == NOOP:
+                key = b""
+            said = header + packet(opcode, extras, key, value, opaque)
+            offer(frame(said, client, has_checksum=random.random() < 0.5), 1)
+            is_known = opcode != 0x77
+            ends = NOW + expiry if 0 < expiry <= 2_592_000 else expiry
+            metas.append((struct(META, 0, opcode, len(key) if is_known else 0, len(value),
+                                 flags if is_set else 0, ends if is_set else 0),))
+            frame_field = frame_id if has_header else 0x80 << 8 | opcode
+            clients.append((struct(CLIENT, *client, frame_field, opaque),))
+            if is_known:
+                keys.append(key)
+                values.append(value)
+            if key_bytes % 8 == 0:
+                said = header + packet(GET, b"", b"some key", b"", opaque)
+                for content, sound, cause in wrong_frames(said, client, has_header):
+                    dropped[cause] += 1
+                    offer(content, sound)
+            for malformed in (packet(GET, b"", key, b"v", 0), packet(SET, b"", key, b"", 0),
+                              packet(GET, b"", key, b"", 0, magic=0x81),
+                              packet(GET, b"", key, b"", 0, body=key_bytes + 1),
+                              packet(NOOP, b"", b"k", b"", 0), b"", b"\x80"):
+                if key_bytes % 16 == 1:
+                    dropped["malformed"] += 1
+                    offer(frame(header + malformed, client), 1)
+        source = Source(dut, "frame_valid_i", "frame_ready_o",
+                        [f"frame_{name}_i" for name in ("data", "last", "bytes", "sound")], beats)
+        meta = Sink(dut, "meta_valid_o", "meta_ready_i", ["meta_o"])
+        client_sink = Sink(dut, "client_valid_o", "client_ready_i", ["client_o"], is_stable=False)
+        items = [Sink(dut, f"{name}_valid_o", f"{name}_ready_i",
+                      [f"{name}_{signal}_o" for signal in ("data", "keep", "last")])
+                 for name in ("key", "val")]
+        drops = Drops(dut)
+        await run(dut, pace, [source], [meta, client_sink, *items],
+                  lambda: not source.beats and not source.is_offered, drops)
+        assert drops.dropped == dropped
+        assert [meta.beats, client_sink.beats] == [metas, clients]
+        for sink, expected in zip(items, (keys, values)):
+            found, item = [], b""
+            for data, keep, last in sink.beats:
+                item += bytes(data >> 8 * i & 0xFF for i in range(8) if keep >> i & 1)
+                if last:
+                    found.append(item)
+                    item = b""
+            assert found == [content for content in expected if content]
+
+
+class Ends:
+    """Ends some requests without an answer, in the order of all: the post-processor's part."""
+
+    def __init__(self, dut, plan):
+        self.dut, self.plan, self.inside = dut, plan, 0
+
+    def drive(self):
+        self.is_ending = self.inside > 0 and not self.plan[0]
+        self.dut.ended_i.value = int(self.is_ending)
+
+    def sample(self):
+        dut = self.dut
+        self.inside += int(dut.client_valid_i.value) & int(dut.client_ready_o.value)
+        has_left = self.is_ending or int(dut.meta_valid_i.value) & int(dut.meta_ready_o.value)
+        if has_left:
+            self.plan.pop(0)
+            self.inside -= 1
+        return bool(has_left)
+
+
+class Answers(Source):
+    """Answers, each of which waits until the requests before it have ended."""
+
+    plan = None
+
+    def drive(self, idle):
+        if self.plan and self.plan[0]:
+            super().drive(idle)
+
+
+async def response_formatter(dut):
+    """Values of each length, and answers without: each a sound frame to whom it belongs."""
+    for turn, pace in enumerate(PACES):
+        has_header = turn % 2
+        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, ended_i=0)
+        lengths = 2 * list(range(80)) + [600, 1024]
+        random.shuffle(lengths)
+        clients, answers, values, plan, expected = [], [], [], [], []
+        for place, length in enumerate(lengths):
+            client = tuple(random.getrandbits(bits) for bits in CLIENT)
+            clients.append((struct(CLIENT, *client),))
+            has_answer = random.random() < 0.8
+            plan.append(has_answer)
+            if not has_answer:
+                continue
+            hit, value, flags = random.randrange(2), random.randbytes(length), place * 77
+            status = OK if hit else random.choice([0, 1, 0x81])
+            answers.append((struct(RESPONSE, place, GET, 0, hit, status, length if hit else 0,
+                                   flags if hit else 0, 5 << 7, NOW),))
+            if hit:
+                values += [(data,) for data, _, _ in words(value)]
+            expected.append((client, hit, status, flags, value if hit else b""))
+        client_source = Source(dut, "client_valid_i", "client_ready_o", ["client_i"], clients)
+        source = Answers(dut, "meta_valid_i", "meta_ready_o", ["meta_i"], answers)
+        source.plan = plan
+        sources = [client_source, source,
+                   Source(dut, "val_valid_i", "val_ready_o", ["val_data_i"], values)]
+        sink = Sink(dut, "frame_valid_o", "frame_ready_i",
+                    [f"frame_{name}_o" for name in ("data", "keep", "last")], is_stable=False)
+        await run(dut, pace, sources, [sink], lambda: not plan
+                  and sum(last for *_, last in sink.beats) >= len(expected), Ends(dut, plan))
+        frames, content = [], b""
+        for data, keep, last in sink.beats:
+            content += bytes(data >> 8 * i & 0xFF for i in range(8) if keep >> i & 1)
+            if last:
+                frames.append(content)
+                content = b""
+        assert frames == [answer_frame(has_header, *answer) for answer in expected]
+
+
+def answer_frame(has_header, client, hit, status, flags, value):
+    mac, ip, port, own_mac, frame_id, opaque = client
+    extras = number(flags, 4) if hit else b""
+    payload = number(frame_id, 2) + number(0, 2) + number(1, 2) + bytes(2) if has_header else b""
+    payload += (bytes([0x81, GET, 0, 0, len(extras), 0]) + number(status, 2)
+                + number(len(extras + value), 4) + number(opaque, 4) + bytes(8) + extras + value)
+    head = (bytes([0x45, 0]) + number(28 + len(payload), 2) + bytes(2) + number(0x4000, 2)
+            + bytes([64, 17]) + bytes(2) + number(OWN_IP, 4) + number(ip, 4))
+    head = head[:10] + number(0xFFFF - ones_sum(head), 2) + head[12:]
+    udp = number(OWN_PORT, 2) + number(port, 2) + number(8 + len(payload), 2) + bytes(2)
+    return number(mac, 6) + number(own_mac, 6) + number(0x0800, 2) + head + udp + payload

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table behind a port of Ethernet: frames in, frames out, nothing between but the hardware.
+// Frames come without preamble and check sequence, 8 bytes a beat, and are never held up.
+
+module ht_udp
+  import ht_pkg::*;
+#(
+  parameter int unsigned Slots = 8,
+  parameter int unsigned SlotsPerBeat = 2,
+  parameter int unsigned StripeBytes = 48,
+  parameter int unsigned Lines = 4,
+  parameter int unsigned KeyBytes = 168,
+  parameter int unsigned HeaderBytes = 24,
+  parameter bit          TermsLast = 1'b0,
+  parameter int unsigned BucketBits = 18,
+  parameter bit          HashRing = 1'b1,
+  parameter int unsigned Writers = 32,
+  parameter int unsigned ReturnBeats = 128,
+  parameter int unsigned ValueBytes = 1024,
+  parameter int unsigned BlockBits = 16,
+  parameter int unsigned FrameBeats = 512,   // of frames that wait
+  parameter int unsigned Clients = 256,      // requests between parser and formatter
+  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
+  localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1)
+) (
+  input  logic                    clk_i,
+  input  logic                    rst_ni,
+  input  logic [31:0]             ip_i,
+  input  logic [15:0]             port_i,
+  input  logic                    has_header_i,   // memcached's, in front of each datagram
+  input  logic [31:0]             now_i,          // seconds; as in the register `time`
+
+  input  logic                    awvalid_i,
+  output logic                    awready_o,
+  input  logic [7:0]              awaddr_i,
+  input  logic                    wvalid_i,
+  output logic                    wready_o,
+  input  logic [31:0]             wdata_i,
+  output logic                    bvalid_o,
+  input  logic                    bready_i,
+  input  logic                    arvalid_i,
+  output logic                    arready_o,
+  input  logic [7:0]              araddr_i,
+  output logic                    rvalid_o,
+  input  logic                    rready_i,
+  output logic [31:0]             rdata_o,
+
+  input  logic                    frame_valid_i,
+  input  logic [63:0]             frame_data_i,
+  input  logic [7:0]              frame_keep_i,
+  input  logic                    frame_last_i,
+  input  logic                    frame_bad_i,
+  output logic                    frame_valid_o,
+  input  logic                    frame_ready_i,
+  output logic [63:0]             frame_data_o,
+  output logic [7:0]              frame_keep_o,
+  output logic                    frame_last_o,
+
+  output logic                    mem_valid_o,
+  input  logic                    mem_ready_i,
+  output logic                    mem_write_o,
+  output logic                    mem_last_o,
+  output logic                    mem_is_value_o,
+  output logic [CountWidth-1:0]   mem_count_o,
+  output logic [31:0]             mem_address_o,
+  output logic [64*BeatWords-1:0] mem_data_o,
+  output logic [BeatWords-1:0]    mem_mask_o,
+  input  logic                    mem_return_valid_i,
+  input  logic                    mem_return_is_value_i,
+  input  logic [64*BeatWords-1:0] mem_return_i,
+
+  output logic                    is_ready_o,
+  // A frame was dropped: no room, broken, not for us, a wrong checksum, no whole request.
+  output logic                    overflow_o,
+  output logic                    broken_o,
+  output logic                    other_o,
+  output logic                    unsound_o,
+  output logic                    malformed_o
+);
+
+  logic in_valid, in_ready, in_last, in_sound;
+  logic [63:0] in_data;
+  logic [15:0] in_bytes;
+  frame_buffer #(.Beats(FrameBeats)) u_frames (
+    .clk_i, .rst_ni, .valid_i(frame_valid_i), .data_i(frame_data_i), .keep_i(frame_keep_i),
+    .last_i(frame_last_i), .bad_i(frame_bad_i),
+    .valid_o(in_valid), .ready_i(in_ready), .data_o(in_data), .last_o(in_last),
+    .bytes_o(in_bytes), .is_sound_o(in_sound), .overflow_o, .broken_o
+  );
+
+  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, key_last,
+        put_valid, put_ready, put_last;
+  logic [63:0] key_data, put_data;
+  logic [7:0]  key_keep, put_keep;
+  request_t request;
+  client_t  client;
+  request_parser u_parser (
+    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+    .frame_valid_i(in_valid), .frame_ready_o(in_ready), .frame_data_i(in_data),
+    .frame_last_i(in_last), .frame_bytes_i(in_bytes), .frame_sound_i(in_sound),
+    .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
+    .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),
+    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_data_o(key_data),
+    .key_keep_o(key_keep), .key_last_o(key_last),
+    .val_valid_o(put_valid), .val_ready_i(put_ready), .val_data_o(put_data),
+    .val_keep_o(put_keep), .val_last_o(put_last), .other_o, .unsound_o, .malformed_o
+  );
+
+  logic answer_valid, answer_ready, ended, got_valid, got_ready;
+  logic [63:0] got_data;
+  response_t answer;
+  ht_axi #(
+    .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
+    .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
+    .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
+    .ValueBytes(ValueBytes), .BlockBits(BlockBits)
+  ) u_table (
+    .clk_i, .rst_ni,
+    .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
+    .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
+    .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(request),
+    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key_data),
+    .key_keep_i(key_keep), .key_last_i(key_last),
+    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put_data),
+    .val_keep_i(put_keep), .val_last_i(put_last),
+    .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
+    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data), .val_keep_o(),
+    .val_last_o(),
+    .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
+    .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
+    .mem_return_i,
+    .is_ready_o, .enter_o(), .stall_o(), .status_o(), .ended_o(ended), .probe_o(), .left_o()
+  );
+
+  response_formatter #(.Clients(Clients)) u_formatter (
+    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i,
+    .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(client),
+    .ended_i(ended),
+    .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
+    .val_valid_i(got_valid), .val_ready_o(got_ready), .val_data_i(got_data),
+    .frame_valid_o, .frame_ready_i, .frame_data_o, .frame_keep_o, .frame_last_o
+  );
+
+endmodule
