@@ -10,6 +10,7 @@ mod load;
 mod logs;
 mod manual;
 mod options;
+mod rtl;
 mod serve;
 mod size;
 mod tls;
@@ -50,6 +51,9 @@ enum Action {
     Top(top::Top),
     /// Copies the items of one running server to another, memcached's too.
     Load(load::Load),
+    /// Runs the simulated hardware (`serve [HOST:PORT]`), if `amalgam-rtl` was built.
+    #[command(disable_help_flag = true)]
+    Rtl(rtl::Rtl),
     /// Prints what completes this command line in a shell.
     Completions {
         /// The shell.
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Ok(Amalgam { command: Action::Cluster(command) }) => cluster::run(&command),
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),
+        Ok(Amalgam { command: Action::Rtl(rtl) }) => rtl::run(&rtl),
         Ok(Amalgam { command: Action::Completions { shell } }) => {
             manual::completions(command(), shell)
         }

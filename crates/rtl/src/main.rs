@@ -1,13 +1,21 @@
-//! `amalgam-rtl [HOST:PORT]`: the simulated hardware behind a UDP and a TCP port, for memcached
-//! clients. As printed: keys up to 168 bytes, values up to 1024.
+//! `amalgam-rtl serve [HOST:PORT]`: the simulated hardware behind a UDP and a TCP port, for
+//! memcached clients. As printed: keys up to 168 bytes, values up to 1024.
 
 use std::sync::atomic::AtomicBool;
 
 use amalgam_rtl::PRINTED;
 use amalgam_rtl::serve::Service;
 
+const DEFAULT_ADDRESS: &str = "127.0.0.1:11311";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:11311".to_owned());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let address = match arguments[..] {
+        ["serve"] => DEFAULT_ADDRESS,
+        ["serve", address] => address,
+        _ => return Err(format!("usage: amalgam-rtl serve [{DEFAULT_ADDRESS}]").into()),
+    };
     let mut service = Service::bind(address.parse()?, PRINTED)?;
     println!("listening on {} (UDP and TCP)", service.address()?);
     service.run(&AtomicBool::new(false))?;
