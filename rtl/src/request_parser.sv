@@ -8,7 +8,9 @@
 //
 // With header or without, with the extras of a SET or without, the key begins two bytes into a
 // beat; so the beats up to that one are the head, and what follows goes through a window of 16
-// bytes, 8 a cycle. The smallest packet takes 11 cycles of the 12 that it takes on the wire.
+// bytes, 8 a cycle. The window empties while the next head comes in, so a frame takes a cycle for
+// each of its beats and one for the checks, and no more where a key and a value end in the midst of
+// a beat: always less than on the wire, where 24 bytes stand between two frames.
 
 module request_parser
   import ht_pkg::*;
@@ -52,7 +54,7 @@ module request_parser
   localparam logic [31:0] LongestRelative = 32'd2_592_000;  // 30 days, in seconds
   localparam int unsigned HeadWords = 44;
 
-  typedef enum logic [1:0] {StHead, StCheck, StItems, StSkip} state_e;
+  typedef enum logic [1:0] {StHead, StCheck, StBody, StSkip} state_e;
   state_e state_q;
 
   // The head, in words of two bytes, the first on the wire on top.
@@ -63,6 +65,7 @@ module request_parser
   logic        is_short_q;    // and it was no whole head
   logic [15:0] bytes_q;
   logic        is_sound_q, is_extended;
+  logic [15:0] item_left_q, value_left_q, feed_left_q;
 
   for (genvar i = 0; i < 16; i++) begin : gen_word
     assign word[i] = has_header_i ? head_q[25+i] : head_q[21+i];
@@ -112,7 +115,8 @@ module request_parser
   assign unsound_o   = state_q == StCheck && !is_other && !is_short_q && !is_sound_q;
   assign malformed_o = state_q == StCheck && !is_other && (is_short_q || is_sound_q) && !is_fine;
   assign is_going    = state_q == StCheck && !is_dropped;
-  assign client_valid_o = is_going && (!meta_valid_o || meta_ready_i);
+  // The request before it has left the window.
+  assign client_valid_o = is_going && item_left_q == '0 && (!meta_valid_o || meta_ready_i);
   assign go             = client_valid_o && client_ready_i;
 
   assign client_o = '{mac: {head_q[3], head_q[4], head_q[5]}, ip: {head_q[13], head_q[14]},
@@ -135,14 +139,17 @@ module request_parser
 
   // Items: the key, then the value.
   logic [127:0] window_q, shifted;
+  logic [47:0]  rest_q;   // of the head's last beat
   logic [4:0]   count_q, left_in_window;
-  logic [15:0]  item_left_q, value_left_q;
+  logic [15:0]  items_bytes;
   logic         is_value_q, is_out_valid, is_out_ready, is_out, is_last, take;
   logic [3:0]   wanted;
 
+  // What is not known goes on without key and value.
+  assign items_bytes  = is_known ? body_bytes[15:0] - 16'(extras_bytes) : '0;
   assign wanted       = item_left_q >= 16'd8 ? 4'd8 : item_left_q[3:0];
   assign is_last      = item_left_q <= 16'd8;
-  assign is_out_valid = state_q == StItems && item_left_q != '0 && count_q >= 5'(wanted);
+  assign is_out_valid = item_left_q != '0 && count_q >= 5'(wanted);
   assign is_out_ready = is_value_q ? val_ready_i : key_ready_i;
   assign is_out       = is_out_valid && is_out_ready;
 
@@ -164,7 +171,7 @@ module request_parser
   always_comb begin
     unique case (state_q)
       StHead:  frame_ready_o = 1'b1;
-      StItems: frame_ready_o = !is_ended_q && left_in_window <= 5'd8;
+      StBody:  frame_ready_o = left_in_window <= 5'd8;
       StSkip:  frame_ready_o = 1'b1;
       default: frame_ready_o = 1'b0;
     endcase
@@ -176,17 +183,15 @@ module request_parser
       for (int unsigned i = 0; i < 4; i++) begin
         head_q[{beat_q, 2'(i)}] <= {frame_data_i[16*i+:8], frame_data_i[16*i+8+:8]};
       end
-      window_q   <= {80'b0, frame_data_i[63:16]};
+      rest_q     <= frame_data_i[63:16];
       bytes_q    <= frame_bytes_i;
       is_sound_q <= frame_sound_i;
-    end else if (state_q == StItems) begin
-      window_q <= take ? shifted | (128'(frame_data_i) << {left_in_window, 3'b0}) : shifted;
     end
+    if (go) window_q <= {80'b0, rest_q};
+    else if (take && state_q == StBody) begin
+      window_q <= shifted | (128'(frame_data_i) << {left_in_window, 3'b0});
+    end else window_q <= shifted;
   end
-
-  logic is_done;
-  assign is_done = state_q == StItems
-      && (item_left_q == '0 || (is_out && is_last && (is_value_q || value_left_q == '0)));
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -198,6 +203,7 @@ module request_parser
       count_q      <= '0;
       item_left_q  <= '0;
       value_left_q <= '0;
+      feed_left_q  <= '0;
       is_value_q   <= 1'b0;
     end else begin
       meta_valid_o <= go || (meta_valid_o && !meta_ready_i);
@@ -214,29 +220,37 @@ module request_parser
           end
         end
         StCheck: begin
-          count_q      <= 5'd6;
-          is_value_q   <= is_known && key_bytes == '0;
-          item_left_q  <= !is_known ? '0 : key_bytes != '0 ? key_bytes : rest_bytes[15:0];
-          value_left_q <= is_set && key_bytes != '0 ? rest_bytes[15:0] : '0;
           if (is_dropped) state_q <= is_ended_q ? StHead : StSkip;
-          else if (go) state_q <= StItems;
-        end
-        StItems: begin
-          count_q <= left_in_window + (take ? 5'd8 : '0);
-          if (is_out) begin
-            item_left_q <= item_left_q - 16'(wanted);
-            if (is_last) begin
-              is_value_q   <= 1'b1;
-              item_left_q  <= value_left_q;
-              value_left_q <= '0;
-            end
+          else if (go) begin
+            state_q <= is_ended_q ? StHead : items_bytes > 16'd6 ? StBody : StSkip;
           end
-          if (is_done) begin
-            state_q <= is_ended_q || (take && frame_last_i) ? StHead : StSkip;
+        end
+        StBody: begin
+          if (take) begin
+            feed_left_q <= feed_left_q - 16'd8;
+            if (frame_last_i) state_q <= StHead;
+            else if (feed_left_q <= 16'd8) state_q <= StSkip;
           end
         end
         default: if (take && frame_last_i) state_q <= StHead;
       endcase
+      if (go) begin
+        count_q      <= 5'd6;
+        is_value_q   <= key_bytes == '0;
+        item_left_q  <= key_bytes != '0 && is_known ? key_bytes : items_bytes;
+        value_left_q <= is_set && key_bytes != '0 ? rest_bytes[15:0] : '0;
+        feed_left_q  <= items_bytes - 16'd6;
+      end else begin
+        count_q <= left_in_window + (take && state_q == StBody ? 5'd8 : '0);
+        if (is_out) begin
+          item_left_q <= item_left_q - 16'(wanted);
+          if (is_last) begin
+            is_value_q   <= 1'b1;
+            item_left_q  <= value_left_q;
+            value_left_q <= '0;
+          end
+        end
+      end
     end
   end
 
