@@ -22,32 +22,36 @@ mod verilated {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    use crate::configuration::{ALL, Configuration};
+    use crate::configuration::{ALL, Configuration, FRONTS};
 
     const RTL: &str = "../../rtl";
 
     pub fn build() {
         println!("cargo::rerun-if-changed={RTL}");
         println!("cargo::rerun-if-changed=src/configuration.rs");
-        println!("cargo::rerun-if-changed=src/shim.cpp");
+        for file in ["shim.cpp", "shim_table.h", "shim_frames.h"] {
+            println!("cargo::rerun-if-changed=src/{file}");
+        }
         let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
         println!("cargo::rustc-link-search=native={}", output.display());
         let mut runtime = None;
-        for configuration in ALL {
+        let tables = ALL.iter().map(|table| (table, "ht_sim", "shim_table.h"));
+        let fronts = FRONTS.iter().map(|front| (front, "udp_sim", "shim_frames.h"));
+        for (configuration, top, ports) in tables.chain(fronts) {
             let folder = output.join(configuration.name);
-            verilate(configuration, &folder);
-            compile(configuration, &folder, runtime.get_or_insert_with(runtime_folder));
+            verilate(configuration, top, &folder);
+            compile(configuration, ports, &folder, runtime.get_or_insert_with(runtime_folder));
         }
         compile_runtime(runtime.as_deref().expect("there are configurations"));
     }
 
-    fn verilate(configuration: &Configuration, folder: &Path) {
+    fn verilate(configuration: &Configuration, top: &str, folder: &Path) {
         let mut command = Command::new("verilator");
         command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast"]);
         if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
             command.arg("--assert");
         }
-        command.args(["-Wall", "-Wno-fatal", "--top-module", "ht_sim"]);
+        command.args(["-Wall", "-Wno-fatal", "--top-module", top]);
         command.arg("--prefix").arg(format!("V{}", configuration.name));
         command.arg("--Mdir").arg(folder);
         for (name, value) in configuration.parameters() {
@@ -93,13 +97,13 @@ mod verilated {
     }
 
     /// Compiles what Verilator wrote, unless it is what was compiled last time.
-    fn compile(configuration: &Configuration, folder: &Path, runtime: &Path) {
+    fn compile(configuration: &Configuration, ports: &str, folder: &Path, runtime: &Path) {
         let name = configuration.name;
         let library = format!("amalgam_rtl_{name}");
         let entries = std::fs::read_dir(folder).expect("Verilator wrote it");
         let mut files: Vec<_> = entries.map(|entry| entry.expect("it is there").path()).collect();
         files.retain(|path| path.extension().is_some_and(|e| e == "cpp" || e == "h"));
-        files.push("src/shim.cpp".into());
+        files.extend(["src/shim.cpp".into(), Path::new("src").join(ports)]);
         files.sort();
         let mut hasher = DefaultHasher::new();
         for file in &files {
@@ -111,9 +115,10 @@ mod verilated {
             return;
         }
         let mut build = cpp(runtime);
-        build.include(folder);
+        build.include(folder).include("src");
         build.define("MODEL", format!("V{name}").as_str());
         build.define("HEADER", format!("\"V{name}.h\"").as_str());
+        build.define("PORTS", format!("\"{ports}\"").as_str());
         build.define("NAME(x)", format!("amalgam_{name}_##x").as_str());
         build.files(files.iter().filter(|file| file.extension().is_some_and(|e| e == "cpp")));
         build.compile(&library);

@@ -81,6 +81,9 @@ module ht_sim
 
   input  logic [15:0] latency_i,
   input  logic [7:0]  burst_i,
+  input  logic [7:0]  part_i,
+  input  logic        merge_i,
+  input  logic [7:0]  row_cycle_i,
   input  logic [7:0]  turn_i,
   input  logic [15:0] refresh_every_i,
   input  logic [7:0]  refresh_i,
@@ -183,14 +186,15 @@ module ht_sim
   );
 
   memory_model #(
-    .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats), .Outstanding(ReturnBeats + 32)
+    .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats), .Outstanding(ReturnBeats + 32),
+    .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
   ) u_model (
-    .clk_i, .rst_ni, .latency_i, .burst_i, .turn_i, .refresh_every_i, .refresh_i, .jitter_i,
-    .stall_i,
+    .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
+    .refresh_every_i, .refresh_i, .jitter_i, .stall_i,
     .valid_i(mem_valid), .ready_o(mem_ready), .write_i(mem_write), .last_i(mem_last),
     .is_value_i(mem_is_value), .count_i(mem_count), .address_i(mem_address), .data_i(mem_data),
     .mask_i(mem_mask), .return_valid_o(mem_return_valid),
-    .return_is_value_o(mem_return_is_value), .return_o(mem_return),
+    .return_is_value_o(mem_return_is_value), .return_o(mem_return), .is_busy_o(),
     .peek_address_i, .peek_o, .poke_i, .poke_data_i
   );
 

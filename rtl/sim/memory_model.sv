@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A memory behind the port, with the timing of a DRAM as far as a client feels it: latency, the
-// cycles that a burst takes, the turn between reading and writing, refresh, and chance on top of
-// them. An access takes effect when it is accepted.
+// cycles that a burst takes, the turn between reading and writing, the time between two rows of a
+// bank, refresh, and chance on top of them. An access takes effect when it is accepted. Accesses
+// are carried out in order: one that waits for its bank holds up all behind it.
 
 module memory_model #(
   parameter int unsigned BeatWords = 8,
@@ -10,12 +11,18 @@ module memory_model #(
   parameter int unsigned AddressWidth = 32,
   parameter int unsigned Beats = 4096,
   parameter int unsigned Outstanding = 256,   // beats that readers have room for
+  parameter int unsigned BurstBeats = 1,      // beats of a burst
+  parameter int unsigned RowBeats = 4,        // neighbours in a row; the next row is another bank's
+  localparam int unsigned Banks = 8,
   localparam int unsigned BeatWidth = 64 * BeatWords
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
   input  logic [15:0]             latency_i,     // cycles from a read to its first beat
   input  logic [7:0]              burst_i,       // cycles between two bursts, at least
+  input  logic [7:0]              part_i,        // and so many 48ths of one
+  input  logic                    merge_i,       // what lies in the burst before it costs a beat
+  input  logic [7:0]              row_cycle_i,   // from row to row of a bank
   input  logic [7:0]              turn_i,        // more of them when the direction changes
   input  logic [15:0]             refresh_every_i,
   input  logic [7:0]              refresh_i,     // cycles of a refresh
@@ -34,6 +41,7 @@ module memory_model #(
   output logic                    return_valid_o,
   output logic                    return_is_value_o,
   output logic [BeatWidth-1:0]    return_o,
+  output logic                    is_busy_o,     // with an access, a turn, a refresh or a wait
 
   input  logic [31:0]             peek_address_i,   // in words, past all timing
   output logic [63:0]             peek_o,
@@ -59,14 +67,33 @@ module memory_model #(
   logic [IndexWidth-1:0] fetch_address_q;
   logic is_value_q, was_write_q, is_inside_q;
   logic [IndexWidth-1:0] index, peek_index;
-  logic [7:0] cycles, turn;
+  logic [7:0] cycles, turn, burst, part_q;
+  logic [IndexWidth-1:0] last_q;        // where the last access ended
+  logic is_refresh_due_q, is_merged, is_row_open, is_row_ready, is_carry;
+  logic [31:0] row_q [Banks];           // open in each bank
+  logic [31:0] opened_q [Banks];        // and when it was
+  logic [31:0] row;
+  logic [2:0]  bank;
 
   assign index      = address_i[IndexWidth-1:0];
   assign peek_index = IndexWidth'(peek_address_i / BeatWords);
   assign peek_o     = store[peek_index][64*(peek_address_i%BeatWords)+:64];
-  assign ready_o    = busy_q == '0 && fetch_q == '0 && random_q[7:0] >= stall_i;
+  assign ready_o    = busy_q == '0 && fetch_q == '0 && random_q[7:0] >= stall_i && is_row_ready
+                      && (!is_refresh_due_q || is_inside_q);
+  assign is_busy_o  = busy_q != '0 || fetch_q != '0 || valid_i;
   assign turn       = was_write_q != write_i && !is_inside_q ? turn_i : '0;
-  assign cycles     = beats_q + 8'd1 >= burst_i ? '0 : burst_i - beats_q - 8'd1;
+  assign is_merged  = merge_i && was_write_q == write_i && !is_inside_q && index != last_q
+                      && 32'(index) / BurstBeats == 32'(last_q) / BurstBeats;
+  // What is left of a cycle goes over into the next burst.
+  assign is_carry   = part_q + part_i >= 8'd48;
+  assign burst      = is_merged ? '0 : burst_i + 8'(is_carry);
+  assign cycles     = beats_q + 8'd1 >= burst ? '0 : burst - beats_q - 8'd1;
+
+  assign row          = 32'(index) / RowBeats;
+  assign bank         = row[2:0];
+  assign is_row_open  = row_q[bank] == row;
+  assign is_row_ready = row_cycle_i == '0 || is_row_open || is_inside_q
+                        || time_q - opened_q[bank] >= 32'(row_cycle_i);
 
   assign return_valid_o    = head_q != tail_q && time_q - queue_due[head_q[QueueWidth-1:0]] < 2**31;
   assign return_is_value_o = queue_value[head_q[QueueWidth-1:0]];
@@ -107,10 +134,18 @@ module memory_model #(
       is_value_q      <= 1'b0;
       was_write_q     <= 1'b0;
       is_inside_q     <= 1'b0;
+      part_q          <= '0;
+      last_q          <= '0;
+      is_refresh_due_q <= 1'b0;
+      for (int unsigned i = 0; i < Banks; i++) begin
+        row_q[i]    <= '1;
+        opened_q[i] <= '0;
+      end
     end else begin
       time_q    <= time_q + 1'b1;
       random_q  <= {random_q[30:0], random_q[31] ^ random_q[21] ^ random_q[1] ^ random_q[0]};
       refresh_q <= refresh_q == '0 ? refresh_every_i : refresh_q - 1'b1;
+      if (refresh_q == '0 && refresh_every_i != '0) is_refresh_due_q <= 1'b1;
       if (busy_q != '0) busy_q <= busy_q - 1'b1;
       if (is_fetching) tail_q <= tail_q + 1'b1;
       if (return_valid_o) head_q <= head_q + 1'b1;
@@ -120,6 +155,12 @@ module memory_model #(
       end
       if (valid_i && ready_o) begin
         was_write_q <= write_i;
+        last_q      <= index;
+        if (!is_row_open) begin
+          row_q[bank]    <= row;
+          opened_q[bank] <= time_q;
+        end
+        if (!is_merged && last_i) part_q <= part_q + part_i - (is_carry ? 8'd48 : '0);
         if (write_i) begin
           is_inside_q <= !last_i;
           beats_q     <= last_i ? '0 : beats_q + 1'b1;
@@ -130,10 +171,11 @@ module memory_model #(
           is_value_q      <= is_value_i;
           due_q           <= time_q + 32'(latency_i) + 32'(turn)
                              + 32'({random_q[15:8] & jitter_i});
-          busy_q          <= (burst_i == '0 ? '0 : burst_i - 1'b1) + turn;
+          busy_q          <= (burst == '0 ? '0 : burst - 1'b1) + turn;
         end
-      end else if (refresh_q == '0 && refresh_every_i != '0 && !is_inside_q && busy_q == '0) begin
-        busy_q <= refresh_i;
+      end else if (is_refresh_due_q && !is_inside_q && busy_q == '0) begin
+        busy_q           <= refresh_i;
+        is_refresh_due_q <= 1'b0;
       end
     end
   end

@@ -63,6 +63,7 @@ module request_parser
   logic [3:0]  beat_q, last_head;
   logic        is_ended_q;    // the frame's last beat was taken
   logic        is_short_q;    // and it was no whole head
+  logic        has_type_q;    // but long enough to say what it is
   logic [15:0] bytes_q;
   logic        is_sound_q, is_extended;
   logic [15:0] item_left_q, value_left_q, feed_left_q;
@@ -94,7 +95,7 @@ module request_parser
   assign is_plain     = opcode == OpNoop || opcode == OpVersion;
   assign is_known     = is_get || is_set || is_delete || is_plain;
 
-  assign is_other = head_q[6] != 16'h0800 || (!is_short_q && (
+  assign is_other = (has_type_q && head_q[6] != 16'h0800) || (!is_short_q && (
       head_q[7][15:8] != 8'h45 || (head_q[10] & 16'hbfff) != '0 || head_q[11][7:0] != 8'd17
       || {head_q[15], head_q[16]} != ip_i || head_q[18] != port_i));
   assign fits = 32'(udp_bytes) == 32'd32 + (has_header_i ? 32'd8 : '0) + body_bytes
@@ -199,6 +200,7 @@ module request_parser
       beat_q       <= '0;
       is_ended_q   <= 1'b0;
       is_short_q   <= 1'b0;
+      has_type_q   <= 1'b0;
       meta_valid_o <= 1'b0;
       count_q      <= '0;
       item_left_q  <= '0;
@@ -215,6 +217,7 @@ module request_parser
             if (frame_last_i || (beat_q >= 4'd8 && beat_q == last_head)) begin
               state_q    <= StCheck;
               is_short_q <= beat_q < 4'd8 || beat_q != last_head;
+              has_type_q <= beat_q != '0;
               beat_q     <= '0;
             end
           end

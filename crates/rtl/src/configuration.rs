@@ -99,8 +99,16 @@ pub const SMALL: Configuration = Configuration {
     ..SOFTWARE
 };
 
-/// All of them.
+/// Behind a port of Ethernet: as printed, with beats of 192 bytes, so that the memory port carries
+/// what `ddr600` gives.
+pub const ETHERNET: Configuration =
+    Configuration { name: "ethernet", slots_per_beat: 4, is_ring: true, block_bits: 10, ..PRINTED };
+
+/// The tables, as their streams show them.
 pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
+
+/// The tables that are simulated behind a port of Ethernet.
+pub const FRONTS: &[Configuration] = &[ETHERNET];
 
 impl Configuration {
     /// Words of 8 bytes in a slot's record.

@@ -16,6 +16,11 @@
 pub mod bridge;
 mod configuration;
 #[cfg(feature = "verilated")]
+pub mod line_rate;
+#[cfg(feature = "verilated")]
+pub mod link;
+mod memory;
+#[cfg(feature = "verilated")]
 mod model;
 mod reference;
 pub mod register_map;
@@ -25,10 +30,9 @@ pub mod serve;
 #[cfg(feature = "verilated")]
 mod simulation;
 
-pub use configuration::{ALL, Configuration, PRINTED, RING, SMALL, SOFTWARE};
-#[cfg(feature = "verilated")]
-pub use model::{Inputs, Model, Outputs};
+pub use configuration::{ALL, Configuration, ETHERNET, FRONTS, PRINTED, RING, SMALL, SOFTWARE};
+pub use memory::Memory;
 pub use reference::Reference;
 pub use request::{Request, Response, opcode, status};
 #[cfg(feature = "verilated")]
-pub use simulation::{Answer, Counters, Memory, Pace, Simulation};
+pub use simulation::{Answer, Counters, Pace, Simulation};

@@ -3,13 +3,13 @@
 //! A model is used by one thread at a time (`&mut self`); models share nothing.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 
 use crate::Configuration;
 
-/// What the table sees in a cycle. Field for field the struct of `shim.cpp`.
+/// What the table sees in a cycle. Field for field as in `shim_table.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-#[expect(missing_docs, reason = "named as the ports of rtl/sim/ht_sim.sv")]
 pub struct Inputs {
     pub key_data: u64,
     pub val_data: u64,
@@ -40,6 +40,9 @@ pub struct Inputs {
     pub val_ready: u32,
     pub latency: u32,
     pub burst: u32,
+    pub part: u32,
+    pub merge: u32,
+    pub row_cycle: u32,
     pub turn: u32,
     pub refresh_every: u32,
     pub refresh: u32,
@@ -49,10 +52,9 @@ pub struct Inputs {
     pub poke: u32,
 }
 
-/// What the table shows in a cycle. Field for field the struct of `shim.cpp`.
+/// What the table shows in a cycle. Field for field as in `shim_table.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-#[expect(missing_docs, reason = "named as the ports of rtl/sim/ht_sim.sv")]
 pub struct Outputs {
     pub pointer: u64,
     pub val_data: u64,
@@ -84,62 +86,145 @@ pub struct Outputs {
     pub rdata: u32,
 }
 
+/// What the port of Ethernet sees in a cycle. Field for field as in `shim_frames.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct FrameInputs {
+    pub frame_data: u64,
+    pub reset: u32,
+    pub frame_valid: u32,
+    pub frame_keep: u32,
+    pub frame_last: u32,
+    pub frame_bad: u32,
+    pub frame_ready: u32,
+    pub ip: u32,
+    pub port: u32,
+    pub has_header: u32,
+    pub now: u32,
+    pub latency: u32,
+    pub burst: u32,
+    pub part: u32,
+    pub merge: u32,
+    pub row_cycle: u32,
+    pub turn: u32,
+    pub refresh_every: u32,
+    pub refresh: u32,
+}
+
+/// What the port of Ethernet shows in a cycle. Field for field as in `shim_frames.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct FrameOutputs {
+    pub frame_data: u64,
+    pub frame_valid: u32,
+    pub frame_keep: u32,
+    pub frame_last: u32,
+    pub is_ready: u32,
+    pub overflow: u32,
+    pub broken: u32,
+    pub other: u32,
+    pub unsound: u32,
+    pub malformed: u32,
+    pub is_busy: u32,
+}
+
+/// A pair of structs that some model is driven by. Sealed: `new` believes that they fit.
+pub trait Ports: sealed::Ports {
+    /// See [`Inputs`], [`FrameInputs`].
+    type Inputs;
+    /// See [`Outputs`], [`FrameOutputs`].
+    type Outputs;
+}
+
+/// The table's streams.
+pub struct Streams;
+/// The port of Ethernet.
+pub struct Frames;
+
+impl Ports for Streams {
+    type Inputs = Inputs;
+    type Outputs = Outputs;
+}
+
+impl Ports for Frames {
+    type Inputs = FrameInputs;
+    type Outputs = FrameOutputs;
+}
+
+mod sealed {
+    pub trait Ports {
+        fn functions(name: &str) -> super::Functions;
+    }
+}
+
 /// The functions of one model.
-struct Functions {
+pub struct Functions {
     create: unsafe extern "C" fn() -> *mut c_void,
     delete: unsafe extern "C" fn(*mut c_void),
-    cycle: unsafe extern "C" fn(*mut c_void, *const Inputs, *mut Outputs),
+    cycle: unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void),
 }
 
 macro_rules! models {
-    ($($name:literal: $create:ident $delete:ident $cycle:ident;)+) => {
-        // SAFETY: `shim.cpp` defines these for each configuration, with these types.
+    ($ports:ident: $($name:literal: $create:ident $delete:ident $cycle:ident;)+) => {
+        // SAFETY: `shim.cpp` defines these for each configuration; `cycle` takes the structs of
+        // these ports.
         unsafe extern "C" {
             $(fn $create() -> *mut c_void;
             fn $delete(model: *mut c_void);
-            fn $cycle(model: *mut c_void, inputs: *const Inputs, outputs: *mut Outputs);)+
+            fn $cycle(model: *mut c_void, inputs: *const c_void, outputs: *mut c_void);)+
         }
 
-        fn functions(name: &str) -> Functions {
-            match name {
-                $($name => Functions { create: $create, delete: $delete, cycle: $cycle },)+
-                _ => panic!("no model was built for {name}"),
+        impl sealed::Ports for $ports {
+            fn functions(name: &str) -> Functions {
+                match name {
+                    $($name => Functions { create: $create, delete: $delete, cycle: $cycle },)+
+                    _ => panic!("no model of these ports was built for {name}"),
+                }
             }
         }
     };
 }
 
 models! {
+    Streams:
     "software": amalgam_software_new amalgam_software_delete amalgam_software_cycle;
     "printed": amalgam_printed_new amalgam_printed_delete amalgam_printed_cycle;
     "ring": amalgam_ring_new amalgam_ring_delete amalgam_ring_cycle;
     "small": amalgam_small_new amalgam_small_delete amalgam_small_cycle;
 }
 
-/// A simulated table.
-pub struct Model {
-    functions: Functions,
-    model: *mut c_void,
+models! {
+    Frames:
+    "ethernet": amalgam_ethernet_new amalgam_ethernet_delete amalgam_ethernet_cycle;
 }
 
-impl Model {
-    /// The table of a configuration, before its reset.
+/// Simulated hardware with these ports.
+pub struct Model<P: Ports> {
+    functions: Functions,
+    model: *mut c_void,
+    ports: PhantomData<P>,
+}
+
+impl<P: Ports> Model<P> {
+    /// The hardware of a configuration, before its reset.
     pub fn new(configuration: &Configuration) -> Self {
-        let functions = functions(configuration.name);
+        let functions = P::functions(configuration.name);
         // SAFETY: it takes nothing and returns a model of its own, which `drop` deletes.
         let model = unsafe { (functions.create)() };
-        Self { functions, model }
+        Self { functions, model, ports: PhantomData }
     }
 
     /// One cycle. The outputs are those before the clock rises.
     #[inline]
-    pub fn cycle(&mut self, inputs: &Inputs, outputs: &mut Outputs) {
-        // SAFETY: the model is alive and ours alone; both structs have the layout of the shim's.
-        unsafe { (self.functions.cycle)(self.model, inputs, outputs) }
+    pub fn cycle(&mut self, inputs: &P::Inputs, outputs: &mut P::Outputs) {
+        let (inputs, outputs) = (std::ptr::from_ref(inputs), std::ptr::from_mut(outputs));
+        // SAFETY: the model is alive and ours alone, and of these ports, so both structs have the
+        // layout of its shim's.
+        unsafe { (self.functions.cycle)(self.model, inputs.cast(), outputs.cast()) }
     }
 }
 
-impl Drop for Model {
+impl<P: Ports> Drop for Model<P> {
     fn drop(&mut self) {
         // SAFETY: made by `new`, deleted once.
         unsafe { (self.functions.delete)(self.model) }

@@ -77,6 +77,20 @@ impl Request {
         Self::new(opcode::DELETE, key, &[])
     }
 
+    /// As memcached's binary protocol writes it, with this opaque field.
+    pub fn packet(&self, opaque: u32) -> Vec<u8> {
+        let extras = match self.opcode {
+            opcode::SET | opcode::SETQ => [self.flags, self.expiry].map(u32::to_be_bytes).concat(),
+            _ => Vec::new(),
+        };
+        let body = (extras.len() + self.key.len() + self.value.len()) as u32;
+        let mut packet = vec![0x80, self.opcode];
+        packet.extend((self.key.len() as u16).to_be_bytes());
+        packet.extend([extras.len() as u8, 0, 0, 0]);
+        packet.extend([body, opaque, 0, 0].map(u32::to_be_bytes).concat());
+        [packet, extras, self.key.clone(), self.value.clone()].concat()
+    }
+
     /// The same with another id.
     pub fn with_id(self, id: u32) -> Self {
         Self { id, ..self }

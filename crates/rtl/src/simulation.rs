@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use crate::model::{Inputs, Model, Outputs, Streams};
 use crate::register_map as register;
-use crate::{Configuration, Inputs, Model, Outputs, Request, Response};
+use crate::{Configuration, Memory, Request, Response};
 
 /// Cycles without any answer after which a table counts as stuck. The slowest memory that tests
 /// use answers within thousands.
@@ -17,31 +18,6 @@ pub struct Pace {
     pub idle: u8,
     /// Nothing is taken.
     pub back_pressure: u8,
-}
-
-/// The memory's timing, in cycles.
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    /// From a read to its first beat.
-    pub latency: u16,
-    /// Between the beginnings of two bursts, at least.
-    pub burst: u8,
-    /// More of them when the direction changes.
-    pub turn: u8,
-    /// From refresh to refresh; 0 never.
-    pub refresh_every: u16,
-    /// Of a refresh.
-    pub refresh: u8,
-    /// Mask of random cycles on top of the latency.
-    pub jitter: u8,
-    /// Of 256 cycles, those in which nothing is accepted.
-    pub stall: u8,
-}
-
-impl Memory {
-    /// The paper's: 60 cycles, a line of 384 bytes in 5.
-    pub const PRINTED: Self =
-        Self { latency: 60, burst: 5, turn: 0, refresh_every: 0, refresh: 0, jitter: 0, stall: 0 };
 }
 
 /// An answer, and the second at which its request entered the critical section.
@@ -97,7 +73,7 @@ fn beats(bytes: &[u8]) -> impl Iterator<Item = Beat> + '_ {
 
 /// A table under simulation.
 pub struct Simulation {
-    model: Model,
+    model: Model<Streams>,
     configuration: Configuration,
     inputs: Inputs,
     outputs: Outputs,
@@ -136,9 +112,9 @@ impl Simulation {
             was_stalled: false,
             counters: Counters::default(),
         };
-        simulation.set_memory(Memory { burst: 0, ..Memory::PRINTED });
+        simulation.set_memory(Memory { burst: 0, ..Memory::FIT31 });
         simulation.reset();
-        simulation.set_memory(Memory::PRINTED);
+        simulation.set_memory(Memory::FIT31);
         simulation
     }
 
@@ -158,6 +134,9 @@ impl Simulation {
     pub fn set_memory(&mut self, memory: Memory) {
         self.inputs.latency = memory.latency.into();
         self.inputs.burst = memory.burst.into();
+        self.inputs.part = memory.burst_48ths.into();
+        self.inputs.merge = memory.is_merging.into();
+        self.inputs.row_cycle = memory.row_cycle.into();
         self.inputs.turn = memory.turn.into();
         self.inputs.refresh_every = memory.refresh_every.into();
         self.inputs.refresh = memory.refresh.into();

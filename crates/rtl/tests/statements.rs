@@ -117,7 +117,7 @@ fn statement_6_six_lanes_and_the_ring_take_a_word_a_cycle() {
     // first line has no part of the key, the key buffer takes a cycle for it.
     for (configuration, bound) in [(PRINTED, 21.0), (RING, 22.0)] {
         let mut simulation = table(configuration);
-        simulation.set_memory(Memory { burst: 1, ..Memory::PRINTED });
+        simulation.set_memory(Memory { burst: 1, ..Memory::FIT31 });
         let requests = (0..400).map(|number| Request::get(&key(number, 168)));
         let cycles = cycles_each(&mut simulation, requests);
         assert!(cycles <= bound * 1.005, "{}: {cycles}", configuration.name);
@@ -142,7 +142,7 @@ fn statement_7_latency_of_an_unloaded_get() {
 fn lost_at_half_fill(configuration: Configuration) -> f64 {
     let mut simulation = table(configuration);
     simulation.set_evicts(false);
-    simulation.set_memory(Memory { latency: 4, burst: 0, ..Memory::PRINTED });
+    simulation.set_memory(Memory { latency: 4, burst: 0, ..Memory::FIT31 });
     let keys = (configuration.slots << configuration.bucket_bits) / 2;
     (0..keys).for_each(|number| simulation.send(Request::set(&key(number, 12), b"")));
     let answers = simulation.run(keys);
@@ -260,7 +260,7 @@ fn statement_13_parameters_change_no_answer() {
     for configuration in [SOFTWARE, PRINTED, RING, SMALL] {
         for latency in [1, 60, 333] {
             let mut simulation = Simulation::new(configuration);
-            simulation.set_memory(Memory { latency, jitter: 31, ..Memory::PRINTED });
+            simulation.set_memory(Memory { latency, jitter: 31, ..Memory::FIT31 });
             simulation.set_pace(Pace { idle: 100, back_pressure: 100 }, latency.into());
             script.iter().for_each(|request| simulation.send(request.clone()));
             let mut found = simulation.run(1);

@@ -89,6 +89,9 @@ fn random_memory(random: &mut SmallRng) -> Memory {
     Memory {
         latency: random.random_range(0..120),
         burst: random.random_range(0..8),
+        burst_48ths: random.random_range(0..48),
+        is_merging: random.random(),
+        row_cycle: [0, 9, 40][random.random_range(0..3)],
         turn: random.random_range(0..10),
         refresh_every: random.random_range(50..2000),
         refresh: random.random_range(0..50),

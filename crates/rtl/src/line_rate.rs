@@ -1,0 +1,146 @@
+//! What the hardware carries of a wire of 10 Gb/s, for a mix of requests.
+//!
+//! Line rate is what the fuller of the two directions carries: requests where keys are longer than
+//! values, answers where it is the other way round. Requests are offered at exactly that pace.
+
+use crate::link::{Client, Link, SHORTEST_FRAME, WIRE_BYTES, frame};
+use crate::{Memory, Request};
+
+/// Of the port: 8 bytes a cycle at 10 Gb/s.
+pub const CLOCK_MEGAHERTZ: f64 = 156.25;
+/// Keys that are there, as in the paper's figure on conflicts.
+const KEYS: usize = 500;
+/// Requests before anything is counted.
+const WARM_REQUESTS: usize = 100;
+/// Ethernet, IPv4, UDP and memcached's binary header.
+const HEADERS_BYTES: usize = 66;
+/// memcached's header in front of a datagram.
+const DATAGRAM_HEADER: [u8; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
+const CLIENT: Client = Client { mac: [2, 0, 0, 0, 0, 2], ip: [10, 0, 0, 2], port: 40_000 };
+
+/// A mix of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Of each key.
+    pub key_bytes: usize,
+    /// Of each value.
+    pub value_bytes: usize,
+    /// Of a hundred requests, those that are SETs.
+    pub sets_percent: usize,
+    /// Whether memcached's header stands in front of each datagram.
+    pub has_header: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Millions of requests a second on a full wire.
+    pub line: f64,
+    /// Millions of answers a second that came.
+    pub answered: f64,
+    /// The part of the cycles in which the memory's port was busy.
+    pub utilisation: f64,
+    /// Frames that found no room, and answers that are not what they should be.
+    pub lost: u64,
+}
+
+impl Rate {
+    /// Whether nothing was lost and answers came as fast as requests, but for one in 200: the
+    /// difference between the first answer's latency and the last's.
+    pub fn is_held(&self) -> bool {
+        self.lost == 0 && self.answered >= 0.995 * self.line
+    }
+}
+
+impl Load {
+    /// A key, whose number is in its first six bytes or, where it is shorter, in what there is.
+    fn key(&self, number: usize) -> Vec<u8> {
+        let mut key = format!("{number:06}").into_bytes();
+        key.resize(self.key_bytes, b'k');
+        key
+    }
+
+    fn frame(&self, request: &Request) -> Vec<u8> {
+        let header: &[u8] = if self.has_header { &DATAGRAM_HEADER } else { &[] };
+        frame(&CLIENT, &[header, &request.packet(0)].concat())
+    }
+
+    fn request(&self, number: usize, is_set: bool) -> Request {
+        // Multiplied by a prime of that size: every key, in no order.
+        let key = self.key(number * 387 % KEYS);
+        let value = vec![b'v'; self.value_bytes];
+        if is_set { Request::set(&key, &value) } else { Request::get(&key) }
+    }
+
+    /// Whether a request is a SET: evenly spread among the others.
+    fn is_set(&self, number: usize) -> bool {
+        (number + 1) * self.sets_percent / 100 > number * self.sets_percent / 100
+    }
+
+    /// Bytes of an answer's frame.
+    fn answer_bytes(&self, is_set: bool) -> usize {
+        let header = if self.has_header { 8 } else { 0 };
+        let body = if is_set { 0 } else { 4 + self.value_bytes };
+        (HEADERS_BYTES + header + body).max(SHORTEST_FRAME)
+    }
+
+    /// Offers so many requests at the pace of the wire.
+    pub fn measure(&self, memory: &Memory, requests: usize) -> Rate {
+        let mut link = Link::new(memory, self.has_header);
+        for number in 0..KEYS {
+            let frame = self.frame(&self.request(number, true));
+            let spacing = 2 * frame.len() as u64 + 300;
+            link.send_spaced(frame, spacing);
+        }
+        link.settle();
+        let total = WARM_REQUESTS + requests;
+        let frames: Vec<_> = (0..total)
+            .map(|number| (self.is_set(number), self.request(number, self.is_set(number))))
+            .map(|(is_set, request)| (is_set, self.frame(&request)))
+            .collect();
+        let wire = |bytes: usize| bytes as u64 + WIRE_BYTES;
+        let asked: u64 = frames.iter().map(|(_, frame)| wire(frame.len())).sum();
+        let answers = frames.iter().map(|(is_set, _)| self.answer_bytes(*is_set));
+        let answered: u64 = answers.clone().map(wire).sum();
+        let line_bytes = asked.max(answered);
+        let mut offered = 0;
+        for (_, frame) in &frames {
+            // Where answers fill the wire, the same share more behind each request.
+            let before = offered * line_bytes / asked;
+            offered += wire(frame.len());
+            link.send_spaced(frame.clone(), offered * line_bytes / asked - before);
+        }
+        let expected: Vec<usize> = answers.collect();
+        let mut rate = run(&mut link, &expected);
+        rate.line = CLOCK_MEGAHERTZ * 8.0 * total as f64 / line_bytes as f64;
+        rate
+    }
+}
+
+/// Runs until everything was sent and answered, or nothing comes any more; `expected` are the
+/// bytes of the answers.
+fn run(link: &mut Link, expected: &[usize]) -> Rate {
+    let (mut count, mut lost, mut quiet) = (0, 0, 0);
+    let (mut begin, mut end) = ((0, 0), (0, 0));
+    while count < expected.len() && quiet < 5000 {
+        link.cycle();
+        quiet = if link.unsent() > 0 { 0 } else { quiet + 1 };
+        for frame in link.take_frames() {
+            lost += u64::from(frame.len().max(SHORTEST_FRAME) != expected[count]);
+            count += 1;
+            quiet = 0;
+            end = (link.cycles, link.busy_cycles);
+            if count == WARM_REQUESTS {
+                begin = end;
+            }
+        }
+    }
+    let (cycles, busy) = ((end.0 - begin.0) as f64, (end.1 - begin.1) as f64);
+    let answered = count.saturating_sub(WARM_REQUESTS) as f64;
+    Rate {
+        line: 0.0,
+        answered: CLOCK_MEGAHERTZ * answered / cycles,
+        utilisation: busy / cycles,
+        lost: lost + link.dropped.total() + (expected.len() - count) as u64,
+    }
+}

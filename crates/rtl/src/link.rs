@@ -1,0 +1,296 @@
+//! The hardware behind a port of Ethernet: frames go in and come out at the pace of the wire, 8
+//! bytes a cycle, with preamble, check sequence and gap between them.
+
+use std::collections::VecDeque;
+
+use crate::model::{FrameInputs, FrameOutputs, Frames, Model};
+use crate::{ETHERNET, Memory};
+
+/// Bytes that a frame takes on the wire beside itself: preamble, check sequence and gap.
+pub const WIRE_BYTES: u64 = 24;
+/// Bytes of the shortest frame; a shorter one is filled up.
+pub const SHORTEST_FRAME: usize = 60;
+/// The hardware's address.
+pub const OWN_IP: [u8; 4] = [10, 0, 0, 1];
+/// The hardware's UDP port.
+pub const OWN_PORT: u16 = 11211;
+
+/// Cycles without any answer after which the hardware counts as having none to give.
+const PATIENCE_CYCLES: u64 = 2_000;
+
+/// Whom a frame comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Its IPv4 address.
+    pub ip: [u8; 4],
+    /// Its UDP port.
+    pub port: u16,
+}
+
+/// The hardware's Ethernet address; it answers from whatever address it was called by.
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const HEADERS_BYTES: usize = 42;
+
+/// The sum of the Internet's checksums: of ones' complement, of pairs of bytes.
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let mut sum: u32 = bytes.chunks(2).map(pair).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// What a UDP datagram's checksum covers beside the datagram.
+fn pseudo_header(from: [u8; 4], to: [u8; 4], udp_bytes: u16) -> Vec<u8> {
+    [&from[..], &to, &[0, 17], &udp_bytes.to_be_bytes()].concat()
+}
+
+/// A frame with a datagram from `client` to the hardware.
+pub fn frame(client: &Client, payload: &[u8]) -> Vec<u8> {
+    let udp_bytes = 8 + payload.len() as u16;
+    let mut udp = [client.port, OWN_PORT, udp_bytes, 0].map(u16::to_be_bytes).concat();
+    udp.extend(payload);
+    let sum = !ones_sum(&[pseudo_header(client.ip, OWN_IP, udp_bytes), udp.clone()].concat());
+    udp[6..8].copy_from_slice(&if sum == 0 { 0xffff } else { sum }.to_be_bytes());
+    let ip_bytes = (20 + udp_bytes).to_be_bytes();
+    let mut ip = vec![0x45, 0, ip_bytes[0], ip_bytes[1], 0, 0, 0x40, 0, 64, 17, 0, 0];
+    ip.extend([client.ip, OWN_IP].concat());
+    let sum = !ones_sum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = [&OWN_MAC[..], &client.mac, &[8, 0], &ip, &udp].concat();
+    frame.resize(frame.len().max(SHORTEST_FRAME), 0);
+    frame
+}
+
+/// To whom a frame of the hardware goes, and its datagram's content.
+///
+/// # Panics
+///
+/// If the frame is not sound.
+pub fn open(frame: &[u8]) -> (Client, &[u8]) {
+    assert_eq!(frame[6..12], OWN_MAC);
+    assert_eq!(frame[12..15], [8, 0, 0x45]);
+    assert_eq!(ones_sum(&frame[14..34]), 0xffff, "IPv4's checksum");
+    assert_eq!([&frame[26..30], &frame[34..36]], [&OWN_IP[..], &OWN_PORT.to_be_bytes()]);
+    let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    assert_eq!([word(16), word(38) + 20], [(frame.len() - 14) as u16; 2], "lengths");
+    assert_eq!(word(40), 0, "no checksum of UDP");
+    let mac = frame[..6].try_into().expect("six bytes");
+    let ip = frame[30..34].try_into().expect("four bytes");
+    (Client { mac, ip, port: word(36) }, &frame[HEADERS_BYTES..])
+}
+
+/// Frames that the hardware dropped, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// There was no room.
+    pub overflow: u64,
+    /// The MAC found them broken.
+    pub broken: u64,
+    /// Not for us: protocol, fragment, address, port.
+    pub other: u64,
+    /// A checksum is wrong.
+    pub unsound: u64,
+    /// Not one whole request.
+    pub malformed: u64,
+}
+
+impl Dropped {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.overflow + self.broken + self.other + self.unsound + self.malformed
+    }
+}
+
+/// A frame that waits to be sent.
+struct Waiting {
+    frame: Vec<u8>,
+    /// Bytes of the wire until the next frame may begin.
+    spacing: u64,
+    is_broken: bool,
+}
+
+/// One direction of the wire: when the next frame may begin, in bytes since the start.
+#[derive(Default)]
+struct Wire {
+    free_at: u64,
+}
+
+impl Wire {
+    fn is_free(&self, cycle: u64) -> bool {
+        8 * cycle >= self.free_at
+    }
+
+    /// A frame begins. What is left of a cycle counts for the next one.
+    fn begin(&mut self, cycle: u64, spacing: u64) {
+        self.free_at = self.free_at.max((8 * cycle).saturating_sub(7)) + spacing;
+    }
+}
+
+/// Hardware and wire.
+pub struct Link {
+    model: Model<Frames>,
+    inputs: FrameInputs,
+    outputs: FrameOutputs,
+    waiting: VecDeque<Waiting>,
+    /// Bytes of the first that were sent.
+    sent: usize,
+    received: Vec<u8>,
+    frames: Vec<Vec<u8>>,
+    wires: [Wire; 2],
+    /// When the frame that is coming in began.
+    began: u64,
+    /// What was dropped.
+    pub dropped: Dropped,
+    /// Since the reset.
+    pub cycles: u64,
+    /// Of these, those in which the memory was busy.
+    pub busy_cycles: u64,
+}
+
+impl Link {
+    /// Hardware after its reset, in front of this memory. With `has_header`, memcached's header of
+    /// 8 bytes stands in front of each request.
+    pub fn new(memory: &Memory, has_header: bool) -> Self {
+        let inputs = FrameInputs {
+            ip: u32::from_be_bytes(OWN_IP),
+            port: OWN_PORT.into(),
+            has_header: has_header.into(),
+            latency: memory.latency.into(),
+            burst: memory.burst.into(),
+            part: memory.burst_48ths.into(),
+            merge: memory.is_merging.into(),
+            row_cycle: memory.row_cycle.into(),
+            turn: memory.turn.into(),
+            refresh_every: memory.refresh_every.into(),
+            refresh: memory.refresh.into(),
+            ..FrameInputs::default()
+        };
+        let mut link = Self {
+            model: Model::new(&ETHERNET),
+            inputs,
+            outputs: FrameOutputs::default(),
+            waiting: VecDeque::new(),
+            sent: 0,
+            received: Vec::new(),
+            frames: Vec::new(),
+            wires: Default::default(),
+            began: 0,
+            dropped: Dropped::default(),
+            cycles: 0,
+            busy_cycles: 0,
+        };
+        for is_reset in [1, 1, 0] {
+            link.inputs.reset = is_reset;
+            link.model.cycle(&link.inputs, &mut link.outputs);
+        }
+        while link.outputs.is_ready == 0 {
+            link.model.cycle(&link.inputs, &mut link.outputs);
+        }
+        link
+    }
+
+    /// Sends a frame as soon as the wire is free.
+    pub fn send(&mut self, frame: Vec<u8>) {
+        let spacing = frame.len() as u64 + WIRE_BYTES;
+        self.send_spaced(frame, spacing);
+    }
+
+    /// Sends a frame, and the next one not before the wire has carried so many bytes.
+    pub fn send_spaced(&mut self, frame: Vec<u8>, spacing: u64) {
+        self.waiting.push_back(Waiting { frame, spacing, is_broken: false });
+    }
+
+    /// Sends a frame that the MAC finds broken.
+    pub fn send_broken(&mut self, frame: Vec<u8>) {
+        let spacing = frame.len() as u64 + WIRE_BYTES;
+        self.waiting.push_back(Waiting { frame, spacing, is_broken: true });
+    }
+
+    /// Frames that wait to be sent.
+    pub fn unsent(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The frames that came out since they were last taken.
+    pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.frames)
+    }
+
+    /// Runs until everything was sent and nothing has come out for long; returns what came out.
+    pub fn settle(&mut self) -> Vec<Vec<u8>> {
+        let mut quiet = 0;
+        while quiet < PATIENCE_CYCLES {
+            let before = self.frames.len();
+            self.cycle();
+            let is_moving = !self.waiting.is_empty() || self.frames.len() > before;
+            quiet = if is_moving { 0 } else { quiet + 1 };
+        }
+        self.take_frames()
+    }
+
+    /// One cycle.
+    pub fn cycle(&mut self) {
+        self.offer();
+        let is_inside = !self.received.is_empty();
+        self.inputs.frame_ready = (is_inside || self.wires[1].is_free(self.cycles)).into();
+        self.model.cycle(&self.inputs, &mut self.outputs);
+        self.count();
+        if self.outputs.frame_valid & self.inputs.frame_ready != 0 {
+            self.take();
+        }
+        self.cycles += 1;
+    }
+
+    /// The next beat of a frame. The port has no way to refuse it.
+    fn offer(&mut self) {
+        self.inputs.frame_valid = 0;
+        let Some(first) = self.waiting.front() else { return };
+        if self.sent == 0 {
+            if !self.wires[0].is_free(self.cycles) {
+                return;
+            }
+            self.wires[0].begin(self.cycles, first.spacing);
+        }
+        let rest = &first.frame[self.sent..];
+        let count = rest.len().min(8);
+        let mut data = [0; 8];
+        data[..count].copy_from_slice(&rest[..count]);
+        self.inputs.frame_valid = 1;
+        self.inputs.frame_data = u64::from_le_bytes(data);
+        self.inputs.frame_keep = 0xff >> (8 - count);
+        self.inputs.frame_last = (rest.len() <= 8).into();
+        self.inputs.frame_bad = first.is_broken.into();
+        self.sent += count;
+        if self.sent == first.frame.len() {
+            self.waiting.pop_front();
+            self.sent = 0;
+        }
+    }
+
+    fn count(&mut self) {
+        let outputs = &self.outputs;
+        self.dropped.overflow += u64::from(outputs.overflow);
+        self.dropped.broken += u64::from(outputs.broken);
+        self.dropped.other += u64::from(outputs.other);
+        self.dropped.unsound += u64::from(outputs.unsound);
+        self.dropped.malformed += u64::from(outputs.malformed);
+        self.busy_cycles += u64::from(outputs.is_busy);
+    }
+
+    fn take(&mut self) {
+        if self.received.is_empty() {
+            self.began = self.cycles;
+        }
+        let kept = (self.outputs.frame_keep as u8).trailing_ones() as usize;
+        self.received.extend_from_slice(&self.outputs.frame_data.to_le_bytes()[..kept]);
+        if self.outputs.frame_last != 0 {
+            let bytes = self.received.len().max(SHORTEST_FRAME) as u64;
+            self.wires[1].begin(self.began, bytes + WIRE_BYTES);
+            self.frames.push(std::mem::take(&mut self.received));
+        }
+    }
+}

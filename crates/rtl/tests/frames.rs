@@ -1,0 +1,240 @@
+//! Frames through the simulated hardware: requests of all kinds, whatever else a network brings,
+//! and the pace of the wire.
+
+#![cfg(feature = "verilated")]
+
+use amalgam_rtl::line_rate::Load;
+use amalgam_rtl::link::{Client, Dropped, Link, OWN_PORT, frame, open};
+use amalgam_rtl::{Memory, Request, opcode, status};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+const CLIENT: Client = Client { mac: [2, 1, 1, 1, 1, 1], ip: [10, 9, 8, 7], port: 50_000 };
+
+/// A request's frame; with `header`, memcached's with this number in front.
+fn framed(header: Option<u16>, packet: &[u8]) -> Vec<u8> {
+    let header = header.map(|number| [number, 0, 1, 0].map(u16::to_be_bytes).concat());
+    frame(&CLIENT, &[&header.unwrap_or_default(), packet].concat())
+}
+
+/// Opcode, status, opaque, flags and value of an answer.
+fn answer(packet: &[u8]) -> (u8, u16, u32, Option<u32>, &[u8]) {
+    let word = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!((packet[0], packet[2], packet[3], packet[5]), (0x81, 0, 0, 0));
+    assert_eq!(word(8) as usize, packet.len() - 24, "the length of the body");
+    let status = (word(4) & 0xffff) as u16;
+    let flags = (packet[4] == 4).then(|| word(24));
+    (packet[1], status, word(12), flags, &packet[24 + usize::from(packet[4])..])
+}
+
+#[test]
+fn requests_and_answers_cross_as_frames() {
+    for has_header in [false, true] {
+        let mut link = Link::new(&Memory::DDR600, has_header);
+        let value = [7; 300];
+        let set = Request { flags: 0xabcd_ef01, ..Request::set(b"key", &value) };
+        let quiet = |code, key: &[u8]| Request::new(code, key, &[]);
+        let long = [b'l'; 168];
+        let requests = [
+            (Request::get(b"key"), Some((status::NOT_FOUND, None, &[][..]))),
+            (set, Some((status::OK, None, &[]))),
+            (Request::get(b"key"), Some((status::OK, Some(0xabcd_ef01), &value))),
+            (quiet(opcode::GETQ, b"none"), None),
+            (quiet(opcode::GETQ, b"key"), Some((status::OK, Some(0xabcd_ef01), &value))),
+            (Request::new(opcode::SETQ, &long, b""), None),
+            (Request::get(&long), Some((status::OK, Some(0), &[]))),
+            (Request::set(b"big", &[1; 1025]), Some((status::TOO_LARGE, None, &[]))),
+            (Request::get(&[b'l'; 169]), Some((status::INVALID, None, &[]))),
+            (Request::delete(b"key"), Some((status::OK, None, &[]))),
+            (Request::delete(b"key"), Some((status::NOT_FOUND, None, &[]))),
+            (quiet(opcode::DELETEQ, &long), None),
+            (quiet(opcode::VERSION, b""), Some((status::OK, None, &[]))),
+            (quiet(0x05, b"key"), Some((status::UNKNOWN, None, &[]))),
+            (quiet(opcode::NOOP, b""), Some((status::OK, None, &[]))),
+        ];
+        let mut expected = Vec::new();
+        for (number, (request, outcome)) in (7_u16..).zip(&requests) {
+            let opaque = u32::from(number) << 16 | 0x55;
+            link.send(framed(has_header.then_some(number), &request.packet(opaque)));
+            if let Some((status, flags, value)) = outcome {
+                expected.push((number, (request.opcode, *status, opaque, *flags, *value)));
+            }
+        }
+        let frames = link.settle();
+        assert_eq!(frames.len(), expected.len());
+        for (frame, (number, expected)) in frames.iter().zip(expected) {
+            let (client, mut payload) = open(frame);
+            assert_eq!(client, CLIENT);
+            if has_header {
+                assert_eq!(payload[..8], [number, 0, 1, 0].map(u16::to_be_bytes).concat());
+                payload = &payload[8..];
+            }
+            assert_eq!(answer(payload), expected);
+        }
+        assert_eq!(link.dropped, Dropped::default());
+    }
+}
+
+/// A frame with some bytes overwritten.
+fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+/// The same with the right checksum of its IPv4 header.
+fn summed(frame: Vec<u8>) -> Vec<u8> {
+    let mut frame = with(frame, 24, &[0, 0]);
+    let words = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+#[test]
+fn whatever_is_no_request_is_dropped_whole_and_counted() {
+    let mut link = Link::new(&Memory::DDR600, true);
+    let get = Request::get(b"a key of more than one beat").packet(1);
+    let good = framed(Some(1), &get);
+    let udp_off = |frame: Vec<u8>| with(frame, 40, &[0, 0]);
+    let header = |words: [u16; 4]| [words.map(u16::to_be_bytes).concat(), get.clone()].concat();
+    let other = [
+        with(good.clone(), 12, &[0x86, 0xdd]),
+        summed(with(good.clone(), 14, &[0x46])),
+        summed(with(good.clone(), 23, &[6])),
+        summed(with(good.clone(), 20, &[0x20, 0])),
+        summed(with(good.clone(), 20, &[0, 5])),
+        summed(with(udp_off(good.clone()), 30, &[10, 0, 0, 9])),
+        with(udp_off(good.clone()), 36, &(OWN_PORT + 1).to_be_bytes()),
+        vec![0; 60],
+        vec![0xff; 1514],
+    ];
+    let unsound = [
+        with(good.clone(), 24, &[0x12, 0x34]),
+        with(good.clone(), 40, &[0x12, 0x34]),
+        with(good.clone(), good.len() - 1, b"?"),
+    ];
+    let two = [get.clone(), get.clone()].concat();
+    let malformed = [
+        framed(None, b""),
+        framed(Some(2), &two),
+        framed(Some(2), &get[..get.len() - 1]),
+        framed(Some(2), &get[..23]),
+        frame(&CLIENT, &header([1, 0, 2, 0])),
+        frame(&CLIENT, &header([1, 1, 1, 0])),
+        framed(Some(2), &with(get.clone(), 0, &[0x81])),
+        framed(Some(2), &with(get.clone(), 11, &[255])),
+        framed(Some(2), &with(get.clone(), 2, &[0, 28])),
+        framed(Some(2), &with(get.clone(), 4, &[9])),
+        // Cut by the network: lengths that go beyond what came.
+        udp_off(good.clone())[..good.len() - 8].to_vec(),
+        udp_off(good.clone())[..70].to_vec(),
+        good[..60].to_vec(),
+        good[..20].to_vec(),
+        good[..1].to_vec(),
+    ];
+    let expected = Dropped {
+        overflow: 1,
+        broken: 1,
+        other: other.len() as u64,
+        unsound: unsound.len() as u64,
+        malformed: malformed.len() as u64,
+    };
+    let bad = other.into_iter().chain(unsound).chain(malformed);
+    let mut sent = 1;
+    link.send(framed(Some(0), &Request::set(b"a key of more than one beat", b"!").packet(0)));
+    for frame in bad {
+        link.send(frame);
+        link.send(good.clone());
+        sent += 1;
+    }
+    link.send_broken(good.clone());
+    // More than the room for all frames that wait.
+    link.send(frame(&CLIENT, &vec![0; 5000]));
+    link.send(good);
+    let frames = link.settle();
+    assert_eq!(link.dropped, expected);
+    assert_eq!(frames.len(), sent + 1);
+    for frame in &frames[1..] {
+        assert_eq!(answer(&open(frame).1[8..]), (opcode::GET, status::OK, 1, Some(0), &b"!"[..]));
+    }
+}
+
+#[test]
+fn noise_and_damaged_frames_do_not_stop_it() {
+    let mut link = Link::new(&Memory::DDR600, false);
+    let mut random = SmallRng::seed_from_u64(3);
+    let (mut answers, mut sent) = (0, 0);
+    for _ in 0..40 {
+        for _ in 0..25 {
+            let request = match random.random_range(0..3) {
+                0 => Request::get(b"some key"),
+                1 => Request::set(b"some key", &vec![7; random.random_range(0..1100)]),
+                _ => Request::delete(b"some key"),
+            };
+            let mut frame = framed(None, &request.packet(random.random()));
+            for _ in 0..random.random_range(0..3) {
+                let at = random.random_range(12..frame.len());
+                frame[at] = random.random();
+            }
+            if random.random_bool(0.2) {
+                frame.truncate(random.random_range(1..frame.len()));
+            }
+            link.send(frame);
+            sent += 1;
+        }
+        answers += link.settle().len();
+        link.send(framed(None, &Request::new(opcode::NOOP, b"", b"").packet(0xfeed)));
+        let frames = link.settle();
+        let last = answer(open(frames.last().expect("it answers")).1);
+        assert_eq!(last, (opcode::NOOP, status::OK, 0xfeed, None, &b""[..]));
+    }
+    // A damaged opcode may be a quiet one, whose answer is left out.
+    let total = answers as u64 + link.dropped.total();
+    assert!((sent - 20..=sent).contains(&total), "{answers} {:?}", link.dropped);
+    assert!(link.dropped.unsound > 100 && link.dropped.malformed > 50);
+}
+
+#[test]
+fn a_flood_to_one_key_is_answered_or_counted() {
+    for (value_bytes, sets) in [(0, 1), (1, 2), (700, 1)] {
+        let mut link = Link::new(&Memory::FIT31, false);
+        let value = vec![1; value_bytes];
+        for number in 0..2000 {
+            let request = match number % sets {
+                0 => Request::set(b"hotkey", &value),
+                _ => Request::get(b"hotkey"),
+            };
+            link.send(framed(None, &request.packet(number)));
+        }
+        let frames = link.settle();
+        let Dropped { overflow, .. } = link.dropped;
+        assert_eq!(link.dropped, Dropped { overflow, ..Dropped::default() });
+        assert_eq!(frames.len() as u64 + overflow, 2000);
+        let opaques: Vec<u32> = frames.iter().map(|frame| answer(open(frame).1).2).collect();
+        assert!(opaques.is_sorted());
+        // One after the other, each takes the memory's latency: most find no room.
+        assert!(overflow > 500 || value_bytes == 700, "{overflow}");
+        link.send(framed(None, &Request::get(b"hotkey").packet(9)));
+        let last = link.settle();
+        assert_eq!(answer(open(&last[0]).1), (opcode::GET, status::OK, 9, Some(0), &value[..]));
+    }
+}
+
+#[test]
+fn the_wire_is_carried() {
+    for has_header in [false, true] {
+        let smallest = Load { key_bytes: 6, value_bytes: 1, sets_percent: 0, has_header };
+        let rate = smallest.measure(&Memory::DDR600, 1000);
+        assert!(rate.is_held() && rate.line > if has_header { 12.0 } else { 13.0 }, "{rate:?}");
+        for (key_bytes, value_bytes) in [(6, 1), (25, 1), (73, 64), (168, 1), (9, 512)] {
+            let load = Load { key_bytes, value_bytes, sets_percent: 50, has_header };
+            let rate = load.measure(&Memory::DDR600, 1000);
+            assert!(rate.is_held() && rate.utilisation < 1.0, "{load:?}: {rate:?}");
+        }
+    }
+    // The measurement sees what is too slow: a line in ten cycles, with values.
+    let slow = Memory { burst: 10, ..Memory::DDR600 };
+    let load = Load { key_bytes: 25, value_bytes: 1, sets_percent: 50, has_header: false };
+    assert!(!load.measure(&slow, 300).is_held());
+}
