@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use amalgam_op::Now;
 use amalgam_protocol::Protocol;
-use amalgam_rtl::PRINTED;
 use amalgam_rtl::bridge::{Bridge, Taken};
 use amalgam_rtl::serve::Service;
+use amalgam_rtl::{PRINTED, Request, opcode};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -174,4 +174,134 @@ fn real_sockets_reach_the_table_and_garbage_does_not_stop_it() {
     stream.read_to_string(&mut answer).expect("the end of the connection");
     assert_eq!(answer, "VALUE udp 1 3\r\nabc\r\nEND\r\n");
     assert_eq!(service.stop(), 4 + whole.len() as u64 - 1);
+}
+
+/// The memcached that is installed, or the one that `AMALGAM_MEMCACHED` names, without CAS, which
+/// the table has not; killed when dropped.
+struct Memcached {
+    child: std::process::Child,
+    address: SocketAddr,
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn memcached() -> Memcached {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let port = address.port().to_string();
+    let program = std::env::var_os("AMALGAM_MEMCACHED").unwrap_or("memcached".into());
+    let child = std::process::Command::new(program)
+        .args(["-u", "root", "-C", "-t", "1", "-l", "127.0.0.1", "-p", &port, "-U", &port])
+        .spawn()
+        .expect("memcached is not installed; `make setup` installs it");
+    let memcached = Memcached { child, address };
+    for _ in 0..500 {
+        if TcpStream::connect(address).is_ok() {
+            return memcached;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("memcached does not answer");
+}
+
+/// Well-formed requests that the table carries out, of few keys.
+fn random_request(random: &mut SmallRng, opcodes: &[u8]) -> Request {
+    let number = random.random_range(0..60_usize);
+    let mut key = format!("key-{number}").into_bytes();
+    key.resize(key.len().max(number * 168 / 59), b'k');
+    let opcode = opcodes[random.random_range(0..opcodes.len())];
+    if matches!(opcode, opcode::SET | opcode::SETQ) {
+        let longest = [0, 20, 200, 1024][random.random_range(0..4)];
+        let mut value = vec![0; random.random_range(0..=longest)];
+        value.iter_mut().for_each(|byte| *byte = random.random());
+        let expiry = [0, 0, 2_592_000, 1, 1000][random.random_range(0..5)];
+        // Seconds that end while the test runs have no certain answer; these ended long ago.
+        let expiry = if expiry == 1 { 2_592_001 } else { expiry };
+        Request { opcode, flags: random.random(), expiry, ..Request::set(&key, &value) }
+    } else if opcode == opcode::NOOP {
+        Request::new(opcode, b"", b"")
+    } else {
+        Request::new(opcode, &key, b"")
+    }
+}
+
+fn as_text(request: &Request, is_quiet: bool) -> Vec<u8> {
+    let key = String::from_utf8_lossy(&request.key);
+    let noreply = if is_quiet { " noreply" } else { "" };
+    match request.opcode {
+        opcode::SET => {
+            let Request { flags, expiry, value, .. } = request;
+            let line = format!("set {key} {flags} {expiry} {}{noreply}\r\n", value.len());
+            [line.as_bytes(), value, b"\r\n"].concat()
+        }
+        opcode::DELETE => format!("delete {key}{noreply}\r\n").into_bytes(),
+        _ => format!("get {key} key-1 absent\r\n").into_bytes(),
+    }
+}
+
+/// What a server answers to `said`, until it closes the connection.
+fn answers_of(address: SocketAddr, said: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let mut reader = stream.try_clone().expect("a second handle");
+    let thread = std::thread::spawn(move || {
+        let mut answers = Vec::new();
+        reader.read_to_end(&mut answers).expect("the end of the connection");
+        answers
+    });
+    stream.write_all(said).expect("sent");
+    thread.join().expect("it reads")
+}
+
+#[test]
+fn memcached_answers_the_same() {
+    const LOUD: [u8; 5] = [opcode::GET, opcode::GETK, opcode::SET, opcode::DELETE, opcode::NOOP];
+    const QUIET: [u8; 4] = [opcode::GETQ, opcode::GETKQ, opcode::SETQ, opcode::DELETEQ];
+    let (service, memcached) = (Running::start(), memcached());
+    let both = [service.address, memcached.address];
+    let mut random = SmallRng::seed_from_u64(11);
+
+    let mut lines = Vec::new();
+    for _ in 0..3000 {
+        let request = random_request(&mut random, &[opcode::GET, opcode::SET, opcode::DELETE]);
+        lines.extend(as_text(&request, random.random_bool(0.2)));
+    }
+    lines.extend(b"quit\r\n");
+    let [ours, theirs] = both.map(|address| answers_of(address, &lines));
+    assert!(ours == theirs && ours.len() > 100_000, "{} {} bytes", ours.len(), theirs.len());
+
+    let mut packets = Vec::new();
+    for number in 0..3000 {
+        packets.extend(
+            random_request(&mut random, &[LOUD.as_slice(), &QUIET].concat()).packet(number),
+        );
+    }
+    packets.extend(packet(0x07, &[], &[], &[]));
+    let [ours, theirs] = both.map(|address| answers_of(address, &packets));
+    let first = ours.iter().zip(&theirs).position(|(a, b)| a != b);
+    assert!(ours == theirs && ours.len() > 100_000, "differ at {first:?} of {}", theirs.len());
+
+    let sockets = both.map(|address| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.connect(address).expect("an address");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        socket
+    });
+    for number in 0..1500 {
+        let said = datagram(number as u8, &random_request(&mut random, &LOUD).packet(number));
+        let [ours, theirs] = [&sockets[0], &sockets[1]].map(|socket| {
+            let mut answer = vec![0; 2000];
+            socket.send(&said).expect("sent");
+            let count = socket.recv(&mut answer).expect("an answer");
+            answer.truncate(count);
+            answer
+        });
+        assert_eq!(ours, theirs, "{said:?}");
+    }
+    assert_eq!(service.stop(), 0);
 }
