@@ -4,7 +4,7 @@ PORT ?= 11211
 HOST ?= 127.0.0.1
 
 .PHONY: help run test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	differential soak fuzz rtl-test rtl-lint rtl-full rtl-wave
+	differential soak fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -26,7 +26,7 @@ setup:           ## install what `make test` needs
 	@scripts/setup test
 
 fmt clippy unit examples doc tidy loom shuttle miri tsan clients differential soak fuzz \
-rtl-test rtl-lint rtl-full rtl-wave:
+rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -47,5 +47,6 @@ rtl-test rtl-lint rtl-full rtl-wave:
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
 #rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
-#rtl-full:       ## rtl-test, rtl-lint, deeper proofs, benches of modules and synthesis
+#rtl-full:       ## rtl-test, rtl-lint, deeper proofs, benches, clients, line rates, synthesis
+#rtl-synth:      ## LUTs, flip-flops and block RAMs of each module on three families of chips
 #rtl-wave:       ## one request as a waveform: target/rtl-wave.vcd and .svg

@@ -45,7 +45,9 @@ def frame(payload, client, **wrong):
     head = head[:10] + number(sum_of_head, 2) + head[12:]
     content = (number(own_mac, 6) + number(mac, 6) + number(wrong.get("type", 0x0800), 2) + head
                + udp + number(checksum, 2) + payload)
-    return content[: wrong.get("cut", len(content))].ljust(60, b"\0")
+    content = content[: wrong.get("cut", len(content))]
+    # What fills a short frame up is anything, and no checksum covers it.
+    return content + random.randbytes(max(0, 60 - len(content)))
 
 
 class Mac:

@@ -84,15 +84,25 @@ impl Load {
         (HEADERS_BYTES + header + body).max(SHORTEST_FRAME)
     }
 
-    /// Offers so many requests at the pace of the wire.
-    pub fn measure(&self, memory: &Memory, requests: usize) -> Rate {
+    /// Hardware that has the items.
+    pub fn prepare(&self, memory: &Memory) -> Link {
         let mut link = Link::new(memory, self.has_header);
         for number in 0..KEYS {
             let frame = self.frame(&self.request(number, true));
-            let spacing = 2 * frame.len() as u64 + 300;
+            let spacing = frame.len() as u64 + 150;
             link.send_spaced(frame, spacing);
         }
         link.settle();
+        link
+    }
+
+    /// Offers so many requests at the pace of the wire.
+    pub fn measure(&self, memory: &Memory, requests: usize) -> Rate {
+        self.measure_on(&mut self.prepare(memory), requests)
+    }
+
+    /// The same, on hardware that has the items; the mix may be another than theirs.
+    pub fn measure_on(&self, link: &mut Link, requests: usize) -> Rate {
         let total = WARM_REQUESTS + requests;
         let frames: Vec<_> = (0..total)
             .map(|number| (self.is_set(number), self.request(number, self.is_set(number))))
@@ -111,7 +121,7 @@ impl Load {
             link.send_spaced(frame.clone(), offered * line_bytes / asked - before);
         }
         let expected: Vec<usize> = answers.collect();
-        let mut rate = run(&mut link, &expected);
+        let mut rate = run(link, &expected);
         rate.line = CLOCK_MEGAHERTZ * 8.0 * total as f64 / line_bytes as f64;
         rate
     }
@@ -120,6 +130,7 @@ impl Load {
 /// Runs until everything was sent and answered, or nothing comes any more; `expected` are the
 /// bytes of the answers.
 fn run(link: &mut Link, expected: &[usize]) -> Rate {
+    let before = link.dropped.total();
     let (mut count, mut lost, mut quiet) = (0, 0, 0);
     let (mut begin, mut end) = ((0, 0), (0, 0));
     while count < expected.len() && quiet < 5000 {
@@ -141,6 +152,6 @@ fn run(link: &mut Link, expected: &[usize]) -> Rate {
         line: 0.0,
         answered: CLOCK_MEGAHERTZ * answered / cycles,
         utilisation: busy / cycles,
-        lost: lost + link.dropped.total() + (expected.len() - count) as u64,
+        lost: lost + link.dropped.total() - before + (expected.len() - count) as u64,
     }
 }
