@@ -11,7 +11,9 @@ use amalgam_node::cluster::ids::ChunkId;
 use anyhow::{Context, ensure};
 
 use super::{Nodes, end, pinned};
-use crate::measure::{Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to};
+use crate::measure::{
+    Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to, resident_bytes_of,
+};
 use crate::workload::mix64;
 
 /// Bytes of a value.
@@ -61,14 +63,23 @@ pub struct RequestResult {
     pub cpu_us: f64,
     /// The median of the rounds' ratios to memcached, of both.
     pub ratios: [f64; 2],
+    /// Memory that the servers took for a value with its key or id, in bytes: what became resident
+    /// while the values were written. Means something where there are many of them.
+    pub bytes_a_value: f64,
 }
 
 impl RequestResult {
     /// For people.
     pub fn summary(&self) -> String {
         format!(
-            "{:<8} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})",
-            self.subject, self.in_flight, self.p50_us, self.ratios[0], self.cpu_us, self.ratios[1]
+            "{:<9} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})  {:.0} bytes",
+            self.subject,
+            self.in_flight,
+            self.p50_us,
+            self.ratios[0],
+            self.cpu_us,
+            self.ratios[1],
+            self.bytes_a_value
         )
     }
 }
@@ -77,6 +88,8 @@ impl RequestResult {
 trait Subject {
     fn name(&self) -> &'static str;
     fn pid(&self) -> u32;
+    /// See [`RequestResult::bytes_a_value`].
+    fn bytes_a_value(&self) -> f64;
     /// Reads values and checks them.
     fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()>;
 }
@@ -92,6 +105,7 @@ struct Text {
     stream: BufReader<TcpStream>,
     answer: Vec<u8>,
     expected: Vec<u8>,
+    bytes_a_value: f64,
 }
 
 impl Text {
@@ -100,10 +114,12 @@ impl Text {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let stream = BufReader::new(stream);
-        Ok(Self { name, pid, stream, answer: Vec::new(), expected: Vec::new() })
+        let (answer, expected) = (Vec::new(), Vec::new());
+        Ok(Self { name, pid, stream, answer, expected, bytes_a_value: f64::NAN })
     }
 
     fn load(&mut self, values: usize) -> anyhow::Result<()> {
+        let before = resident_bytes_of(self.pid)?;
         for number in 0..values {
             let mut set = format!("set key-{number:08} 0 0 {VALUE_BYTES}\r\n").into_bytes();
             set.extend(value(number));
@@ -113,8 +129,14 @@ impl Text {
             self.stream.read_exact(&mut answer)?;
             ensure!(&answer == b"STORED\r\n", "{}: not stored", self.name);
         }
+        self.bytes_a_value = bytes_since(before, self.pid, values)?;
         Ok(())
     }
+}
+
+/// Memory of a process that became resident, for each of some values.
+fn bytes_since(before: u64, pid: u32, values: usize) -> anyhow::Result<f64> {
+    Ok(resident_bytes_of(pid)?.saturating_sub(before) as f64 / values as f64)
 }
 
 impl Subject for Text {
@@ -124,6 +146,10 @@ impl Subject for Text {
 
     fn pid(&self) -> u32 {
         self.pid
+    }
+
+    fn bytes_a_value(&self) -> f64 {
+        self.bytes_a_value
     }
 
     fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
@@ -150,14 +176,17 @@ struct Chunks {
     pid: u32,
     client: ClusterClient,
     ids: Vec<ChunkId>,
+    bytes_a_value: f64,
 }
 
 impl Chunks {
     fn load(pid: u32, address: &str, values: usize) -> anyhow::Result<Self> {
         let mut client = ClusterClient::connect(&[address.to_owned()], "", CACHE_BYTES)?;
+        let before = resident_bytes_of(pid)?;
         let ids = (0..values).map(|number| client.create(&value(number)));
         let ids = ids.collect::<Result<_, _>>()?;
-        Ok(Self { pid, client, ids })
+        let bytes_a_value = bytes_since(before, pid, values)?;
+        Ok(Self { pid, client, ids, bytes_a_value })
     }
 }
 
@@ -168,6 +197,10 @@ impl Subject for Chunks {
 
     fn pid(&self) -> u32 {
         self.pid
+    }
+
+    fn bytes_a_value(&self) -> f64 {
+        self.bytes_a_value
     }
 
     fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
@@ -282,14 +315,16 @@ fn summaries(
     let ratio = |rounds: &[[f64; 2]], base: &[[f64; 2]], which: usize| {
         median(rounds.iter().zip(base).map(|(one, base)| one[which] / base[which]).collect())
     };
-    let result = |(name, own): (&'static str, &Vec<[f64; 2]>)| RequestResult {
+    let result = |((name, bytes_a_value), own): (_, &Vec<[f64; 2]>)| RequestResult {
         commit: commit(),
         machine: Machine::describe(),
         subject: name,
+        bytes_a_value,
         in_flight,
         p50_us: of(own, 0),
         cpu_us: of(own, 1),
         ratios: [ratio(own, &rounds[0], 0), ratio(own, &rounds[0], 1)],
     };
-    subjects.iter().map(|subject| subject.name()).zip(rounds).map(result).collect()
+    let named = subjects.iter().map(|subject| (subject.name(), subject.bytes_a_value()));
+    named.zip(rounds).map(result).collect()
 }

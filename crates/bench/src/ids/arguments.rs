@@ -46,6 +46,10 @@ pub struct IdsArguments {
     /// Entries in a leaf of the CID-tree at most.
     #[arg(long, default_value_t = 128)]
     pub leaf_entries: usize,
+    /// Ids that the CID-tree is told of before it is asked for them, so that it waits for the memory
+    /// of all at once; 1 for none.
+    #[arg(long, default_value_t = 1)]
+    pub together: usize,
     /// Lookups of a round.
     #[arg(long, value_parser = parse_count, default_value = "2M")]
     pub gets: u64,
@@ -76,6 +80,7 @@ impl IdsArguments {
         ensure!((1..=1 << 40).contains(&self.ids), "--ids must be 1 to 2^40");
         ensure!((0.0..=1.0).contains(&self.migrated), "--migrated must be 0 to 1");
         ensure!(self.rounds >= 1, "--rounds must be at least 1");
+        ensure!((1..=4096).contains(&self.together), "--together must be 1 to 4096");
         ensure!((4..=60_000).contains(&self.nodes), "--nodes must be 4 to 60000");
         ensure!((1..=1 << 28).contains(&self.gets), "--gets must be 1 to 2^28");
         ensure!(self.moves >= 1, "--moves must be at least 1");

@@ -157,6 +157,8 @@ mod tests {
         assert_eq!(results[0].ranges, results[1].ranges);
         assert!((3000..4100).contains(&results[0].ranges), "{}", results[0].ranges);
         assert_eq!(results[3].get_ratio, Some(1.0));
+        let together = ["--structure=cid-tree,array", "--together=32"];
+        run(&arguments(&[&SMALL[..], &together].concat())).expect("they agree");
     }
 
     #[test]
@@ -174,6 +176,7 @@ mod tests {
             &["--ids=100G", "--structure=java,hash,cuckoo,java,java"][..],
             &["--ids=1000", "--migrated=1"],
             &["--ids=0"],
+            &["--together=0"],
             &["--migrated=1.5"],
             &["--backups=2"],
             &["--ratio-to=array"],

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 
-use amalgam_cluster::ids::IdRange;
+use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::ranges::{Limits, Placement, RangeMap};
 use anyhow::ensure;
 
@@ -62,7 +62,8 @@ pub fn expected_bytes(structure: Structure, arguments: &IdsArguments) -> u64 {
     }
 }
 
-struct Tree(RangeMap);
+/// The map, and how many ids it fetches at once; 1 for none.
+struct Tree(RangeMap, usize);
 
 impl Tree {
     fn new(arguments: &IdsArguments, moves: &Moves) -> Self {
@@ -72,7 +73,15 @@ impl Tree {
             let end = (start + limits.range_ids_max).min(arguments.ids);
             map.assign(ids_of(start, end), Some(moves.home(cell as u64)));
         }
-        Self(map)
+        Self(map, arguments.together)
+    }
+
+    fn fetch(&self, ids: impl Iterator<Item = u64>, fetched: &mut Vec<ChunkId>) {
+        if self.1 > 1 {
+            fetched.clear();
+            fetched.extend(ids.map(id_of));
+            self.0.fetch(fetched);
+        }
     }
 }
 
@@ -81,13 +90,22 @@ impl Owners for Tree {
         let owner = |counter: &u64| {
             self.0.placement(id_of(*counter)).map_or(0, |found| u64::from(found.owner().get()))
         };
-        counters.iter().map(owner).sum()
+        let (mut sum, mut fetched) = (0, Vec::with_capacity(self.1));
+        for counters in counters.chunks(self.1) {
+            self.fetch(counters.iter().copied(), &mut fetched);
+            sum += counters.iter().map(owner).sum::<u64>();
+        }
+        sum
     }
 
     fn migrate(&mut self, moves: &[Move]) {
-        for one in moves {
-            let moved = self.0.migrate(IdRange::single(id_of(one.counter)), one.placement);
-            moved.expect("all ids are owned");
+        let mut fetched = Vec::with_capacity(self.1);
+        for moves in moves.chunks(self.1) {
+            self.fetch(moves.iter().map(|one| one.counter), &mut fetched);
+            for one in moves {
+                let moved = self.0.migrate(IdRange::single(id_of(one.counter)), one.placement);
+                moved.expect("all ids are owned");
+            }
         }
     }
 

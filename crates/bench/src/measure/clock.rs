@@ -49,8 +49,17 @@ pub fn cpu_of_threads_ns(pid: u32) -> anyhow::Result<u64> {
 ///
 /// If the system does not tell.
 pub fn resident_bytes() -> anyhow::Result<u64> {
-    let text = fs::read_to_string("/proc/self/statm").context("resident memory")?;
-    let pages = text.split_whitespace().nth(1).context("/proc/self/statm is short")?;
+    resident_bytes_of(std::process::id())
+}
+
+/// Memory of a process that is resident, in bytes.
+///
+/// # Errors
+///
+/// If the system does not tell.
+pub fn resident_bytes_of(pid: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).context("resident memory")?;
+    let pages = text.split_whitespace().nth(1).context("statm is short")?;
     Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
 }
 
