@@ -36,7 +36,9 @@ mod verilated {
         println!("cargo::rustc-link-search=native={}", output.display());
         let mut runtime = None;
         let tables = ALL.iter().map(|table| (table, "ht_sim", "shim_table.h"));
-        let fronts = FRONTS.iter().map(|front| (front, "udp_sim", "shim_frames.h"));
+        let front_top =
+            |front: &Configuration| if front.tables > 1 { "wide_sim" } else { "udp_sim" };
+        let fronts = FRONTS.iter().map(|front| (front, front_top(front), "shim_frames.h"));
         for (configuration, top, ports) in tables.chain(fronts) {
             let folder = output.join(configuration.name);
             verilate(configuration, top, &folder);

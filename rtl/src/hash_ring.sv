@@ -2,7 +2,8 @@
 //
 // The same function in one unit: a ring of seven stages with a different key in each (C-slow).
 // A key meets stage 0, where words enter, each seventh cycle; together seven keys take a word a
-// cycle, as much as six units of six cycles. All words wait in one memory.
+// cycle, as much as six units of six cycles. All words wait in one memory. One is read two cycles
+// before it enters, so that a block RAM's output has a register of its own in front of the adders.
 
 module hash_ring
   import ht_pkg::*;
@@ -33,7 +34,9 @@ module hash_ring
   logic [WordWidth:0]   read_q  [Stages];
   logic [2:0]           give_q, take_q;   // whose turn it is to get a key, to give a hash
   logic [2:0]           place_q;          // the place at stage 0
-  logic [2:0]           next_place;
+  logic [2:0]           next_place, fetch_place;
+  hash_word_t           fetched_q;        // the next place's oldest word
+  logic                 has_fetched_q;
   hash_word_t           word_q;           // its oldest word
   logic                 has_word_q;
   logic [Stages-1:0]    is_middle_q;      // the place is between two words of a key
@@ -49,7 +52,8 @@ module hash_ring
     return place == Last ? '0 : place + 1'b1;
   endfunction
 
-  assign next_place = after(place_q);
+  assign next_place  = after(place_q);
+  assign fetch_place = after(next_place);
   assign ready_o    = write_q[give_q] - read_q[give_q] != (WordWidth + 1)'(Words);
   // A key's last word waits until the hash before it was collected.
   assign is_taken   = has_word_q && !(word_q.last && is_busy_q[place_q]);
@@ -67,7 +71,9 @@ module hash_ring
 
   always_ff @(posedge clk_i) begin
     if (valid_i && ready_o) store[{give_q, write_q[give_q][WordWidth-1:0]}] <= word_i;
-    word_q <= store[{next_place, read_q[next_place][WordWidth-1:0]}];
+    // Nobody but stage 0 takes from a place, so what is fetched is what will enter.
+    fetched_q <= store[{fetch_place, read_q[fetch_place][WordWidth-1:0]}];
+    word_q    <= fetched_q;
     state_q[0] <= entering;
     for (int unsigned i = 1; i < Stages; i++) begin
       state_q[i] <= is_mix_q[i-1] || is_final_q[i-1]
@@ -89,13 +95,15 @@ module hash_ring
       give_q      <= '0;
       take_q      <= '0;
       place_q     <= '0;
+      has_fetched_q <= 1'b0;
       has_word_q  <= 1'b0;
       is_middle_q <= '0;
       is_busy_q   <= '0;
       done_q      <= '0;
     end else begin
-      place_q    <= next_place;
-      has_word_q <= write_q[next_place] != read_q[next_place];
+      place_q       <= next_place;
+      has_fetched_q <= write_q[fetch_place] != read_q[fetch_place];
+      has_word_q    <= has_fetched_q;
       if (valid_i && ready_o) begin
         write_q[give_q] <= write_q[give_q] + 1'b1;
         if (word_i.last) give_q <= after(give_q);

@@ -29,8 +29,10 @@ pub struct Configuration {
     pub return_beats: usize,
     /// Each of the three block sizes has 2 to this blocks.
     pub block_bits: u32,
-    /// Bytes of a beat of the key and value streams.
+    /// Bytes of a beat of the key and value streams, or of the port of Ethernet.
     pub bus_bytes: usize,
+    /// Tables side by side, each with a memory of its own; several only behind a wide port.
+    pub tables: usize,
 }
 
 /// The slot memory of the software engine.
@@ -49,6 +51,7 @@ pub const SOFTWARE: Configuration = Configuration {
     return_beats: 128,
     block_bits: 7,
     bus_bytes: 8,
+    tables: 1,
 };
 
 /// As printed: 192 bytes a slot in four lines of 384 bytes, six hash units, keys up to 168.
@@ -67,6 +70,7 @@ pub const PRINTED: Configuration = Configuration {
     return_beats: 128,
     block_bits: 12,
     bus_bytes: 8,
+    tables: 1,
 };
 
 /// The other layout of 192 bytes a slot, with twice the slots, the ring, few writers, and streams
@@ -107,8 +111,29 @@ pub const ETHERNET: Configuration =
 /// The tables, as their streams show them.
 pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
 
+/// Four tables as printed behind a port of 256 bits, for 40 Gb/s.
+pub const ETHERNET_40: Configuration = Configuration {
+    name: "ethernet40",
+    slots_per_beat: PRINTED.slots_per_beat,
+    bucket_bits: 8,
+    block_bits: 8,
+    bus_bytes: 32,
+    tables: 4,
+    ..ETHERNET
+};
+
+/// Eight tables as printed behind a port of 512 bits, for 100 Gb/s.
+pub const ETHERNET_100: Configuration =
+    Configuration { name: "ethernet100", bus_bytes: 64, tables: 8, ..ETHERNET_40 };
+
 /// The tables that are simulated behind a port of Ethernet.
-pub const FRONTS: &[Configuration] = &[ETHERNET];
+pub const FRONTS: &[Configuration] = &[
+    ETHERNET,
+    #[cfg(feature = "wide")]
+    ETHERNET_40,
+    #[cfg(feature = "wide")]
+    ETHERNET_100,
+];
 
 impl Configuration {
     /// Words of 8 bytes in a slot's record.
@@ -140,7 +165,7 @@ impl Configuration {
 
     /// The hardware's parameters by name.
     pub fn parameters(&self) -> Vec<(&'static str, usize)> {
-        vec![
+        let mut parameters = vec![
             ("Slots", self.slots),
             ("SlotsPerBeat", self.slots_per_beat),
             ("StripeBytes", self.stripe_bytes),
@@ -154,6 +179,10 @@ impl Configuration {
             ("ReturnBeats", self.return_beats),
             ("BlockBits", self.block_bits as usize),
             ("BusBytes", self.bus_bytes),
-        ]
+        ];
+        if self.tables > 1 {
+            parameters.push(("Tables", self.tables));
+        }
+        parameters
     }
 }

@@ -30,7 +30,9 @@ pub mod serve;
 #[cfg(feature = "verilated")]
 mod simulation;
 
-pub use configuration::{ALL, Configuration, ETHERNET, FRONTS, PRINTED, RING, SMALL, SOFTWARE};
+pub use configuration::{
+    ALL, Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, FRONTS, PRINTED, RING, SMALL, SOFTWARE,
+};
 pub use memory::Memory;
 pub use reference::Reference;
 pub use request::{Request, Response, opcode, status};

@@ -1,13 +1,13 @@
-//! What the hardware carries of a wire of 10 Gb/s, for a mix of requests.
+//! What the hardware carries of its wire, for a mix of requests.
 //!
 //! Line rate is what the fuller of the two directions carries: requests where keys are longer than
 //! values, answers where it is the other way round. Requests are offered at exactly that pace.
 
-use crate::link::{Client, Link, SHORTEST_FRAME, WIRE_BYTES, frame};
+use std::collections::BTreeMap;
+
+use crate::link::{Client, Link, Port, SHORTEST_FRAME, WIRE_BYTES, frame};
 use crate::{Memory, Request};
 
-/// Of the port: 8 bytes a cycle at 10 Gb/s.
-pub const CLOCK_MEGAHERTZ: f64 = 156.25;
 /// Keys that are there, as in the paper's figure on conflicts.
 const KEYS: usize = 500;
 /// Requests before anything is counted.
@@ -21,6 +21,8 @@ const CLIENT: Client = Client { mac: [2, 0, 0, 0, 0, 2], ip: [10, 0, 0, 2], port
 /// A mix of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
+    /// Where it comes in.
+    pub port: Port,
     /// Of each key.
     pub key_bytes: usize,
     /// Of each value.
@@ -38,7 +40,7 @@ pub struct Rate {
     pub line: f64,
     /// Millions of answers a second that came.
     pub answered: f64,
-    /// The part of the cycles in which the memory's port was busy.
+    /// The part of the cycles in which the memory's port was busy, the mean of several.
     pub utilisation: f64,
     /// Frames that found no room, and answers that are not what they should be.
     pub lost: u64,
@@ -86,7 +88,7 @@ impl Load {
 
     /// Hardware that has the items.
     pub fn prepare(&self, memory: &Memory) -> Link {
-        let mut link = Link::new(memory, self.has_header);
+        let mut link = Link::new(&self.port, memory, self.has_header);
         for number in 0..KEYS {
             let frame = self.frame(&self.request(number, true));
             let spacing = frame.len() as u64 + 150;
@@ -122,22 +124,30 @@ impl Load {
         }
         let expected: Vec<usize> = answers.collect();
         let mut rate = run(link, &expected);
-        rate.line = CLOCK_MEGAHERTZ * 8.0 * total as f64 / line_bytes as f64;
+        rate.line = self.port.megahertz * self.port.wire_bytes() * total as f64 / line_bytes as f64;
+        rate.answered *= self.port.megahertz;
+        rate.utilisation /= self.port.configuration.tables as f64;
         rate
     }
 }
 
 /// Runs until everything was sent and answered, or nothing comes any more; `expected` are the
-/// bytes of the answers.
+/// bytes of the answers, which several tables may give in another order. Rates are those of a
+/// cycle.
 fn run(link: &mut Link, expected: &[usize]) -> Rate {
     let before = link.dropped.total();
     let (mut count, mut lost, mut quiet) = (0, 0, 0);
     let (mut begin, mut end) = ((0, 0), (0, 0));
+    let mut missing: BTreeMap<usize, u64> = BTreeMap::new();
+    expected.iter().for_each(|bytes| *missing.entry(*bytes).or_default() += 1);
     while count < expected.len() && quiet < 5000 {
         link.cycle();
         quiet = if link.unsent() > 0 { 0 } else { quiet + 1 };
         for frame in link.take_frames() {
-            lost += u64::from(frame.len().max(SHORTEST_FRAME) != expected[count]);
+            match missing.get_mut(&frame.len().max(SHORTEST_FRAME)) {
+                Some(left) if *left > 0 => *left -= 1,
+                _ => lost += 1,
+            }
             count += 1;
             quiet = 0;
             end = (link.cycles, link.busy_cycles);
@@ -150,7 +160,7 @@ fn run(link: &mut Link, expected: &[usize]) -> Rate {
     let answered = count.saturating_sub(WARM_REQUESTS) as f64;
     Rate {
         line: 0.0,
-        answered: CLOCK_MEGAHERTZ * answered / cycles,
+        answered: answered / cycles,
         utilisation: busy / cycles,
         lost: lost + link.dropped.total() - before + (expected.len() - count) as u64,
     }

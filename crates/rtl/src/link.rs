@@ -1,10 +1,38 @@
-//! The hardware behind a port of Ethernet: frames go in and come out at the pace of the wire, 8
-//! bytes a cycle, with preamble, check sequence and gap between them.
+//! The hardware behind a port of Ethernet: frames go in and come out at the pace of the wire, with
+//! preamble, check sequence and gap between them.
 
 use std::collections::VecDeque;
 
 use crate::model::{FrameInputs, FrameOutputs, Frames, Model};
-use crate::{ETHERNET, Memory};
+use crate::{Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, Memory};
+
+/// A port of Ethernet, and what is behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    /// The hardware.
+    pub configuration: Configuration,
+    /// Its clock.
+    pub megahertz: f64,
+    /// Of the wire, in both directions.
+    pub gigabits: f64,
+}
+
+impl Port {
+    /// As printed: 64 bits at 156.25 MHz are 10 Gb/s.
+    pub const GIGABITS_10: Self =
+        Self { configuration: ETHERNET, megahertz: 156.25, gigabits: 10.0 };
+    /// 256 bits at 200 MHz. Needs the feature `wide`.
+    pub const GIGABITS_40: Self =
+        Self { configuration: ETHERNET_40, megahertz: 200.0, gigabits: 40.0 };
+    /// 512 bits at 322 MHz. Needs the feature `wide`.
+    pub const GIGABITS_100: Self =
+        Self { configuration: ETHERNET_100, megahertz: 322.265_625, gigabits: 100.0 };
+
+    /// Bytes of the wire a cycle.
+    pub fn wire_bytes(&self) -> f64 {
+        self.gigabits * 1000.0 / 8.0 / self.megahertz
+    }
+}
 
 /// Bytes that a frame takes on the wire beside itself: preamble, check sequence and gap.
 pub const WIRE_BYTES: u64 = 24;
@@ -114,19 +142,20 @@ struct Waiting {
 }
 
 /// One direction of the wire: when the next frame may begin, in bytes since the start.
-#[derive(Default)]
 struct Wire {
-    free_at: u64,
+    bytes_a_cycle: f64,
+    free_at: f64,
 }
 
 impl Wire {
     fn is_free(&self, cycle: u64) -> bool {
-        8 * cycle >= self.free_at
+        self.bytes_a_cycle * cycle as f64 >= self.free_at
     }
 
     /// A frame begins. What is left of a cycle counts for the next one.
     fn begin(&mut self, cycle: u64, spacing: u64) {
-        self.free_at = self.free_at.max((8 * cycle).saturating_sub(7)) + spacing;
+        let earliest = self.bytes_a_cycle * (cycle as f64 - 1.0);
+        self.free_at = self.free_at.max(earliest) + spacing as f64;
     }
 }
 
@@ -141,20 +170,21 @@ pub struct Link {
     received: Vec<u8>,
     frames: Vec<Vec<u8>>,
     wires: [Wire; 2],
+    bus_bytes: usize,
     /// When the frame that is coming in began.
     began: u64,
     /// What was dropped.
     pub dropped: Dropped,
     /// Since the reset.
     pub cycles: u64,
-    /// Of these, those in which the memory was busy.
+    /// Of these, those in which the memory was busy, summed over memories.
     pub busy_cycles: u64,
 }
 
 impl Link {
     /// Hardware after its reset, in front of this memory. With `has_header`, memcached's header of
     /// 8 bytes stands in front of each request.
-    pub fn new(memory: &Memory, has_header: bool) -> Self {
+    pub fn new(port: &Port, memory: &Memory, has_header: bool) -> Self {
         let inputs = FrameInputs {
             ip: u32::from_be_bytes(OWN_IP),
             port: OWN_PORT.into(),
@@ -170,14 +200,15 @@ impl Link {
             ..FrameInputs::default()
         };
         let mut link = Self {
-            model: Model::new(&ETHERNET),
+            model: Model::new(&port.configuration),
             inputs,
             outputs: FrameOutputs::default(),
             waiting: VecDeque::new(),
             sent: 0,
             received: Vec::new(),
             frames: Vec::new(),
-            wires: Default::default(),
+            wires: [(); 2].map(|()| Wire { bytes_a_cycle: port.wire_bytes(), free_at: 0.0 }),
+            bus_bytes: port.configuration.bus_bytes,
             began: 0,
             dropped: Dropped::default(),
             cycles: 0,
@@ -256,13 +287,15 @@ impl Link {
             self.wires[0].begin(self.cycles, first.spacing);
         }
         let rest = &first.frame[self.sent..];
-        let count = rest.len().min(8);
-        let mut data = [0; 8];
-        data[..count].copy_from_slice(&rest[..count]);
+        let count = rest.len().min(self.bus_bytes);
+        for (word, bytes) in self.inputs.frame_data.iter_mut().zip(rest[..count].chunks(8)) {
+            let mut data = [0; 8];
+            data[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(data);
+        }
         self.inputs.frame_valid = 1;
-        self.inputs.frame_data = u64::from_le_bytes(data);
-        self.inputs.frame_keep = 0xff >> (8 - count);
-        self.inputs.frame_last = (rest.len() <= 8).into();
+        self.inputs.frame_keep = u64::MAX >> (64 - count);
+        self.inputs.frame_last = (rest.len() == count).into();
         self.inputs.frame_bad = first.is_broken.into();
         self.sent += count;
         if self.sent == first.frame.len() {
@@ -285,8 +318,9 @@ impl Link {
         if self.received.is_empty() {
             self.began = self.cycles;
         }
-        let kept = (self.outputs.frame_keep as u8).trailing_ones() as usize;
-        self.received.extend_from_slice(&self.outputs.frame_data.to_le_bytes()[..kept]);
+        let kept = self.outputs.frame_keep.trailing_ones() as usize;
+        let bytes = self.outputs.frame_data.iter().flat_map(|word| word.to_le_bytes());
+        self.received.extend(bytes.take(kept));
         if self.outputs.frame_last != 0 {
             let bytes = self.received.len().max(SHORTEST_FRAME) as u64;
             self.wires[1].begin(self.began, bytes + WIRE_BYTES);

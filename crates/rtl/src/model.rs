@@ -90,10 +90,10 @@ pub struct Outputs {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FrameInputs {
-    pub frame_data: u64,
+    pub frame_data: [u64; 8],
+    pub frame_keep: u64,
     pub reset: u32,
     pub frame_valid: u32,
-    pub frame_keep: u32,
     pub frame_last: u32,
     pub frame_bad: u32,
     pub frame_ready: u32,
@@ -115,9 +115,9 @@ pub struct FrameInputs {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FrameOutputs {
-    pub frame_data: u64,
+    pub frame_data: [u64; 8],
+    pub frame_keep: u64,
     pub frame_valid: u32,
-    pub frame_keep: u32,
     pub frame_last: u32,
     pub is_ready: u32,
     pub overflow: u32,
@@ -165,19 +165,24 @@ pub struct Functions {
 }
 
 macro_rules! models {
-    ($ports:ident: $($name:literal: $create:ident $delete:ident $cycle:ident;)+) => {
+    (
+        $ports:ident:
+        $($(#[$when:meta])? $name:literal: $create:ident $delete:ident $cycle:ident;)+
+    ) => {
         // SAFETY: `shim.cpp` defines these for each configuration; `cycle` takes the structs of
         // these ports.
         unsafe extern "C" {
-            $(fn $create() -> *mut c_void;
-            fn $delete(model: *mut c_void);
+            $($(#[$when])? fn $create() -> *mut c_void;
+            $(#[$when])? fn $delete(model: *mut c_void);
+            $(#[$when])?
             fn $cycle(model: *mut c_void, inputs: *const c_void, outputs: *mut c_void);)+
         }
 
         impl sealed::Ports for $ports {
             fn functions(name: &str) -> Functions {
                 match name {
-                    $($name => Functions { create: $create, delete: $delete, cycle: $cycle },)+
+                    $($(#[$when])?
+                    $name => Functions { create: $create, delete: $delete, cycle: $cycle },)+
                     _ => panic!("no model of these ports was built for {name}"),
                 }
             }
@@ -196,6 +201,10 @@ models! {
 models! {
     Frames:
     "ethernet": amalgam_ethernet_new amalgam_ethernet_delete amalgam_ethernet_cycle;
+    #[cfg(feature = "wide")]
+    "ethernet40": amalgam_ethernet40_new amalgam_ethernet40_delete amalgam_ethernet40_cycle;
+    #[cfg(feature = "wide")]
+    "ethernet100": amalgam_ethernet100_new amalgam_ethernet100_delete amalgam_ethernet100_cycle;
 }
 
 /// Simulated hardware with these ports.

@@ -4,7 +4,7 @@
 #![cfg(feature = "verilated")]
 
 use amalgam_rtl::line_rate::Load;
-use amalgam_rtl::link::{Client, Dropped, Link, OWN_PORT, frame, open};
+use amalgam_rtl::link::{Client, Dropped, Link, OWN_PORT, Port, frame, open};
 use amalgam_rtl::{Memory, Request, opcode, status};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -30,7 +30,7 @@ fn answer(packet: &[u8]) -> (u8, u16, u32, Option<u32>, &[u8]) {
 #[test]
 fn requests_and_answers_cross_as_frames() {
     for has_header in [false, true] {
-        let mut link = Link::new(&Memory::DDR600, has_header);
+        let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, has_header);
         let value = [7; 300];
         let set = Request { flags: 0xabcd_ef01, ..Request::set(b"key", &value) };
         let quiet = |code, key: &[u8]| Request::new(code, key, &[]);
@@ -93,7 +93,7 @@ fn summed(frame: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn whatever_is_no_request_is_dropped_whole_and_counted() {
-    let mut link = Link::new(&Memory::DDR600, true);
+    let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, true);
     let get = Request::get(b"a key of more than one beat").packet(1);
     let good = framed(Some(1), &get);
     let udp_off = |frame: Vec<u8>| with(frame, 40, &[0, 0]);
@@ -162,7 +162,7 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
 
 #[test]
 fn noise_and_damaged_frames_do_not_stop_it() {
-    let mut link = Link::new(&Memory::DDR600, false);
+    let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, false);
     let mut random = SmallRng::seed_from_u64(3);
     let (mut answers, mut sent) = (0, 0);
     for _ in 0..40 {
@@ -198,7 +198,7 @@ fn noise_and_damaged_frames_do_not_stop_it() {
 #[test]
 fn a_flood_to_one_key_is_answered_or_counted() {
     for (value_bytes, sets) in [(0, 1), (1, 2), (700, 1)] {
-        let mut link = Link::new(&Memory::FIT31, false);
+        let mut link = Link::new(&Port::GIGABITS_10, &Memory::FIT31, false);
         let value = vec![1; value_bytes];
         for number in 0..2000 {
             let request = match number % sets {
@@ -224,17 +224,86 @@ fn a_flood_to_one_key_is_answered_or_counted() {
 #[test]
 fn the_wire_is_carried() {
     for has_header in [false, true] {
-        let smallest = Load { key_bytes: 6, value_bytes: 1, sets_percent: 0, has_header };
+        let smallest = Load {
+            port: Port::GIGABITS_10,
+            key_bytes: 6,
+            value_bytes: 1,
+            sets_percent: 0,
+            has_header,
+        };
         let rate = smallest.measure(&Memory::DDR600, 1000);
         assert!(rate.is_held() && rate.line > if has_header { 12.0 } else { 13.0 }, "{rate:?}");
         for (key_bytes, value_bytes) in [(6, 1), (25, 1), (73, 64), (168, 1), (9, 512)] {
-            let load = Load { key_bytes, value_bytes, sets_percent: 50, has_header };
+            let load = Load {
+                port: Port::GIGABITS_10,
+                key_bytes,
+                value_bytes,
+                sets_percent: 50,
+                has_header,
+            };
             let rate = load.measure(&Memory::DDR600, 1000);
             assert!(rate.is_held() && rate.utilisation < 1.0, "{load:?}: {rate:?}");
         }
     }
     // The measurement sees what is too slow: a line in ten cycles, with values.
     let slow = Memory { burst: 10, ..Memory::DDR600 };
-    let load = Load { key_bytes: 25, value_bytes: 1, sets_percent: 50, has_header: false };
+    let load = Load {
+        port: Port::GIGABITS_10,
+        key_bytes: 25,
+        value_bytes: 1,
+        sets_percent: 50,
+        has_header: false,
+    };
     assert!(!load.measure(&slow, 300).is_held());
+}
+
+/// 96-byte packets: with headers of Ethernet and the wire around them, keys of 6 bytes.
+#[cfg(feature = "wide")]
+#[test]
+fn wide_wires_are_carried() {
+    for port in [Port::GIGABITS_40, Port::GIGABITS_100] {
+        for sets_percent in [0, 5, 50] {
+            let load = Load { port, key_bytes: 6, value_bytes: 1, sets_percent, has_header: false };
+            let rate = load.measure(&Memory::FAST, 2000);
+            eprintln!("{} {sets_percent}: {rate:?}", port.gigabits);
+            assert!(rate.is_held(), "{} Gb/s, {load:?}: {rate:?}", port.gigabits);
+        }
+    }
+}
+
+/// Keys and values of many lengths, and between them what is no request.
+#[cfg(feature = "wide")]
+#[test]
+fn wide_ports_answer_every_key_and_drop_the_rest() {
+    for port in [Port::GIGABITS_40, Port::GIGABITS_100] {
+        let mut link = Link::new(&port, &Memory::FAST, true);
+        let key = |number: usize| vec![number as u8; 1 + number % 168];
+        let value = |number: usize| vec![number as u8; number * 37 % 1025];
+        let ask = |link: &mut Link, request: &dyn Fn(usize) -> Request| {
+            for number in 0..168 {
+                let frame = framed(Some(number as u16), &request(number).packet(number as u32));
+                link.send(with(frame.clone(), 23, &[6]));
+                link.send_broken(frame.clone());
+                link.send(frame);
+            }
+            link.send(frame(&CLIENT, &vec![0; 3000]));
+            let frames = link.settle();
+            assert_eq!(frames.len(), 168);
+            let mut answers = vec![None; 168];
+            for frame in &frames {
+                let (code, status, opaque, _, value) = answer(&open(frame).1[8..]);
+                answers[opaque as usize] = Some((code, status, value.to_vec()));
+            }
+            answers
+        };
+        let stored = ask(&mut link, &|number| Request::set(&key(number), &value(number)));
+        assert!(stored.iter().all(|answer| *answer == Some((opcode::SET, status::OK, vec![]))));
+        let found = ask(&mut link, &|number| Request::get(&key(number)));
+        for (number, answer) in found.into_iter().enumerate() {
+            assert_eq!(answer, Some((opcode::GET, status::OK, value(number))), "key {number}");
+        }
+        // Cut where frames end, so broken.
+        let (other, broken) = (2 * 168, 2 * 169);
+        assert_eq!(link.dropped, Dropped { other, broken, ..Dropped::default() });
+    }
 }

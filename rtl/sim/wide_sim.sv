@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tables behind a wide port of Ethernet, each with a memory; as `udp_sim`.
+
+module wide_sim #(
+  parameter int unsigned Slots = 8,
+  parameter int unsigned SlotsPerBeat = 2,
+  parameter int unsigned StripeBytes = 48,
+  parameter int unsigned Lines = 4,
+  parameter int unsigned KeyBytes = 168,
+  parameter int unsigned HeaderBytes = 24,
+  parameter bit          TermsLast = 1'b0,
+  parameter int unsigned BucketBits = 8,
+  parameter bit          HashRing = 1'b1,
+  parameter int unsigned Writers = 32,
+  parameter int unsigned ReturnBeats = 128,
+  parameter int unsigned BlockBits = 8,
+  parameter int unsigned BusBytes = 64,
+  parameter int unsigned Tables = 8         // and as many lanes
+) (
+  input  logic        clk_i,
+  input  logic        rst_ni,
+  input  logic [31:0] ip_i,
+  input  logic [15:0] port_i,
+  input  logic        has_header_i,
+  input  logic [31:0] now_i,
+
+  input  logic        frame_valid_i,
+  input  logic [63:0] data0_i,
+  input  logic [63:0] data1_i,
+  input  logic [63:0] data2_i,
+  input  logic [63:0] data3_i,
+  input  logic [63:0] data4_i,
+  input  logic [63:0] data5_i,
+  input  logic [63:0] data6_i,
+  input  logic [63:0] data7_i,
+  input  logic [63:0] frame_keep_i,
+  input  logic        frame_last_i,
+  input  logic        frame_bad_i,
+  output logic        frame_valid_o,
+  input  logic        frame_ready_i,
+  output logic [63:0] data0_o,
+  output logic [63:0] data1_o,
+  output logic [63:0] data2_o,
+  output logic [63:0] data3_o,
+  output logic [63:0] data4_o,
+  output logic [63:0] data5_o,
+  output logic [63:0] data6_o,
+  output logic [63:0] data7_o,
+  output logic [63:0] frame_keep_o,
+  output logic        frame_last_o,
+
+  output logic        is_ready_o,
+  output logic [31:0] overflow_o,
+  output logic [31:0] broken_o,
+  output logic [31:0] other_o,
+  output logic [31:0] unsound_o,
+  output logic [31:0] malformed_o,
+  output logic [31:0] is_busy_o,   // memories
+
+  input  logic [15:0] latency_i,
+  input  logic [7:0]  burst_i,
+  input  logic [7:0]  part_i,
+  input  logic        merge_i,
+  input  logic [7:0]  row_cycle_i,
+  input  logic [7:0]  turn_i,
+  input  logic [15:0] refresh_every_i,
+  input  logic [7:0]  refresh_i
+);
+
+  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat;
+  localparam int unsigned LineBeats = Slots / SlotsPerBeat;
+  localparam int unsigned CountWidth = $clog2(LineBeats + 1);
+  localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
+  // Blocks of 1, 8 and 64 beats, and as much again in front of them.
+  localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
+
+  logic [Tables:0]   overflow;
+  logic [Tables-1:0] broken, other, unsound, malformed, is_busy;
+  assign overflow_o  = $countones(overflow);
+  assign broken_o    = $countones(broken);
+  assign other_o     = $countones(other);
+  assign unsound_o   = $countones(unsound);
+  assign malformed_o = $countones(malformed);
+  assign is_busy_o   = $countones(is_busy);
+
+  logic [511:0] data_in, data_out;
+  logic [63:0]  keep_out;
+  assign data_in = {data7_i, data6_i, data5_i, data4_i, data3_i, data2_i, data1_i, data0_i};
+  assign {data7_o, data6_o, data5_o, data4_o, data3_o, data2_o, data1_o, data0_o} = data_out;
+  assign frame_keep_o = keep_out;
+  if (BusBytes < 64) begin : gen_narrow
+    assign data_out[511:8*BusBytes] = '0;
+    assign keep_out[63:BusBytes]    = '0;
+  end
+
+  logic [Tables-1:0] mem_valid, mem_ready, mem_write, mem_last, mem_is_value, mem_return_valid,
+                     mem_return_is_value;
+  logic [Tables-1:0][CountWidth-1:0]   mem_count;
+  logic [Tables-1:0][31:0]             mem_address;
+  logic [Tables-1:0][64*BeatWords-1:0] mem_data, mem_return;
+  logic [Tables-1:0][BeatWords-1:0]    mem_mask;
+
+  ht_wide #(
+    .BusBytes(BusBytes), .Lanes(Tables), .Tables(Tables), .Slots(Slots),
+    .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
+    .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
+    .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
+  ) u_wide (
+    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
+    .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
+    .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
+    .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),
+    .frame_keep_o(keep_out[BusBytes-1:0]), .frame_last_o,
+    .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
+    .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
+    .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+    .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
+    .mem_return_i(mem_return),
+    .is_ready_o, .overflow_o(overflow), .broken_o(broken), .other_o(other), .unsound_o(unsound),
+    .malformed_o(malformed)
+  );
+
+  for (genvar i = 0; i < Tables; i++) begin : gen_memory
+    memory_model #(
+      .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats),
+      .Outstanding(ReturnBeats + 32), .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
+    ) u_model (
+      .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
+      .refresh_every_i, .refresh_i, .jitter_i('0), .stall_i('0),
+      .valid_i(mem_valid[i]), .ready_o(mem_ready[i]), .write_i(mem_write[i]),
+      .last_i(mem_last[i]), .is_value_i(mem_is_value[i]), .count_i(mem_count[i]),
+      .address_i(mem_address[i]), .data_i(mem_data[i]), .mask_i(mem_mask[i]),
+      .return_valid_o(mem_return_valid[i]), .return_is_value_o(mem_return_is_value[i]),
+      .return_o(mem_return[i]), .is_busy_o(is_busy[i]),
+      .peek_address_i('0), .peek_o(), .poke_i(1'b0), .poke_data_i('0)
+    );
+  end
+
+endmodule

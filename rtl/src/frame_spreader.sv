@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a wide port of Ethernet to lanes of 8 bytes a cycle, one frame after the other to each in
+// turn. It never makes the port wait: a frame for which its lane has no room is left out whole, and
+// one that is longer than frames are is cut and called broken.
+
+module frame_spreader #(
+  parameter int unsigned BusBytes = 64,
+  parameter int unsigned Lanes = 8,
+  parameter int unsigned Beats = 64,          // room of a lane, in beats of the bus
+  parameter int unsigned LongestBytes = 1518,
+  localparam int unsigned LaneWidth = Lanes > 1 ? $clog2(Lanes) : 1
+) (
+  input  logic                   clk_i,
+  input  logic                   rst_ni,
+  input  logic                   valid_i,
+  input  logic [8*BusBytes-1:0]  data_i,
+  input  logic [BusBytes-1:0]    keep_i,
+  input  logic                   last_i,
+  input  logic                   bad_i,
+
+  output logic [Lanes-1:0]       valid_o,     // always taken
+  output logic [Lanes-1:0][63:0] data_o,
+  output logic [Lanes-1:0][7:0]  keep_o,
+  output logic [Lanes-1:0]       last_o,
+  output logic [Lanes-1:0]       bad_o,
+  output logic                   overflow_o   // a frame found no room
+);
+
+  localparam int unsigned LongestBeats = (LongestBytes + BusBytes - 1) / BusBytes;
+  localparam int unsigned LevelWidth = $clog2(Beats + 1);
+  localparam int unsigned Width = 9 * BusBytes + 2;
+
+  if (Beats < 2 * LongestBeats) begin : gen_check
+    $error("frame_spreader: Beats must be room for two frames");
+  end
+
+  logic [LaneWidth-1:0]         lane_q;
+  logic [$clog2(LongestBeats+1)-1:0] count_q;
+  logic is_lost_q, is_cut_q, is_lost, is_cut;
+  logic [Lanes-1:0][LevelWidth-1:0] level;
+
+  assign is_lost = count_q == '0 ? level[lane_q] > LevelWidth'(Beats - LongestBeats) : is_lost_q;
+  assign is_cut  = 32'(count_q) == LongestBeats - 1 && !last_i;
+  assign overflow_o = valid_i && last_i && is_lost;
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      lane_q    <= '0;
+      count_q   <= '0;
+      is_lost_q <= 1'b0;
+      is_cut_q  <= 1'b0;
+    end else if (valid_i) begin
+      is_lost_q <= is_lost;
+      is_cut_q  <= !last_i && (is_cut_q || is_cut);
+      if (last_i) count_q <= '0;
+      else if (32'(count_q) != LongestBeats) count_q <= count_q + 1'b1;
+      if (last_i) lane_q <= 32'(lane_q) == Lanes - 1 ? '0 : lane_q + 1'b1;
+    end
+  end
+
+  for (genvar i = 0; i < Lanes; i++) begin : gen_lane
+    logic valid, ready, last, bad;
+    logic [8*BusBytes-1:0] data;
+    logic [BusBytes-1:0]   keep;
+    fifo #(.Width(Width), .Depth(Beats)) u_beats (
+      .clk_i, .rst_ni,
+      .valid_i(valid_i && lane_q == LaneWidth'(i) && !is_lost && !is_cut_q), .ready_o(),
+      .data_i({data_i, last_i ? keep_i : '1, last_i || is_cut, bad_i || is_cut}),
+      .valid_o(valid), .ready_i(ready), .data_o({data, keep, last, bad}), .level_o(level[i])
+    );
+    stream_narrow #(.BusBytes(BusBytes)) u_narrow (
+      .clk_i, .rst_ni, .valid_i(valid), .ready_o(ready), .data_i(data), .keep_i(keep),
+      .last_i(last), .valid_o(valid_o[i]), .ready_i(1'b1), .data_o(data_o[i]),
+      .keep_o(keep_o[i]), .last_o(last_o[i])
+    );
+    assign bad_o[i] = bad;
+  end
+
+endmodule
