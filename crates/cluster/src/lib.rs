@@ -12,6 +12,7 @@ pub mod client;
 pub mod coordinator;
 pub mod homes;
 pub mod ids;
+pub mod log;
 pub mod node;
 pub mod overlay;
 pub mod ranges;

@@ -1,0 +1,117 @@
+//! What a segment looks like.
+//!
+//! A head of 32 bytes: magic, format version (2 bytes), 2 of zeros, cluster (8), the number of the
+//! segment's use (8), CRC32C of those 24, 4 of zeros. Then records: CRC32C (4), length (4), bytes;
+//! the checksum covers the number of the use, the offset, the length and the bytes. A mark that the
+//! segment is complete has the length 0xFFFF_FFFF and no bytes; zeros follow the last record of one
+//! that is not. Numbers are little endian.
+
+use super::LogError;
+
+const MAGIC: [u8; 4] = *b"AMLG";
+const VERSION: u16 = 1;
+pub(super) const HEAD_BYTES: u32 = 32;
+/// Checksum and length.
+pub(super) const PREFIX_BYTES: u32 = 8;
+const COMPLETE: u32 = u32::MAX;
+
+pub(super) fn head(cluster: u64, sequence: u64) -> [u8; HEAD_BYTES as usize] {
+    let mut head = [0; HEAD_BYTES as usize];
+    head[..4].copy_from_slice(&MAGIC);
+    head[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    head[8..16].copy_from_slice(&cluster.to_le_bytes());
+    head[16..24].copy_from_slice(&sequence.to_le_bytes());
+    let checksum = crc32c::crc32c(&head[..24]);
+    head[24..28].copy_from_slice(&checksum.to_le_bytes());
+    head
+}
+
+/// The number of the use that a head names; none if it is no head.
+pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<u64>, LogError> {
+    if head.len() < HEAD_BYTES as usize
+        || head[..4] != MAGIC
+        || number(&head[24..28]) != u64::from(crc32c::crc32c(&head[..24]))
+    {
+        return Ok(None);
+    }
+    let (version, owner) = (number(&head[4..6]) as u16, number(&head[8..16]));
+    if version > VERSION {
+        return Err(LogError::Later(version));
+    }
+    if owner != cluster {
+        return Err(LogError::Foreign(owner));
+    }
+    Ok(Some(number(&head[16..24])))
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn checksum(sequence: u64, offset: u32, length: u32, bytes: &[u8]) -> u32 {
+    let mut prefix = [0; 16];
+    prefix[..8].copy_from_slice(&sequence.to_le_bytes());
+    prefix[8..12].copy_from_slice(&offset.to_le_bytes());
+    prefix[12..].copy_from_slice(&length.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&prefix), bytes)
+}
+
+/// Appends a record that will lie at `offset`.
+pub(super) fn encode(sequence: u64, offset: u32, bytes: &[u8], to: &mut Vec<u8>) {
+    let length = u32::try_from(bytes.len()).expect("it fits into a segment");
+    to.extend_from_slice(&checksum(sequence, offset, length, bytes).to_le_bytes());
+    to.extend_from_slice(&length.to_le_bytes());
+    to.extend_from_slice(bytes);
+}
+
+/// Appends the mark that the segment is complete.
+pub(super) fn encode_complete(sequence: u64, offset: u32, to: &mut Vec<u8>) {
+    to.extend_from_slice(&checksum(sequence, offset, COMPLETE, &[]).to_le_bytes());
+    to.extend_from_slice(&COMPLETE.to_le_bytes());
+}
+
+/// What lies at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found<'s> {
+    Record(&'s [u8]),
+    /// The segment is complete.
+    Complete,
+    /// No record that is whole. If a whole one follows where it says that it ends: there.
+    Nothing(Option<u32>),
+}
+
+pub(super) fn find(segment: &[u8], sequence: u64, offset: u32) -> Found<'_> {
+    match record_at(segment, sequence, offset) {
+        Some(found) => found,
+        None => {
+            let length = prefix(segment, offset).map_or(0, |(_, length)| length);
+            let next = offset.checked_add(PREFIX_BYTES).and_then(|at| at.checked_add(length));
+            let follows = next.filter(|next| record_at(segment, sequence, *next).is_some());
+            Found::Nothing(follows)
+        }
+    }
+}
+
+/// Whether `bytes` are the record, whole, that was appended at an offset.
+pub(super) fn is_record(bytes: &[u8], sequence: u64, offset: u32) -> bool {
+    prefix(bytes, 0).is_some_and(|(expected, length)| {
+        let record = &bytes[PREFIX_BYTES as usize..];
+        record.len() == length as usize && checksum(sequence, offset, length, record) == expected
+    })
+}
+
+fn prefix(segment: &[u8], offset: u32) -> Option<(u32, u32)> {
+    let prefix = segment.get(offset as usize..)?.get(..PREFIX_BYTES as usize)?;
+    Some((number(&prefix[..4]) as u32, number(&prefix[4..]) as u32))
+}
+
+fn record_at(segment: &[u8], sequence: u64, offset: u32) -> Option<Found<'_>> {
+    let (expected, length) = prefix(segment, offset)?;
+    let from = (offset + PREFIX_BYTES) as usize;
+    let is_complete = length == COMPLETE;
+    let bytes = if is_complete { &[][..] } else { segment.get(from..)?.get(..length as usize)? };
+    if length == 0 || checksum(sequence, offset, length, bytes) != expected {
+        return None;
+    }
+    Some(if is_complete { Found::Complete } else { Found::Record(bytes) })
+}

@@ -1,0 +1,391 @@
+//! Appending, replaying and cleaning.
+
+use std::collections::BTreeMap;
+
+use super::format::{self, Found, HEAD_BYTES, PREFIX_BYTES};
+use super::{Durability, LogError, Storage};
+
+/// Parameters of a [`Log`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// Length of a segment.
+    pub segment_bytes: u32,
+    /// Segments at most. One is kept for the cleaner.
+    pub segments_max: u32,
+    /// What survives.
+    pub durability: Durability,
+    /// A segment is worth cleaning when less of a hundred bytes is live in it.
+    pub clean_below_percent: u32,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 8 << 20,
+            segments_max: 4_096,
+            durability: Durability::Buffered,
+            clean_below_percent: 50,
+        }
+    }
+}
+
+/// Where a record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    segment: u32,
+    offset: u32,
+    length: u32,
+}
+
+/// What could not be read in a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment.
+    pub segment: u32,
+    /// From where on.
+    pub offset: u32,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Records that are whole.
+    pub records: u64,
+    /// Whether the last write before the crash was torn.
+    pub was_torn: bool,
+    /// What was lost otherwise.
+    pub damages: Vec<Damage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    sequence: u64,
+    /// Where the next record would begin.
+    end: u32,
+    live_bytes: u32,
+}
+
+/// A log. Not shared: one thread calls it.
+#[derive(Debug)]
+pub struct Log<S> {
+    storage: S,
+    cluster: u64,
+    settings: LogSettings,
+    segments: BTreeMap<u32, Segment>,
+    free: Vec<u32>,
+    /// The one that is appended to.
+    current: Option<u32>,
+    /// The end of the current segment that was not written yet.
+    buffer: Vec<u8>,
+    next_sequence: u64,
+    failed: Option<LogError>,
+}
+
+impl<S: Storage> Log<S> {
+    /// Opens a log, empty or not, and hands out each record, by segment in the order of their use.
+    /// All count as live until [`Self::release`] says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Foreign`], [`LogError::Later`] or [`LogError::Storage`]; nothing is changed.
+    pub fn open(
+        storage: S,
+        cluster: u64,
+        settings: LogSettings,
+        each: &mut dyn FnMut(Place, &[u8]),
+    ) -> Result<(Self, Replay), LogError> {
+        let mut log = Self {
+            storage,
+            cluster,
+            settings,
+            segments: BTreeMap::new(),
+            free: Vec::new(),
+            current: None,
+            buffer: Vec::new(),
+            next_sequence: 1,
+            failed: None,
+        };
+        let mut used = BTreeMap::new();
+        for (segment, bytes) in log.storage.segments()? {
+            let mut head = vec![0; HEAD_BYTES.min(bytes) as usize];
+            log.storage.read(segment, 0, &mut head)?;
+            match format::parse_head(&head, cluster)? {
+                Some(sequence) => {
+                    used.insert(sequence, (segment, bytes));
+                }
+                // Never used, cleaned, or torn while it was begun: nothing in it was committed.
+                None if bytes == settings.segment_bytes => log.free.push(segment),
+                None => {}
+            }
+        }
+        let mut replay = Replay::default();
+        let newest = used.keys().next_back().copied().unwrap_or(0);
+        log.next_sequence = newest + 1;
+        for (sequence, (segment, bytes)) in used {
+            let is_newest = sequence == newest;
+            let (end, live_bytes) =
+                log.replay(segment, (sequence, bytes), is_newest, &mut replay, each)?;
+            log.segments.insert(segment, Segment { sequence, end, live_bytes });
+        }
+        Ok((log, replay))
+    }
+
+    fn replay(
+        &mut self,
+        segment: u32,
+        (sequence, bytes): (u64, u32),
+        is_newest: bool,
+        replay: &mut Replay,
+        each: &mut dyn FnMut(Place, &[u8]),
+    ) -> Result<(u32, u32), LogError> {
+        let mut all = vec![0; bytes as usize];
+        self.storage.read(segment, 0, &mut all)?;
+        let (mut offset, mut live_bytes) = (HEAD_BYTES, 0);
+        loop {
+            match format::find(&all, sequence, offset) {
+                Found::Record(record) => {
+                    let length = record.len() as u32;
+                    each(Place { segment, offset, length }, record);
+                    replay.records += 1;
+                    live_bytes += PREFIX_BYTES + length;
+                    offset += PREFIX_BYTES + length;
+                }
+                Found::Complete => return Ok((offset, live_bytes)),
+                Found::Nothing(Some(next)) => {
+                    replay.damages.push(Damage { segment, offset });
+                    offset = next;
+                }
+                Found::Nothing(None) if is_newest => {
+                    let rest = all.get(offset as usize..).unwrap_or_default();
+                    let prefix = &rest[..rest.len().min(PREFIX_BYTES as usize)];
+                    replay.was_torn = prefix.iter().any(|byte| *byte != 0);
+                    // Nobody appends here again: it is complete now, or the next replay would
+                    // take its end for damage.
+                    let mut mark = Vec::new();
+                    format::encode_complete(sequence, offset, &mut mark);
+                    if offset + PREFIX_BYTES <= bytes {
+                        self.storage.write(segment, offset, &mark)?;
+                    }
+                    return Ok((offset, live_bytes));
+                }
+                Found::Nothing(None) => {
+                    replay.damages.push(Damage { segment, offset });
+                    return Ok((offset, live_bytes));
+                }
+            }
+        }
+    }
+
+    /// Appends a record. It is safe once [`Self::commit`] returned.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Length`], [`LogError::Full`], or what the medium said, now or earlier.
+    pub fn append(&mut self, record: &[u8]) -> Result<Place, LogError> {
+        self.append_with(record, self.settings.segments_max.saturating_sub(1))
+    }
+
+    fn append_with(&mut self, record: &[u8], segments_max: u32) -> Result<Place, LogError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        let room = self.settings.segment_bytes.saturating_sub(HEAD_BYTES + 2 * PREFIX_BYTES);
+        let length = u32::try_from(record.len()).map_err(|_| LogError::Length)?;
+        if length == 0 || length > room {
+            return Err(LogError::Length);
+        }
+        let fits = |segment: &Segment| {
+            segment.end + length + 2 * PREFIX_BYTES <= self.settings.segment_bytes
+        };
+        let current = match self.current {
+            Some(current) if self.segments.get(&current).is_some_and(fits) => current,
+            _ => self.begin_segment(segments_max)?,
+        };
+        let segment = self.segments.get_mut(&current).expect("it was begun");
+        let place = Place { segment: current, offset: segment.end, length };
+        format::encode(segment.sequence, segment.end, record, &mut self.buffer);
+        segment.end += PREFIX_BYTES + length;
+        segment.live_bytes += PREFIX_BYTES + length;
+        Ok(place)
+    }
+
+    fn begin_segment(&mut self, segments_max: u32) -> Result<u32, LogError> {
+        if self.segments.len() >= segments_max as usize {
+            return Err(LogError::Full);
+        }
+        if let Some(full) = self.current.take() {
+            let segment = &self.segments[&full];
+            let (sequence, end) = (segment.sequence, segment.end);
+            format::encode_complete(sequence, end, &mut self.buffer);
+            self.write_buffer(full, end + PREFIX_BYTES)?;
+            // Or a later segment might survive a loss of power and this one's end might not.
+            self.sync()?;
+        }
+        let next = match self.free.pop() {
+            Some(next) => next,
+            None => {
+                let next = self.segments.keys().next_back().map_or(0, |last| last + 1);
+                self.storage.create(next, self.settings.segment_bytes).map_err(|error| {
+                    // Nothing was written: what is there stays as it is.
+                    match error {
+                        super::StorageError::Full => LogError::Full,
+                        error => LogError::Storage(error),
+                    }
+                })?;
+                next
+            }
+        };
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.buffer.extend_from_slice(&format::head(self.cluster, sequence));
+        self.segments.insert(next, Segment { sequence, end: HEAD_BYTES, live_bytes: 0 });
+        self.current = Some(next);
+        Ok(next)
+    }
+
+    /// Makes all that was appended safe: one write, and one sync in [`Durability::Synced`].
+    ///
+    /// # Errors
+    ///
+    /// What the medium said. Nobody knows then what is safe, and nothing is appended any more.
+    pub fn commit(&mut self) -> Result<(), LogError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        let Some(current) = self.current.filter(|_| !self.buffer.is_empty()) else { return Ok(()) };
+        let end = self.segments[&current].end;
+        self.write_buffer(current, end)?;
+        self.sync()
+    }
+
+    fn write_buffer(&mut self, segment: u32, end: u32) -> Result<(), LogError> {
+        let from = end - self.buffer.len() as u32;
+        let written = self.storage.write(segment, from, &self.buffer);
+        self.buffer.clear();
+        written.map_err(|error| self.fail(error.into()))
+    }
+
+    fn sync(&mut self) -> Result<(), LogError> {
+        if self.settings.durability == Durability::Buffered {
+            return Ok(());
+        }
+        self.storage.sync().map_err(|error| self.fail(error.into()))
+    }
+
+    fn fail(&mut self, error: LogError) -> LogError {
+        self.failed = Some(error);
+        error
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Damaged`] if it is not what was appended.
+    pub fn read(&mut self, place: Place) -> Result<Vec<u8>, LogError> {
+        let segment = self.segments.get(&place.segment).ok_or(LogError::Damaged)?;
+        let end = segment.end;
+        let whole = (PREFIX_BYTES + place.length) as usize;
+        let written = end.saturating_sub(self.buffer.len() as u32);
+        let sequence = segment.sequence;
+        let mut bytes = Vec::new();
+        if self.current == Some(place.segment) && place.offset >= written {
+            let from = (place.offset - written) as usize;
+            let found = self.buffer.get(from..from + whole).ok_or(LogError::Damaged)?;
+            bytes.extend_from_slice(found);
+        } else {
+            bytes.resize(whole, 0);
+            self.storage.read(place.segment, place.offset, &mut bytes)?;
+        }
+        if !format::is_record(&bytes, sequence, place.offset) {
+            return Err(LogError::Damaged);
+        }
+        bytes.drain(..PREFIX_BYTES as usize);
+        Ok(bytes)
+    }
+
+    /// A record is needed no more.
+    pub fn release(&mut self, place: Place) {
+        if let Some(segment) = self.segments.get_mut(&place.segment) {
+            segment.live_bytes = segment.live_bytes.saturating_sub(PREFIX_BYTES + place.length);
+        }
+    }
+
+    /// The segment that is best cleaned next, if one is worth it: the one with the least in it.
+    /// When segments run short any that is not full is.
+    pub fn victim(&self) -> Option<u32> {
+        let is_short = self.segments.len() + 2 >= self.settings.segments_max as usize;
+        let percent = if is_short { 95 } else { self.settings.clean_below_percent };
+        let most = u64::from(self.settings.segment_bytes) * u64::from(percent) / 100;
+        let closed = self.segments.iter().filter(|(number, _)| self.current != Some(**number));
+        let (number, least) = closed.min_by_key(|(_, segment)| segment.live_bytes)?;
+        (u64::from(least.live_bytes) < most).then_some(*number)
+    }
+
+    /// Empties a segment: `is_live` says which of its records are appended again. Returns their old
+    /// and new places. The segment is free then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append`] and [`Self::commit`]; the segment stays as it was.
+    pub fn clean(
+        &mut self,
+        segment: u32,
+        is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
+    ) -> Result<Vec<(Place, Place)>, LogError> {
+        let Some(victim) = self.segments.get(&segment).copied() else { return Ok(Vec::new()) };
+        let mut all = vec![0; victim.end as usize];
+        self.storage.read(segment, 0, &mut all)?;
+        let (mut offset, mut moved) = (HEAD_BYTES, Vec::new());
+        while offset < victim.end {
+            match format::find(&all, victim.sequence, offset) {
+                Found::Record(record) => {
+                    let place = Place { segment, offset, length: record.len() as u32 };
+                    if is_live(place, record) {
+                        let to = self.append_with(record, self.settings.segments_max)?;
+                        moved.push((place, to));
+                    }
+                    offset += PREFIX_BYTES + place.length;
+                }
+                Found::Nothing(Some(next)) => offset = next,
+                Found::Complete | Found::Nothing(None) => break,
+            }
+        }
+        self.commit()?;
+        // Or the next replay would find again what was released.
+        self.storage
+            .write(segment, 0, &[0; HEAD_BYTES as usize])
+            .map_err(|error| self.fail(error.into()))?;
+        self.segments.remove(&segment);
+        self.free.push(segment);
+        Ok(moved)
+    }
+
+    /// The number of the oldest use of a segment that is not `but`: records that were appended
+    /// before it are gone from the log.
+    pub fn oldest(&self, but: u32) -> u64 {
+        let others = self.segments.iter().filter(|(number, _)| **number != but);
+        others.map(|(_, segment)| segment.sequence).min().unwrap_or(self.next_sequence)
+    }
+
+    /// In which use of its segment a record lies.
+    pub fn sequence(&self, place: Place) -> u64 {
+        self.segments.get(&place.segment).map_or(0, |segment| segment.sequence)
+    }
+
+    /// Bytes that are live, and segments in use and free.
+    pub fn usage(&self) -> (u64, usize, usize) {
+        let live = self.segments.values().map(|segment| u64::from(segment.live_bytes)).sum();
+        (live, self.segments.len(), self.free.len())
+    }
+
+    /// The medium.
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// The medium, without the log.
+    pub fn into_storage(self) -> S {
+        self.storage
+    }
+}
