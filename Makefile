@@ -4,7 +4,7 @@ PORT ?= 11211
 HOST ?= 127.0.0.1
 
 .PHONY: help run test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	differential soak fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave
+	differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -25,8 +25,8 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit examples doc tidy loom shuttle miri tsan clients differential soak fuzz \
-rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
+fmt clippy unit examples doc tidy loom shuttle miri tsan clients differential soak simulation \
+mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -44,6 +44,8 @@ rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 #clients:        ## memccapable, memcaslap and Python clients against the server
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
+#simulation:     ## 50,000 seeds of a whole cluster with crashes (SEEDS=50000)
+#mutants:        ## planted defects, each of which the simulation must find
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
 #rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod chunks;
 pub mod client;
 pub mod coordinator;

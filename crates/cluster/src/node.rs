@@ -6,17 +6,19 @@
 
 use std::collections::BTreeMap;
 
+use crate::backup::{BackupMessage, Vault, Wanted};
 use crate::chunks::{
-    Action, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, Reply, Request, Wish,
+    Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, Reply, Request,
+    Wish,
 };
 use crate::client::Client;
 use crate::coordinator::Proposal;
 use crate::homes::Homes;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::overlay::{
-    Answer, Change, Command, Event, Locator, Peer, Refusal, RequestId, Settings, SuperPeer, View,
+    Answer, Change, Command, Event, Locator, Message, Peer, Placed, Refusal, RequestId, Settings,
+    SuperPeer, View,
 };
-use crate::ranges::Placement;
 use crate::wire::Packet;
 
 /// What a node wants done.
@@ -28,6 +30,8 @@ pub enum Effect {
     Propose(Proposal),
     /// Something for the log.
     Log(Event),
+    /// The answer to a request of a client that has no node of its own, by its number.
+    Reply(u64, Reply),
     /// An operation of the node's own client was answered.
     Answered(u64, Result<Done, ChunkError>),
 }
@@ -57,6 +61,8 @@ enum Reason {
     Home,
     /// The same, which an earlier life of this node owned.
     Adopt,
+    /// Other backups.
+    Backups(u64),
 }
 
 /// Everything that a node is, but for its sockets and clocks.
@@ -73,6 +79,8 @@ pub struct Node<S> {
     edits: BTreeMap<RequestId, (IdRange, Reason)>,
     /// What the chunk service wants to know.
     lookups: BTreeMap<u64, ChunkId>,
+    /// Others' chunks, where this node is their backup; none if it is nobody's.
+    vault: Option<Vault>,
 }
 
 impl<S: ChunkStore> Node<S> {
@@ -93,7 +101,23 @@ impl<S: ChunkStore> Node<S> {
             homes: settings.holds_items.then(Homes::default),
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
+            vault: None,
         }
+    }
+
+    /// Keeps backups from now on.
+    pub fn set_vault(&mut self, vault: Vault) {
+        self.vault = Some(vault);
+    }
+
+    /// Its backups of others' chunks.
+    pub fn vault(&self) -> Option<&Vault> {
+        self.vault.as_ref()
+    }
+
+    /// The same, when the node is not needed any more.
+    pub fn into_vault(self) -> Option<Vault> {
+        self.vault
     }
 
     /// Its chunks.
@@ -125,9 +149,29 @@ impl<S: ChunkStore> Node<S> {
         number
     }
 
-    /// Carries out a request of a client that has no node of its own.
-    pub fn execute(&mut self, request: &Request, clock: &mut dyn FnMut() -> u64) -> Reply {
-        self.chunks.execute(request, clock)
+    /// Carries out a request of a client that has no node of its own. If it has to wait for
+    /// backups, [`Effect::Reply`] answers it, with that number.
+    pub fn execute(
+        &mut self,
+        number: u64,
+        request: &Request,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Option<Reply> {
+        self.chunks.execute(Asker::Local(number), request, clock)
+    }
+
+    /// Sends what waits to go along with others: once after many packets. What backups keep is
+    /// written and synced here.
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        let mut wishes = Vec::new();
+        self.chunks.flush(now_ms, &mut wishes);
+        self.grant(wishes, now_ms, out);
+        let mut answers = Vec::new();
+        if let Some(vault) = &mut self.vault {
+            vault.flush(&mut answers);
+        }
+        let answers = answers.into_iter();
+        out.extend(answers.map(|(to, answer)| Effect::Send(to, Packet::Backup(answer))));
     }
 
     /// Begins to move ids of this node to another; whether it does.
@@ -154,6 +198,10 @@ impl<S: ChunkStore> Node<S> {
         };
         let mut commands = Vec::new();
         self.super_peer.on_view(view, &mut commands);
+        let members = self.super_peer.view().members.iter();
+        self.chunks.set_members(
+            members.map(|(node, life)| Peer { node: *node, incarnation: life.incarnation }),
+        );
         for gone in before.into_iter().filter(|peer| !self.super_peer.view().has(*peer)) {
             self.chunks.on_gone(gone);
         }
@@ -169,7 +217,7 @@ impl<S: ChunkStore> Node<S> {
         let owns = |partition: Creator| chunks.serves(partition.ids().first());
         if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
             for partition in homes.wanted(self.me.node, view, now_ms, owns) {
-                let change = Change::Claim(Placement::of_owner(self.me.node));
+                let change = Change::Claim(Placed::of_owner(self.me));
                 let ids = partition.ids();
                 let request = self.locator.change(ids, change, now_ms, &mut commands);
                 self.edits.insert(request, (ids, Reason::Home));
@@ -195,6 +243,24 @@ impl<S: ChunkStore> Node<S> {
     ) {
         let now_ms = clock();
         match packet {
+            Packet::Overlay(Message::Inherit(inheritance)) => {
+                if let Some(vault) = &mut self.vault {
+                    let damaged = self.chunks.inherit(&inheritance, now_ms, vault);
+                    if !damaged.is_empty() {
+                        out.push(Effect::Log(Event::Damaged(inheritance.source, damaged)));
+                    }
+                }
+            }
+            Packet::Backup(BackupMessage::Append { link, first, entries }) => {
+                if let Some(vault) = &mut self.vault {
+                    vault.on_append(from, link, first, entries);
+                }
+            }
+            Packet::Backup(answer) => {
+                let mut wishes = Vec::new();
+                self.chunks.on_backup(from, &answer, clock, &mut wishes);
+                self.grant(wishes, now_ms, out);
+            }
             Packet::Overlay(message) => {
                 let (mut commands, mut answers) = (Vec::new(), Vec::new());
                 self.locator.on_message(&message, now_ms, &mut commands, &mut answers);
@@ -208,8 +274,9 @@ impl<S: ChunkStore> Node<S> {
                 self.grant(wishes, now_ms, out);
             }
             Packet::Request(request) => {
-                let reply = self.execute(&request, clock);
-                out.push(Effect::Send(from, Packet::Reply(reply)));
+                if let Some(reply) = self.chunks.execute(Asker::Peer(from), &request, clock) {
+                    out.push(Effect::Send(from, Packet::Reply(reply)));
+                }
             }
             // Of the process around it.
             Packet::Control(_) => {}
@@ -229,15 +296,35 @@ impl<S: ChunkStore> Node<S> {
         for wish in wishes {
             match wish {
                 Wish::Send(to, message) => out.push(Effect::Send(to, Packet::Move(message))),
-                Wish::Claim(ids) => {
-                    let change = Change::Claim(Placement::of_owner(self.me.node));
+                Wish::Claim(ids, backups) => {
+                    let change = Change::Claim(placed(self.me, &backups));
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
                     self.edits.insert(request, (ids, Reason::Claim));
                 }
-                Wish::Give(ids, target) => {
-                    let change = Change::Migrate(Placement::of_owner(target.node));
+                Wish::Give(ids, target, backups) => {
+                    let change = Change::Migrate(placed(target, &backups));
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
                     self.edits.insert(request, (ids, Reason::Give));
+                }
+                Wish::Backup(Wanted::Commit(number, ids, backups)) => {
+                    let placed = placed(self.me, &backups);
+                    let change = match self.chunks.source(number) {
+                        Some(source) => Change::Take(placed, source),
+                        None => Change::Migrate(placed),
+                    };
+                    let request = self.locator.change(ids, change, now_ms, &mut commands);
+                    self.edits.insert(request, (ids, Reason::Backups(number)));
+                }
+                Wish::Backup(Wanted::Send(to, message)) => {
+                    out.push(Effect::Send(to, Packet::Backup(message)));
+                }
+                // The chunk service hears of it itself.
+                Wish::Backup(Wanted::Aborted(_)) => {}
+                Wish::Answer(Asker::Peer(to), reply) => {
+                    out.push(Effect::Send(to, Packet::Reply(reply)));
+                }
+                Wish::Answer(Asker::Local(number), reply) => {
+                    out.push(Effect::Reply(number, reply));
                 }
                 Wish::LookUp(id) => {
                     self.locator.forget(IdRange::single(id));
@@ -260,12 +347,16 @@ impl<S: ChunkStore> Node<S> {
                     (Some((ids, Reason::Give)), _) => {
                         self.chunks.on_given(ids, *result, now_ms, &mut wishes);
                     }
+                    (Some((_, Reason::Backups(number))), _) => {
+                        let chunks = &mut self.chunks;
+                        chunks.on_committed(number, *result, &mut || now_ms, &mut wishes);
+                    }
                     (Some((ids, Reason::Home | Reason::Adopt)), Ok(epoch)) => {
                         self.chunks.adopt(ids, *epoch);
                     }
                     // Perhaps an earlier life of this node owns it, whose items are gone.
                     (Some((ids, Reason::Home)), Err(Refusal::Owned)) => {
-                        let change = Change::Migrate(Placement::of_owner(self.me.node));
+                        let change = Change::Migrate(Placed::of_owner(self.me));
                         let request = self.locator.change(ids, change, now_ms, &mut commands);
                         self.edits.insert(request, (ids, Reason::Adopt));
                     }
@@ -288,6 +379,12 @@ impl<S: ChunkStore> Node<S> {
         self.grant(wishes, now_ms, out);
         tell(outcomes, out);
     }
+}
+
+/// A backup is not its owner and named once: they are chosen so, or came from a node that did.
+/// What is none of that is a placement without backups, and costs copies, which are made anew.
+fn placed(owner: Peer, backups: &[Peer]) -> Placed {
+    Placed::new(owner, backups).unwrap_or_else(|_| Placed::of_owner(owner))
 }
 
 fn send(commands: Vec<Command>, asked: Vec<crate::client::Asked>, out: &mut Vec<Effect>) {

@@ -452,7 +452,7 @@ impl ClusterClient {
                     self.client.on_located(&answer, locator, now_ms, commands, asked, outcomes);
                 }
             }
-            Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
+            Packet::Move(_) | Packet::Request(_) | Packet::Control(_) | Packet::Backup(_) => {}
         }
     }
 

@@ -82,6 +82,9 @@ pub struct Hub<S> {
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
     next_relay: u64,
+    /// Requests that wait for backups, and who is to be answered.
+    waiting: BTreeMap<u64, (u64, u64)>,
+    next_waiting: u64,
     /// Connections with something to send.
     owed: BTreeSet<u64>,
     buffer: Vec<u8>,
@@ -122,6 +125,8 @@ impl<S: ChunkStore> Hub<S> {
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
             next_relay: RELAY_FIRST,
+            waiting: BTreeMap::new(),
+            next_waiting: 0,
             owed: BTreeSet::new(),
             buffer: vec![0; READ_BYTES],
         })
@@ -228,6 +233,7 @@ impl<S: ChunkStore> Hub<S> {
 
     fn close(&mut self, number: u64) {
         self.strangers.remove(&number);
+        self.waiting.retain(|_, (link, _)| *link != number);
         if let Some(link) = self.links.remove(&number)
             && let Some(peer) = link.dialed
         {
@@ -327,8 +333,14 @@ impl<S: ChunkStore> Hub<S> {
     fn serve(&mut self, link: u64, number: u64, packet: Packet) {
         match packet {
             Packet::Request(request) => {
-                let reply = self.node.execute(&request, &mut boot_ms);
-                self.push(link, number, &Packet::Reply(reply));
+                let waiting = self.next_waiting;
+                match self.node.execute(waiting, &request, &mut boot_ms) {
+                    Some(reply) => self.push(link, number, &Packet::Reply(reply)),
+                    None => {
+                        self.waiting.insert(waiting, (link, number));
+                        self.next_waiting += 1;
+                    }
+                }
             }
             Packet::Overlay(Message::LookUp { token, id, .. }) => self.relay(link, token, id),
             Packet::Control(Control::Ask) => {
@@ -346,7 +358,8 @@ impl<S: ChunkStore> Hub<S> {
                 self.push(link, number, &Packet::Control(Control::Migrating(does)));
             }
             // Nothing that clients say.
-            Packet::Overlay(_) | Packet::Move(_) | Packet::Reply(_) | Packet::Control(_) => {}
+            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) => {}
+            Packet::Reply(_) | Packet::Control(_) => {}
         }
     }
 
@@ -378,6 +391,11 @@ impl<S: ChunkStore> Hub<S> {
                     let _ = self.proposals.send(proposal);
                 }
                 Effect::Log(event) => log::trace!(event:?; "the overlay"),
+                Effect::Reply(waiting, reply) => {
+                    if let Some((link, number)) = self.waiting.remove(&waiting) {
+                        self.push(link, number, &Packet::Reply(reply));
+                    }
+                }
                 // The node's own client is not used.
                 Effect::Answered(..) => {}
             }

@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use amalgam_cluster::backup::Vault;
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits};
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::node::{Effect, Node, NodeSettings};
-use amalgam_cluster::overlay::{Answer, Change, Command, Locator, Peer, Settings, SuperPeer, View};
-use amalgam_cluster::ranges::{LIMIT_BYTES_MIN, Placement};
+use amalgam_cluster::overlay::{
+    Answer, Change, Command, Locator, Peer, Placed, Settings, SuperPeer, View,
+};
+use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::wire::Packet;
 
+use crate::disk::{Disk, Reached};
 use crate::ledger::Ledger;
 use crate::names::Names;
 use crate::random::Random;
-use crate::store::{History, MemoryStore};
+use crate::store::History;
 
 /// Ids of a creator that are in use; few, so that many contend for the same.
 pub const IDS: u64 = 200;
@@ -36,12 +40,20 @@ pub struct Common {
     pub wrong: Vec<String>,
     /// Whether the work is over.
     pub is_calm: bool,
+    /// The time that no node knows: their clocks differ.
+    pub true_ms: u64,
+    /// For how long the node that is called stands still before it looks at its clock last.
+    pub stall_ms: u64,
+    /// The disks of nodes, which outlive them.
+    pub disks: BTreeMap<NodeId, Disk>,
+    /// Which races the run reached.
+    pub reached: Reached,
 }
 
 /// A node with its workload.
 pub trait Actor: Sized {
     /// A new life begins.
-    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings) -> Self;
+    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings, common: &mut Common) -> Self;
 
     /// Its part of the overlay.
     fn super_peer(&self) -> &SuperPeer;
@@ -67,6 +79,11 @@ pub trait Actor: Sized {
 
     /// Time went on.
     fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<Effect>);
+
+    /// Many packets were handed over: what waited to go along goes.
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        let _ = (now_ms, out);
+    }
 
     /// Something that it may want, whether it is possible or not.
     fn work(
@@ -126,7 +143,7 @@ fn send(commands: Vec<Command>, out: &mut Vec<Effect>) {
 }
 
 impl Actor for Editor {
-    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings) -> Self {
+    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings, _: &mut Common) -> Self {
         let super_peer = SuperPeer::new(peer, settings);
         let locator = Locator::new(peer, settings, LIMIT_BYTES_MIN, supers);
         Self { peer, super_peer, locator, asked: BTreeMap::new() }
@@ -183,15 +200,15 @@ impl Actor for Editor {
             return;
         }
         let creator = random.pick(&common.peers).expect("there is one").node;
-        let other = random.pick(&common.peers).expect("there is one").node;
+        let other = *random.pick(&common.peers).expect("there is one");
         let start = random.below(IDS);
         let most = if random.percent(50) { 1 } else { IDS - start };
         let first = ChunkId::new(Creator::from(creator), start).expect("an id");
         let length = (1 + random.below(most)).min(IDS - start);
         let ids = IdRange::starting_at(first, length).expect("a range");
         let change = match random.below(10) {
-            0..2 => Change::Claim(Placement::of_owner(self.peer.node)),
-            2..6 => Change::Migrate(Placement::of_owner(other)),
+            0..2 => Change::Claim(Placed::of_owner(self.peer)),
+            2..6 => Change::Migrate(Placed::of_owner(other)),
             6 => Change::Release,
             7 => Change::Fence,
             _ => return self.look_up(first, now_ms, out),
@@ -210,6 +227,12 @@ pub trait Pursuit: Sized {
 
     /// Begins, with a node of its liking.
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
+
+    /// Where it keeps backups of others, if it does.
+    fn vault(node: NodeId, common: &mut Common) -> Option<Vault> {
+        let _ = (node, common);
+        None
+    }
 
     /// An operation was answered that began at a time.
     fn observe(
@@ -239,16 +262,7 @@ pub struct Host<P: Pursuit> {
     /// What the client is doing: the action and when it began.
     pub(crate) doing: BTreeMap<u64, (Action, u64)>,
     pub(crate) pursuit: P,
-}
-
-/// A node whose client creates, reads and writes everybody's chunks, while the node moves those it
-/// owns to others.
-pub type Keeper = Host<Chunks>;
-
-/// See [`Keeper`].
-#[derive(Debug, Default)]
-pub struct Chunks {
-    next_value: u64,
+    true_ms: u64,
 }
 
 impl<P: Pursuit> Host<P> {
@@ -260,10 +274,11 @@ impl<P: Pursuit> Host<P> {
     /// Begins an operation.
     pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<Effect>) {
         let number = self.node.submit(action.clone(), now_ms, out);
-        self.doing.insert(number, (action, now_ms));
+        self.doing.insert(number, (action, self.true_ms));
     }
 
-    fn observe(&mut self, common: &mut Common, now_ms: u64, effects: &[Effect]) {
+    fn observe(&mut self, common: &mut Common, effects: &[Effect]) {
+        let now_ms = common.true_ms;
         for effect in effects {
             let Effect::Answered(number, result) = effect else { continue };
             let Some((action, began_ms)) = self.doing.remove(number) else { continue };
@@ -272,32 +287,18 @@ impl<P: Pursuit> Host<P> {
     }
 }
 
-impl Host<Chunks> {
-    /// Reads a chunk.
-    pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
-        self.submit(Action::Get(id), now_ms, out);
-    }
-
-    /// A value that nobody else writes.
-    fn new_value(&mut self) -> u64 {
-        self.pursuit.next_value += 1;
-        u64::from(self.peer.node.get()) << 48 | self.pursuit.next_value
-    }
-}
-
-fn number_of(value: &[u8]) -> u64 {
-    value.try_into().map_or(u64::MAX, u64::from_le_bytes)
-}
-
 impl<P: Pursuit> Actor for Host<P> {
-    fn start(peer: Peer, supers: Vec<Peer>, overlay: Settings) -> Self {
+    fn start(peer: Peer, supers: Vec<Peer>, overlay: Settings, common: &mut Common) -> Self {
         let chunks = Limits { claim_ids: 300, low_ids: 100, ..Limits::default() };
         let cache_bytes = LIMIT_BYTES_MIN;
         let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
         let (pursuit, store) = P::open(&mut settings);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
-        let node = Node::new(peer, settings, supers, client, store);
-        Self { peer, node, doing: BTreeMap::new(), pursuit }
+        let mut node = Node::new(peer, settings, supers, client, store);
+        if let Some(vault) = P::vault(peer.node, common) {
+            node.set_vault(vault);
+        }
+        Self { peer, node, doing: BTreeMap::new(), pursuit, true_ms: common.true_ms }
     }
 
     fn super_peer(&self) -> &SuperPeer {
@@ -324,13 +325,25 @@ impl<P: Pursuit> Actor for Host<P> {
         now_ms: u64,
         out: &mut Vec<Effect>,
     ) {
-        self.node.on_packet(from, packet, &mut || now_ms, out);
-        self.observe(common, now_ms, out);
+        self.true_ms = common.true_ms;
+        let (mut looks, stall_ms) = (0, common.stall_ms);
+        // It looks when the packet arrives, before the work and after it.
+        let mut clock = || {
+            looks += 1;
+            if looks > 2 { now_ms + stall_ms } else { now_ms }
+        };
+        self.node.on_packet(from, packet, &mut clock, out);
+        self.observe(common, out);
     }
 
     fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<Effect>) {
+        self.true_ms = common.true_ms;
         self.node.on_tick(now_ms, out);
-        self.observe(common, now_ms, out);
+        self.observe(common, out);
+    }
+
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        self.node.flush(now_ms, out);
     }
 
     fn work(
@@ -341,97 +354,5 @@ impl<P: Pursuit> Actor for Host<P> {
         out: &mut Vec<Effect>,
     ) {
         P::work(self, common, random, now_ms, out);
-    }
-}
-
-impl Pursuit for Chunks {
-    type Store = MemoryStore;
-
-    fn open(_: &mut NodeSettings) -> (Self, MemoryStore) {
-        Default::default()
-    }
-
-    fn observe(
-        &mut self,
-        common: &mut Common,
-        action: Action,
-        began_ms: u64,
-        result: &Result<Done, ChunkError>,
-        now_ms: u64,
-    ) {
-        match (&action, result) {
-            (Action::Create(value), Ok(Done::Created(id))) => {
-                let value = number_of(value);
-                common.history.write_begins(*id, value, began_ms);
-                common.history.write_ends(*id, value, now_ms);
-                common.chunks.push(*id);
-            }
-            (Action::Put(id, value), Ok(Done::Ok)) => {
-                common.history.write_ends(*id, number_of(value), now_ms);
-            }
-            (Action::Get(id), Ok(Done::Value(value))) => {
-                common.history.read(*id, number_of(value), began_ms, now_ms);
-            }
-            // A lock of somebody else, and who does not hold one.
-            (
-                Action::Put(..) | Action::Lock { .. } | Action::Unlock(_),
-                Err(ChunkError::Locked | ChunkError::NotLocked),
-            )
-            | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
-            // Nobody knows.
-            (_, Err(ChunkError::Unavailable)) => {}
-            (action, result) => {
-                common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
-            }
-        }
-    }
-
-    fn work(
-        host: &mut Keeper,
-        common: &mut Common,
-        random: &mut Random,
-        now_ms: u64,
-        out: &mut Vec<Effect>,
-    ) {
-        if random.percent(10) {
-            host.move_some(common, random, now_ms, out);
-        }
-        if host.doing.len() > 8 {
-            return;
-        }
-        let value = host.new_value();
-        let Some(id) = random.pick(&common.chunks).copied().filter(|_| random.percent(95)) else {
-            let action = Action::Create(value.to_le_bytes().to_vec());
-            return host.submit(action, now_ms, out);
-        };
-        let action = match random.below(10) {
-            0..5 => Action::Get(id),
-            5 => Action::Lock { id, lease_ms: 200 },
-            6 => Action::Unlock(id),
-            _ => {
-                common.history.write_begins(id, value, now_ms);
-                Action::Put(id, value.to_le_bytes().to_vec())
-            }
-        };
-        host.submit(action, now_ms, out);
-    }
-}
-
-impl Host<Chunks> {
-    /// Moves a few ids around one that this node serves.
-    fn move_some(
-        &mut self,
-        common: &mut Common,
-        random: &mut Random,
-        now_ms: u64,
-        out: &mut Vec<Effect>,
-    ) {
-        let target = *random.pick(&common.peers).expect("there is one");
-        let chunks = common.chunks.iter().filter(|id| self.node.chunks().serves(**id));
-        let own: Vec<ChunkId> = chunks.copied().collect();
-        let Some(first) = random.pick(&own).copied() else { return };
-        let length = if random.percent(50) { 1 } else { 1 + random.below(80) };
-        let ids = IdRange::starting_at(first, length).expect("a range");
-        self.node.migrate(ids, target, now_ms, out);
     }
 }

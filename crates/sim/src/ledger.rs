@@ -46,6 +46,9 @@ impl Ledger {
             }
             Event::Committed(creator, version) => self.on_committed(*creator, *version),
             Event::Leads(arc, term, held) => self.on_leads(*arc, *term, held),
+            Event::Damaged(source, chunks) => {
+                self.violations.push(format!("{chunks:?} of {source:?} cannot be read"));
+            }
             Event::Diverged(creator, version) => {
                 self.violations.push(format!("replicas of {creator:?} differ at {version:?}"));
             }

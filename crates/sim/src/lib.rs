@@ -11,17 +11,23 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod disk;
+mod keeper;
 mod ledger;
 mod names;
 mod network;
 mod random;
 mod store;
+mod trial;
 mod world;
 
-pub use actor::{Actor, Chunks, Common, Editor, Host, IDS, Keeper, Pursuit};
+pub use actor::{Actor, Common, Editor, Host, IDS, Pursuit};
+pub use disk::{Disk, Reached};
+pub use keeper::{Chunks, Keeper, SafeChunks, SafeKeeper};
 pub use ledger::Ledger;
 pub use names::{Namer, Names, Naming};
 pub use network::{Agenda, Partition, Weather, arrivals};
 pub use random::{Random, seeds};
 pub use store::{History, MemoryStore};
+pub use trial::{TRIAL_MS, Trial};
 pub use world::{Faults, Planted, World};

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::chunks::{Export, MoveMessage};
+use amalgam_cluster::backup::{BackupMessage, What};
+use amalgam_cluster::chunks::{Action, Export, MoveMessage};
 use amalgam_cluster::coordinator::{Coordinator, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::Effect;
-use amalgam_cluster::overlay::{Message, Peer, Settings, SuperPeer, View};
+use amalgam_cluster::overlay::{Inheritance, Message, Peer, Settings, SuperPeer, View};
 use amalgam_cluster::wire::{Packet, Wire};
 
-use crate::actor::{Actor, Common, Editor, IDS, Keeper};
+use crate::actor::{Actor, Common, Editor, Host, IDS, Pursuit};
 use crate::names::Namer;
 use crate::network::{Agenda, Partition, Weather, arrivals};
 use crate::random::Random;
@@ -28,13 +29,21 @@ pub struct Faults {
     pub crashes: bool,
     /// Nodes are cut off from each other, and nodes stand still.
     pub partitions: bool,
+    /// What is worst for who has backups: nodes stand still for longer than their lease, also in
+    /// the middle of a request; their clocks differ in time and pace; the coordinator is away;
+    /// disks lose what was not synced.
+    pub worst: bool,
 }
 
 impl Faults {
     /// Nothing happens.
-    pub const NONE: Self = Self { weather: Weather::FAIR, crashes: false, partitions: false };
+    pub const NONE: Self =
+        Self { weather: Weather::FAIR, crashes: false, partitions: false, worst: false };
     /// Everything happens.
-    pub const ALL: Self = Self { weather: Weather::FOUL, crashes: true, partitions: true };
+    pub const ALL: Self =
+        Self { weather: Weather::FOUL, crashes: true, partitions: true, worst: false };
+    /// And the worst.
+    pub const WORST: Self = Self { worst: true, ..Self::ALL };
 }
 
 /// A defect that the world plants around the logic.
@@ -48,6 +57,19 @@ pub enum Planted {
     NoSeal,
     /// What was written while chunks were copied does not reach the target.
     LostTail,
+    /// Puts do not reach backups, which are taken to have them.
+    NoReplication,
+    /// What a backup failed to get is taken to be kept: messages of one way whose errors nobody
+    /// looks at.
+    IgnoredErrors,
+    /// Owners do not stop when their lease ends, and backups take what a deposed owner sends.
+    NoFencing,
+    /// The last buffer of a copy to a new backup is not sent.
+    LostBuffer,
+    /// A node that restarts takes up its former life: its number did not survive.
+    SameLife,
+    /// What was not created by the owner that died is looked for under its creator.
+    WrongHeritage,
 }
 
 #[derive(Debug)]
@@ -57,6 +79,16 @@ struct Resident<A> {
     keep_alive_ms: u64,
     /// Until when it stands still.
     paused_until_ms: u64,
+    /// Its clock: ahead by so much, and faster by so many of a thousand.
+    ahead_ms: u64,
+    faster: u64,
+}
+
+impl<A> Resident<A> {
+    /// What its clock shows.
+    fn clock(&self, now_ms: u64) -> u64 {
+        now_ms + self.ahead_ms + now_ms * self.faster / 1_000
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +107,7 @@ enum Happening {
     Tick(Peer),
     Starts(String),
     Fault,
+    ComesBack,
 }
 
 /// A cluster, its network and its workload.
@@ -91,6 +124,10 @@ pub struct World<A> {
     nodes: BTreeMap<NodeId, Resident<A>>,
     partition: Partition,
     names: BTreeMap<Peer, String>,
+    /// Who stands still while it works on the next packet, and for how long.
+    stalls: Option<(Peer, u64)>,
+    /// Whether the coordinator does not answer.
+    is_away: bool,
     /// What is known beside.
     pub common: Common,
     /// Crashes so far.
@@ -113,6 +150,8 @@ impl<A: Actor> World<A> {
             nodes: BTreeMap::new(),
             partition: Partition::default(),
             names: BTreeMap::new(),
+            stalls: None,
+            is_away: false,
             common: Common::default(),
             crashes: 0,
         };
@@ -129,26 +168,37 @@ impl<A: Actor> World<A> {
         let until_ms = self.now_ms + for_ms;
         while let Some((at_ms, happening)) = self.agenda.pop_until(until_ms) {
             self.now_ms = at_ms;
+            self.common.true_ms = at_ms;
             self.happen(happening);
-            self.coordinator.expire(self.now_ms);
+            if !self.is_away {
+                self.coordinator.expire(self.now_ms);
+            }
             self.tell();
         }
         self.now_ms = until_ms;
+        self.common.true_ms = until_ms;
     }
 
     /// No more faults and no more work: what is under way comes to its end.
     pub fn calm(&mut self) {
-        self.faults = Faults::NONE;
+        self.faults = Faults { worst: self.faults.worst, ..Faults::NONE };
+        self.come_back();
         self.partition = Partition::default();
         self.common.is_calm = true;
         self.run(10_000);
     }
 
     fn happen(&mut self, happening: Happening) {
+        let now_ms = self.now_ms;
         match happening {
+            Happening::Starts(name) if self.is_away => {
+                self.agenda.plan(self.now_ms + 100, Happening::Starts(name));
+            }
             Happening::Starts(name) => self.start(&name),
             Happening::Tick(peer) => self.tick(peer),
             Happening::Fault => self.fault(),
+            Happening::ComesBack => self.come_back(),
+            Happening::Proposed(_) if self.is_away => {}
             Happening::Proposed(proposal) => {
                 // Who is refused learns it from the next view.
                 let _ = self.coordinator.propose(&proposal);
@@ -156,7 +206,13 @@ impl<A: Actor> World<A> {
             Happening::Told { to, view } => {
                 let mut out = Vec::new();
                 if let Some(node) = self.awake(to) {
+                    if node.paused_until_ms > now_ms {
+                        let at_ms = node.paused_until_ms;
+                        return self.agenda.plan(at_ms, Happening::Told { to, view });
+                    }
+                    let local_ms = node.clock(now_ms);
                     node.actor.on_view(&view, &mut out);
+                    node.actor.flush(local_ms, &mut out);
                 }
                 self.carry_out(to, out);
             }
@@ -170,15 +226,36 @@ impl<A: Actor> World<A> {
     }
 
     fn start(&mut self, name: &str) {
+        if self.planted == Planted::SameLife {
+            self.forget_life(name);
+        }
         let peer = self.coordinator.join(name, self.now_ms).expect("there is room");
         let supers = self.coordinator.view().supers().collect();
-        let actor = A::start(peer, supers, self.settings);
-        let node = Resident { peer, actor, keep_alive_ms: 0, paused_until_ms: 0 };
+        let actor = A::start(peer, supers, self.settings, &mut self.common);
+        let (mut ahead_ms, mut faster) = (0, 0);
+        if self.faults.worst {
+            (ahead_ms, faster) = (self.random.below(100_000), self.random.below(5));
+        }
+        let (keep_alive_ms, paused_until_ms) = (0, 0);
+        let node = Resident { peer, actor, keep_alive_ms, paused_until_ms, ahead_ms, faster };
         self.common.peers.push(peer);
         self.names.insert(peer, name.to_owned());
         self.nodes.insert(peer.node, node);
         self.agenda.plan(self.now_ms + 1, Happening::Tick(peer));
         self.told_revision = 0;
+    }
+
+    /// Plants [`Planted::SameLife`].
+    fn forget_life(&mut self, name: &str) {
+        let mut names = self.coordinator.names().clone();
+        if let Some(last) = names.get_mut(name) {
+            last.incarnation -= 1;
+            let view = self.coordinator.view().clone();
+            self.coordinator = Coordinator::resume(self.settings, LEASE_MS, view, names);
+            for peer in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
+                let _ = self.coordinator.keep_alive(peer, self.now_ms);
+            }
+        }
     }
 
     /// Sends a new view to everybody, sooner or later.
@@ -207,6 +284,14 @@ impl<A: Actor> World<A> {
         }
         let packet = Packet::decode_all(&bytes).expect("it was encoded");
         let mut out = Vec::new();
+        let true_ms = now_ms;
+        let now_ms = node.clock(true_ms);
+        let stalls = self.stalls.take_if(|(peer, _)| *peer == to);
+        let stall_ms = stalls.map_or(0, |(_, stall_ms)| stall_ms);
+        self.common.stall_ms = stall_ms;
+        node.paused_until_ms = node.paused_until_ms.max(true_ms + stall_ms);
+        let packet = plant(planted, packet, &mut out, from);
+        let Some(packet) = packet else { return self.carry_out(to, out) };
         match &packet {
             Packet::Overlay(Message::Append { creator, version, .. })
                 if planted == Planted::UnheldBatches && weather.lost_percent > 0 =>
@@ -231,6 +316,8 @@ impl<A: Actor> World<A> {
             }
             _ => node.actor.on_packet(from, packet, &mut self.common, now_ms, &mut out),
         }
+        node.actor.flush(now_ms, &mut out);
+        self.common.stall_ms = 0;
         self.carry_out(to, out);
     }
 
@@ -244,18 +331,26 @@ impl<A: Actor> World<A> {
             return self.agenda.plan(at_ms, Happening::Tick(peer));
         }
         let mut out = Vec::new();
-        if now_ms >= node.keep_alive_ms {
+        let is_away = self.is_away;
+        if now_ms >= node.keep_alive_ms && !is_away {
             node.keep_alive_ms = now_ms + LEASE_MS / 6;
             if self.coordinator.keep_alive(peer, now_ms).is_err() {
                 // Its lease ended: it must not go on.
                 return self.restart(peer);
             }
-            node.actor.set_deadline(now_ms + LEASE_MS);
+            // Less what clocks may differ in pace.
+            let margin_ms = if self.faults.worst { LEASE_MS / 100 } else { 0 };
+            node.actor.set_deadline(match self.planted {
+                Planted::NoFencing => u64::MAX,
+                _ => node.clock(now_ms) + LEASE_MS - margin_ms,
+            });
         }
-        node.actor.on_tick(&mut self.common, now_ms, &mut out);
+        let local_ms = node.clock(now_ms);
+        node.actor.on_tick(&mut self.common, local_ms, &mut out);
         if !self.common.is_calm {
-            node.actor.work(&mut self.common, &mut self.random, now_ms, &mut out);
+            node.actor.work(&mut self.common, &mut self.random, local_ms, &mut out);
         }
+        node.actor.flush(local_ms, &mut out);
         self.agenda.plan(now_ms + TICK_MS, Happening::Tick(peer));
         self.carry_out(peer, out);
     }
@@ -264,7 +359,8 @@ impl<A: Actor> World<A> {
     fn ask(&mut self, peer: Peer, ask: impl FnOnce(&mut A, u64, &mut Vec<Effect>)) {
         let (mut out, now_ms) = (Vec::new(), self.now_ms);
         if let Some(node) = self.awake(peer) {
-            ask(&mut node.actor, now_ms, &mut out);
+            let local_ms = node.clock(now_ms);
+            ask(&mut node.actor, local_ms, &mut out);
         }
         self.carry_out(peer, out);
     }
@@ -300,8 +396,8 @@ impl<A: Actor> World<A> {
                     }
                 }
                 Effect::Log(event) => self.common.ledger.on_event(&event),
-                // The actor saw it.
-                Effect::Answered(..) => {}
+                // The actor saw it; and nobody has no node of its own.
+                Effect::Answered(..) | Effect::Reply(..) => {}
             }
         }
     }
@@ -312,7 +408,17 @@ impl<A: Actor> World<A> {
         }
         let mut bytes = Vec::new();
         packet.encode(&mut bytes);
-        for delay_ms in arrivals(self.faults.weather, &mut self.random) {
+        let arrivals = arrivals(self.faults.weather, &mut self.random);
+        if let (Planted::IgnoredErrors, Packet::Backup(BackupMessage::Append { .. }), true) =
+            (self.planted, packet, arrivals.is_empty())
+        {
+            let Packet::Backup(message) = packet else { return };
+            let mut answer = Vec::new();
+            Packet::Backup(as_if_kept(message)).encode(&mut answer);
+            let (from, to, bytes) = (to, from, answer);
+            self.agenda.plan(self.now_ms + 5, Happening::Arrives { from, to, bytes });
+        }
+        for delay_ms in arrivals {
             let (at_ms, bytes) = (self.now_ms + delay_ms, bytes.clone());
             self.agenda.plan(at_ms, Happening::Arrives { from, to, bytes });
         }
@@ -320,6 +426,9 @@ impl<A: Actor> World<A> {
 
     fn restart(&mut self, peer: Peer) {
         self.nodes.remove(&peer.node);
+        if let Some(disk) = self.common.disks.get(&peer.node).filter(|_| self.faults.worst) {
+            disk.crash(&mut self.random);
+        }
         let name = self.names[&peer].clone();
         let at_ms = self.now_ms + self.random.below(4_000);
         self.agenda.plan(at_ms, Happening::Starts(name));
@@ -329,8 +438,14 @@ impl<A: Actor> World<A> {
     fn fault(&mut self) {
         let next_ms = self.now_ms + 200 + self.random.below(2_000);
         self.agenda.plan(next_ms, Happening::Fault);
+        if self.common.is_calm {
+            return;
+        }
         let peers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         let Some(peer) = self.random.pick(&peers).copied() else { return };
+        if self.faults.worst && self.random.percent(30) {
+            return self.worst_fault(peer);
+        }
         match self.random.below(4) {
             0 | 1 if self.faults.crashes && !self.is_needed(peer) => self.restart(peer),
             2 if self.faults.partitions => {
@@ -350,16 +465,112 @@ impl<A: Actor> World<A> {
         }
     }
 
-    /// Whether a group would be left without a majority of those who run.
-    fn is_needed(&self, peer: Peer) -> bool {
-        let runs = |member: &&Peer| {
-            let node = self.nodes.get(&member.node);
-            **member != peer && node.is_some_and(|node| node.peer == **member)
+    fn worst_fault(&mut self, peer: Peer) {
+        match self.random.below(4) {
+            0 if !self.is_away => {
+                self.common.reached.note("the coordinator was away");
+                self.is_away = true;
+                let back_ms = self.now_ms + 200 + self.random.below(4_000);
+                self.agenda.plan(back_ms, Happening::ComesBack);
+            }
+            1 | 2 if !self.is_needed(peer) => {
+                let (now_ms, for_ms) = (self.now_ms, self.random.below(3 * LEASE_MS));
+                self.common.reached.note("a node stood still, perhaps past its lease");
+                let node = self.awake(peer).expect("it is there");
+                node.paused_until_ms = node.paused_until_ms.max(now_ms + for_ms);
+            }
+            3 if !self.is_needed(peer) => {
+                self.common
+                    .reached
+                    .note("a node stood still between a look at its clock and the next");
+                self.stalls = Some((peer, self.random.below(3 * LEASE_MS)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The coordinator answers again. As etcd's new leaders do, it gives everybody a whole lease.
+    fn come_back(&mut self) {
+        self.is_away = false;
+        let members = self.coordinator.view().members.iter();
+        let members: Vec<Peer> = members
+            .map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
+            .collect();
+        self.coordinator.prolong(&members, self.now_ms);
+    }
+
+    /// Whether a life runs, and not only stands.
+    fn runs(&self, peer: Peer) -> bool {
+        let node = self.nodes.get(&peer.node).filter(|node| node.peer == peer);
+        let is_stalling = self.stalls.is_some_and(|(stalling, _)| stalling == peer);
+        let comes_back = |node: &Resident<A>| {
+            let ends_ms = node.keep_alive_ms + LEASE_MS / 2;
+            node.paused_until_ms <= self.now_ms || node.paused_until_ms < ends_ms
         };
-        self.view().groups.iter().any(|(_, group)| {
-            group.members.contains(&peer)
-                && group.members.iter().filter(runs).count() < group.majority()
-        })
+        !is_stalling && self.view().has(peer) && node.is_some_and(comes_back)
+    }
+
+    /// Whether a group would be left without a majority of those who run, or a range without any
+    /// member of its committed set.
+    fn is_needed(&self, peer: Peer) -> bool {
+        let runs = |member: &&Peer| **member != peer && self.runs(**member);
+        let truth = self.common.ledger.truth();
+        let is_last = truth.summaries().filter(|_| self.faults.worst).any(|summary| {
+            truth
+                .placed(summary.creator)
+                .any(|peers| peers.contains(&peer) && !peers.iter().any(|other| runs(&other)))
+        });
+        is_last
+            || self.view().groups.iter().any(|(_, group)| {
+                group.members.contains(&peer)
+                    && group.members.iter().filter(runs).count() < group.majority()
+            })
+    }
+}
+
+/// What a backup would answer that kept it.
+fn as_if_kept(message: &BackupMessage) -> BackupMessage {
+    match message {
+        BackupMessage::Append { link, first, entries } => {
+            BackupMessage::Appended { link: *link, next: first + entries.len() as u64 }
+        }
+        BackupMessage::Refused { link, .. } => {
+            BackupMessage::Appended { link: *link, next: u64::MAX }
+        }
+        answer => answer.clone(),
+    }
+}
+
+/// What becomes of a packet about backups under a defect; none if nothing comes of it but `out`.
+fn plant(planted: Planted, packet: Packet, out: &mut Vec<Effect>, from: Peer) -> Option<Packet> {
+    match packet {
+        Packet::Backup(message @ BackupMessage::Append { .. })
+            if planted == Planted::NoReplication =>
+        {
+            out.push(Effect::Send(from, Packet::Backup(as_if_kept(&message))));
+            None
+        }
+        Packet::Backup(message @ BackupMessage::Refused { .. })
+            if planted == Planted::NoFencing =>
+        {
+            Some(Packet::Backup(as_if_kept(&message)))
+        }
+        Packet::Backup(BackupMessage::Append { link, first, mut entries })
+            if planted == Planted::LostBuffer
+                && entries.iter().any(|entry| entry.what == What::Answers) =>
+        {
+            entries.iter_mut().for_each(|entry| entry.what = What::Answers);
+            Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
+        }
+        Packet::Overlay(Message::Inherit(heritage))
+            if planted == Planted::WrongHeritage
+                && heritage.ids.first().creator().get() != heritage.source.node.get() =>
+        {
+            let node = NodeId::new(heritage.ids.first().creator().get()).expect("no named id");
+            let source = Peer { node, incarnation: heritage.source.incarnation };
+            Some(Packet::Overlay(Message::Inherit(Inheritance { source, ..heritage })))
+        }
+        packet => Some(packet),
     }
 }
 
@@ -397,13 +608,33 @@ impl World<Namer> {
     }
 }
 
-impl World<Keeper> {
+impl<P: Pursuit> World<Host<P>> {
+    /// Operations without an answer, and what is known of their chunks.
+    pub fn unanswered(&self) -> Vec<String> {
+        let truth = self.common.ledger.truth();
+        let mut lines = Vec::new();
+        for host in self.actors() {
+            for (action, began_ms) in host.doing.values() {
+                let range = action.id().and_then(|id| truth.find(id).1);
+                let owner = range.and_then(|range| self.nodes.get(&range.placement.owner()));
+                let state = owner.map(|owner| {
+                    let chunks = owner.actor.node().chunks();
+                    let serves = action.id().is_some_and(|id| chunks.serves(id));
+                    (owner.peer, serves, chunks.heirs(), chunks.moves(), chunks.copies().status())
+                });
+                let range = range.map(|range| (range.ids, range.placement));
+                lines.push(format!("{action:?} of {began_ms}: {range:?}, {state:?}"));
+            }
+        }
+        lines
+    }
+
     /// Reads all chunks that were created.
     pub fn read_all(&mut self) {
         let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         for id in self.common.chunks.clone() {
             let peer = *self.random.pick(&askers).expect("there is one");
-            self.ask(peer, |keeper, now_ms, out| keeper.get(id, now_ms, out));
+            self.ask(peer, |host, now_ms, out| host.submit(Action::Get(id), now_ms, out));
         }
         self.run(2_000);
     }

@@ -8,9 +8,11 @@
 
 use std::collections::BTreeSet;
 
+use super::held::Waiting;
 use super::service::{ChunkService, Wish};
 use super::sessions::Export;
 use super::store::ChunkStore;
+use crate::backup::What;
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Located, Peer, Refusal};
 use crate::ranges::Placement;
@@ -58,6 +60,8 @@ pub enum MoveMessage {
         number: u64,
         /// The page.
         page: u32,
+        /// Backups of the target that have it too.
+        backups: Vec<Peer>,
     },
     /// From the target: it does not take them.
     Declined {
@@ -112,6 +116,8 @@ pub(super) struct Outgoing {
     page: u32,
     sent_ms: u64,
     heard_ms: u64,
+    /// The target's life is over: nobody will say that it has them.
+    is_target_gone: bool,
 }
 
 #[derive(Debug)]
@@ -125,9 +131,19 @@ pub(super) struct Incoming {
     /// All is here.
     tail: Option<Export>,
     heard_ms: u64,
+    /// The target's backups, who join as the pages come; none without backups.
+    pub(super) change: Option<u64>,
+    backups: Vec<Peer>,
 }
 
-fn overlap(one: IdRange, other: IdRange) -> bool {
+impl Outgoing {
+    /// Whether ids are given away just now.
+    pub(super) fn is_leaving(&self, ids: IdRange) -> bool {
+        self.stage == Stage::Committing && overlap(self.ids, ids)
+    }
+}
+
+pub(crate) fn overlap(one: IdRange, other: IdRange) -> bool {
     one.start() < other.end() && other.start() < one.end()
 }
 
@@ -162,6 +178,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 page: 0,
                 sent_ms: now_ms,
                 heard_ms: now_ms,
+                is_target_gone: false,
             };
             self.outgoing.insert(number, outgoing);
         }
@@ -207,7 +224,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             MoveMessage::Forget { number } => self.forget(from, number),
-            MoveMessage::Got { number, page } => self.got(from, number, page, now_ms, out),
+            MoveMessage::Got { number, page, backups } => {
+                self.got(from, (number, page, backups), now_ms, out);
+            }
             MoveMessage::Declined { number } => {
                 if self.is_target(from, number) && !self.is_decided(number) {
                     self.give_up(number);
@@ -241,7 +260,13 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    fn got(&mut self, from: Peer, number: u64, page: u32, now_ms: u64, out: &mut Vec<Wish>) {
+    fn got(
+        &mut self,
+        from: Peer,
+        (number, page, backups): (u64, u32, Vec<Peer>),
+        now_ms: u64,
+        out: &mut Vec<Wish>,
+    ) {
         if !self.is_target(from, number) {
             // A move that was given up, or of which the target knows too little.
             return out.push(Wish::Send(from, MoveMessage::Forget { number }));
@@ -252,13 +277,17 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         let was_last = matches!(&outgoing.in_flight, Some(MoveMessage::Page { tail: Some(_), .. }));
+        if was_last && self.copies.is_changing(outgoing.ids) {
+            // First the old backups are settled; the page is sent again until then.
+            return;
+        }
         outgoing.in_flight = None;
         if outgoing.stage == Stage::Offering {
             outgoing.stage = Stage::Copying(outgoing.ids.start());
         }
         if was_last {
             outgoing.stage = Stage::Committing;
-            out.push(Wish::Give(outgoing.ids, outgoing.target));
+            out.push(Wish::Give(outgoing.ids, outgoing.target, backups));
         } else {
             self.send_page(number, now_ms, out);
         }
@@ -331,6 +360,7 @@ impl<S: ChunkStore> ChunkService<S> {
             .find(|(_, outgoing)| outgoing.ids == ids && outgoing.stage == Stage::Committing);
         let Some((number, outgoing)) = found else { return };
         let (number, target) = (*number, outgoing.target);
+        let is_target_gone = outgoing.is_target_gone;
         match result {
             Ok(epoch) => {
                 outgoing.stage = Stage::Yielding(epoch);
@@ -339,11 +369,10 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.owned.assign(ids.start()..ids.end(), None);
                 self.frozen.assign(ids.start()..ids.end(), None);
                 self.note_moved(ids, Placement::of_owner(target.node));
-                for bits in ids.start()..ids.end() {
-                    let id = ChunkId::from_bits(bits).expect("it lies in a range");
-                    if self.store.remove(id) {
-                        self.sessions.release(id);
-                    }
+                self.copies.lose(ids);
+                self.remove_all(ids);
+                if is_target_gone {
+                    self.outgoing.remove(&number);
                 }
             }
             Err(_) => {
@@ -377,14 +406,18 @@ impl<S: ChunkStore> ChunkService<S> {
             out.push(Wish::Send(target, MoveMessage::Forget { number }));
             self.give_up(number);
         }
+        let mut silent = Vec::new();
         for ((source, number), incoming) in &mut self.incoming {
             if now_ms >= incoming.heard_ms + give_up_ms {
                 incoming.heard_ms = now_ms;
-                // The source says whether the move goes on, the super peers whether it ended.
-                let got = MoveMessage::Got { number: *number, page: incoming.next_page - 1 };
-                out.push(Wish::Send(*source, got));
-                out.push(Wish::LookUp(incoming.ids.first()));
+                silent.push((*source, *number, incoming.next_page - 1, incoming.ids.first()));
             }
+        }
+        for (source, number, page, first) in silent {
+            // The source says whether the move goes on, the super peers whether it ended.
+            let got = self.got_page(source, number, page);
+            out.extend(got.map(|got| Wish::Send(source, got)));
+            out.push(Wish::LookUp(first));
         }
     }
 
@@ -401,6 +434,7 @@ impl<S: ChunkStore> ChunkService<S> {
             let is_free = self.owned.over(ids.start()..ids.end()).next().is_none();
             if !is_free
                 || ids.first().creator().is_named()
+                || self.inherits(ids)
                 || self.is_moving(ids)
                 || self.incoming.len() >= MOVES_MAX
                 || ids.len() > MOVE_IDS_MAX
@@ -408,10 +442,17 @@ impl<S: ChunkStore> ChunkService<S> {
                 return out.push(Wish::Send(from, MoveMessage::Declined { number }));
             }
             let (staged, heard_ms) = (BTreeSet::new(), now_ms);
-            let incoming = Incoming { ids, since, next_page: 1, staged, tail: None, heard_ms };
+            let backups = self.copies.choose_all(ids);
+            let has_backups = self.limits.copies.backups > 0;
+            let change =
+                has_backups.then(|| self.copies.join(ids, Vec::new(), backups.clone(), true));
+            let (next_page, tail) = (1, None);
+            let incoming =
+                Incoming { ids, since, next_page, staged, tail, heard_ms, change, backups };
             self.incoming.insert((from, number), incoming);
         }
-        out.push(Wish::Send(from, MoveMessage::Got { number, page: 0 }));
+        let got = MoveMessage::Got { number, page: 0, backups: Vec::new() };
+        out.push(Wish::Send(from, got));
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one message, and of the call")]
@@ -427,7 +468,9 @@ impl<S: ChunkStore> ChunkService<S> {
     ) {
         let Some(incoming) = self.incoming.get_mut(&(from, number)) else { return };
         incoming.heard_ms = now_ms;
+        let (mut is_new, is_last, mut awaited) = (false, tail.is_some(), BTreeSet::new());
         if page == incoming.next_page {
+            is_new = true;
             for (id, value) in chunks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
                 let is_stored = match value {
                     Some(value) => self.store.write(*id, value).is_ok(),
@@ -437,17 +480,63 @@ impl<S: ChunkStore> ChunkService<S> {
                     }
                 };
                 incoming.staged.insert(*id);
+                let what = match value {
+                    Some(value) => What::Put(*id, value.clone()),
+                    None => What::Remove(*id),
+                };
+                self.copies.write(*id, what, Vec::new());
+                awaited.extend(self.copies.awaited(*id));
                 if !is_stored {
                     self.forget(from, number);
                     return out.push(Wish::Send(from, MoveMessage::Declined { number }));
                 }
+            }
+            if let Some(tail) = &tail {
+                let first = incoming.ids.first();
+                self.copies.write(first, What::Answers, tail.sessions.clone());
+                awaited.extend(self.copies.awaited(first));
             }
             incoming.next_page += 1;
             incoming.tail = tail;
         }
         // A page that came before is not taken again: what it holds may be older.
         if page < incoming.next_page {
-            out.push(Wish::Send(from, MoveMessage::Got { number, page }));
+            match self.got_page(from, number, page) {
+                Some(got) => out.push(Wish::Send(from, got)),
+                // The last one is asked for again: with its answer the move is the source's.
+                None if is_new && !awaited.is_empty() && !is_last => {
+                    let backups = self.backups_of(from, number);
+                    let got = MoveMessage::Got { number, page, backups };
+                    self.held.hold(awaited, Waiting::Got(from, got));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn backups_of(&self, from: Peer, number: u64) -> Vec<Peer> {
+        let incoming = self.incoming.get(&(from, number));
+        incoming.map(|incoming| incoming.backups.clone()).unwrap_or_default()
+    }
+
+    /// The answer to a page, if the backups have all that came so far. From the last one on, they
+    /// are not changed any more: the source may have them committed.
+    fn got_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
+        let incoming = self.incoming.get(&(from, number))?;
+        if self.copies.is_dirty(incoming.ids) {
+            return None;
+        }
+        if let Some(change) = incoming.change.filter(|_| incoming.tail.is_some()) {
+            self.copies.settle(change);
+        }
+        Some(MoveMessage::Got { number, page, backups: incoming.backups.clone() })
+    }
+
+    /// What was on its way here is not taken; whoever sends it is not told.
+    pub(super) fn forget_incoming(&mut self, ids: IdRange) {
+        let about = self.incoming.iter().filter(|(_, incoming)| overlap(incoming.ids, ids));
+        for (from, number) in about.map(|(name, _)| *name).collect::<Vec<_>>() {
+            self.forget(from, number);
         }
     }
 
@@ -461,13 +550,18 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
+        self.copies.own(ids, incoming.backups);
+        if let Some(change) = incoming.change {
+            self.copies.abort(change);
+        }
     }
 
-    fn forget(&mut self, from: Peer, number: u64) {
+    pub(super) fn forget(&mut self, from: Peer, number: u64) {
         if let Some(incoming) = self.incoming.remove(&(from, number)) {
             for id in incoming.staged {
                 self.store.remove(id);
             }
+            self.copies.lose(incoming.ids);
         }
     }
 
@@ -489,6 +583,9 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A life of a node is over: what it owes will not come.
     pub fn on_gone(&mut self, peer: Peer) {
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.is_target_gone |= outgoing.target == peer;
+        }
         let gone = |(number, outgoing): (&u64, &Outgoing)| {
             (outgoing.target == peer && outgoing.stage != Stage::Committing).then_some(*number)
         };

@@ -16,6 +16,8 @@
 //! 5. Nothing is answered after the node's lease: the deadline is compared after the work is done.
 //! 6. Queues, sessions, remembered answers, pages: each has a bound.
 
+mod heir;
+mod held;
 mod items;
 mod migration;
 mod request;
@@ -23,9 +25,11 @@ mod service;
 mod sessions;
 mod store;
 
+pub use held::Asker;
 pub use items::{
     ItemAnswer, ItemOp, ItemRecord, ItemVerb, StoreHead, from_relative, to_relative, with_times,
 };
+pub(crate) use migration::overlap;
 pub use migration::{MOVES_MAX, MoveMessage, Page};
 pub use request::{
     Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,

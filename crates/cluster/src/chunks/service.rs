@@ -1,7 +1,8 @@
 //! A node's chunks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::held::{Asker, Held, Waiting};
 use super::items::ItemOp;
 use super::migration::{Incoming, MoveMessage, Outgoing};
 use super::request::{
@@ -9,8 +10,9 @@ use super::request::{
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
+use crate::backup::{BackupMessage, Copies, CopySettings, Wanted, What};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
-use crate::overlay::{Peer, Refusal};
+use crate::overlay::{Inheritance, Peer, Refusal};
 use crate::ranges::Placement;
 use crate::spans::Spans;
 
@@ -30,11 +32,14 @@ pub struct Limits {
     pub retry_ms: u64,
     /// How long it waits in all.
     pub give_up_ms: u64,
+    /// Of backups.
+    pub copies: CopySettings,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { claim_ids: 2_000_000, low_ids: 200_000, retry_ms: 100, give_up_ms: 5_000 }
+        let copies = CopySettings::default();
+        Self { claim_ids: 2_000_000, low_ids: 200_000, retry_ms: 100, give_up_ms: 5_000, copies }
     }
 }
 
@@ -43,10 +48,15 @@ impl Default for Limits {
 pub enum Wish {
     /// Send a message about a move.
     Send(Peer, MoveMessage),
-    /// Make this node the owner of ids that nobody owns; answer with [`ChunkService::on_claimed`].
-    Claim(IdRange),
-    /// Make another node the owner; answer with [`ChunkService::on_given`].
-    Give(IdRange, Peer),
+    /// Make this node the owner of ids that nobody owns, with those backups; answer with
+    /// [`ChunkService::on_claimed`].
+    Claim(IdRange, Vec<Peer>),
+    /// Make another node the owner, with those backups; answer with [`ChunkService::on_given`].
+    Give(IdRange, Peer, Vec<Peer>),
+    /// About backups; a [`Wanted::Commit`] is answered with [`ChunkService::on_committed`].
+    Backup(Wanted),
+    /// A request is answered.
+    Answer(Asker, Reply),
     /// Look up an id anew; answer with [`ChunkService::on_located`].
     LookUp(ChunkId),
 }
@@ -72,6 +82,14 @@ pub struct ChunkService<S> {
     claimed_end: u64,
     is_claiming: bool,
     deadline_ms: u64,
+    pub(super) copies: Copies,
+    pub(super) held: Held,
+    /// Ids that are being recovered, by the change of their backups.
+    pub(super) heirs: BTreeMap<u64, Inheritance>,
+    /// Backups of the ids that are being claimed.
+    claiming: Vec<Peer>,
+    /// What the operation that is carried out has changed.
+    changed: Option<(ChunkId, What)>,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -92,7 +110,22 @@ impl<S: ChunkStore> ChunkService<S> {
             claimed_end: 0,
             is_claiming: false,
             deadline_ms: 0,
+            copies: Copies::new(me, limits.copies),
+            held: Held::default(),
+            heirs: BTreeMap::new(),
+            claiming: Vec::new(),
+            changed: None,
         }
+    }
+
+    /// Who has copies of what.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// Who is a member of the cluster.
+    pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
+        self.copies.set_members(members);
     }
 
     /// The node is a member until then; it answers nothing later.
@@ -129,30 +162,82 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Carries out a request. `clock` tells the time in milliseconds, as often as it is asked: what
     /// was done is not answered if the lease ended meanwhile (the client asks again, and is told
     /// what its operations came to).
-    pub fn execute(&mut self, request: &Request, clock: &mut dyn FnMut() -> u64) -> Reply {
+    ///
+    /// If something of it waits for backups, it is answered later, by [`Wish::Answer`] to `asker`.
+    pub fn execute(
+        &mut self,
+        asker: Asker,
+        request: &Request,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Option<Reply> {
         let now_ms = clock();
-        let refuse = |error: ChunkError| -> Reply {
-            request.operations.iter().map(|operation| (operation.number, Err(error))).collect()
+        let refuse = |error: ChunkError| -> Option<Reply> {
+            let all = request.operations.iter();
+            Some(all.map(|operation| (operation.number, Err(error))).collect())
         };
-        if now_ms >= self.deadline_ms {
+        if now_ms >= self.deadline_ms || self.copies.is_deposed() {
             return refuse(ChunkError::Unavailable);
         }
         if request.incarnation != self.me.incarnation {
             return refuse(ChunkError::Restarted(self.me.incarnation));
         }
-        if request.operations.len() > OPERATIONS_MAX {
+        if request.operations.len() > OPERATIONS_MAX || self.held.is_full() {
             return refuse(ChunkError::Busy);
         }
+        let mut awaited = BTreeSet::new();
         self.sessions.touch(request.client, request.answered_below, now_ms);
         let mut reply = Vec::with_capacity(request.operations.len());
         for operation in &request.operations {
             let result = self.perform(request.client, operation, now_ms);
+            let created = if let Ok(Done::Created(id)) = &result { Some(*id) } else { None };
+            // What it changed, or saw of others' changes.
+            let id = operation.action.id().or(created);
+            awaited.extend(id.and_then(|id| self.copies.awaited(id)));
             reply.push((operation.number, result));
         }
         if clock() >= self.deadline_ms {
             return refuse(ChunkError::Unavailable);
         }
-        reply
+        if awaited.is_empty() {
+            return Some(reply);
+        }
+        self.held.hold(awaited, Waiting::Reply(asker, reply));
+        None
+    }
+
+    /// Answers what no longer waits for backups.
+    pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<Wish>) {
+        for version in self.copies.take_done() {
+            for ready in self.held.release(version) {
+                match ready {
+                    Waiting::Reply(asker, reply) if clock() < self.deadline_ms => {
+                        out.push(Wish::Answer(asker, reply));
+                    }
+                    // The client asks again, and is told what its operations came to.
+                    Waiting::Reply(..) => {}
+                    Waiting::Got(to, message) => out.push(Wish::Send(to, message)),
+                }
+            }
+        }
+    }
+
+    /// A backup answered.
+    pub fn on_backup(
+        &mut self,
+        from: Peer,
+        message: &BackupMessage,
+        clock: &mut dyn FnMut() -> u64,
+        out: &mut Vec<Wish>,
+    ) {
+        self.copies.on_message(from, message, clock());
+        self.release(clock, out);
+    }
+
+    /// Sends backups what was changed since the last call: once for many requests.
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+        let mut wanted = Vec::new();
+        self.copies.flush(now_ms, &mut wanted);
+        out.extend(wanted.into_iter().map(Wish::Backup));
     }
 
     /// Time went on: leases end, moves go on.
@@ -163,9 +248,11 @@ impl<S: ChunkStore> ChunkService<S> {
             && let Some(ids) = self.next_claim()
         {
             self.is_claiming = true;
-            out.push(Wish::Claim(ids));
+            self.claiming = self.copies.choose_all(ids);
+            out.push(Wish::Claim(ids, self.claiming.clone()));
         }
         self.tick_moves(now_ms, out);
+        self.tick_copies(now_ms, out);
     }
 
     /// The next ids to claim, up to the next multiple of as many as are claimed at once.
@@ -179,10 +266,18 @@ impl<S: ChunkStore> ChunkService<S> {
     /// What came of [`Wish::Claim`]. Ids that an earlier life of this node claimed are left alone.
     pub fn on_claimed(&mut self, ids: IdRange, result: Result<u64, Refusal>) {
         self.is_claiming = false;
+        if result == Err(Refusal::Gone) {
+            // Of a backup: the next try names others.
+            return;
+        }
         let end = ids.last().counter() + 1;
         self.claimed_end = self.claimed_end.max(end);
         match result {
-            Ok(epoch) => self.owned.assign(ids.start()..ids.end(), Some(epoch)),
+            Ok(epoch) => {
+                self.owned.assign(ids.start()..ids.end(), Some(epoch));
+                let backups = std::mem::take(&mut self.claiming);
+                self.copies.own(ids, backups);
+            }
             Err(_) => {
                 if let Ok(allocator) = IdAllocator::resume(self.allocator.creator(), end)
                     && self.allocator.next_counter() < end
@@ -223,6 +318,10 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             _ => {}
         }
+        // Before what was answered once: an heir knows that too, and has it not with its backups.
+        if let Some(id) = action.id() {
+            self.check_owned(id, *epoch)?;
+        }
         if let Some(before) = self.sessions.before(client, *number) {
             return before;
         }
@@ -233,7 +332,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 (id, self.create(id, value))
             }
             Some(id) => {
-                self.check_owned(id, *epoch)?;
+                if !self.copies.accepts(id) {
+                    return Err(ChunkError::Retry);
+                }
                 let result = match action {
                     Action::Item { op, .. } => Ok(self.item(id, op)),
                     action => self.change(client, id, action, now_ms),
@@ -242,11 +343,16 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         };
         self.sessions.remember(client, *number, id, &result);
+        if let Some((id, what)) = self.changed.take() {
+            let sessions = self.sessions.one(client, *number).into_iter().collect();
+            self.copies.write(id, what, sessions);
+        }
         result
     }
 
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
         match self.owned.get(id.bits()) {
+            None if self.is_heir(id) => Err(ChunkError::Retry),
             None => Err(ChunkError::Moved(self.moved.get(id.bits()).copied())),
             Some(since) if epoch < *since => Err(ChunkError::Outdated),
             Some(_) if self.frozen.get(id.bits()).is_some() => Err(ChunkError::Retry),
@@ -281,6 +387,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Action::Delete(_) => {
                 self.store.remove(id);
                 self.note_write(id);
+                self.changed = Some((id, What::Remove(id)));
                 self.sessions.release(id);
                 if id.creator() == self.allocator.creator() {
                     // Refused for ids of an earlier life, which are not handed out again.
@@ -318,6 +425,7 @@ impl<S: ChunkStore> ChunkService<S> {
             StoreError::Full => ChunkError::Full,
         })?;
         self.note_write(id);
+        self.changed = Some((id, What::Put(id, value.to_vec())));
         Ok(Done::Ok)
     }
 
@@ -326,10 +434,11 @@ impl<S: ChunkStore> ChunkService<S> {
         for _ in 0..ALLOCATIONS_MAX {
             let id = self.allocator.allocate().map_err(|_| ChunkError::Full)?;
             let is_claimed = id.counter() < self.claimed_end;
-            if is_claimed && self.serves(id) {
+            let is_served = is_claimed && self.serves(id);
+            if is_served && self.copies.accepts(id) {
                 return Ok(id);
             }
-            if !is_claimed || self.owned.get(id.bits()).is_some() {
+            if is_served || !is_claimed || self.owned.get(id.bits()).is_some() {
                 self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
                 return Err(ChunkError::Retry);
             }
@@ -357,6 +466,7 @@ mod tests {
 
     const ALICE: ClientId = ClientId(1);
     const BOB: ClientId = ClientId(2);
+    const ASKER: Asker = Asker::Local(0);
 
     fn me() -> Peer {
         Peer { node: NodeId::new(3).expect("a node"), incarnation: 2 }
@@ -384,7 +494,7 @@ mod tests {
         service.set_deadline(100_000);
         let mut out = Vec::new();
         service.on_tick(0, &mut out);
-        assert_eq!(out, [Wish::Claim(ids(0, 10))]);
+        assert_eq!(out, [Wish::Claim(ids(0, 10), Vec::new())]);
         service.on_claimed(ids(0, 10), Ok(5));
         let mut caller = Caller { service, number: 0, now_ms: 1_000 };
         for (client, lease_ms) in [(ALICE, 60_000), (BOB, 5_000)] {
@@ -409,7 +519,8 @@ mod tests {
             let operations = vec![Operation { number, epoch, action }];
             let request = Request { client, incarnation: 2, answered_below: 0, operations };
             let now_ms = self.now_ms;
-            let mut reply = self.service.execute(&request, &mut || now_ms);
+            let mut reply =
+                self.service.execute(ASKER, &request, &mut || now_ms).expect("no backups");
             assert_eq!(reply[0].0, number);
             reply.remove(0).1
         }
@@ -491,12 +602,12 @@ mod tests {
         assert_eq!(caller.repeat(ALICE, 51, 9, other), Err(ChunkError::Moved(None)));
         let operations = vec![Operation { number: 1, epoch: 5, action: Action::Get(id(0)) }];
         let request = Request { client: ALICE, incarnation: 1, answered_below: 0, operations };
-        let reply = caller.service.execute(&request, &mut || 1_000);
-        assert_eq!(reply, [(1, Err(ChunkError::Restarted(2)))]);
+        let reply = caller.service.execute(ASKER, &request, &mut || 1_000);
+        assert_eq!(reply, Some(vec![(1, Err(ChunkError::Restarted(2)))]));
         // The lease ends while the chunk is read.
         let request = Request { incarnation: 2, ..request };
         let mut times = [99_999, 100_000].into_iter();
-        let reply = caller.service.execute(&request, &mut || times.next().expect("two"));
-        assert_eq!(reply, [(1, Err(ChunkError::Unavailable))]);
+        let reply = caller.service.execute(ASKER, &request, &mut || times.next().expect("two"));
+        assert_eq!(reply, Some(vec![(1, Err(ChunkError::Unavailable))]));
     }
 }

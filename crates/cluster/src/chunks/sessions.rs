@@ -135,6 +135,15 @@ impl Sessions {
         }
     }
 
+    /// One answer, for backups.
+    pub fn one(&self, client: ClientId, number: u64) -> Option<SessionExport> {
+        let session = self.sessions.get(&client)?;
+        let (id, answer) = session.answers.get(&number)?;
+        let answers = vec![(number, *id, answer.clone())];
+        let (lease_ms, answered_below) = (session.lease_ms, session.answered_below);
+        Some(SessionExport { client, lease_ms, answered_below, answers })
+    }
+
     /// Whether somebody else holds a lock.
     pub fn is_locked(&self, id: ChunkId, client: ClientId, now_ms: u64) -> bool {
         let lock = self.locks.get(&id);

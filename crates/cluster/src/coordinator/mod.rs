@@ -147,6 +147,13 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Gives lives a whole lease again, as after a time in which nobody could be heard.
+    pub fn prolong(&mut self, peers: &[Peer], now_ms: u64) {
+        for peer in peers.iter().filter(|peer| self.view.has(**peer)) {
+            self.leases.insert(peer.node, now_ms + self.lease_ms);
+        }
+    }
+
     /// Ends the leases that are over.
     pub fn expire(&mut self, now_ms: u64) {
         let over = |(node, end): (&NodeId, &u64)| (*end <= now_ms).then_some(*node);

@@ -1,6 +1,6 @@
 //! What nodes say to each other about metadata.
 
-use super::catalog::{Edit, Refusal, RequestId, Snapshot, Summary, Version};
+use super::catalog::{Edit, Inheritance, Refusal, RequestId, Snapshot, Summary, Version};
 use super::ring::Arc;
 use super::view::{Peer, Term};
 use crate::coordinator::Proposal;
@@ -134,6 +134,9 @@ pub enum Message {
         /// What the replica is.
         version: Version,
     },
+    /// From a leader: you own these ids and have to recover them. Repeated until they are yours by
+    /// an edit of your own.
+    Inherit(Inheritance),
 }
 
 /// What the logic wants done.
@@ -156,6 +159,8 @@ pub enum Event {
     Committed(Creator, Version),
     /// This node leads an arc from now on, and found that.
     Leads(Arc, Term, Vec<Summary>),
+    /// Chunks that were backed up in somebody's name cannot be read any more.
+    Damaged(Peer, Vec<ChunkId>),
     /// A replica differed from its leader at the same version.
     Diverged(Creator, Version),
 }

@@ -31,7 +31,8 @@ mod takeover;
 mod view;
 
 pub use catalog::{
-    Catalog, Change, EDIT_IDS_MAX, Edit, Refusal, RequestId, Seen, Snapshot, Summary, Version,
+    Catalog, Change, EDIT_IDS_MAX, Edit, Inheritance, Placed, Refusal, RequestId, Seen, Snapshot,
+    Summary, Version,
 };
 pub use locator::{Answer, Located, Locator};
 pub use message::{Command, Event, HOPS_MAX, Message};

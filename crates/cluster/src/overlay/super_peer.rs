@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::catalog::{Catalog, Change, Edit, Refusal, Snapshot, Summary, Version};
+use super::catalog::{Catalog, Change, Edit, Refusal, RequestId, Snapshot, Summary, Version};
 use super::message::{Command, Event, HOPS_MAX, Message};
 use super::ring::{Arc, position};
 use super::takeover::Takeover;
 use super::view::{Group, Peer, Settings, Term, View};
 use crate::coordinator::Proposal;
-use crate::ids::{ChunkId, Creator};
+use crate::ids::{ChunkId, Creator, IdRange};
 use crate::spans::Spans;
 
 /// Edits that go to a group together at most.
@@ -148,6 +148,8 @@ impl SuperPeer {
         for creator in self.batches.keys().copied().collect::<Vec<_>>() {
             self.send_batch(creator, out);
         }
+        self.bury_the_dead(out);
+        self.tell_heirs(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;
             self.compare_all(out);
@@ -156,6 +158,58 @@ impl SuperPeer {
             self.next_announce_ms = now_ms + self.settings.announce_ms;
             self.announce(out);
         }
+    }
+
+    /// As a leader: who is named in a life that is over is named no more. A node that this leader
+    /// does not know (yet) is in no edit that it accepted ([`Self::is_known`]); leaders before it
+    /// knew less, since its group was decided after their last edit.
+    fn bury_the_dead(&mut self, out: &mut Vec<Command>) {
+        let led = self.catalog.summaries().map(|summary| summary.creator);
+        let led: Vec<Creator> =
+            led.filter(|creator| self.leads(position(*creator)).is_some()).collect();
+        for creator in led {
+            let dead: Vec<Peer> =
+                self.catalog.lives(creator).filter(|peer| !self.view.has(*peer)).collect();
+            let burials: Vec<Edit> =
+                dead.into_iter().map(|peer| self.burial(creator, peer)).collect();
+            let queue = self.queues.entry(creator).or_default();
+            for edit in burials {
+                if !queue.contains(&edit) {
+                    queue.push_front(edit);
+                }
+            }
+            if queue.is_empty() {
+                self.queues.remove(&creator);
+            }
+            self.start_batch(creator, out);
+        }
+    }
+
+    /// It answers nobody, so it needs no number of its own.
+    fn burial(&self, creator: Creator, peer: Peer) -> Edit {
+        let first = ChunkId::new(creator, 0).expect("each creator has a first id");
+        let request = RequestId { peer: self.me, sequence: 0 };
+        Edit { request, ids: IdRange::single(first), change: Change::Bury(peer) }
+    }
+
+    /// As a leader: says who has to recover what, of what is committed.
+    fn tell_heirs(&self, out: &mut Vec<Command>) {
+        for summary in self.catalog.summaries() {
+            let creator = summary.creator;
+            if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
+                continue;
+            }
+            for inheritance in self.catalog.inheritances(creator) {
+                let heir = inheritance.holders[0];
+                out.push(Command::Send(heir, Message::Inherit(inheritance)));
+            }
+        }
+    }
+
+    /// Whether all whom an edit names are members in those lives, as far as this leader knows.
+    fn is_known(&self, edit: &Edit) -> bool {
+        let placed = edit.change.placed();
+        placed.is_none_or(|placed| placed.peers().all(|peer| self.view.has(peer)))
     }
 
     /// A message arrived.
@@ -178,7 +232,8 @@ impl SuperPeer {
             Message::Install { snapshot } => self.install(from, &snapshot, out),
             Message::Overruled { at, promised } => self.overruled(u64::from(at), promised),
             // Answers to peers.
-            Message::Found { .. } | Message::Changed { .. } | Message::Supers { .. } => {}
+            Message::Found { .. } | Message::Changed { .. } => {}
+            Message::Supers { .. } | Message::Inherit(_) => {}
         }
     }
 
@@ -207,7 +262,9 @@ impl SuperPeer {
         }
         let (epoch, range) = self.catalog.find(id);
         let found = range.map(|range| {
-            (range, self.view.incarnation(range.placement.owner()).unwrap_or_default())
+            let owner = range.placement.owner();
+            let life = self.catalog.life(id.creator(), owner);
+            (range, life.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
         });
         let is_certain = !self.batches.contains_key(&id.creator());
         let message = Message::Found { token, id, epoch, found, is_certain };
@@ -225,8 +282,8 @@ impl SuperPeer {
         if !self.view.has(origin) {
             return;
         }
-        if let Change::Claim(placement) = edit.change
-            && placement.owner() != origin.node
+        if let Change::Claim(placed) = edit.change
+            && placed.placement.owner() != origin.node
         {
             return out.push(answer(&edit, Err(Refusal::NotOwner)));
         }
@@ -243,23 +300,32 @@ impl SuperPeer {
             return;
         }
         let Some(term) = self.leads(position(creator)).map(|group| group.term) else { return };
-        let Some(queue) = self.queues.get_mut(&creator) else { return };
+        let Some(mut queue) = self.queues.remove(&creator) else { return };
         let mut edits = Vec::new();
         while let Some(edit) = queue.pop_front() {
+            if let Change::Bury(_) = edit.change {
+                edits.push(edit);
+                continue;
+            }
             match self.catalog.seen(creator, edit.request.peer.node) {
                 // All that was seen is committed: no batch is on its way.
                 Some(seen) if seen.request == edit.request => out.push(answer(&edit, seen.result)),
                 Some(seen) if seen.request > edit.request => {
                     out.push(answer(&edit, Err(Refusal::Outdated)));
                 }
-                _ => edits.push(edit),
+                // In order and for ever, so that a late repetition is not carried out.
+                _ if !self.is_known(&edit) => edits.push(edit.refused()),
+                _ => {
+                    edits.extend(self.burials_before(creator, &edit));
+                    edits.push(edit);
+                }
             }
-            if edits.len() == BATCH_EDITS_MAX {
+            if edits.len() >= BATCH_EDITS_MAX {
                 break;
             }
         }
-        if queue.is_empty() {
-            self.queues.remove(&creator);
+        if !queue.is_empty() {
+            self.queues.insert(creator, queue);
         }
         if edits.is_empty() {
             return;
@@ -272,6 +338,17 @@ impl SuperPeer {
         self.batches.insert(creator, batch);
         self.send_batch(creator, out);
         self.commit_if_held(creator, out);
+    }
+
+    /// Former lives of those whom an edit names are over before it.
+    fn burials_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
+        let Some(placed) = edit.change.placed() else { return Vec::new() };
+        let former = placed.peers().filter_map(|peer| {
+            let life = self.catalog.life(creator, peer.node)?;
+            let former = Peer { incarnation: life, ..peer };
+            (former != peer && !self.view.has(former)).then(|| self.burial(creator, former))
+        });
+        former.collect()
     }
 
     fn send_batch(&self, creator: Creator, out: &mut Vec<Command>) {

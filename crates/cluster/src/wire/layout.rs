@@ -5,16 +5,17 @@ use amalgam_op::{
 };
 
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
+use crate::backup::{BackupMessage, Entry, What};
 use crate::chunks::{
     Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
     MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
-    Arc, Change, Edit, Group, Message, Peer, Refusal, RequestId, Seen, Snapshot, Summary, Term,
-    Version,
+    Arc, Change, Edit, Group, Inheritance, Message, Peer, Placed, Refusal, RequestId, Seen,
+    Snapshot, Summary, Term, Version,
 };
-use crate::ranges::{Placement, Range};
+use crate::ranges::{BACKUPS_MAX, Placement, Range};
 
 /// Everything that nodes and clients send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Packet {
     Reply(Reply),
     /// About a node itself.
     Control(Control),
+    /// Between the owner of chunks and its backups.
+    Backup(BackupMessage),
 }
 
 wire_enum!(Packet {
@@ -37,6 +40,7 @@ wire_enum!(Packet {
     3 Request(request),
     4 Reply(reply),
     5 Control(control),
+    6 Backup(message),
 });
 
 /// What clients and operators ask of a node.
@@ -127,6 +131,25 @@ wire_checked! {
     ClientId: u64, |client: ClientId| client.0, |number| Ok::<_, WireError>(ClientId(number));
 }
 
+/// A placement, and a life for each node that it names.
+impl Wire for Placed {
+    const BYTES_MIN: usize = 12;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.placement.encode(to);
+        self.peers().for_each(|peer| peer.incarnation.encode(to));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let placement = Placement::decode(from)?;
+        let mut lives = [0; BACKUPS_MAX + 1];
+        for life in &mut lives[..=placement.backups().count()] {
+            *life = u32::decode(from)?;
+        }
+        Ok(Self { placement, lives })
+    }
+}
+
 impl Wire for IdRange {
     const BYTES_MIN: usize = 16;
 
@@ -151,10 +174,25 @@ wire_struct!(RequestId { peer: Peer, sequence: u64 });
 wire_struct!(Edit { request: RequestId, ids: IdRange, change: Change });
 wire_struct!(Seen { request: RequestId, result: Result<u64, Refusal> });
 wire_struct!(Summary { creator: Creator, version: Version, digest: u64 });
-wire_struct!(Snapshot { creator: Creator, version: Version, ranges: Vec<Range>, seen: Vec<Seen> });
+wire_struct!(Snapshot {
+    creator: Creator,
+    version: Version,
+    ranges: Vec<Range>,
+    seen: Vec<Seen>,
+    lives: Vec<Peer>,
+    inherited: Vec<(IdRange, Peer)>,
+});
+wire_struct!(Inheritance { ids: IdRange, epoch: u64, source: Peer, holders: Vec<Peer> });
 
-wire_enum!(Change { 1 Claim(placement), 2 Migrate(placement), 3 Release, 4 Fence });
-wire_enum!(Refusal { 1 Owned, 2 NotOwner, 3 Outdated, 4 TooWide });
+wire_enum!(Change {
+    1 Claim(placed),
+    2 Migrate(placed),
+    3 Release,
+    4 Fence,
+    5 Bury(peer),
+    6 Take(placed, source),
+});
+wire_enum!(Refusal { 1 Owned, 2 NotOwner, 3 Outdated, 4 TooWide, 5 Gone });
 
 wire_enum!(Message {
     1 LookUp { origin, token, id, hops },
@@ -172,6 +210,7 @@ wire_enum!(Message {
     13 Lacking { term, creators },
     14 Append { creator, version, edits },
     15 Appended { creator, version },
+    16 Inherit(inheritance),
 });
 
 wire_struct!(Request {
@@ -299,11 +338,24 @@ wire_enum!(ChunkError {
 wire_enum!(MoveMessage {
     1 Offer { number, ids, since },
     2 Page { number, page, chunks, tail },
-    3 Got { number, page },
+    3 Got { number, page, backups },
     4 Declined { number },
     5 Yours { number, ids, epoch },
     6 Mine { number },
     7 Forget { number },
+});
+wire_enum!(BackupMessage {
+    1 Append { link, first, entries },
+    2 Appended { link, next },
+    3 Refused { link, is_sealed },
+});
+wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionExport> });
+wire_enum!(What {
+    1 Put(id, value),
+    2 Remove(id),
+    3 Clear(ids),
+    4 Answers,
+    5 Bury(source, ids),
 });
 wire_struct!(Export { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionExport> });
 wire_struct!(SessionExport {

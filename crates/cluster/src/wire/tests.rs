@@ -7,13 +7,15 @@ use amalgam_op::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::backup::{BackupMessage, Entry, What};
 use crate::chunks::{
     Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
     MoveMessage, Operation, Request, SessionExport,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
-    Arc, Change, Edit, Message, Peer, Refusal, RequestId, Seen, Snapshot, Summary, Term, Version,
+    Arc, Change, Edit, Inheritance, Message, Peer, Placed, Refusal, RequestId, Seen, Snapshot,
+    Summary, Term, Version,
 };
 use crate::ranges::{Placement, Range};
 
@@ -103,41 +105,67 @@ fn packets() -> Vec<Packet> {
     let version = Version { term, sequence: 77 };
     let request = RequestId { peer, sequence: 8 };
     let edit = |change| Edit { request, ids, change };
-    let edits = vec![edit(Change::Claim(placement)), edit(Change::Release), edit(Change::Fence)];
+    let placed = Placed { placement, lives: [1, 2, 3, 0] };
+    let changes = [
+        Change::Claim(placed),
+        Change::Take(placed, peer),
+        Change::Release,
+        Change::Fence,
+        Change::Bury(peer),
+    ];
+    let edits = changes.map(edit).to_vec();
+    let inheritance = Inheritance { ids, epoch: 6, source: peer, holders: vec![peer, peer] };
     let held = vec![Summary { creator, version, digest: 1 << 63 }];
     let seen =
         vec![Seen { request, result: Ok(5) }, Seen { request, result: Err(Refusal::NotOwner) }];
+    let (lives, inherited) = (vec![peer], vec![(ids, peer)]);
+    let snapshot = Snapshot { creator, version, ranges: vec![range], seen, lives, inherited };
     let overlay = [
         Message::LookUp { origin: peer, token: 1, id, hops: 2 },
         Message::Found { token: 1, id, epoch: 9, found: Some((range, 3)), is_certain: true },
         Message::Found { token: 1, id, epoch: 9, found: None, is_certain: false },
-        Message::Change { edit: edit(Change::Migrate(placement)), hops: 0 },
+        Message::Change { edit: edit(Change::Migrate(placed)), hops: 0 },
         Message::Changed { request, creator, result: Err(Refusal::TooWide) },
         Message::Supers { revision: 2, supers: vec![peer, peer] },
         Message::Seal { arc, term },
         Message::Sealed { arc, term, held: held.clone() },
         Message::Overruled { at: 3, promised: term },
         Message::Fetch { creator },
-        Message::Install { snapshot: Snapshot { creator, version, ranges: vec![range], seen } },
+        Message::Install { snapshot },
         Message::Compare { arc, term, held },
         Message::Same { arc, term },
         Message::Lacking { term, creators: vec![creator] },
         Message::Append { creator, version, edits },
         Message::Appended { creator, version },
+        Message::Inherit(inheritance),
     ];
     let client = ClientId(5);
     let answers = vec![(1, id, Ok(Done::Created(id))), (2, id, Err(ChunkError::Locked))];
     let session = SessionExport { client, lease_ms: 9, answered_below: 1, answers };
+    let sessions = vec![session.clone()];
     let tail = Some(Export { locks: vec![(id, client, 10)], sessions: vec![session] });
     let chunks = vec![(id, Some(vec![1, 2, 3])), (id, None)];
     let moves = [
         MoveMessage::Offer { number: 1, ids, since: 2 },
         MoveMessage::Page { number: 1, page: 2, chunks, tail },
-        MoveMessage::Got { number: 1, page: 0 },
+        MoveMessage::Got { number: 1, page: 0, backups: vec![peer] },
         MoveMessage::Declined { number: 1 },
         MoveMessage::Yours { number: 1, ids, epoch: 3 },
         MoveMessage::Mine { number: 1 },
         MoveMessage::Forget { number: 1 },
+    ];
+    let whats = [
+        What::Put(id, vec![4]),
+        What::Remove(id),
+        What::Clear(ids),
+        What::Answers,
+        What::Bury(peer, ids),
+    ];
+    let entries = whats.map(|what| Entry { version: 3, what, sessions: sessions.clone() }).to_vec();
+    let backups = [
+        BackupMessage::Append { link: 1, first: 2, entries },
+        BackupMessage::Appended { link: 1, next: 9 },
+        BackupMessage::Refused { link: 1, is_sealed: true },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },
@@ -172,8 +200,10 @@ fn packets() -> Vec<Packet> {
     let overlay = overlay.into_iter().map(Packet::Overlay);
     let moves = moves.into_iter().map(Packet::Move);
     let controls = controls(peer, ids).map(Packet::Control);
+    let backups = backups.into_iter().map(Packet::Backup);
     let requests = [Packet::Request(request), Packet::Reply(reply)];
-    overlay.chain(moves).chain(requests).chain(controls).collect()
+    let between = overlay.chain(moves).chain(backups);
+    between.chain(requests).chain(controls).collect()
 }
 
 fn bytes_of(packet: &Packet) -> Vec<u8> {

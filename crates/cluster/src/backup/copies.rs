@@ -1,0 +1,624 @@
+//! The owner's side: which backups have what.
+//!
+//! An owner never has so many of its backups committed out that there are fewer copies than there
+//! must be: perhaps it is the one that is cut off.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{BackupMessage, Entry, What};
+use crate::chunks::{ChunkStore, SessionExport, overlap};
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::{Peer, Refusal};
+use crate::spans::Spans;
+
+/// Changes of sets under way at most; others wait.
+const CHANGES_MAX: usize = 16;
+/// Ids that are looked at in one step of a copy.
+const LOOKS_MAX: u64 = 4_096;
+/// Bytes of one message, about.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// How long a backup that was silent is not chosen again.
+const AVOIDED_MS: u64 = 2_000;
+
+/// Parameters of [`Copies`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySettings {
+    /// Backups of each range, up to three; as many as there are other nodes where those are fewer.
+    /// 0 for none at all.
+    pub backups: usize,
+    /// Below so many copies, the owner's among them, nothing is changed.
+    pub copies_min: usize,
+    /// A backup that is silent for so long is committed out of the set.
+    pub silent_ms: u64,
+    /// After that long what was not answered is sent again.
+    pub retry_ms: u64,
+    /// Changes that wait for one backup at most, and sent in one message.
+    pub window: usize,
+}
+
+impl Default for CopySettings {
+    fn default() -> Self {
+        Self { backups: 0, copies_min: 2, silent_ms: 50, retry_ms: 20, window: 4_096 }
+    }
+}
+
+/// What the owner's side wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Send a message.
+    Send(Peer, BackupMessage),
+    /// Make these the backups of ids that this node owns; answer with [`Copies::on_committed`].
+    Commit(u64, IdRange, Vec<Peer>),
+    /// A change of a set was given up.
+    Aborted(u64),
+}
+
+/// What was sent to one backup and not answered.
+#[derive(Debug)]
+struct Link {
+    number: u64,
+    /// The number of the first that waits.
+    first: u64,
+    waiting: VecDeque<Entry>,
+    /// How many of them were sent.
+    sent: usize,
+    sent_ms: u64,
+    /// Since when it owes an answer, or its last sign of life while it does.
+    owes_since_ms: Option<u64>,
+}
+
+/// A change that was not acknowledged by all.
+#[derive(Debug)]
+struct Write {
+    id: ChunkId,
+    missing: BTreeSet<Peer>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Who joins is sent all there is, up to that id so far.
+    Filling(u64),
+    /// All is sent; each must acknowledge up to there.
+    Filled(Vec<(Peer, u64)>),
+    /// Somebody else sends all, and commits.
+    Staged,
+    /// The metadata is being changed.
+    Committing,
+}
+
+#[derive(Debug)]
+struct SetChange {
+    ids: IdRange,
+    /// Members that stay.
+    base: Vec<Peer>,
+    joining: Vec<Peer>,
+    stage: Stage,
+}
+
+impl SetChange {
+    fn members(&self) -> Vec<Peer> {
+        self.base.iter().chain(&self.joining).copied().collect()
+    }
+}
+
+/// The copies of what one node owns.
+#[derive(Debug)]
+pub struct Copies {
+    me: Peer,
+    settings: CopySettings,
+    /// Members of the cluster but this node.
+    others: Vec<Peer>,
+    /// The committed backups of each id.
+    sets: Spans<Vec<Peer>>,
+    links: BTreeMap<Peer, Link>,
+    next_link: u64,
+    next_version: u64,
+    writes: BTreeMap<u64, Write>,
+    dirty: BTreeMap<ChunkId, u64>,
+    changes: BTreeMap<u64, SetChange>,
+    next_change: u64,
+    /// Who was silent, and until when they are not chosen.
+    avoided: BTreeMap<Peer, u64>,
+    done: Vec<u64>,
+    is_deposed: bool,
+}
+
+impl Copies {
+    /// Of a node that owns nothing.
+    pub fn new(me: Peer, settings: CopySettings) -> Self {
+        Self {
+            me,
+            settings,
+            others: Vec::new(),
+            sets: Spans::default(),
+            links: BTreeMap::new(),
+            next_link: 1,
+            next_version: 1,
+            writes: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            next_change: 1,
+            avoided: BTreeMap::new(),
+            done: Vec::new(),
+            is_deposed: false,
+        }
+    }
+
+    /// Who is a member.
+    pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
+        self.others = members.filter(|peer| *peer != self.me).collect();
+    }
+
+    /// Whether a backup was told that this life is over.
+    pub fn is_deposed(&self) -> bool {
+        self.is_deposed
+    }
+
+    /// How many backups there should be.
+    fn wanted(&self) -> usize {
+        self.settings.backups.min(self.others.len())
+    }
+
+    /// How many copies there must be at least.
+    fn copies_min(&self) -> usize {
+        self.settings.copies_min.min(self.others.len()).max(1)
+    }
+
+    /// Backups for ids, up to `count` that are not among `without`. Which they are depends on the
+    /// ids, so the ranges of one node have many sets.
+    pub fn choose(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
+        let score = |peer: &Peer| {
+            let mixed = (ids.start() ^ u64::from(peer.node.get()).rotate_left(40))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (self.avoided.contains_key(peer), mixed ^ (mixed >> 29), *peer)
+        };
+        let mut chosen: Vec<Peer> =
+            self.others.iter().filter(|peer| !without.contains(peer)).copied().collect();
+        chosen.sort_by_key(score);
+        chosen.truncate(count);
+        chosen
+    }
+
+    /// Whether a node is a member, and was not silent of late.
+    pub fn is_choosable(&self, peer: Peer) -> bool {
+        self.others.contains(&peer) && !self.avoided.contains_key(&peer)
+    }
+
+    /// Backups beside some, as many as there should be.
+    pub fn choose_more(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
+        let mut more = self.choose(ids, have, self.wanted().saturating_sub(have.len()));
+        more.retain(|peer| self.is_choosable(*peer));
+        more
+    }
+
+    /// Whether a version waits for somebody.
+    pub fn awaits(&self, version: u64) -> bool {
+        self.writes.contains_key(&version)
+    }
+
+    /// Backups for ids that are new.
+    pub fn choose_all(&self, ids: IdRange) -> Vec<Peer> {
+        self.choose(ids, &[], self.wanted())
+    }
+
+    /// The committed backups of an id.
+    pub fn backups(&self, id: ChunkId) -> Option<&[Peer]> {
+        self.sets.get(id.bits()).map(Vec::as_slice)
+    }
+
+    /// Spans with fewer copies than there should be, changes of sets under way, and changes of
+    /// chunks that wait.
+    pub fn status(&self) -> (usize, usize, usize) {
+        let reduced = self.sets.iter().filter(|(_, set)| set.len() < self.wanted()).count();
+        (reduced, self.changes.len(), self.writes.len())
+    }
+
+    /// Ids are this node's, with those backups, who have all there is of them.
+    pub fn own(&mut self, ids: IdRange, backups: Vec<Peer>) {
+        if self.settings.backups > 0 {
+            self.sets.assign(ids.start()..ids.end(), Some(backups));
+            self.check_writes(ids);
+        }
+    }
+
+    /// Ids are not this node's any more: nobody waits for them.
+    pub fn lose(&mut self, ids: IdRange) {
+        self.sets.assign(ids.start()..ids.end(), None);
+        self.changes.retain(|_, change| !overlap(change.ids, ids));
+        self.writes.retain(|_, write| !ids.contains(write.id));
+        self.dirty.retain(|id, _| !ids.contains(*id));
+    }
+
+    /// Whether the backups of ids are being changed.
+    pub fn is_changing(&self, ids: IdRange) -> bool {
+        self.changes.values().any(|change| overlap(change.ids, ids))
+    }
+
+    /// Whether something may be changed: there are enough copies, and not too much waits.
+    pub fn accepts(&self, id: ChunkId) -> bool {
+        if self.settings.backups == 0 || id.creator().is_named() {
+            return true;
+        }
+        let Some(set) = self.sets.get(id.bits()) else { return false };
+        let is_crowded = |peer: &Peer| {
+            self.links.get(peer).is_some_and(|link| link.waiting.len() >= self.settings.window)
+        };
+        set.len() + 1 >= self.copies_min() && !set.iter().any(is_crowded)
+    }
+
+    /// Who must have each change of an id: the set, and those about to join it.
+    fn peers(&self, id: ChunkId) -> BTreeSet<Peer> {
+        let set = self.sets.get(id.bits()).into_iter().flatten();
+        let changes = self.changes.values().filter(|change| change.ids.contains(id));
+        let joining = changes.flat_map(|change| &change.joining);
+        set.chain(joining).copied().collect()
+    }
+
+    /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
+    /// names the version.
+    pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionExport>) {
+        let missing = self.peers(id);
+        if missing.is_empty() {
+            return;
+        }
+        let version = self.take_version();
+        for peer in &missing {
+            let entry = Entry { version, what: what.clone(), sessions: sessions.clone() };
+            self.link(*peer).waiting.push_back(entry);
+        }
+        self.writes.insert(version, Write { id, missing });
+        self.dirty.insert(id, version);
+    }
+
+    /// The version of an id's last change that not all have who must: nothing about the chunk may
+    /// be answered before.
+    pub fn awaited(&self, id: ChunkId) -> Option<u64> {
+        self.dirty.get(&id).copied()
+    }
+
+    /// Whether a change of one of the ids is not with all who must have it.
+    pub fn is_dirty(&self, ids: IdRange) -> bool {
+        self.dirty.range(ids.first()..=ids.last()).next().is_some()
+    }
+
+    /// Versions that all have.
+    pub fn take_done(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.done)
+    }
+
+    fn take_version(&mut self) -> u64 {
+        self.next_version += 1;
+        self.next_version - 1
+    }
+
+    fn link(&mut self, peer: Peer) -> &mut Link {
+        let next = &mut self.next_link;
+        self.links.entry(peer).or_insert_with(|| {
+            *next += 1;
+            let (waiting, number) = (VecDeque::new(), *next - 1);
+            Link { number, first: 1, waiting, sent: 0, sent_ms: 0, owes_since_ms: None }
+        })
+    }
+
+    /// Begins to let nodes join as backups of ids whose members are `base`. They get every change
+    /// from now on, and, unless `is_staged`, all there is.
+    pub fn join(
+        &mut self,
+        ids: IdRange,
+        base: Vec<Peer>,
+        joining: Vec<Peer>,
+        is_staged: bool,
+    ) -> u64 {
+        let number = self.next_change;
+        self.next_change += 1;
+        for peer in &joining {
+            let version = self.take_version();
+            let entry = Entry { version, what: What::Clear(ids), sessions: Vec::new() };
+            self.link(*peer).waiting.push_back(entry);
+        }
+        let stage = if is_staged { Stage::Staged } else { Stage::Filling(ids.start()) };
+        self.changes.insert(number, SetChange { ids, base, joining, stage });
+        number
+    }
+
+    /// A staged change cannot be given up any more: its owner-to-be may be committed.
+    pub fn settle(&mut self, number: u64) -> Vec<Peer> {
+        let Some(change) = self.changes.get_mut(&number) else { return Vec::new() };
+        change.stage = Stage::Committing;
+        change.members()
+    }
+
+    /// Gives up a change of a set.
+    pub fn abort(&mut self, number: u64) {
+        if let Some(change) = self.changes.remove(&number) {
+            self.check_writes(change.ids);
+        }
+    }
+
+    /// Tells backups of ids that what they keep of them in the name of `source` is not needed.
+    pub fn bury(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
+        for peer in backups.iter().copied() {
+            if !self.others.contains(&peer) {
+                continue;
+            }
+            let version = self.take_version();
+            let entry = Entry { version, what: What::Bury(source, ids), sessions: Vec::new() };
+            self.link(peer).waiting.push_back(entry);
+        }
+    }
+
+    /// A backup answered.
+    pub fn on_message(&mut self, from: Peer, message: &BackupMessage, now_ms: u64) {
+        let Some(link) = self.links.get_mut(&from) else { return };
+        match message {
+            BackupMessage::Appended { link: number, next } if *number == link.number => {
+                let mut versions = Vec::new();
+                while link.first < *next
+                    && let Some(entry) = link.waiting.pop_front()
+                {
+                    link.first += 1;
+                    link.sent = link.sent.saturating_sub(1);
+                    versions.push(entry.version);
+                }
+                link.owes_since_ms = (link.sent > 0).then_some(now_ms);
+                for version in versions {
+                    if let Some(write) = self.writes.get_mut(&version) {
+                        write.missing.remove(&from);
+                        self.check_write(version);
+                    }
+                }
+            }
+            BackupMessage::Refused { link: number, is_sealed } if *number == link.number => {
+                self.is_deposed |= *is_sealed;
+                // It keeps nothing more: as if it had been silent for long.
+                link.owes_since_ms = Some(0);
+            }
+            _ => {}
+        }
+    }
+
+    /// A change is done when all have it who must, and there are enough of them.
+    fn check_write(&mut self, version: u64) {
+        let Some(write) = self.writes.get(&version) else { return };
+        let id = write.id;
+        let is_enough = match self.sets.get(id.bits()) {
+            Some(set) => set.len() + 1 >= self.copies_min(),
+            None => true,
+        };
+        if write.missing.is_empty() && is_enough {
+            self.writes.remove(&version);
+            if self.dirty.get(&id) == Some(&version) {
+                self.dirty.remove(&id);
+            }
+            self.done.push(version);
+        }
+    }
+
+    /// Members changed: who is none any more is not waited for.
+    fn check_writes(&mut self, ids: IdRange) {
+        let about = self.writes.iter().filter(|(_, write)| ids.contains(write.id));
+        for version in about.map(|(version, _)| *version).collect::<Vec<_>>() {
+            let peers = self.peers(self.writes[&version].id);
+            let write = self.writes.get_mut(&version).expect("it is there");
+            write.missing.retain(|peer| peers.contains(peer));
+            self.check_write(version);
+        }
+    }
+
+    /// What came of [`Wanted::Commit`]: the ids, if the change was still wanted.
+    pub fn on_committed(
+        &mut self,
+        number: u64,
+        result: Result<u64, Refusal>,
+    ) -> Option<(IdRange, Vec<Peer>)> {
+        let change = self.changes.remove(&number)?;
+        if result.is_ok() {
+            let members = change.members();
+            self.own(change.ids, members.clone());
+            return Some((change.ids, members));
+        }
+        self.check_writes(change.ids);
+        Some((change.ids, Vec::new()))
+    }
+
+    /// Time went on. `is_leaving` says of which ids the owner is about to change, whose sets stay as
+    /// they are.
+    pub fn on_tick<S: ChunkStore>(
+        &mut self,
+        now_ms: u64,
+        is_leaving: &dyn Fn(IdRange) -> bool,
+        store: &mut S,
+        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        out: &mut Vec<Wanted>,
+    ) {
+        if self.settings.backups == 0 {
+            return;
+        }
+        self.avoided.retain(|_, until_ms| *until_ms > now_ms);
+        let silent_ms = self.settings.silent_ms;
+        let others = &self.others;
+        let is_silent = |(peer, link): (&Peer, &Link)| {
+            let is_late = link.owes_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
+            (is_late || !others.contains(peer)).then_some(*peer)
+        };
+        let silent: BTreeSet<Peer> = self.links.iter().filter_map(is_silent).collect();
+        for peer in &silent {
+            self.avoided.insert(*peer, now_ms + AVOIDED_MS);
+        }
+        self.abort_silent(&silent, out);
+        self.change_sets(&silent, is_leaving, out);
+        self.fill(store, export, out);
+        self.drop_links();
+        self.send_again(now_ms);
+    }
+
+    fn abort_silent(&mut self, silent: &BTreeSet<Peer>, out: &mut Vec<Wanted>) {
+        let is_hopeless = |change: &SetChange| {
+            let is_committing = matches!(change.stage, Stage::Committing);
+            !is_committing && change.members().iter().any(|peer| silent.contains(peer))
+        };
+        let hopeless: Vec<u64> = {
+            let changes = self.changes.iter().filter(|(_, change)| is_hopeless(change));
+            changes.map(|(number, _)| *number).collect()
+        };
+        for number in hopeless {
+            self.abort(number);
+            out.push(Wanted::Aborted(number));
+        }
+    }
+
+    /// Commits silent members out, and begins to fill up sets that are too small.
+    fn change_sets(
+        &mut self,
+        silent: &BTreeSet<Peer>,
+        is_leaving: &dyn Fn(IdRange) -> bool,
+        out: &mut Vec<Wanted>,
+    ) {
+        let mut wanted = Vec::new();
+        for (span, set) in self.sets.iter() {
+            let ids = IdRange::from_bits(span.start, span.end);
+            let is_hurt = set.iter().any(|peer| silent.contains(peer));
+            let is_small = set.len() < self.wanted();
+            if (is_hurt || is_small) && !self.is_changing(ids) && !is_leaving(ids) {
+                wanted.push((ids, set.clone(), is_hurt));
+            }
+        }
+        for (ids, set, is_hurt) in wanted {
+            if self.changes.len() >= CHANGES_MAX {
+                break;
+            }
+            if is_hurt {
+                let base: Vec<Peer> =
+                    set.into_iter().filter(|peer| !silent.contains(peer)).collect();
+                if base.len() + 1 >= self.copies_min() {
+                    let number = self.join(ids, base.clone(), Vec::new(), true);
+                    self.settle(number);
+                    out.push(Wanted::Commit(number, ids, base));
+                    continue;
+                }
+                // Who is silent may yet be the last that has it all: replaced, but not left out.
+                let joining = self.choose_more(ids, &base);
+                if base.len() + joining.len() + 1 >= self.copies_min() {
+                    self.join(ids, base, joining, false);
+                }
+            } else {
+                let joining = self.choose_more(ids, &set);
+                if !joining.is_empty() {
+                    self.join(ids, set, joining, false);
+                }
+            }
+        }
+    }
+
+    /// Sends those who join what there is, and commits those who have it.
+    fn fill<S: ChunkStore>(
+        &mut self,
+        store: &mut S,
+        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        out: &mut Vec<Wanted>,
+    ) {
+        for number in self.changes.keys().copied().collect::<Vec<_>>() {
+            let mut change = self.changes.remove(&number).expect("it is there");
+            if let Stage::Filling(from) = change.stage {
+                change.stage = self.fill_some(&change, from, store, export);
+            }
+            if let Stage::Filled(until) = &change.stage {
+                let has_all = |(peer, until): &(Peer, u64)| {
+                    self.links.get(peer).is_some_and(|link| link.first > *until)
+                };
+                if until.iter().all(has_all) {
+                    change.stage = Stage::Committing;
+                    out.push(Wanted::Commit(number, change.ids, change.members()));
+                }
+            }
+            self.changes.insert(number, change);
+        }
+    }
+
+    fn fill_some<S: ChunkStore>(
+        &mut self,
+        change: &SetChange,
+        from: u64,
+        store: &mut S,
+        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+    ) -> Stage {
+        let (mut at, end) = (from, change.ids.end());
+        let window = self.settings.window / 2;
+        while at < end && at < from + LOOKS_MAX {
+            let is_full =
+                |peer| self.links.get(peer).is_some_and(|link: &Link| link.waiting.len() >= window);
+            if change.joining.iter().any(is_full) {
+                return Stage::Filling(at);
+            }
+            let id = ChunkId::from_bits(at).expect("it lies in a range");
+            let mut value = None;
+            store.read(id, &mut |bytes| value = Some(bytes.to_vec()));
+            if let Some(value) = value {
+                self.tell(&change.joining, &What::Put(id, value), &[]);
+            }
+            at += 1;
+        }
+        if at < end {
+            return Stage::Filling(at);
+        }
+        self.tell(&change.joining, &What::Answers, &export(change.ids));
+        let last = |peer: &Peer| {
+            let link = &self.links[peer];
+            (*peer, link.first + link.waiting.len() as u64 - 1)
+        };
+        Stage::Filled(change.joining.iter().map(last).collect())
+    }
+
+    fn tell(&mut self, to: &[Peer], what: &What, sessions: &[SessionExport]) {
+        let version = self.take_version();
+        for peer in to {
+            let entry = Entry { version, what: what.clone(), sessions: sessions.to_vec() };
+            self.link(*peer).waiting.push_back(entry);
+        }
+    }
+
+    /// Forgets those who are in no set, and what they were not sent.
+    fn drop_links(&mut self) {
+        let mut used: BTreeSet<Peer> = BTreeSet::new();
+        self.sets.iter().for_each(|(_, set)| used.extend(set));
+        self.changes.values().for_each(|change| used.extend(&change.joining));
+        let avoided = &self.avoided;
+        self.links.retain(|peer, link| {
+            let is_owed = !link.waiting.is_empty() && !avoided.contains_key(peer);
+            used.contains(peer) || is_owed
+        });
+    }
+
+    fn send_again(&mut self, now_ms: u64) {
+        let retry_ms = self.settings.retry_ms;
+        for link in self.links.values_mut() {
+            if link.sent > 0 && now_ms >= link.sent_ms + retry_ms {
+                link.sent = 0;
+            }
+        }
+    }
+
+    /// Sends what was not sent yet, in as few messages as it takes.
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wanted>) {
+        for (peer, link) in &mut self.links {
+            if link.sent >= link.waiting.len() {
+                continue;
+            }
+            let first = link.first + link.sent as u64;
+            let (mut entries, mut bytes) = (Vec::new(), 0);
+            for entry in link.waiting.range(link.sent..) {
+                if bytes >= MESSAGE_BYTES {
+                    break;
+                }
+                bytes += entry.bytes();
+                entries.push(entry.clone());
+            }
+            link.owes_since_ms.get_or_insert(now_ms);
+            link.sent += entries.len();
+            link.sent_ms = now_ms;
+            let message = BackupMessage::Append { link: link.number, first, entries };
+            out.push(Wanted::Send(*peer, message));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Backups: what an owner changes lies on other nodes before anybody is told so (DXRAM, section 2;
+//! the placement of a range names its owner and up to three backups).
+//!
+//! [`Copies`] is the owner's side, [`Vault`] the backup's. An owner sends its changes to each backup
+//! in their order; a backup keeps them in its log, in the owner's name. When a life of an owner is
+//! over, the metadata puts the first backup in its place, which seals what it has of it, loads it,
+//! copies it to a new set of backups, and serves once that set is committed.
+//!
+//! Invariants of this room:
+//! 1. Nothing is answered that a member of the committed set does not have: neither a change, nor a
+//!    read of a change that is on its way. So each member alone has all that was acknowledged.
+//! 2. A member leaves the set only by an edit of the metadata, and joins it only when it has all.
+//!    Who is about to join gets every change from its first day on.
+//! 3. A backup that sealed an owner's life takes nothing of it any more; so an owner that was
+//!    replaced, and does not know, acknowledges nothing.
+//! 4. A backup in a new life is in no set: what it has in its log has no vote.
+//! 5. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
+
+mod copies;
+#[cfg(test)]
+mod tests;
+mod vault;
+
+use crate::chunks::SessionExport;
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::Peer;
+
+pub use copies::{Copies, CopySettings, Wanted};
+pub use vault::{Heritage, Vault};
+
+/// What owner and backup say to each other. The sender's life is the owner's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackupMessage {
+    /// From the owner: keep these.
+    Append {
+        /// Counts the owner's attempts with this backup; what is of an earlier one is too late.
+        link: u64,
+        /// The number of the first; they are counted from 1 on.
+        first: u64,
+        /// Changes, in their order.
+        entries: Vec<Entry>,
+    },
+    /// From the backup: everything below is kept.
+    Appended {
+        /// The attempt.
+        link: u64,
+        /// The number that comes next.
+        next: u64,
+    },
+    /// From the backup: it keeps no more.
+    Refused {
+        /// The attempt.
+        link: u64,
+        /// Because somebody else takes the owner's place, and not because its log failed.
+        is_sealed: bool,
+    },
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Ascends over all changes of an owner's life.
+    pub version: u64,
+    /// The change.
+    pub what: What,
+    /// What its client was answered, to be answered again rather than carried out twice.
+    pub sessions: Vec<SessionExport>,
+}
+
+impl Entry {
+    /// Bytes that it takes, about.
+    fn bytes(&self) -> usize {
+        let value = if let What::Put(_, value) = &self.what { value.len() } else { 0 };
+        let answers = self.sessions.iter().map(|session| 64 + 64 * session.answers.len());
+        64 + value + answers.sum::<usize>()
+    }
+}
+
+/// What is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A chunk has that value.
+    Put(ChunkId, Vec<u8>),
+    /// A chunk is gone.
+    Remove(ChunkId),
+    /// All ids are empty, whatever was said of them before: what follows is all there is.
+    Clear(IdRange),
+    /// No chunk: only answers.
+    Answers,
+    /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
+    Bury(Peer, IdRange),
+}

@@ -1,0 +1,124 @@
+//! A backup by itself: what it keeps, refuses and hands out.
+
+use super::*;
+use crate::chunks::{ClientId, Done};
+use crate::ids::{Creator, NodeId};
+use crate::log::{Durability, LogError, LogSettings, MemoryStorage};
+
+const SETTINGS: LogSettings = LogSettings {
+    segment_bytes: 2_048,
+    segments_max: 8,
+    durability: Durability::Synced,
+    clean_below_percent: 50,
+};
+
+fn owner() -> Peer {
+    Peer { node: NodeId::new(1).expect("a node"), incarnation: 4 }
+}
+
+fn ids(start: u64, length: u64) -> IdRange {
+    let first = ChunkId::new(Creator::from(owner().node), start).expect("an id");
+    IdRange::starting_at(first, length).expect("a range")
+}
+
+fn id(counter: u64) -> ChunkId {
+    ids(counter, 1).first()
+}
+
+fn vault(storage: MemoryStorage) -> Vault {
+    Vault::open(Box::new(storage), 7, SETTINGS).expect("it opens")
+}
+
+fn entry(version: u64, what: What) -> Entry {
+    Entry { version, what, sessions: Vec::new() }
+}
+
+fn answer(vault: &mut Vault) -> Vec<BackupMessage> {
+    let mut out = Vec::new();
+    vault.flush(&mut out);
+    assert!(out.iter().all(|(to, _)| *to == owner()));
+    out.into_iter().map(|(_, message)| message).collect()
+}
+
+fn recovered(vault: &mut Vault) -> Vec<(ChunkId, Vec<u8>)> {
+    let mut found = Vec::new();
+    let heritage = vault.recover(owner(), ids(0, 100), &mut |id, value| found.push((id, value)));
+    assert_eq!(heritage.damaged, []);
+    found
+}
+
+#[test]
+fn entries_count_once_and_in_their_order() {
+    let mut vault = vault(MemoryStorage::default());
+    let put = |version, value| entry(version, What::Put(id(3), vec![value]));
+    vault.on_append(owner(), 2, 1, vec![put(1, 1), put(2, 2)]);
+    assert_eq!(answer(&mut vault), [BackupMessage::Appended { link: 2, next: 3 }]);
+    assert_eq!(answer(&mut vault), [], "nobody asked");
+    vault.on_append(owner(), 2, 2, vec![put(2, 2), put(3, 3)]);
+    vault.on_append(owner(), 2, 5, vec![put(5, 5)]);
+    vault.on_append(owner(), 1, 1, vec![put(9, 9)]);
+    assert_eq!(answer(&mut vault), [BackupMessage::Appended { link: 2, next: 4 }], "4 is missing");
+    vault.seal(owner());
+    assert_eq!(recovered(&mut vault), [(id(3), vec![3])]);
+    vault.on_append(owner(), 2, 4, vec![put(4, 4)]);
+    let refused = BackupMessage::Refused { link: 2, is_sealed: true };
+    assert_eq!(answer(&mut vault), [refused]);
+    assert_eq!(recovered(&mut vault), [(id(3), vec![3])]);
+}
+
+#[test]
+fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
+    let mut vault = vault(MemoryStorage::default());
+    let answers = vec![(6, id(1), Ok(Done::Ok)), (7, id(50), Ok(Done::Ok))];
+    let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
+    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let mut entries: Vec<Entry> =
+        (0..6).map(|n| entry(n + 1, What::Put(id(n), vec![n as u8]))).collect();
+    entries.push(entry(7, What::Remove(id(1))));
+    entries.push(entry(8, What::Clear(ids(3, 2))));
+    entries.push(Entry { version: 9, what: What::Answers, sessions: vec![session] });
+    vault.on_append(owner(), 1, 1, entries);
+    vault.seal(owner());
+    let left: Vec<ChunkId> = recovered(&mut vault).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, [id(0), id(2), id(5)]);
+    let heritage = vault.recover(owner(), ids(0, 10), &mut |_, _| {});
+    let sessions = &heritage.export.sessions;
+    assert_eq!((sessions.len(), sessions[0].answers.len()), (1, 1), "those of the ids");
+    let other = Peer { incarnation: 5, ..owner() };
+    vault.on_append(other, 1, 1, vec![entry(1, What::Bury(owner(), ids(0, 3)))]);
+    assert_eq!(recovered(&mut vault).len(), 1);
+}
+
+/// Chunks are overwritten far more often than the log has room for.
+#[test]
+fn the_log_is_cleaned_and_a_new_life_has_nothing() {
+    let disk = MemoryStorage::default();
+    let mut vault = vault(disk);
+    for round in 0..200u64 {
+        let entries =
+            (0..10).map(|n| entry(round * 10 + n, What::Put(id(n), vec![round as u8; 90])));
+        vault.on_append(owner(), 1, round * 10 + 1, entries.collect());
+        let next = round * 10 + 11;
+        assert_eq!(answer(&mut vault), [BackupMessage::Appended { link: 1, next }]);
+    }
+    vault.seal(owner());
+    let expected: Vec<_> = (0..10).map(|n| (id(n), vec![199; 90])).collect();
+    assert_eq!(recovered(&mut vault), expected);
+    let mut again = Vault::open(vault.into_storage(), 7, SETTINGS).expect("it opens");
+    assert!(again.replay().records >= 10 && again.replay().damages.is_empty());
+    assert_eq!((recovered(&mut again), again.holdings()), (vec![], (0, 0)), "it has no vote");
+}
+
+#[test]
+fn a_backup_without_room_says_so_and_keeps_nothing_more() {
+    let mut full = MemoryStorage::default();
+    full.capacity_bytes = Some(4_096);
+    let mut vault = vault(full);
+    let entries = (0..100).map(|n| entry(n, What::Put(id(n), vec![1; 90]))).collect();
+    vault.on_append(owner(), 1, 1, entries);
+    let refused = [BackupMessage::Refused { link: 1, is_sealed: false }];
+    assert_eq!(answer(&mut vault), refused);
+    assert_eq!(vault.failed(), Some(LogError::Full));
+    vault.on_append(owner(), 1, 1, vec![entry(1, What::Put(id(0), vec![1]))]);
+    assert_eq!(answer(&mut vault), refused);
+}

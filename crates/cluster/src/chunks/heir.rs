@@ -1,0 +1,141 @@
+//! How a backup takes the place of an owner whose life is over.
+//!
+//! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
+//! the life before, so that nothing of that is acknowledged any more, loads it, and copies it to a
+//! new set of backups. When that set is committed it serves. If it is gone before, the next backup
+//! does the same from what it has itself; each has all that was acknowledged.
+
+use super::migration::{MoveMessage, overlap};
+use super::service::{ChunkService, Wish};
+use super::store::ChunkStore;
+use crate::backup::{Vault, Wanted};
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::{Inheritance, Peer, Refusal};
+
+impl<S: ChunkStore> ChunkService<S> {
+    /// Whether an id is being recovered.
+    pub(super) fn is_heir(&self, id: ChunkId) -> bool {
+        self.heirs.values().any(|heir| heir.ids.contains(id))
+    }
+
+    /// Whether some of these ids are being recovered.
+    pub(super) fn inherits(&self, ids: IdRange) -> bool {
+        self.heirs.values().any(|heir| overlap(heir.ids, ids))
+    }
+
+    /// In whose name the ids of a change are recovered, if they are.
+    pub fn source(&self, change: u64) -> Option<Peer> {
+        self.heirs.get(&change).map(|heir| heir.source)
+    }
+
+    /// Ids that are being recovered.
+    pub fn heirs(&self) -> usize {
+        self.heirs.len()
+    }
+
+    /// A leader says that this node owns ids and has to recover them. It says so until they are
+    /// served, so what is not possible now may be later.
+    /// Returns chunks that this node should have and cannot read.
+    pub fn inherit(
+        &mut self,
+        heritage: &Inheritance,
+        now_ms: u64,
+        vault: &mut Vault,
+    ) -> Vec<ChunkId> {
+        let ids = heritage.ids;
+        let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
+        if heritage.holders.first() != Some(&self.me) || is_owned || self.inherits(ids) {
+            return Vec::new();
+        }
+        // What was on its way here came from the life that is over, or is older.
+        self.forget_incoming(ids);
+        vault.seal(heritage.source);
+        self.remove_all(ids);
+        let (store, mut is_stored) = (&mut self.store, true);
+        let found = vault.recover(heritage.source, ids, &mut |id, value| {
+            is_stored &= store.write(id, &value).is_ok();
+        });
+        if !is_stored {
+            self.remove_all(ids);
+            return Vec::new();
+        }
+        self.sessions.import(ids, &found.export, now_ms);
+        let holders = heritage.holders[1..].iter().copied();
+        let mut joining: Vec<Peer> =
+            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
+        joining.extend(self.copies.choose_more(ids, &joining));
+        let number = self.copies.join(ids, Vec::new(), joining, false);
+        self.heirs.insert(number, heritage.clone());
+        found.damaged
+    }
+
+    /// Removes the chunks of ids.
+    pub(super) fn remove_all(&mut self, ids: IdRange) {
+        for bits in ids.start()..ids.end() {
+            let id = ChunkId::from_bits(bits).expect("it lies in a range");
+            if self.store.remove(id) {
+                self.sessions.release(id);
+            }
+        }
+    }
+
+    /// Ids are not this node's any more.
+    fn lose(&mut self, ids: IdRange) {
+        self.owned.assign(ids.start()..ids.end(), None);
+        self.frozen.assign(ids.start()..ids.end(), None);
+        self.copies.lose(ids);
+        self.remove_all(ids);
+    }
+
+    /// What came of a [`Wanted::Commit`].
+    pub fn on_committed(
+        &mut self,
+        number: u64,
+        result: Result<u64, Refusal>,
+        clock: &mut dyn FnMut() -> u64,
+        out: &mut Vec<Wish>,
+    ) {
+        let Some((ids, members)) = self.copies.on_committed(number, result) else { return };
+        match (self.heirs.remove(&number), result) {
+            (Some(heir), Ok(epoch)) => {
+                self.moved.assign(ids.start()..ids.end(), None);
+                self.owned.assign(ids.start()..ids.end(), Some(epoch));
+                self.copies.bury(heir.source, ids, &members);
+            }
+            // It is told again, if it still is the heir.
+            (Some(_), Err(_)) => self.remove_all(ids),
+            (None, Err(Refusal::NotOwner)) => self.lose(ids),
+            (None, _) => {}
+        }
+        self.release(clock, out);
+    }
+
+    /// Time went on: backups that are silent or missing.
+    pub(super) fn tick_copies(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+        let mut wanted = Vec::new();
+        let (outgoing, sessions) = (&self.outgoing, &self.sessions);
+        let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
+        let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+        self.copies.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
+        for wanted in wanted {
+            match wanted {
+                Wanted::Aborted(number) => self.aborted(number, out),
+                wanted => out.push(Wish::Backup(wanted)),
+            }
+        }
+        self.release(&mut || now_ms, out);
+        let copies = &self.copies;
+        self.held.keep(|version| copies.awaits(version));
+    }
+
+    fn aborted(&mut self, number: u64, out: &mut Vec<Wish>) {
+        if let Some(heir) = self.heirs.remove(&number) {
+            return self.remove_all(heir.ids);
+        }
+        let found = self.incoming.iter().find(|(_, incoming)| incoming.change == Some(number));
+        if let Some((source, number)) = found.map(|(name, _)| *name) {
+            self.forget(source, number);
+            out.push(Wish::Send(source, MoveMessage::Declined { number }));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Disks that outlive the nodes on them, and what a run came across.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use amalgam_cluster::log::{Crash, MemoryStorage, Storage, StorageError};
+
+use crate::random::Random;
+
+/// One node's disk. A crash tears what was not synced.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Mutex<MemoryStorage>>);
+
+impl Disk {
+    fn lock(&self) -> MutexGuard<'_, MemoryStorage> {
+        self.0.lock().expect("one thread")
+    }
+
+    /// The process dies, or the machine loses its power.
+    pub fn crash(&self, random: &mut Random) {
+        let mut disk = self.lock();
+        let crash = if random.percent(50) {
+            Crash::Process
+        } else {
+            let writes = random.below(disk.unsynced() as u64 + 1) as usize;
+            Crash::Power { writes, bytes: random.below(600) as usize }
+        };
+        disk.crash(crash);
+    }
+}
+
+impl Storage for Disk {
+    fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
+        self.lock().segments()
+    }
+
+    fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
+        self.lock().create(segment, bytes)
+    }
+
+    fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
+        self.lock().write(segment, offset, bytes)
+    }
+
+    fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
+        self.lock().read(segment, offset, bytes)
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        self.lock().sync()
+    }
+}
+
+/// How often each fault and race came up.
+#[derive(Clone, Debug, Default)]
+pub struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    /// It did once more.
+    pub fn note(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    /// How often it did.
+    pub fn times(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or_default()
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        for (what, times) in &other.0 {
+            *self.0.entry(what).or_default() += times;
+        }
+    }
+}
+
+impl std::fmt::Display for Reached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|(what, times)| writeln!(f, "{times:>9} {what}"))
+    }
+}
