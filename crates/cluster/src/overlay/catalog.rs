@@ -377,6 +377,12 @@ impl Catalog {
         self.records.get(&creator)?.lives.get(&node).copied()
     }
 
+    /// Whether the owner of an id has yet to recover it.
+    pub fn is_inherited(&self, id: ChunkId) -> bool {
+        let record = self.records.get(&id.creator());
+        record.is_some_and(|record| record.inherited.get(id.bits()).is_some())
+    }
+
     /// What the owners of a creator's ids have yet to recover.
     pub fn inheritances(&self, creator: Creator) -> Vec<Inheritance> {
         let Some(record) = self.records.get(&creator) else { return Vec::new() };
@@ -630,7 +636,7 @@ mod tests {
         let again = Peer { incarnation: 2, ..peer(3) };
         let named = Placed::new(peer(3), &[peer(4)]).expect("valid");
         let with_other_life = Placed { lives: [2, 1, 0, 0], ..named };
-        let refused = ask(edit(3, 2, ids(0, 10), Change::Migrate(with_other_life))).0;
+        let refused = ask(edit(3, 2, ids(0, 10), Change::Take(with_other_life, peer(1)))).0;
         assert_eq!(refused, Some(Err(Refusal::Gone)));
         let not_yet = ask(edit(3, 3, ids(0, 10), Change::Migrate(named))).0;
         assert_eq!(not_yet, Some(Err(Refusal::NotOwner)), "it has to recover them");

@@ -266,7 +266,9 @@ impl SuperPeer {
             let life = self.catalog.life(id.creator(), owner);
             (range, life.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
         });
-        let is_certain = !self.batches.contains_key(&id.creator());
+        // Who inherited an id was not given it by a move: that must not look alike.
+        let is_settled = !self.catalog.is_inherited(id);
+        let is_certain = is_settled && !self.batches.contains_key(&id.creator());
         let message = Message::Found { token, id, epoch, found, is_certain };
         out.push(Command::Send(origin, message));
     }
