@@ -31,7 +31,7 @@ impl ChunkStore for MemoryStore {
 /// A value, which is written once, and all that is known of it.
 #[derive(Clone, Copy, Debug)]
 struct Written {
-    /// When the write began, and when it or the first read of the value ended: it was in force then.
+    /// When the write began, and when it or the first read of the value ended: it was in force.
     began_ms: u64,
     known_ms: u64,
     /// When the last operation on the value began: it still was in force then, or came to be later.

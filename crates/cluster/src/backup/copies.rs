@@ -422,8 +422,8 @@ impl Copies {
         Some((change.ids, Vec::new()))
     }
 
-    /// Time went on. `is_leaving` says of which ids the owner is about to change, whose sets stay as
-    /// they are.
+    /// Time went on. `is_leaving` says of which ids the owner is about to change; their sets stay
+    /// as they are.
     pub fn on_tick<S: ChunkStore>(
         &mut self,
         now_ms: u64,
