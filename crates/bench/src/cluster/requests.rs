@@ -72,7 +72,8 @@ impl RequestResult {
     /// For people.
     pub fn summary(&self) -> String {
         format!(
-            "{:<9} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})  {:.0} bytes",
+            "{:<9} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})  {:.0} \
+             bytes",
             self.subject,
             self.in_flight,
             self.p50_us,

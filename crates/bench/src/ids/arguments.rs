@@ -46,8 +46,8 @@ pub struct IdsArguments {
     /// Entries in a leaf of the CID-tree at most.
     #[arg(long, default_value_t = 128)]
     pub leaf_entries: usize,
-    /// Ids that the CID-tree is told of before it is asked for them, so that it waits for the memory
-    /// of all at once; 1 for none.
+    /// Ids that the CID-tree is told of before it is asked for them, so that it waits for the
+    /// memory of all at once; 1 for none.
     #[arg(long, default_value_t = 1)]
     pub together: usize,
     /// Lookups of a round.

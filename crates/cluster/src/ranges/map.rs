@@ -113,8 +113,8 @@ impl RangeMap {
 
     /// Brings near what lookups or migrations of these ids will read. They wait for memory four
     /// times each, one after the other: for their node's firsts, the leaf's head, its offsets and
-    /// its value. Here [`FETCHED_TOGETHER`] ids wait for each at once. It changes no result; it pays
-    /// for about as many ids as that before they are asked for.
+    /// its value. Here [`FETCHED_TOGETHER`] ids wait for each at once. It changes no result; it
+    /// pays for about as many ids as that before they are asked for.
     pub fn fetch(&self, ids: &[ChunkId]) {
         for ids in ids.chunks(FETCHED_TOGETHER) {
             let mut places = [(0, 0); FETCHED_TOGETHER];
