@@ -3,8 +3,8 @@
 //!
 //! [`Copies`] is the owner's side, [`Vault`] the backup's. An owner sends its changes to each
 //! backup in their order; a backup keeps them in its log, in the owner's name. When a life of an
-//! owner is over, the metadata puts the first backup in its place, which seals what it has of it, loads it,
-//! copies it to a new set of backups, and serves once that set is committed.
+//! owner is over, the metadata puts the first backup in its place, which seals what it has of it,
+//! loads it, copies it to a new set of backups, and serves once that set is committed.
 //!
 //! Invariants of this room:
 //! 1. Nothing is answered that a member of the committed set does not have: neither a change, nor a
