@@ -150,12 +150,11 @@ mod tests {
 
     #[test]
     fn short_keys_are_hashed_as_the_library_hashes_them() {
-        let bytes: Vec<u8> = (0..MAX_KEY_BYTES as u8).map(|i| i.wrapping_mul(151) ^ 0x6b).collect();
+        let bytes: Vec<u8> = (0..24_u8).map(|i| i.wrapping_mul(151) ^ 0x6b).collect();
         for number in [0, 7, u64::MAX] {
             let (seed, secrets) = (HashSeed::new(number), RapidSecrets::seed(number));
-            for length in 0..bytes.len() {
-                for start in 0..bytes.len() - length {
-                    let key = &bytes[start..start + length];
+            for length in 0..=20 {
+                for key in bytes.windows(length.max(1)).map(|window| &window[..length]) {
                     let expected = rapidhash_v3_nano_inline::<true, false>(key, &secrets);
                     assert_eq!(seed.hash(key), expected, "{length} bytes");
                 }
