@@ -10,54 +10,20 @@ use crate::actor::{Common, Host, Pursuit};
 use crate::random::Random;
 use crate::store::MemoryStore;
 
-/// Creates, reads, writes, locks and moves everybody's chunks.
+/// Creates, reads, writes, locks and moves everybody's chunks. If `SAFE`, it removes some as well,
+/// is more eager, and nodes keep backups, so that they may crash.
 #[derive(Debug, Default)]
-pub struct Chunks {
-    next_value: u64,
-}
-
-/// The same, and removes some; with backups, so nodes may crash.
-#[derive(Debug, Default)]
-pub struct SafeChunks {
+pub struct Chunks<const SAFE: bool> {
+    /// The number of the last value.
     next_value: u64,
 }
 
 /// A node whose client creates, reads and writes everybody's chunks, while the node moves those it
 /// owns to others.
-pub type Keeper = Host<Chunks>;
+pub type Keeper = Host<Chunks<false>>;
 
 /// The same, with backups.
-pub type SafeKeeper = Host<SafeChunks>;
-
-/// What both are after.
-pub trait Writer: Pursuit {
-    /// The number of the last value.
-    fn next_value(&mut self) -> &mut u64;
-
-    /// Whether chunks are removed.
-    const REMOVES: bool;
-
-    /// Operations of a client at once.
-    const DOING_MAX: usize;
-}
-
-impl Writer for Chunks {
-    fn next_value(&mut self) -> &mut u64 {
-        &mut self.next_value
-    }
-
-    const REMOVES: bool = false;
-    const DOING_MAX: usize = 8;
-}
-
-impl Writer for SafeChunks {
-    fn next_value(&mut self) -> &mut u64 {
-        &mut self.next_value
-    }
-
-    const REMOVES: bool = true;
-    const DOING_MAX: usize = 32;
-}
+pub type SafeKeeper = Host<Chunks<true>>;
 
 fn number_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
@@ -68,45 +34,21 @@ fn removal_of(value: u64) -> u64 {
     value | 1 << 63
 }
 
-impl Pursuit for Chunks {
-    type Store = MemoryStore;
-
-    fn open(_: &mut NodeSettings) -> (Self, MemoryStore) {
-        Default::default()
-    }
-
-    fn observe(
-        &mut self,
-        common: &mut Common,
-        action: Action,
-        began_ms: u64,
-        result: &Result<Done, ChunkError>,
-        now_ms: u64,
-    ) {
-        observe::<Self>(common, action, began_ms, result, now_ms);
-    }
-
-    fn work(
-        host: &mut Host<Self>,
-        common: &mut Common,
-        random: &mut Random,
-        now_ms: u64,
-        out: &mut Vec<Effect>,
-    ) {
-        host.write_and_read(common, random, now_ms, out);
-    }
-}
-
-impl Pursuit for SafeChunks {
+impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
     type Store = MemoryStore;
 
     fn open(settings: &mut NodeSettings) -> (Self, MemoryStore) {
-        let silent_ms = 120;
-        settings.chunks.copies = CopySettings { backups: 3, silent_ms, ..CopySettings::default() };
+        if SAFE {
+            let copies = CopySettings { backups: 3, silent_ms: 120, ..CopySettings::default() };
+            settings.chunks.copies = copies;
+        }
         Default::default()
     }
 
     fn vault(node: NodeId, common: &mut Common) -> Option<Vault> {
+        if !SAFE {
+            return None;
+        }
         let disk = common.disks.entry(node).or_default().clone();
         let settings =
             LogSettings { segment_bytes: 16 << 10, segments_max: 400, ..LogSettings::default() };
@@ -125,7 +67,38 @@ impl Pursuit for SafeChunks {
         result: &Result<Done, ChunkError>,
         now_ms: u64,
     ) {
-        observe::<Self>(common, action, began_ms, result, now_ms);
+        let history = &mut common.history;
+        match (&action, result) {
+            (Action::Create(value), Ok(Done::Created(id))) => {
+                history.creation_ends(*id, number_of(value), now_ms);
+                common.chunks.push(*id);
+            }
+            (Action::Put(id, value), Ok(Done::Ok)) => {
+                history.write_ends(*id, number_of(value), now_ms);
+            }
+            (Action::Get(id), Ok(Done::Value(value))) => {
+                history.read(*id, number_of(value), began_ms, now_ms);
+            }
+            (Action::Delete(id), Ok(Done::Ok)) => {
+                history.write_ends(*id, removal_of(began_ms), now_ms);
+            }
+            // A lock of somebody else, and who does not hold one (any more).
+            (
+                Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
+                Err(ChunkError::Locked | ChunkError::NotLocked),
+            )
+            | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
+            (action, Err(ChunkError::NoChunk)) if SAFE => {
+                if let Some(id) = action.id() {
+                    history.missing(id, now_ms);
+                }
+            }
+            // Nobody knows.
+            (_, Err(ChunkError::Unavailable)) => {}
+            (action, result) => {
+                common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
+            }
+        }
     }
 
     fn work(
@@ -139,48 +112,10 @@ impl Pursuit for SafeChunks {
     }
 }
 
-fn observe<W: Writer>(
-    common: &mut Common,
-    action: Action,
-    began_ms: u64,
-    result: &Result<Done, ChunkError>,
-    now_ms: u64,
-) {
-    let history = &mut common.history;
-    match (&action, result) {
-        (Action::Create(value), Ok(Done::Created(id))) => {
-            history.creation_ends(*id, number_of(value), now_ms);
-            common.chunks.push(*id);
-        }
-        (Action::Put(id, value), Ok(Done::Ok)) => {
-            history.write_ends(*id, number_of(value), now_ms);
-        }
-        (Action::Get(id), Ok(Done::Value(value))) => {
-            history.read(*id, number_of(value), began_ms, now_ms);
-        }
-        (Action::Delete(id), Ok(Done::Ok)) => {
-            history.write_ends(*id, removal_of(began_ms), now_ms);
-        }
-        // A lock of somebody else, and who does not hold one (any more).
-        (
-            Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
-            Err(ChunkError::Locked | ChunkError::NotLocked),
-        )
-        | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
-        (action, Err(ChunkError::NoChunk)) if W::REMOVES => {
-            if let Some(id) = action.id() {
-                history.missing(id, now_ms);
-            }
-        }
-        // Nobody knows.
-        (_, Err(ChunkError::Unavailable)) => {}
-        (action, result) => {
-            common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
-        }
-    }
-}
+impl<const SAFE: bool> Host<Chunks<SAFE>> {
+    /// Operations of a client at once.
+    const DOING_MAX: usize = if SAFE { 32 } else { 8 };
 
-impl<W: Writer> Host<W> {
     /// Reads a chunk.
     pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
         self.submit(Action::Get(id), now_ms, out);
@@ -188,9 +123,9 @@ impl<W: Writer> Host<W> {
 
     /// A value that nobody else writes.
     fn new_value(&mut self) -> u64 {
-        *self.pursuit.next_value() += 1;
+        self.pursuit.next_value += 1;
         let life = u64::from(self.peer.incarnation) & 0xFFF;
-        u64::from(self.peer.node.get()) << 48 | life << 36 | *self.pursuit.next_value()
+        u64::from(self.peer.node.get()) << 48 | life << 36 | self.pursuit.next_value
     }
 
     fn write_and_read(
@@ -203,7 +138,7 @@ impl<W: Writer> Host<W> {
         if random.percent(10) {
             self.move_some(common, random, now_ms, out);
         }
-        if self.doing.len() > W::DOING_MAX {
+        if self.doing.len() > Self::DOING_MAX {
             return;
         }
         let began_ms = common.true_ms;
@@ -217,7 +152,7 @@ impl<W: Writer> Host<W> {
             0..5 => Action::Get(id),
             5 => Action::Lock { id, lease_ms: 200 },
             6 => Action::Unlock(id),
-            7 if W::REMOVES && random.percent(10) => {
+            7 if SAFE && random.percent(10) => {
                 common.chunks.retain(|other| *other != id);
                 common.history.removal_begins(id, removal_of(began_ms), began_ms);
                 Action::Delete(id)

@@ -23,7 +23,7 @@ mod world;
 
 pub use actor::{Actor, Common, Editor, Host, IDS, Pursuit};
 pub use disk::{Disk, Reached};
-pub use keeper::{Chunks, Keeper, SafeChunks, SafeKeeper};
+pub use keeper::{Chunks, Keeper, SafeKeeper};
 pub use ledger::Ledger;
 pub use names::{Namer, Names, Naming};
 pub use network::{Agenda, Partition, Weather, arrivals};
