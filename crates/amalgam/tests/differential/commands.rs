@@ -140,7 +140,7 @@ impl Generator {
     /// sent. So a number is changed only in a write of its own or ahead of all reads.
     pub fn turn(&mut self) -> Vec<Command> {
         let mut commands: Vec<Command> = self.held_back.take().into_iter().collect();
-        for _ in 0..=self.below(6) {
+        for _ in 0..=self.below(12) {
             if commands.last().is_some_and(Command::is_wrong_packet) {
                 break;
             }
@@ -306,6 +306,8 @@ impl Generator {
             98 => Command::line(format!("verbosity 0{noreply}")),
             // Read as a line, a large value ends the connection, and what was said before is lost.
             _ if self.kind == Kind::Malformed => Command::line("verbosity 1"),
+            // A megabyte costs as much as a sequence of other commands.
+            _ if self.chance(80) => Command::line("verbosity 1"),
             _ => self.large(),
         }
     }

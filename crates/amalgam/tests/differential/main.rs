@@ -20,7 +20,7 @@ const SEQUENCES: usize = 300;
 /// No turn takes so long, but where all processes are stopped for a while.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Turns of a sequence; each sends a few commands in one write.
-const TURNS: usize = 25;
+const TURNS: usize = 15;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -54,13 +54,18 @@ impl<'s> Side<'s> {
         Self { server, connection: server.connect(), ids: Ids::default() }
     }
 
-    /// Sends `commands` in one write; returns what came back, with CAS ids made symbolic.
-    fn exchange(&mut self, commands: &[Command]) -> String {
+    /// Sends `commands` in one write; what will end their answers.
+    fn send(&mut self, commands: &[Command]) -> &'static [u8] {
         let mut bytes = Vec::new();
         for command in commands {
             command.write(&self.ids, &mut bytes);
         }
-        let answer = self.connection.exchange(&bytes);
+        self.connection.send(bytes)
+    }
+
+    /// What came back, with CAS ids made symbolic.
+    fn receive(&mut self, end: &[u8]) -> String {
+        let answer = self.connection.receive(end);
         if answer.is_closed {
             self.connection = self.server.connect();
         }
@@ -94,17 +99,14 @@ impl Comparison {
         let mut begin = Instant::now();
         let mut sides = [Side::new(&self.theirs), Side::new(&self.ours)];
         let mut generator = Generator::new(kind, seed, sequence, &self.version);
-        let mut history = String::new();
         let mut verdict = Verdict::Alike;
         for turn in 0..TURNS {
             let commands = generator.turn();
-            for command in &commands {
-                history.push_str(&format!("  {turn}: {command}\n"));
-            }
             self.commands_sent += commands.len();
-            let [expected, answered] = sides.each_mut().map(|side| match reasons_differ {
-                true => answers::without_reasons(&side.exchange(&commands)),
-                false => side.exchange(&commands),
+            let ends = sides.each_mut().map(|side| side.send(&commands));
+            let [expected, answered] = [0, 1].map(|place| {
+                let text = sides[place].receive(ends[place]);
+                if reasons_differ { answers::without_reasons(&text) } else { text }
             });
             if begin.elapsed() > PAUSE && !expected.contains(servers::WAITS) {
                 verdict = Verdict::Paused;
@@ -121,8 +123,9 @@ impl Comparison {
             }
             assert!(
                 is_alike,
-                "AMALGAM_SEED={seed}, sequence {sequence}, turn {turn}:\n{history}\
-                 memcached answered:\n{expected}\nwe answered:\n{answered}"
+                "AMALGAM_SEED={seed}, sequence {sequence}, turn {turn}:\n{}\
+                 memcached answered:\n{expected}\nwe answered:\n{answered}",
+                self.history(sequence, turn)
             );
         }
         if verdict == Verdict::Paused {
@@ -130,6 +133,18 @@ impl Comparison {
             std::thread::sleep(2 * PAUSE);
         }
         Verdict::Alike
+    }
+
+    /// What was sent in a sequence, up to a turn.
+    fn history(&self, sequence: u64, last_turn: usize) -> String {
+        let mut generator = Generator::new(self.kind, self.seed, sequence, &self.version);
+        let mut history = String::new();
+        for turn in 0..=last_turn {
+            for command in generator.turn() {
+                history.push_str(&format!("  {turn}: {command}\n"));
+            }
+        }
+        history
     }
 }
 

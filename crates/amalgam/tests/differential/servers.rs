@@ -91,7 +91,11 @@ const BINARY_MARK: &[u8] = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\
 const BINARY_MARK_ANSWER: &[u8] = b"\x81\x0a\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
 
 /// A connection to a server.
-pub struct Connection(TcpStream);
+pub struct Connection {
+    stream: TcpStream,
+    /// Where answers are received.
+    buffer: Vec<u8>,
+}
 
 impl Server {
     /// The version that it tells, as numbers.
@@ -107,29 +111,38 @@ impl Server {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server accepts");
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE / 4)).expect("an option of sockets");
-        Connection(stream)
+        Connection { stream, buffer: vec![0; 1 << 16] }
     }
 }
 
 impl Connection {
     /// Sends `commands` and reads until they are answered, or the server closes.
     pub fn exchange(&mut self, commands: &[u8]) -> Answer {
+        let mark_answer = self.send(commands.to_vec());
+        self.receive(mark_answer)
+    }
+
+    /// Sends `commands` and a mark behind them; the mark's answer.
+    pub fn send(&mut self, mut commands: Vec<u8>) -> &'static [u8] {
         let (mark, mark_answer) = match commands.first() {
             Some(0x80) => (BINARY_MARK, BINARY_MARK_ANSWER),
             _ => (MARK, MARK_ANSWER),
         };
-        let mut message = commands.to_vec();
-        message.extend_from_slice(mark);
+        commands.extend_from_slice(mark);
         // A server that closes early may refuse the rest; what it said before counts.
-        let _ = self.0.write_all(&message);
+        let _ = self.stream.write_all(&commands);
+        mark_answer
+    }
+
+    /// Reads up to the mark's answer, or until the server closes.
+    pub fn receive(&mut self, mark_answer: &[u8]) -> Answer {
         let mut bytes = Vec::new();
-        let mut buffer = [0; 1 << 16];
         loop {
             if let Some(rest) = bytes.strip_suffix(mark_answer) {
                 return Answer { bytes: rest.to_vec(), is_closed: false };
             }
-            match self.0.read(&mut buffer) {
-                Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
+            match self.stream.read(&mut self.buffer) {
+                Ok(count) if count > 0 => bytes.extend_from_slice(&self.buffer[..count]),
                 // Stopped and continued meanwhile.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {
@@ -137,7 +150,7 @@ impl Connection {
                     return Answer { bytes, is_closed: true };
                 }
                 Ok(_) | Err(_) => {
-                    let _ = self.0.shutdown(Shutdown::Both);
+                    let _ = self.stream.shutdown(Shutdown::Both);
                     return Answer { bytes, is_closed: true };
                 }
             }
