@@ -30,7 +30,8 @@ macro_rules! suite {
     ($name:ident, $engine:ty) => {
         $crate::tests! { $name, $engine,
             verbs: set_and_get keys flags add_and_replace append_and_prepend cas
-                writes_change_the_cas_id cas_ids_are_not_reused arithmetic not_a_number
+                writes_change_the_cas_id cas_ids_are_not_reused
+                cas_ids_grow_from_worker_to_worker arithmetic not_a_number
                 arithmetic_with_initial delete touch marks vivify too_large counts;
             batch: every_size breaks_and_resumes dead_items_miss prefetch_is_a_hint pins;
             time: expiry dead_to_every_verb flush last_access newer_generation_is_alive sweep;

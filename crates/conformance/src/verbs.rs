@@ -169,6 +169,38 @@ pub fn cas_ids_are_not_reused<I: Index>() {
     }
 }
 
+/// An id is older than those of all later versions, whichever workers gave them.
+pub fn cas_ids_grow_from_worker_to_worker<I: Index>() {
+    let index: I = open(&configuration());
+    let mut sessions = [Session::new(&index), Session::new(&index)];
+    let store = |session: &mut Session<'_, I>, key| {
+        let store = Store { wants_cas: true, ..Store::new(StoreMode::Set, b"v", 0, 0) };
+        match session.apply(key, Verb::Store(store)).0 {
+            Outcome::Stored(Written { cas: Some(id), .. }) => id,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    // The first worker's ids begin before those of the second.
+    store(&mut sessions[0], b"other");
+    for round in 0..100 {
+        let id = store(&mut sessions[1], b"k");
+        let session = &mut sessions[0];
+        // A version that nobody asks about has no id yet.
+        session.set(b"k", b"v");
+        if round % 2 == 0 {
+            let (_, next) = session.gets(b"k").expect("a hit");
+            assert!(next > id, "{next} after {id}");
+        }
+        let compare = Some(Compare { cas: id, accepts_older_as_stale: true });
+        let late = Store { compare, ..Store::new(StoreMode::Set, b"late", 0, 0) };
+        let (outcome, _) = session.apply(b"k", Verb::Store(late));
+        assert!(matches!(outcome, Outcome::Stored(_)), "round {round}: {outcome:?}");
+        let never = Some(Compare { cas: u64::MAX, accepts_older_as_stale: true });
+        let future = Store { compare: never, ..Store::new(StoreMode::Set, b"future", 0, 0) };
+        assert_eq!(session.apply(b"k", Verb::Store(future)).0, Outcome::Exists);
+    }
+}
+
 /// incr wraps, decr stops at 0, numbers get longer and are padded, and keep flags.
 pub fn arithmetic<I: Index>() {
     let index: I = open(&configuration());

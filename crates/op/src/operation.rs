@@ -26,6 +26,18 @@ pub enum Verb<'a> {
     Delete(Delete),
 }
 
+impl Verb<'_> {
+    /// Whether the item's CAS id is compared, or told to the client.
+    pub fn minds_cas(&self) -> bool {
+        match self {
+            Self::Get(get) => get.wants_cas,
+            Self::Store(store) => store.wants_cas || store.compare.is_some(),
+            Self::Arithmetic(arithmetic) => arithmetic.wants_cas || arithmetic.compare.is_some(),
+            Self::Delete(delete) => delete.compare.is_some(),
+        }
+    }
+}
+
 /// A read that may change the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {

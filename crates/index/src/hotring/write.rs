@@ -124,10 +124,13 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         slot: &mut Option<Slot>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (draft, outcome) = match decide(None, job.op, job.now, self.pool.fresh_cas(None)) {
-            Decision::Keep(outcome) | Decision::Remove(outcome) => return Attempt::Done(outcome),
-            Decision::Replace(draft, outcome) => (draft, outcome),
-        };
+        let (draft, outcome) =
+            match decide(None, job.op, job.now, self.pool.fresh_cas(job.op, None)) {
+                Decision::Keep(outcome) | Decision::Remove(outcome) => {
+                    return Attempt::Done(outcome);
+                }
+                Decision::Replace(draft, outcome) => (draft, outcome),
+            };
         let new = match self.write(job, &draft, &[], slot) {
             Ok(new) => new,
             Err(attempt) => return attempt,
@@ -170,7 +173,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             // The word that goes with the header, if an exchange is to follow.
             current.value = Value::Word(word.to_le_bytes(), header.value_bytes());
         }
-        match decide(Some(&current), job.op, job.now, self.pool.fresh_cas(Some(&current))) {
+        match decide(Some(&current), job.op, job.now, self.pool.fresh_cas(job.op, Some(&current))) {
             Decision::Keep(outcome) => {
                 show_outcome(job.op, &item, current, outcome, job.now, &self.index.memory, sink);
                 self.note_access(job.items, view.head, job.hash(), found);

@@ -17,6 +17,7 @@
 mod arena;
 mod balance;
 mod budget;
+mod cas;
 mod class;
 mod clock;
 mod counters;
@@ -525,8 +526,8 @@ impl Memory {
         released
     }
 
-    /// A number that no item's CAS id has had; blocks of them go to the pools.
-    fn cas_block(&self, count: u64) -> u64 {
+    /// The first of so many numbers that no item's CAS id has had.
+    fn draw_cas_ids(&self, count: u64) -> u64 {
         self.cas.fetch_add(count, Ordering::Relaxed)
     }
 

@@ -9,8 +9,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Draft, ItemView, Now};
+use amalgam_op::{Draft, ItemView, Now, Op};
 
+use super::cas::CasIds;
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, Shape};
@@ -34,8 +35,6 @@ const WARM_SLOTS: usize = BAG_ITEMS;
 const SPARE_BAGS: usize = 8;
 /// Lines of the next slot that are asked for ahead; of longer items the processor sees the stream.
 const MOST_LINES_AHEAD: usize = 4;
-/// CAS ids a pool draws at once.
-const CAS_BLOCK: u64 = 1 << 12;
 
 /// A thread's access to a [`Memory`].
 pub struct Pool<'m> {
@@ -51,8 +50,7 @@ pub struct Pool<'m> {
     /// Sealed bags, oldest first.
     limbo: VecDeque<Bag>,
     spare_bags: Vec<Vec<Retired>>,
-    next_cas: u64,
-    last_cas: u64,
+    cas_ids: CasIds,
     /// A slot found by `make_room`, for an item of the class.
     pub(super) aside: Option<(usize, ItemRef)>,
     /// The memory's count of pressure that this pool answered.
@@ -181,8 +179,7 @@ impl<'m> Pool<'m> {
             max_bag_bytes: BAG_BYTES.min(memory.budget.limit() / BAG_SHARE),
             limbo: VecDeque::new(),
             spare_bags: Vec::new(),
-            next_cas: 0,
-            last_cas: 0,
+            cas_ids: CasIds::default(),
             aside: None,
             pressure: 0,
         }
@@ -225,18 +222,10 @@ impl<'m> Pool<'m> {
         grace.0 < self.memory.epochs.oldest_pin()
     }
 
-    /// A CAS id that was never handed out, and above that of the item it is to follow: from a
-    /// block that began later, where the item has its id from another pool. (An id that a client
-    /// chose may be above all blocks; `decide` counts on from it.)
+    /// A CAS id for what `op` makes of `current`: see [`CasIds::fresh`].
     #[inline]
-    pub fn fresh_cas(&mut self, current: Option<&ItemView<'_>>) -> u64 {
-        let is_behind = current.and_then(|item| item.cas).is_some_and(|cas| cas >= self.next_cas);
-        if self.next_cas == self.last_cas || is_behind {
-            self.next_cas = self.memory.cas_block(CAS_BLOCK);
-            self.last_cas = self.next_cas + CAS_BLOCK;
-        }
-        self.next_cas += 1;
-        self.next_cas - 1
+    pub fn fresh_cas(&mut self, op: &Op<'_>, current: Option<&ItemView<'_>>) -> u64 {
+        self.cas_ids.fresh(self.memory, op, current)
     }
 
     /// Finds memory for an item of `shape`. Call it without a guard and without a lock of the

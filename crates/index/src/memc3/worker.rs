@@ -319,7 +319,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let key = writing.op.key.bytes();
         let seen = self.see(&view, &writing.spot, key, &guard);
         let current = seen.as_ref().map(|seen| &seen.view);
-        match decide(current, writing.op, writing.now, self.pool.fresh_cas(current)) {
+        match decide(current, writing.op, writing.now, self.pool.fresh_cas(writing.op, current)) {
             Decision::Keep(outcome) => {
                 if let Some(seen) = &seen {
                     show_outcome(

@@ -108,7 +108,7 @@ impl<L: Locking> EngineWorker<'_, L> {
         let mut seen = self.seat.look(&follow, op);
         loop {
             let current = seen.as_ref().map(|seen| &seen.view);
-            let fresh_cas = self.pool.fresh_cas(current);
+            let fresh_cas = self.pool.fresh_cas(op, current);
             let decision = decide(current, op, now, fresh_cas);
             let (built, shortage) = match self.build(&decision, seen.as_ref(), op, now, &follow) {
                 Ok(built) => (built, None),

@@ -94,7 +94,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let guard = self.pool.pin();
         let seen = self.see::<C>(&writing, &guard);
         let current = seen.as_ref().map(|seen| &seen.view);
-        match decide(current, writing.op, writing.now, self.pool.fresh_cas(current)) {
+        match decide(current, writing.op, writing.now, self.pool.fresh_cas(writing.op, current)) {
             Decision::Keep(outcome) => {
                 if let Some(seen) = &seen {
                     show_outcome(

@@ -59,7 +59,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         let (hash, key) = (op.key.hash(), op.key.bytes());
         let (head, item) = index.find(hash, &guard, |item| item.has_key(key));
         let Some(item) = item else {
-            return match decide(None, op, now, self.pool.fresh_cas(None)) {
+            return match decide(None, op, now, self.pool.fresh_cas(op, None)) {
                 Decision::Keep(outcome) | Decision::Remove(outcome) => Attempt::Done(outcome),
                 Decision::Replace(draft, outcome) => {
                     let Some(new) = self.write(op, &draft, &[], now, slot) else {
@@ -74,7 +74,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         if header.has_word() {
             view.value = amalgam_op::Value::Word(word.to_le_bytes(), header.value_bytes());
         }
-        match decide(Some(&view), op, now, self.pool.fresh_cas(Some(&view))) {
+        match decide(Some(&view), op, now, self.pool.fresh_cas(op, Some(&view))) {
             Decision::Keep(outcome) => {
                 show_outcome(op, &item, view, outcome, now, &index.memory, sink);
                 Attempt::Done(outcome)
