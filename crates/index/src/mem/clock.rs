@@ -37,6 +37,9 @@ const ROUNDS: usize = 512;
 const ROUNDS_PER_EVICTION: usize = 128;
 /// In the first rounds it only yields.
 const EAGER_ROUNDS: usize = 16;
+/// So many, where a grace period may be enough, before it evicts: some 5 ms, in which a worker that
+/// lost its processor between pin and unpin has it back.
+const GRACE_ROUNDS: usize = 48;
 /// How long it waits in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 /// A sweep of all pages takes this many steps.
@@ -84,8 +87,7 @@ impl Pool<'_> {
         {
             return true;
         }
-        // Not at once where a grace period may be enough.
-        let first = if self.waits_for_grace(shortage.0) { EAGER_ROUNDS } else { 0 };
+        let first = if self.waits_for_grace(shortage.0) { GRACE_ROUNDS } else { 0 };
         for round in 0..ROUNDS {
             if round % ROUNDS_PER_EVICTION == first {
                 self.evict_for(shortage.0, now, swap);
@@ -131,7 +133,14 @@ impl Pool<'_> {
     /// whether there was one. Ends the trade where the class has more room than evictions leave.
     fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let mut has_slot = self.set_slot_aside(class, false);
-        if !has_slot {
+        for round in 0..EAGER_ROUNDS {
+            if has_slot {
+                break;
+            }
+            // What was evicted ahead waits for a worker that does not run now.
+            if round > 0 {
+                std::thread::yield_now();
+            }
             self.flush();
             has_slot = self.set_slot_aside(class, false);
         }
@@ -224,7 +233,12 @@ impl Pool<'_> {
         let memory = self.memory;
         let slots = self.slots_of(class) as usize;
         let stride = STRIDE_SLOTS.min(target.try_into().unwrap_or(STRIDE_SLOTS));
-        let bound = if take == Take::Dead { slots.min(PATIENCE_SLOTS) } else { 2 * slots };
+        let bound = match take {
+            Take::Dead => slots.min(PATIENCE_SLOTS),
+            // Where little lives a second turn would take what was read a moment ago.
+            _ if self.waits_for_grace(Need::Class(class)) => slots,
+            _ => 2 * slots,
+        };
         let (mut evicted, mut examined, mut fruitless) = (0, 0, 0);
         while evicted < target && examined <= bound {
             let Some((page, from, to)) = memory.advance_hand(class, stride) else { break };
