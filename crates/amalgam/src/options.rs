@@ -131,8 +131,8 @@ pub struct Options {
     /// next start with the same file reads them
     #[arg(short = 'e', long, value_name = "FILE")]
     pub memory_file: Option<PathBuf>,
-    /// Require SASL authentication (PLAIN, binary protocol); users are in the file that the
-    /// environment variable MEMCACHED_SASL_PWDB names
+    /// Require SASL authentication (CRAM-MD5 or PLAIN, binary protocol); users are in the file that
+    /// the environment variable MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_sasl: bool,

@@ -29,6 +29,7 @@ use crate::dump::{self, Dump};
 use crate::hot_keys::Sampler;
 use crate::observer::{Observer, Seen};
 use crate::output::Output;
+use crate::sasl::Exchange;
 use crate::server::Shared;
 use crate::settings::WireProtocol;
 use crate::tally::tally;
@@ -54,8 +55,8 @@ pub struct Conversation {
     pub dump: Option<Box<Dump>>,
     /// The client gave a name and the right password.
     pub is_authenticated: bool,
-    /// The client began to authenticate and was asked to go on (binary).
-    pub is_authenticating: bool,
+    /// What a client that began to authenticate was asked for (binary).
+    pub exchange: Exchange,
 }
 
 impl Conversation {

@@ -7,6 +7,7 @@ use amalgam_op::Expiry;
 use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
 
 use crate::batch::{Seat, Turn};
+use crate::sasl::{self, Outcome};
 use crate::watch::Events;
 use crate::{MEMCACHED_VERSION, statistics, tuning};
 
@@ -60,22 +61,22 @@ pub fn run<I: Index>(
         Command::Lru(arguments) => tuning::lru(turn, seat, *arguments, reply),
         Command::Slabs(arguments) => tuning::slabs(turn, seat, *arguments, reply),
         Command::LruCrawler(arguments) => tuning::lru_crawler(turn, seat, *arguments, reply),
-        Command::ListMechanisms => reply.body(out, b"PLAIN"),
+        Command::ListMechanisms => reply.body(out, sasl::MECHANISMS),
         Command::LogIn { user, password } => {
             let is_right = shared.users.as_ref().is_some_and(|users| users.knows(user, password));
             conclude(turn, seat, reply, is_right, Problem::WRONG_CREDENTIALS);
         }
         Command::Authenticate { is_step, mechanism, message } => {
-            let is_begun = std::mem::take(&mut seat.conversation.is_authenticating);
-            if !is_step && *mechanism == b"PLAIN" && message.is_empty() {
-                seat.conversation.is_authenticating = true;
-                return reply.challenge(out, b"");
+            let exchange = std::mem::take(&mut seat.conversation.exchange);
+            match sasl::step(exchange, *is_step, mechanism, message, shared.users.as_ref()) {
+                Outcome::Continue(exchange, challenge) => {
+                    seat.conversation.exchange = exchange;
+                    reply.challenge(out, &challenge);
+                }
+                Outcome::Done(is_right) => {
+                    conclude(turn, seat, reply, is_right, Problem::NOT_AUTHENTICATED);
+                }
             }
-            let is_plain = *mechanism == b"PLAIN" && (is_begun || !is_step);
-            let users = shared.users.as_ref().filter(|_| is_plain);
-            users.inspect(|users| users.follow_file());
-            let is_right = users.is_some_and(|users| users.knows_plain(message));
-            conclude(turn, seat, reply, is_right, Problem::NOT_AUTHENTICATED);
         }
         Command::DebugTime(arguments) if shared.settings.is_under_test => {
             let seconds = { *arguments }.next().and_then(|word| str::from_utf8(word).ok());

@@ -34,6 +34,7 @@ mod pin;
 mod rehearsal;
 mod restart;
 mod roster;
+mod sasl;
 mod server;
 mod settings;
 mod sockets;

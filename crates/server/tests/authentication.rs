@@ -57,13 +57,17 @@ fn binary_clients_log_in_by_sasl() {
         client.0.read_exact(&mut rest).unwrap();
         (u16::from_be_bytes([header[6], header[7]]), rest)
     };
-    assert_eq!(status(&packet(0x20, b"", b"")), (0, b"PLAIN".to_vec()));
+    assert_eq!(status(&packet(0x20, b"", b"")), (0, b"CRAM-MD5 PLAIN".to_vec()));
     assert_eq!(status(&packet(0x21, b"PLAIN", b"\0ann\0wrong")).0, 0x20);
     assert_eq!(status(&packet(0x21, b"CRAM-MD5", b"\0ann\0secret")).0, 0x20);
     assert_eq!(status(&packet(0x22, b"PLAIN", b"\0ann\0secret")).0, 0x20);
     assert_eq!(status(&packet(0x21, b"PLAIN", b"")).0, 0x21);
     assert_eq!(status(&packet(0x22, b"PLAIN", b"\0ann\0secret")).0, 0);
     assert_eq!(status(&packet(0x00, b"missing", b"")).0, 1);
+    let (asked, challenge) = status(&packet(0x21, b"CRAM-MD5", b""));
+    assert!(asked == 0x21 && challenge.starts_with(b"<"), "{asked:#x}");
+    let digest = b"ann 00000000000000000000000000000000";
+    assert_eq!(status(&packet(0x22, b"CRAM-MD5", digest)).0, 0x20);
     let (first, _) = status(&packet(0x21, b"PLAIN", b"\0ann\0secret"));
     assert_eq!(first, 0);
     let mut other = server.connect();
