@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
-use crate::cluster::{self, MigrateArguments, RequestArguments};
+use crate::cluster::{self, BgArguments, MigrateArguments, RequestArguments};
 use crate::driver::{self, CacheArguments, IndexArguments, OccupancyArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
@@ -30,6 +30,8 @@ pub enum BenchCommand {
     ClusterRequests(RequestArguments),
     /// Moves chunks between two nodes while clients read and write them, and checks what they saw.
     Migrate(MigrateArguments),
+    /// Acts as the members of a social network, on chunks and on Redis.
+    Bg(BgArguments),
     /// Writes a trace of a workload, as `amalgam advise` reads it.
     Trace(TraceArguments),
 }
@@ -84,6 +86,12 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
         BenchCommand::Migrate(arguments) => {
             let result = cluster::run_migrate(arguments)?;
             print_result(arguments.json, &result, || result.summary())
+        }
+        BenchCommand::Bg(arguments) => {
+            for result in cluster::run_bg(arguments)? {
+                print_result(arguments.json, &result, || result.summary())?;
+            }
+            Ok(())
         }
         BenchCommand::Trace(arguments) => {
             trace::write(arguments, &mut std::io::BufWriter::new(std::io::stdout().lock()))

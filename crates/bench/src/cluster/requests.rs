@@ -10,7 +10,7 @@ use amalgam_node::ClusterClient;
 use amalgam_node::cluster::ids::ChunkId;
 use anyhow::{Context, ensure};
 
-use super::{Nodes, end, pinned};
+use super::{Nodes, end, free_port, pinned};
 use crate::measure::{
     Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to, resident_bytes_of,
 };
@@ -221,7 +221,7 @@ struct Memcached {
 
 impl Memcached {
     fn start(arguments: &RequestArguments, core: usize) -> anyhow::Result<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let process = pinned(core)
             .arg(&arguments.memcached)
             .args(["-p", &port.to_string(), "-l", "127.0.0.1", "-t", "1", "-u", "root"])

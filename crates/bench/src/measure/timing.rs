@@ -37,6 +37,13 @@ impl Timing {
         self.started = Instant::now();
     }
 
+    /// The next operation should have begun at `due`, and counts from there.
+    #[inline]
+    pub fn start_at(&mut self, due: Instant) {
+        self.cpu_before = thread_cpu_ns();
+        self.started = due;
+    }
+
     /// After a call that carried out `operations`, each of which took as long as the call. Starts
     /// the next one.
     #[inline]

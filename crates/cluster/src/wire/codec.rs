@@ -72,6 +72,24 @@ pub trait Wire: Sized {
     /// [`WireError`] if the bytes are none.
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError>;
 
+    /// Appends some, without their number.
+    fn encode_all(list: &[Self], to: &mut Vec<u8>) {
+        list.iter().for_each(|element| element.encode(to));
+    }
+
+    /// Reads so many; there are at least [`Self::BYTES_MIN`] bytes for each.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] if one of them is none.
+    fn decode_many(count: usize, from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+        let mut list = Vec::with_capacity(count);
+        for _ in 0..count {
+            list.push(Self::decode(from)?);
+        }
+        Ok(list)
+    }
+
     /// Reads one that is all there is.
     ///
     /// # Errors
@@ -101,7 +119,28 @@ macro_rules! wire_numbers {
     )*};
 }
 
-wire_numbers!(u8, u16, u32, u64, i64);
+wire_numbers!(u16, u32, u64, i64);
+
+/// Lists of bytes are copied whole: most of what travels is values.
+impl Wire for u8 {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        to.push(*self);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(from.take(1)?[0])
+    }
+
+    fn encode_all(list: &[Self], to: &mut Vec<u8>) {
+        to.extend_from_slice(list);
+    }
+
+    fn decode_many(count: usize, from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+        Ok(from.take(count)?.to_vec())
+    }
+}
 
 impl<T: Wire> Wire for Box<T> {
     const BYTES_MIN: usize = T::BYTES_MIN;
@@ -153,7 +192,7 @@ impl<T: Wire> Wire for Vec<T> {
 
     fn encode(&self, to: &mut Vec<u8>) {
         (self.len() as u32).encode(to);
-        self.iter().for_each(|element| element.encode(to));
+        T::encode_all(self, to);
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -161,11 +200,7 @@ impl<T: Wire> Wire for Vec<T> {
         if count > from.left() / T::BYTES_MIN {
             return Err(WireError::Short);
         }
-        let mut list = Self::with_capacity(count);
-        for _ in 0..count {
-            list.push(T::decode(from)?);
-        }
-        Ok(list)
+        T::decode_many(count, from)
     }
 }
 
