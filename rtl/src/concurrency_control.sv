@@ -5,12 +5,19 @@
 // slot. Addresses of writes wait in a queue, oldest first, and leave it when the memory port has
 // accepted their last line. Entering also reads the clock, so that the order of entering is the
 // order of time.
+//
+// As printed each address in the queue is compared. With `CounterBits` a counter in LUT RAM stands
+// for all addresses that hash to it, so what a request costs does not grow with the writes under
+// way; a request may wait for a write of another bucket, but never passes one of its own. Since
+// nobody passes a counter that is not 0, it never exceeds 1: two bits that are flipped, the one by
+// entering and the other by retiring, and differ in between.
 
 module concurrency_control
   import ht_pkg::*;
 #(
   parameter int unsigned BucketBits = 10,
-  parameter int unsigned Writers = 16
+  parameter int unsigned Writers = 16,
+  parameter int unsigned CounterBits = 0   // 2 to this counters; 0: addresses are compared
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -39,24 +46,60 @@ module concurrency_control
     $error("concurrency_control: BucketBits must be 1 to 32");
   end
 
-  logic [BucketBits-1:0] address_q [Writers];
+  localparam int unsigned TagWidth = CounterBits == 0 ? BucketBits : CounterBits;
+
+  // What a bucket is known by: itself, or its counter.
+  function automatic logic [TagWidth-1:0] tag_of(logic [BucketBits-1:0] address);
+    logic [TagWidth-1:0] folded = '0;
+    for (int unsigned i = 0; i < BucketBits; i++) folded[i%TagWidth] ^= address[i];
+    return folded;
+  endfunction
+
+  logic [TagWidth-1:0]   tag_q [Writers];
   logic [Writers-1:0]    is_pending_q;
   logic [PlaceWidth-1:0] oldest_q, next_q;
   logic [LevelWidth-1:0] level_q;
   logic [BucketBits-1:0] bucket;
-  logic [Writers-1:0]    is_same;
-  logic has_key, is_write, is_clear, is_here, enter;
+  logic [TagWidth-1:0]   tag;
+  logic has_key, is_write, is_clear, is_here, is_busy, is_ready, enter;
 
   assign bucket   = hash_i.primary[31-:BucketBits];
+  assign tag      = tag_of(bucket);
   assign has_key  = meta_i.request.klen != '0;
   assign is_write = meta_i.kind == KindSet || meta_i.kind == KindDelete;
 
-  for (genvar i = 0; i < Writers; i++) begin : gen_compare
-    assign is_same[i] = is_pending_q[i] && address_q[i] == bucket;
+  if (CounterBits == 0) begin : gen_compare
+    logic [Writers-1:0] is_same;
+    for (genvar i = 0; i < Writers; i++) begin : gen_same
+      assign is_same[i] = is_pending_q[i] && tag_q[i] == tag;
+    end
+    assign is_busy  = is_same != '0;
+    assign is_ready = 1'b1;
+  end else begin : gen_count
+    logic entered [2 ** CounterBits];
+    logic retired [2 ** CounterBits];
+    logic flipped_q [Writers];        // what entering made of its bit
+    logic [CounterBits:0] cleared_q;  // after reset, one by one
+    assign is_ready = cleared_q[CounterBits];
+    assign is_busy  = entered[tag] != retired[tag];
+    always_ff @(posedge clk_i) begin
+      if (!is_ready || (enter && is_write)) begin
+        entered[is_ready ? tag : cleared_q[CounterBits-1:0]] <= is_ready && !entered[tag];
+      end
+      if (!is_ready || retire_i) begin
+        retired[is_ready ? tag_q[oldest_q] : cleared_q[CounterBits-1:0]]
+            <= is_ready && flipped_q[oldest_q];
+      end
+      if (enter && is_write) flipped_q[next_q] <= !entered[tag];
+    end
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) cleared_q <= '0;
+      else if (!is_ready) cleared_q <= cleared_q + 1'b1;
+    end
   end
 
-  assign is_here  = meta_valid_i && (hash_valid_i || !has_key);
-  assign is_clear = !has_key || (is_same == '0 && (!is_write || level_q != LevelWidth'(Writers)));
+  assign is_here  = meta_valid_i && (hash_valid_i || !has_key) && is_ready;
+  assign is_clear = !has_key || (!is_busy && (!is_write || level_q != LevelWidth'(Writers)));
   assign stall_o  = is_here && !is_clear;
   assign enter    = is_here && is_clear && (!valid_o || ready_i);
 
@@ -69,7 +112,7 @@ module concurrency_control
       op_o.bucket <= 32'(bucket);
       op_o.check  <= hash_i.check;
       op_o.now    <= now_i;
-      if (is_write) address_q[next_q] <= bucket;
+      if (is_write) tag_q[next_q] <= tag;
     end
   end
 
@@ -101,9 +144,12 @@ module concurrency_control
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // For an address of the solver's choice: writes of it that entered and did not retire, counted
-  // apart from the queue's own compare. Nobody enters while there is one.
+  // For an address of the solver's choice: writes of it, or of what hashes to its counter, that
+  // entered and did not retire, counted apart from the queue's own compare. Nobody enters while
+  // there is one.
   logic [BucketBits-1:0] f_address, f_address_q;
+  logic [TagWidth-1:0]   f_tag;
+  assign f_tag = tag_of(f_address);
   always_ff @(posedge clk_i) f_address_q <= f_address;
   always_comb if (f_started_q) assume (f_address == f_address_q);
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
@@ -115,8 +161,8 @@ module concurrency_control
                        ? place - (LevelWidth + 1)'(Writers) : place);
   endfunction
 
-  assign f_enters  = enter && is_write && bucket == f_address;
-  assign f_retires = retire_i && address_q[oldest_q] == f_address;
+  assign f_enters  = enter && is_write && tag == f_tag;
+  assign f_retires = retire_i && tag_q[oldest_q] == f_tag;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) f_under_way_q <= '0;
@@ -128,7 +174,7 @@ module concurrency_control
     f_pending = '0;
     for (int unsigned i = 0; i < Writers; i++) begin
       f_pending = f_pending + LevelWidth'(is_pending_q[i]);
-      f_counted = f_counted + LevelWidth'(is_pending_q[i] && address_q[i] == f_address);
+      f_counted = f_counted + LevelWidth'(is_pending_q[i] && tag_q[i] == f_tag);
     end
     if (rst_ni) begin
       // Only what entered retires, and only requests with a key write.
@@ -142,10 +188,30 @@ module concurrency_control
       end
       assert (f_pending == level_q);
       assert (f_counted == f_under_way_q);
+      assert (!(enter && has_key && tag == f_tag && f_under_way_q != '0));
       assert (!(enter && has_key && bucket == f_address && f_under_way_q != '0));
+      assert (is_ready || level_q == '0);
       // Who is here and waits does so for an older write, or for the stage below.
-      assert (!stall_o || level_q != '0);
+      assert (!stall_o || level_q != '0 || (CounterBits != 0 && tag != f_tag));
       assert (!is_here || enter || stall_o || (valid_o && !ready_i));
+    end
+  end
+
+  // Its counter is 1 as long as there is such a write, and knows how retiring will flip it.
+  if (CounterBits != 0) begin : gen_f_count
+    always_comb begin
+      if (rst_ni) begin
+        assert (f_counted <= LevelWidth'(1));
+        assert (gen_count.cleared_q <= (CounterBits + 1)'(2 ** CounterBits));
+        if ((CounterBits + 1)'(f_tag) < gen_count.cleared_q) begin
+          assert ((gen_count.entered[f_tag] != gen_count.retired[f_tag]) == (f_counted != '0));
+        end
+        for (int unsigned i = 0; i < Writers; i++) begin
+          if (is_pending_q[i] && tag_q[i] == f_tag) begin
+            assert (gen_count.flipped_q[i] == gen_count.entered[f_tag]);
+          end
+        end
+      end
     end
   end
 `endif

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A queue. What goes in comes out in order; the oldest is visible at once.
+// A queue. What goes in comes out in order; the oldest is visible at once, or, `InBlock`, three
+// cycles after it came in: entries then lie in block RAM, whose output has a register of its own in
+// front of whoever reads, and two that wait there are beside the `Depth`.
 
 module fifo #(
   parameter int unsigned Width = 8,
   parameter int unsigned Depth = 4,
+  parameter bit          InBlock = 1'b0,
   localparam int unsigned LevelWidth = $clog2(Depth + 1)
 ) (
   input  logic                  clk_i,
@@ -15,7 +18,7 @@ module fifo #(
   output logic                  valid_o,
   input  logic                  ready_i,
   output logic [Width-1:0]      data_o,
-  output logic [LevelWidth-1:0] level_o
+  output logic [LevelWidth-1:0] level_o   // in front of the output's registers
 );
 
   localparam int unsigned PointerWidth = Depth > 1 ? $clog2(Depth) : 1;
@@ -27,11 +30,32 @@ module fifo #(
   logic                    push, pop;
 
   assign ready_o = level_q != LevelWidth'(Depth);
-  assign valid_o = level_q != '0;
-  assign data_o  = store[read_q];
   assign level_o = level_q;
   assign push    = valid_i && ready_o;
-  assign pop     = valid_o && ready_i;
+
+  if (InBlock) begin : gen_block
+    logic [Width-1:0] fetched_q;
+    logic has_fetched_q, is_moved;
+    assign is_moved = has_fetched_q && (!valid_o || ready_i);
+    assign pop      = level_q != '0 && (!has_fetched_q || is_moved);
+    always_ff @(posedge clk_i) begin
+      if (pop) fetched_q <= store[read_q];
+      if (is_moved) data_o <= fetched_q;
+    end
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) begin
+        has_fetched_q <= 1'b0;
+        valid_o       <= 1'b0;
+      end else begin
+        has_fetched_q <= pop || (has_fetched_q && !is_moved);
+        valid_o       <= is_moved || (valid_o && !ready_i);
+      end
+    end
+  end else begin : gen_direct
+    assign valid_o = level_q != '0;
+    assign data_o  = store[read_q];
+    assign pop     = valid_o && ready_i;
+  end
 
   always_ff @(posedge clk_i) begin
     if (push) store[write_q] <= data_i;
@@ -56,18 +80,19 @@ module fifo #(
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // Order and content: an entry of the solver's choice, followed from its push to its pop.
-  logic                  f_is_watched_q;
-  logic [Width-1:0]      f_data_q;
-  logic [LevelWidth-1:0] f_ahead_q;   // entries in front of it
-  logic                  f_choice;
+  // Order and content: an entry of the solver's choice, followed from its push until it is taken.
+  logic                f_is_watched_q, f_choice, f_is_taken;
+  logic [Width-1:0]    f_data_q;
+  logic [LevelWidth:0] f_ahead_q;     // entries in front of it
+  logic [1:0]          f_fetched;     // entries that have left the store
   // The place so many behind the oldest entry.
-  function automatic logic [PointerWidth-1:0] f_after(logic [LevelWidth-1:0] count);
-    logic [LevelWidth:0] place = (LevelWidth + 1)'(read_q) + (LevelWidth + 1)'(count);
-    return PointerWidth'(place >= (LevelWidth + 1)'(Depth) ? place - (LevelWidth + 1)'(Depth)
+  function automatic logic [PointerWidth-1:0] f_after(logic [LevelWidth:0] count);
+    logic [LevelWidth+1:0] place = (LevelWidth + 2)'(read_q) + (LevelWidth + 2)'(count);
+    return PointerWidth'(place >= (LevelWidth + 2)'(Depth) ? place - (LevelWidth + 2)'(Depth)
                                                            : place);
   endfunction
 
+  assign f_is_taken = valid_o && ready_i;
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       f_is_watched_q <= 1'b0;
@@ -77,12 +102,25 @@ module fifo #(
       if (push && f_choice) begin
         f_is_watched_q <= 1'b1;
         f_data_q       <= data_i;
-        f_ahead_q      <= level_q - LevelWidth'(pop);
+        f_ahead_q      <= (LevelWidth + 1)'(level_q) + (LevelWidth + 1)'(f_fetched)
+                          - (LevelWidth + 1)'(f_is_taken);
       end
-    end else if (pop) begin
+    end else if (f_is_taken) begin
       if (f_ahead_q == '0) f_is_watched_q <= 1'b0;
       else f_ahead_q <= f_ahead_q - 1'b1;
     end
+  end
+
+  if (InBlock) begin : gen_f_block
+    assign f_fetched = 2'(valid_o) + 2'(gen_block.has_fetched_q);
+    always_comb begin
+      if (rst_ni && f_is_watched_q && gen_block.has_fetched_q
+          && f_ahead_q == (LevelWidth + 1)'(valid_o)) begin
+        assert (gen_block.fetched_q == f_data_q);
+      end
+    end
+  end else begin : gen_f_direct
+    assign f_fetched = '0;
   end
 
   always_comb begin
@@ -90,11 +128,13 @@ module fifo #(
       assert (level_q <= LevelWidth'(Depth));
       assert (read_q <= Last);
       assert (write_q <= Last);
-      assert (f_after(level_q) == write_q);
+      assert (f_after((LevelWidth + 1)'(level_q)) == write_q);
       if (f_is_watched_q) begin
-        assert (f_ahead_q < level_q);
-        assert (store[f_after(f_ahead_q)] == f_data_q);
-        if (f_ahead_q == '0) assert (valid_o && data_o == f_data_q);
+        assert (f_ahead_q < (LevelWidth + 1)'(level_q) + (LevelWidth + 1)'(f_fetched));
+        if (f_ahead_q >= (LevelWidth + 1)'(f_fetched)) begin
+          assert (store[f_after(f_ahead_q - (LevelWidth + 1)'(f_fetched))] == f_data_q);
+        end
+        if (f_ahead_q == '0 && valid_o) assert (data_o == f_data_q);
       end
     end
   end

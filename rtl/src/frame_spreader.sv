@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a wide port of Ethernet to lanes of 8 bytes a cycle, one frame after the other to each in
-// turn. It never makes the port wait: a frame for which its lane has no room is left out whole, and
-// one that is longer than frames are is cut and called broken.
+// turn. It never makes the port wait: a frame for which its lane has no room is left out whole, as
+// if it had not come, and one that is longer than frames are is cut and called broken. A lane gets
+// no more frames than can wait there for their turn.
 
 module frame_spreader #(
   parameter int unsigned BusBytes = 64,
   parameter int unsigned Lanes = 8,
   parameter int unsigned Beats = 64,          // room of a lane, in beats of the bus
+  parameter int unsigned Frames = 64,         // in a lane until their turn was taken
   parameter int unsigned LongestBytes = 1518,
   localparam int unsigned LaneWidth = Lanes > 1 ? $clog2(Lanes) : 1
 ) (
@@ -24,11 +26,13 @@ module frame_spreader #(
   output logic [Lanes-1:0][7:0]  keep_o,
   output logic [Lanes-1:0]       last_o,
   output logic [Lanes-1:0]       bad_o,
+  input  logic [Lanes-1:0]       turn_i,      // was taken, of the lane's oldest frame
   output logic                   overflow_o   // a frame found no room
 );
 
   localparam int unsigned LongestBeats = (LongestBytes + BusBytes - 1) / BusBytes;
   localparam int unsigned LevelWidth = $clog2(Beats + 1);
+  localparam int unsigned FrameWidth = $clog2(Frames + 1);
   localparam int unsigned Width = 9 * BusBytes + 2;
 
   if (Beats < 2 * LongestBeats) begin : gen_check
@@ -37,10 +41,13 @@ module frame_spreader #(
 
   logic [LaneWidth-1:0]         lane_q;
   logic [$clog2(LongestBeats+1)-1:0] count_q;
-  logic is_lost_q, is_cut_q, is_lost, is_cut;
+  logic is_lost_q, is_cut_q, is_lost, is_cut, is_full;
   logic [Lanes-1:0][LevelWidth-1:0] level;
+  logic [Lanes-1:0][FrameWidth-1:0] inside_q;   // frames of each lane
 
-  assign is_lost = count_q == '0 ? level[lane_q] > LevelWidth'(Beats - LongestBeats) : is_lost_q;
+  assign is_full = level[lane_q] > LevelWidth'(Beats - LongestBeats)
+                   || inside_q[lane_q] == FrameWidth'(Frames);
+  assign is_lost = count_q == '0 ? is_full : is_lost_q;
   assign is_cut  = 32'(count_q) == LongestBeats - 1 && !last_i;
   assign overflow_o = valid_i && last_i && is_lost;
 
@@ -55,17 +62,21 @@ module frame_spreader #(
       is_cut_q  <= !last_i && (is_cut_q || is_cut);
       if (last_i) count_q <= '0;
       else if (32'(count_q) != LongestBeats) count_q <= count_q + 1'b1;
-      if (last_i) lane_q <= 32'(lane_q) == Lanes - 1 ? '0 : lane_q + 1'b1;
+      if (last_i && !is_lost) lane_q <= 32'(lane_q) == Lanes - 1 ? '0 : lane_q + 1'b1;
     end
   end
 
   for (genvar i = 0; i < Lanes; i++) begin : gen_lane
-    logic valid, ready, last, bad;
+    logic valid, ready, last, bad, is_mine;
     logic [8*BusBytes-1:0] data;
     logic [BusBytes-1:0]   keep;
-    fifo #(.Width(Width), .Depth(Beats)) u_beats (
-      .clk_i, .rst_ni,
-      .valid_i(valid_i && lane_q == LaneWidth'(i) && !is_lost && !is_cut_q), .ready_o(),
+    assign is_mine = valid_i && lane_q == LaneWidth'(i) && !is_lost;
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) inside_q[i] <= '0;
+      else inside_q[i] <= inside_q[i] + FrameWidth'(is_mine && last_i) - FrameWidth'(turn_i[i]);
+    end
+    fifo #(.Width(Width), .Depth(Beats), .InBlock(1'b1)) u_beats (
+      .clk_i, .rst_ni, .valid_i(is_mine && !is_cut_q), .ready_o(),
       .data_i({data_i, last_i ? keep_i : '1, last_i || is_cut, bad_i || is_cut}),
       .valid_o(valid), .ready_i(ready), .data_o({data, keep, last, bad}), .level_o(level[i])
     );

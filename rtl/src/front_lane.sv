@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One lane of a wide front: frames in, 8 bytes a cycle; requests out, each with the number of the
-// table that its key belongs to, which is known when the whole key is here. A request without a
-// key goes to table 0.
+// One lane of a wide front: frames in, 8 bytes a cycle; requests out. For each frame that came in,
+// in their order, it takes a turn: it says whether the frame brought a request, and to which table
+// the request's key belongs. Requests follow, each with its table, when all turns before have been
+// taken. A request without a key goes to table 0.
 
 module front_lane
   import ht_pkg::*;
 #(
   parameter int unsigned FrameBeats = 512,
+  parameter int unsigned Frames = 64,        // that came in and whose turn was not taken, at most
   parameter int unsigned Tables = 8,
   localparam int unsigned TableWidth = Tables > 1 ? $clog2(Tables) : 1
 ) (
@@ -24,6 +26,11 @@ module front_lane
   input  logic                  frame_last_i,
   input  logic                  frame_bad_i,
 
+  output logic                  turn_valid_o,
+  input  logic                  turn_ready_i,
+  output logic                  turn_has_request_o,
+  output logic [TableWidth-1:0] turn_table_o,
+
   output logic                  valid_o,
   input  logic                  ready_i,
   output request_t              request_o,
@@ -31,56 +38,37 @@ module front_lane
   output logic [TableWidth-1:0] table_o,
   output logic                  key_valid_o,
   input  logic                  key_ready_i,
-  output logic [63:0]           key_data_o,
-  output logic [7:0]            key_keep_o,
-  output logic                  key_last_o,
+  output item_t                 key_o,
   output logic                  val_valid_o,
   input  logic                  val_ready_i,
-  output logic [63:0]           val_data_o,
-  output logic [7:0]            val_keep_o,
-  output logic                  val_last_o,
-
-  output logic                  overflow_o,
-  output logic                  broken_o,
-  output logic                  other_o,
-  output logic                  unsound_o,
-  output logic                  malformed_o
+  output item_t                 val_o,
+  output drops_t                drops_o
 );
 
   if (2 ** TableWidth != Tables && Tables != 1) begin : gen_check
     $error("front_lane: Tables must be a power of two");
   end
 
-  logic in_valid, in_ready, in_last, in_sound;
-  logic [63:0] in_data;
-  logic [15:0] in_bytes;
-  frame_buffer #(.Beats(FrameBeats)) u_frames (
-    .clk_i, .rst_ni, .valid_i(frame_valid_i), .data_i(frame_data_i), .keep_i(frame_keep_i),
-    .last_i(frame_last_i), .bad_i(frame_bad_i),
-    .valid_o(in_valid), .ready_i(in_ready), .data_o(in_data), .last_o(in_last),
-    .bytes_o(in_bytes), .is_sound_o(in_sound), .overflow_o, .broken_o
-  );
+  localparam int unsigned Requests = 8;
 
-  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, key_last,
-        put_valid, put_ready, put_last;
-  logic [63:0] key_data, put_data;
-  logic [7:0]  key_keep, put_keep;
+  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, put_valid,
+        put_ready;
   request_t request;
   client_t  client;
-  request_parser u_parser (
+  item_t    key, put;
+  front_end #(.FrameBeats(FrameBeats)) u_front (
     .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
-    .frame_valid_i(in_valid), .frame_ready_o(in_ready), .frame_data_i(in_data),
-    .frame_last_i(in_last), .frame_bytes_i(in_bytes), .frame_sound_i(in_sound),
+    .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
     .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),
-    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_data_o(key_data),
-    .key_keep_o(key_keep), .key_last_o(key_last),
-    .val_valid_o(put_valid), .val_ready_i(put_ready), .val_data_o(put_data),
-    .val_keep_o(put_keep), .val_last_o(put_last), .other_o, .unsound_o, .malformed_o
+    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_o(key),
+    .val_valid_o(put_valid), .val_ready_i(put_ready), .val_o(put), .drops_o
   );
 
-  // A cyclic sum of the key, whose remainder names its table; zeros stand behind the key's end.
+  // A cyclic sum of the key, whose remainder names its table; zeros stand behind the key's end. A
+  // key longer than any table takes is not waited for: it is refused, by whichever table.
   localparam logic [15:0] Polynomial = 16'h1021;
+  localparam logic [4:0]  Longest = 5'd31;   // beats before the last that counts
   function automatic logic [15:0] sum_up(logic [15:0] start, logic [63:0] data);
     logic [15:0] next = start;
     for (int unsigned i = 0; i < 64; i++) begin
@@ -90,43 +78,79 @@ module front_lane
   endfunction
 
   logic [15:0] sum_q, key_sum;
-  logic        key_room, sum_room;
-  assign key_sum   = sum_up(sum_q, key_data);
+  logic [4:0]  beat_q;
+  logic        key_room, sum_room, is_summed_q, is_sum, take_key;
+  assign key_sum   = sum_up(sum_q, key.data);
   assign key_ready = key_room && sum_room;
+  assign take_key  = key_valid && key_ready;
+  assign is_sum    = take_key && !is_summed_q && (key.last || beat_q == Longest);
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) sum_q <= '0;
-    else if (key_valid && key_ready) sum_q <= key_last ? '0 : key_sum;
+    if (!rst_ni) begin
+      sum_q       <= '0;
+      beat_q      <= '0;
+      is_summed_q <= 1'b0;
+    end else if (take_key) begin
+      sum_q       <= key.last ? '0 : key_sum;
+      beat_q      <= key.last ? '0 : beat_q + 1'b1;
+      is_summed_q <= !key.last && (is_summed_q || is_sum);
+    end
   end
 
-  logic has_meta, has_client, has_sum, has_key, take;
+  // What became of each frame: kept or not by the buffer, and if kept, a request or not.
+  logic is_kept, has_kept, is_request, has_outcome, outcome, has_kind, is_keyed, has_sum, turn,
+        is_complete;
   logic [TableWidth-1:0] table_of_key;
-  fifo #(.Width($bits(request_t)), .Depth(4)) u_metas (
-    .clk_i, .rst_ni, .valid_i(meta_valid), .ready_o(meta_ready), .data_i(request),
+  assign is_kept    = !drops_o.overflow && !drops_o.broken;
+  assign is_request = client_valid && client_ready;
+  fifo #(.Width(1), .Depth(Frames)) u_kept (
+    .clk_i, .rst_ni, .valid_i(frame_valid_i && frame_last_i), .ready_o(), .data_i(is_kept),
+    .valid_o(turn), .ready_i(turn_valid_o && turn_ready_i), .data_o(has_kept), .level_o()
+  );
+  fifo #(.Width(1), .Depth(Frames)) u_outcomes (
+    .clk_i, .rst_ni,
+    .valid_i(is_request || drops_o.other || drops_o.unsound || drops_o.malformed), .ready_o(),
+    .data_i(is_request), .valid_o(has_outcome),
+    .ready_i(turn_valid_o && turn_ready_i && has_kept), .data_o(outcome), .level_o()
+  );
+  assign turn_has_request_o = has_kept && outcome;
+  assign is_complete  = has_kind && (!is_keyed || has_sum);
+  assign turn_valid_o = turn && (!has_kept || (has_outcome && (!outcome || is_complete)));
+  assign turn_table_o = is_keyed ? table_of_key : '0;
+
+  logic has_meta, has_client, has_table, take, go, meta_room, kind_room;
+  assign go         = turn_valid_o && turn_ready_i && turn_has_request_o;
+  assign meta_ready = meta_room && kind_room;
+  fifo #(.Width($bits(request_t)), .Depth(Requests)) u_metas (
+    .clk_i, .rst_ni, .valid_i(meta_valid && kind_room), .ready_o(meta_room), .data_i(request),
     .valid_o(has_meta), .ready_i(take), .data_o(request_o), .level_o()
   );
-  fifo #(.Width($bits(client_t)), .Depth(4)) u_clients (
+  fifo #(.Width(1), .Depth(Requests)) u_kinds (
+    .clk_i, .rst_ni, .valid_i(meta_valid && meta_room), .ready_o(kind_room),
+    .data_i(request.klen != '0), .valid_o(has_kind), .ready_i(go), .data_o(is_keyed), .level_o()
+  );
+  fifo #(.Width($bits(client_t)), .Depth(Requests)) u_clients (
     .clk_i, .rst_ni, .valid_i(client_valid), .ready_o(client_ready), .data_i(client),
     .valid_o(has_client), .ready_i(take), .data_o(client_o), .level_o()
   );
-  fifo #(.Width(TableWidth), .Depth(8)) u_sums (
-    .clk_i, .rst_ni, .valid_i(key_valid && key_room && key_last), .ready_o(sum_room),
-    .data_i(key_sum[TableWidth-1:0]),
-    .valid_o(has_sum), .ready_i(take && has_key), .data_o(table_of_key), .level_o()
+  fifo #(.Width(TableWidth), .Depth(Requests)) u_sums (
+    .clk_i, .rst_ni, .valid_i(is_sum), .ready_o(sum_room), .data_i(key_sum[TableWidth-1:0]),
+    .valid_o(has_sum), .ready_i(go && is_keyed), .data_o(table_of_key), .level_o()
   );
-  fifo #(.Width(73), .Depth(64)) u_keys (
-    .clk_i, .rst_ni, .valid_i(key_valid && sum_room), .ready_o(key_room),
-    .data_i({key_data, key_keep, key_last}), .valid_o(key_valid_o), .ready_i(key_ready_i),
-    .data_o({key_data_o, key_keep_o, key_last_o}), .level_o()
+  // No more of them than of metas.
+  fifo #(.Width(TableWidth), .Depth(Requests)) u_tables (
+    .clk_i, .rst_ni, .valid_i(go), .ready_o(), .data_i(turn_table_o),
+    .valid_o(has_table), .ready_i(take), .data_o(table_o), .level_o()
   );
-  fifo #(.Width(73), .Depth(16)) u_values (
-    .clk_i, .rst_ni, .valid_i(put_valid), .ready_o(put_ready),
-    .data_i({put_data, put_keep, put_last}), .valid_o(val_valid_o), .ready_i(val_ready_i),
-    .data_o({val_data_o, val_keep_o, val_last_o}), .level_o()
+  fifo #(.Width($bits(item_t)), .Depth(64)) u_keys (
+    .clk_i, .rst_ni, .valid_i(key_valid && sum_room), .ready_o(key_room), .data_i(key),
+    .valid_o(key_valid_o), .ready_i(key_ready_i), .data_o(key_o), .level_o()
+  );
+  fifo #(.Width($bits(item_t)), .Depth(16)) u_values (
+    .clk_i, .rst_ni, .valid_i(put_valid), .ready_o(put_ready), .data_i(put),
+    .valid_o(val_valid_o), .ready_i(val_ready_i), .data_o(val_o), .level_o()
   );
 
-  assign has_key = request_o.klen != '0;
-  assign table_o = has_key ? table_of_key : '0;
-  assign valid_o = has_meta && has_client && (!has_key || has_sum);
+  assign valid_o = has_meta && has_client && has_table;
   assign take    = valid_o && ready_i;
 
 endmodule

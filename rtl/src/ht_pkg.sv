@@ -76,6 +76,22 @@ package ht_pkg;
     logic [31:0] opaque;
   } client_t;
 
+  // A beat of a key or a value as a frame brings it.
+  typedef struct packed {
+    logic [63:0] data;
+    logic [7:0]  keep;
+    logic        last;
+  } item_t;
+
+  // A frame was dropped: no room, broken, not for us, a wrong checksum, no whole request.
+  typedef struct packed {
+    logic overflow;
+    logic broken;
+    logic other;
+    logic unsound;
+    logic malformed;
+  } drops_t;
+
   // A key on its way to the hash: 8 bytes a beat, zeros behind its end.
   typedef struct packed {
     logic [63:0] data;

@@ -29,6 +29,7 @@ module ht_top
   parameter bit          HashRing = 1'b0,
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,      // writes in the critical section
+  parameter int unsigned CounterBits = 0,   // conflicts are seen by 2 to this counters; 0: exactly
   parameter int unsigned Inflight = 64,     // requests between read unit and comparators
   parameter int unsigned ReturnBeats = 128, // room for lines on their way; more for slower memory
   parameter int unsigned ValueReturnBeats = 32,
@@ -186,7 +187,9 @@ module ht_top
   // The critical section.
   logic entered_valid, entered_ready, retire;
   op_t  entered;
-  concurrency_control #(.BucketBits(BucketBits), .Writers(Writers)) u_concurrency (
+  concurrency_control #(
+    .BucketBits(BucketBits), .Writers(Writers), .CounterBits(CounterBits)
+  ) u_concurrency (
     .clk_i, .rst_ni, .now_i,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
     .hash_valid_i(hash_valid), .hash_ready_o(hash_ready), .hash_i(hash),
@@ -214,7 +217,7 @@ module ht_top
 
   logic beat_valid, beat_ready;
   logic [BeatWidth-1:0] beat;
-  fifo #(.Width(BeatWidth), .Depth(ReturnBeats)) u_returns (
+  fifo #(.Width(BeatWidth), .Depth(ReturnBeats), .InBlock(1'b1)) u_returns (
     .clk_i, .rst_ni, .valid_i(mem_return_valid_i && !mem_return_is_value_i), .ready_o(),
     .data_i(mem_return_i), .valid_o(beat_valid), .ready_i(beat_ready), .data_o(beat), .level_o()
   );

@@ -71,40 +71,21 @@ module ht_udp
   input  logic [64*BeatWords-1:0] mem_return_i,
 
   output logic                    is_ready_o,
-  // A frame was dropped: no room, broken, not for us, a wrong checksum, no whole request.
-  output logic                    overflow_o,
-  output logic                    broken_o,
-  output logic                    other_o,
-  output logic                    unsound_o,
-  output logic                    malformed_o
+  output drops_t                  drops_o      // a frame was dropped
 );
 
-  logic in_valid, in_ready, in_last, in_sound;
-  logic [63:0] in_data;
-  logic [15:0] in_bytes;
-  frame_buffer #(.Beats(FrameBeats)) u_frames (
-    .clk_i, .rst_ni, .valid_i(frame_valid_i), .data_i(frame_data_i), .keep_i(frame_keep_i),
-    .last_i(frame_last_i), .bad_i(frame_bad_i),
-    .valid_o(in_valid), .ready_i(in_ready), .data_o(in_data), .last_o(in_last),
-    .bytes_o(in_bytes), .is_sound_o(in_sound), .overflow_o, .broken_o
-  );
-
-  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, key_last,
-        put_valid, put_ready, put_last;
-  logic [63:0] key_data, put_data;
-  logic [7:0]  key_keep, put_keep;
+  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, put_valid,
+        put_ready;
   request_t request;
   client_t  client;
-  request_parser u_parser (
+  item_t    key, put;
+  front_end #(.FrameBeats(FrameBeats)) u_front (
     .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
-    .frame_valid_i(in_valid), .frame_ready_o(in_ready), .frame_data_i(in_data),
-    .frame_last_i(in_last), .frame_bytes_i(in_bytes), .frame_sound_i(in_sound),
+    .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
     .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),
-    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_data_o(key_data),
-    .key_keep_o(key_keep), .key_last_o(key_last),
-    .val_valid_o(put_valid), .val_ready_i(put_ready), .val_data_o(put_data),
-    .val_keep_o(put_keep), .val_last_o(put_last), .other_o, .unsound_o, .malformed_o
+    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_o(key),
+    .val_valid_o(put_valid), .val_ready_i(put_ready), .val_o(put), .drops_o
   );
 
   logic answer_valid, answer_ready, ended, got_valid, got_ready;
@@ -120,10 +101,10 @@ module ht_udp
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(request),
-    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key_data),
-    .key_keep_i(key_keep), .key_last_i(key_last),
-    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put_data),
-    .val_keep_i(put_keep), .val_last_i(put_last),
+    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key.data),
+    .key_keep_i(key.keep), .key_last_i(key.last),
+    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put.data),
+    .val_keep_i(put.keep), .val_last_i(put.last),
     .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
     .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data), .val_keep_o(),
     .val_last_o(),

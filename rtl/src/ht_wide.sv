@@ -5,12 +5,14 @@
 // ring, a critical section, a memory and a formatter of its own:
 //
 //   frames -> spreader -> lanes (frame buffer, parser) -> steering -> tables -> formatters
-//                                                                                  |
-//   frames <------------------------------------------------------- collector <---+
+//                           |                                ^                      |
+//                           +--------- sequencer ------------+--- order ---+        |
+//                                                                          v        |
+//   frames <---------------------------------------------------------- collector <--+
 //
-// A table answers in the order of its requests, and a client's requests for one key meet there; but
-// two frames that arrive one behind the other may change places on their way to different tables,
-// or through different lanes, as frames may in any network.
+// Requests enter the tables and answers leave in the order in which frames came in, as if there
+// were one table. A bank of memory is a table's; what it brings back is put into order where
+// answers are collected.
 
 module ht_wide
   import ht_pkg::*;
@@ -28,13 +30,17 @@ module ht_wide
   parameter int unsigned BucketBits = 18,     // of each table
   parameter bit          HashRing = 1'b1,
   parameter int unsigned Writers = 32,
+  parameter int unsigned CounterBits = 10,    // of a table's hashed conflict counters
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
   parameter int unsigned BlockBits = 16,
   parameter int unsigned FrameBeats = 512,    // of frames that wait in a lane
   parameter int unsigned Clients = 128,       // requests in a table
+  parameter int unsigned Frames = 64,         // in a lane
+  parameter int unsigned Answers = 512,       // requests in all tables
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
   localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1),
+  localparam int unsigned LaneWidth = Lanes > 1 ? $clog2(Lanes) : 1,
   localparam int unsigned TableWidth = Tables > 1 ? $clog2(Tables) : 1
 ) (
   input  logic                    clk_i,
@@ -70,44 +76,55 @@ module ht_wide
   input  logic [Tables-1:0][64*BeatWords-1:0] mem_return_i,
 
   output logic                    is_ready_o,
-  // Frames that were dropped in this cycle, as in `ht_udp`; the spreader's have no room either.
-  output logic [Lanes:0]          overflow_o,
-  output logic [Lanes-1:0]        broken_o,
-  output logic [Lanes-1:0]        other_o,
-  output logic [Lanes-1:0]        unsound_o,
-  output logic [Lanes-1:0]        malformed_o
+  // Frames that were dropped in this cycle; the spreader's had no room in any lane.
+  output logic                    spreader_overflow_o,
+  output drops_t [Lanes-1:0]      drops_o
 );
 
   logic [Lanes-1:0]       in_valid, in_last, in_bad;
   logic [Lanes-1:0][63:0] in_data;
   logic [Lanes-1:0][7:0]  in_keep;
-  frame_spreader #(.BusBytes(BusBytes), .Lanes(Lanes), .Beats(4096 / BusBytes)) u_spreader (
+  logic [Lanes-1:0]       turn_valid, turn_ready;
+  frame_spreader #(
+    .BusBytes(BusBytes), .Lanes(Lanes), .Beats(4096 / BusBytes), .Frames(Frames)
+  ) u_spreader (
     .clk_i, .rst_ni, .valid_i(frame_valid_i), .data_i(frame_data_i), .keep_i(frame_keep_i),
     .last_i(frame_last_i), .bad_i(frame_bad_i), .valid_o(in_valid), .data_o(in_data),
-    .keep_o(in_keep), .last_o(in_last), .bad_o(in_bad), .overflow_o(overflow_o[Lanes])
+    .keep_o(in_keep), .last_o(in_last), .bad_o(in_bad), .turn_i(turn_valid & turn_ready),
+    .overflow_o(spreader_overflow_o)
   );
 
-  logic [Lanes-1:0]                 has_request, take_request, is_free;
+  logic [Lanes-1:0]                 has_request, take_request, is_free, turn_has_request;
   request_t [Lanes-1:0]             request;
   client_t [Lanes-1:0]              client;
-  logic [Lanes-1:0][TableWidth-1:0] target;
+  logic [Lanes-1:0][TableWidth-1:0] target, turn_table;
   logic [Lanes-1:0]                 key_valid, key_ready, put_valid, put_ready;
-  logic [Lanes-1:0][72:0]           key, put;
+  item_t [Lanes-1:0]                key, put;
   for (genvar i = 0; i < Lanes; i++) begin : gen_lane
-    front_lane #(.FrameBeats(FrameBeats), .Tables(Tables)) u_lane (
+    front_lane #(.FrameBeats(FrameBeats), .Frames(Frames), .Tables(Tables)) u_lane (
       .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
       .frame_valid_i(in_valid[i]), .frame_data_i(in_data[i]), .frame_keep_i(in_keep[i]),
       .frame_last_i(in_last[i]), .frame_bad_i(in_bad[i]),
+      .turn_valid_o(turn_valid[i]), .turn_ready_i(turn_ready[i]),
+      .turn_has_request_o(turn_has_request[i]), .turn_table_o(turn_table[i]),
       .valid_o(has_request[i]), .ready_i(take_request[i]), .request_o(request[i]),
       .client_o(client[i]), .table_o(target[i]),
-      .key_valid_o(key_valid[i]), .key_ready_i(key_ready[i]), .key_data_o(key[i][72:9]),
-      .key_keep_o(key[i][8:1]), .key_last_o(key[i][0]),
-      .val_valid_o(put_valid[i]), .val_ready_i(put_ready[i]), .val_data_o(put[i][72:9]),
-      .val_keep_o(put[i][8:1]), .val_last_o(put[i][0]),
-      .overflow_o(overflow_o[i]), .broken_o(broken_o[i]), .other_o(other_o[i]),
-      .unsound_o(unsound_o[i]), .malformed_o(malformed_o[i])
+      .key_valid_o(key_valid[i]), .key_ready_i(key_ready[i]), .key_o(key[i]),
+      .val_valid_o(put_valid[i]), .val_ready_i(put_ready[i]), .val_o(put[i]),
+      .drops_o(drops_o[i])
     );
   end
+
+  logic [Tables-1:0] pick_valid, pick_ready;
+  logic [Tables-1:0][LaneWidth-1:0] pick;
+  logic order_valid, order_ready;
+  logic [TableWidth-1:0] order;
+  sequencer #(.Lanes(Lanes), .Tables(Tables), .Answers(Answers)) u_sequencer (
+    .clk_i, .rst_ni, .turn_valid_i(turn_valid), .turn_ready_o(turn_ready),
+    .turn_has_request_i(turn_has_request), .turn_table_i(turn_table),
+    .pick_valid_o(pick_valid), .pick_ready_i(pick_ready), .pick_o(pick),
+    .order_valid_o(order_valid), .order_ready_i(order_ready), .order_o(order)
+  );
 
   // What each table asks of each lane, and what lanes hear of all tables.
   logic [Tables-1:0][Lanes-1:0] is_wanted, take, take_key, take_put, is_giving;
@@ -129,20 +146,21 @@ module ht_wide
     end
   end
 
-  logic [Tables-1:0]       is_ready, out_valid, out_ready, out_last;
+  logic [Tables-1:0]       is_ready, begun, ended, out_valid, out_ready, out_last;
   logic [Tables-1:0][63:0] out_data;
   logic [Tables-1:0][7:0]  out_keep;
   assign is_ready_o = &is_ready;
   for (genvar i = 0; i < Tables; i++) begin : gen_table
     logic meta_valid, meta_ready, client_valid, client_ready, key_in_valid, key_in_ready,
-          put_in_valid, put_in_ready, answer_valid, answer_ready, got_valid, got_ready, ended;
-    logic [72:0] key_in, put_in;
+          put_in_valid, put_in_ready, answer_valid, answer_ready, got_valid, got_ready;
+    item_t       key_in, put_in;
     logic [63:0] got;
     request_t  meta;
     client_t   asker;
     response_t answer;
     steering #(.Lanes(Lanes)) u_steering (
-      .clk_i, .rst_ni, .valid_i(is_wanted[i]), .ready_o(take[i]), .request_i(request),
+      .clk_i, .rst_ni, .pick_valid_i(pick_valid[i]), .pick_ready_o(pick_ready[i]),
+      .pick_i(pick[i]), .valid_i(is_wanted[i]), .ready_o(take[i]), .request_i(request),
       .client_i(client), .key_valid_i(key_valid), .key_ready_o(take_key[i]), .key_i(key),
       .val_valid_i(put_valid), .val_ready_o(take_put[i]), .val_i(put),
       .is_giving_o(is_giving[i]),
@@ -155,14 +173,15 @@ module ht_wide
       .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
       .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers),
-      .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .BlockBits(BlockBits)
+      .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes),
+      .BlockBits(BlockBits)
     ) u_table (
       .clk_i, .rst_ni, .now_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
-      .key_valid_i(key_in_valid), .key_ready_o(key_in_ready), .key_data_i(key_in[72:9]),
-      .key_keep_i(key_in[8:1]), .key_last_i(key_in[0]),
-      .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_data_i(put_in[72:9]),
-      .val_keep_i(put_in[8:1]), .val_last_i(put_in[0]),
+      .key_valid_i(key_in_valid), .key_ready_o(key_in_ready), .key_data_i(key_in.data),
+      .key_keep_i(key_in.keep), .key_last_i(key_in.last),
+      .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_data_i(put_in.data),
+      .val_keep_i(put_in.keep), .val_last_i(put_in.last),
       .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
       .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got), .val_keep_o(),
       .val_last_o(),
@@ -173,12 +192,13 @@ module ht_wide
       .mem_return_valid_i(mem_return_valid_i[i]),
       .mem_return_is_value_i(mem_return_is_value_i[i]), .mem_return_i(mem_return_i[i]),
       .is_ready_o(is_ready[i]), .enter_o(), .stall_o(), .status_o(), .answer_o(),
-      .ended_o(ended), .probe_o(), .left_o()
+      .ended_o(ended[i]), .probe_o(), .left_o()
     );
+    assign begun[i] = answer_valid && answer_ready;
     response_formatter #(.Clients(Clients)) u_formatter (
       .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i,
       .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(asker),
-      .ended_i(ended),
+      .ended_i(ended[i]),
       .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
       .val_valid_i(got_valid), .val_ready_o(got_ready), .val_data_i(got),
       .frame_valid_o(out_valid[i]), .frame_ready_i(out_ready[i]), .frame_data_o(out_data[i]),
@@ -186,10 +206,14 @@ module ht_wide
     );
   end
 
-  frame_collector #(.BusBytes(BusBytes), .Lanes(Tables), .Beats(4096 / BusBytes)) u_collector (
-    .clk_i, .rst_ni, .valid_i(out_valid), .ready_o(out_ready), .data_i(out_data),
-    .keep_i(out_keep), .last_i(out_last), .valid_o(frame_valid_o), .ready_i(frame_ready_i),
-    .data_o(frame_data_o), .keep_o(frame_keep_o), .last_o(frame_last_o)
+  frame_collector #(
+    .BusBytes(BusBytes), .Tables(Tables), .Beats(4096 / BusBytes), .Answers(Answers)
+  ) u_collector (
+    .clk_i, .rst_ni, .order_valid_i(order_valid), .order_ready_o(order_ready), .order_i(order),
+    .begun_i(begun), .ended_i(ended), .valid_i(out_valid), .ready_o(out_ready),
+    .data_i(out_data), .keep_i(out_keep), .last_i(out_last),
+    .valid_o(frame_valid_o), .ready_i(frame_ready_i), .data_o(frame_data_o),
+    .keep_o(frame_keep_o), .last_o(frame_last_o)
   );
 
 endmodule

@@ -78,7 +78,7 @@ module key_striper
     endcase
   end
 
-  fifo #(.Width(StripeWidth + StripeWords + 1), .Depth(Stripes)) u_stripes (
+  fifo #(.Width(StripeWidth + StripeWords + 1), .Depth(Stripes), .InBlock(1'b1)) u_stripes (
     .clk_i, .rst_ni, .valid_i(push), .ready_o(push_ready), .data_i({stripe, mask, is_last}),
     .valid_o, .ready_i, .data_o({stripe_o, mask_o, last_o}), .level_o()
   );

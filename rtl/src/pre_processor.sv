@@ -162,7 +162,7 @@ module pre_processor
     .clk_i, .rst_ni, .valid_i(val_done), .ready_o(val_done_ready), .data_i(val_is_wrong),
     .valid_o(val_done_valid), .ready_i(meta_pop), .data_o(val_wrong), .level_o()
   );
-  fifo #(.Width(64), .Depth(PacketBeats)) u_packets (
+  fifo #(.Width(64), .Depth(PacketBeats), .InBlock(1'b1)) u_packets (
     .clk_i, .rst_ni, .valid_i(val_out_valid), .ready_o(val_out_ready), .data_i(val_out),
     .valid_o(val_valid_o), .ready_i(val_ready_i), .data_o(val_o), .level_o()
   );

@@ -1,5 +1,5 @@
-// The ports of rtl/sim/udp_sim.sv and rtl/sim/wide_sim.sv, in the order of `FrameInputs` and
-// `FrameOutputs` in src/model.rs.
+// The ports of rtl/sim/frames_sim.sv, in the order of `FrameInputs` and `FrameOutputs` in
+// src/model.rs.
 
 #define WORDS(X) X(data0) X(data1) X(data2) X(data3) X(data4) X(data5) X(data6) X(data7)
 #define WIDE_INPUTS(X) WORDS(X) X(frame_keep)

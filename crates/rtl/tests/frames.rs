@@ -197,8 +197,13 @@ fn noise_and_damaged_frames_do_not_stop_it() {
 
 #[test]
 fn a_flood_to_one_key_is_answered_or_counted() {
+    flood(&Port::GIGABITS_10);
+}
+
+/// Requests for one key at the pace of the wire.
+fn flood(port: &Port) {
     for (value_bytes, sets) in [(0, 1), (1, 2), (700, 1)] {
-        let mut link = Link::new(&Port::GIGABITS_10, &Memory::FIT31, false);
+        let mut link = Link::new(port, &Memory::FIT31, false);
         let value = vec![1; value_bytes];
         for number in 0..2000 {
             let request = match number % sets {
@@ -287,23 +292,104 @@ fn wide_ports_answer_every_key_and_drop_the_rest() {
                 link.send(frame);
             }
             link.send(frame(&CLIENT, &vec![0; 3000]));
-            let frames = link.settle();
-            assert_eq!(frames.len(), 168);
-            let mut answers = vec![None; 168];
-            for frame in &frames {
-                let (code, status, opaque, _, value) = answer(&open(frame).1[8..]);
-                answers[opaque as usize] = Some((code, status, value.to_vec()));
-            }
-            answers
+            link.settle()
         };
         let stored = ask(&mut link, &|number| Request::set(&key(number), &value(number)));
-        assert!(stored.iter().all(|answer| *answer == Some((opcode::SET, status::OK, vec![]))));
         let found = ask(&mut link, &|number| Request::get(&key(number)));
-        for (number, answer) in found.into_iter().enumerate() {
-            assert_eq!(answer, Some((opcode::GET, status::OK, value(number))), "key {number}");
+        assert_eq!((stored.len(), found.len()), (168, 168));
+        for (number, (stored, found)) in stored.iter().zip(&found).enumerate() {
+            let (opaque, value) = (number as u32, value(number));
+            let ok = |frame| answer(&open(frame).1[8..]);
+            assert_eq!(ok(stored), (opcode::SET, status::OK, opaque, None, &b""[..]));
+            assert_eq!(ok(found), (opcode::GET, status::OK, opaque, Some(0), &value[..]));
         }
         // Cut where frames end, so broken.
         let (other, broken) = (2 * 168, 2 * 169);
         assert_eq!(link.dropped, Dropped { other, broken, ..Dropped::default() });
+    }
+}
+
+/// Of requests that go to all tables, some of them quiet, among frames that are none.
+#[cfg(feature = "wide")]
+#[test]
+fn wide_ports_answer_in_the_order_of_the_requests() {
+    use std::collections::HashMap;
+
+    for port in [Port::GIGABITS_40, Port::GIGABITS_100] {
+        let mut link = Link::new(&port, &Memory::FAST, true);
+        let mut random = SmallRng::seed_from_u64(9);
+        let keys: Vec<_> =
+            (0..60).map(|number| vec![number; random.random_range(1..170)]).collect();
+        let (mut items, mut expected) = (HashMap::new(), Vec::new());
+        for opaque in 0..3000 {
+            let key = &keys[random.random_range(0..keys.len())];
+            let value = vec![opaque as u8; random.random_range(0..300)];
+            let code = [opcode::GET, opcode::GETQ, opcode::SET, opcode::SETQ, opcode::NOOP, 0x77]
+                [random.random_range(0..6)];
+            let request = match code {
+                opcode::SET | opcode::SETQ => Request::new(code, key, &value),
+                opcode::NOOP => Request::new(code, b"", b""),
+                _ => Request::new(code, key, b""),
+            };
+            let found = items.get(key);
+            let (status, found) = match code {
+                _ if key.len() > 168 && code != opcode::NOOP && code != 0x77 => {
+                    (status::INVALID, None)
+                }
+                opcode::SET | opcode::SETQ => {
+                    items.insert(key, value);
+                    (status::OK, None)
+                }
+                opcode::GET | opcode::GETQ if found.is_none() => (status::NOT_FOUND, None),
+                opcode::GET | opcode::GETQ => (status::OK, found.cloned()),
+                opcode::NOOP => (status::OK, None),
+                _ => (status::UNKNOWN, None),
+            };
+            let is_silent = (code == opcode::GETQ && status == status::NOT_FOUND)
+                || (code == opcode::SETQ && status == status::OK);
+            if !is_silent {
+                expected.push((code, status, opaque, found));
+            }
+            let frame = framed(Some(opaque as u16), &request.packet(opaque));
+            if random.random_bool(0.1) {
+                link.send_broken(frame.clone());
+                link.send(with(frame.clone(), 23, &[6]));
+            }
+            // Answers are longer than requests.
+            let spacing = frame.len() as u64 + 300;
+            link.send_spaced(frame, spacing);
+        }
+        let frames = link.settle();
+        assert_eq!(link.dropped.overflow, 0);
+        assert_eq!(frames.len(), expected.len());
+        for (frame, expected) in frames.iter().zip(expected) {
+            let (code, status, opaque, _, value) = answer(&open(frame).1[8..]);
+            let (wanted_code, wanted_status, wanted_opaque, wanted) = expected;
+            assert_eq!((code, status, opaque), (wanted_code, wanted_status, wanted_opaque));
+            assert_eq!(value, wanted.unwrap_or_default());
+        }
+    }
+}
+
+/// Also when a key is longer than all the room a lane has for keys.
+#[cfg(feature = "wide")]
+#[test]
+fn wide_ports_outlive_floods_and_keys_that_are_too_long() {
+    for port in [Port::GIGABITS_40, Port::GIGABITS_100] {
+        flood(&port);
+        let mut link = Link::new(&port, &Memory::FAST, false);
+        let keys: Vec<usize> = (0..40).flat_map(|number| [6, 200 + 29 * number]).collect();
+        for (opaque, bytes) in (0..).zip(&keys) {
+            // They begin alike, so they meet at one table, which takes 8 bytes a cycle.
+            let frame = framed(None, &Request::get(&vec![b'k'; *bytes]).packet(opaque));
+            let spacing = 10 * frame.len() as u64;
+            link.send_spaced(frame, spacing);
+        }
+        let frames = link.settle();
+        assert_eq!(frames.len(), keys.len());
+        for (frame, (opaque, bytes)) in frames.iter().zip((0..).zip(keys)) {
+            let status = if bytes == 6 { status::NOT_FOUND } else { status::INVALID };
+            assert_eq!(answer(open(frame).1), (opcode::GET, status, opaque, None, &b""[..]));
+        }
     }
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables behind a wide port of Ethernet, each with a memory; as `udp_sim`.
+// Tables behind their port of Ethernet, each with a memory: frames in, frames out, as simulations
+// see it: the words of a beat as ports of their own, as many as the widest port has. One table is
+// `ht_udp`, several are `ht_wide`.
 
-module wide_sim #(
+module frames_sim
+  import ht_pkg::*;
+#(
   parameter int unsigned Slots = 8,
   parameter int unsigned SlotsPerBeat = 2,
   parameter int unsigned StripeBytes = 48,
@@ -15,8 +19,8 @@ module wide_sim #(
   parameter int unsigned Writers = 32,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned BlockBits = 8,
-  parameter int unsigned BusBytes = 64,
-  parameter int unsigned Tables = 8         // and as many lanes
+  parameter int unsigned BusBytes = 8,
+  parameter int unsigned Tables = 1         // and as many lanes
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -75,14 +79,24 @@ module wide_sim #(
   // Blocks of 1, 8 and 64 beats, and as much again in front of them.
   localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
 
-  logic [Tables:0]   overflow;
-  logic [Tables-1:0] broken, other, unsound, malformed, is_busy;
-  assign overflow_o  = $countones(overflow);
-  assign broken_o    = $countones(broken);
-  assign other_o     = $countones(other);
-  assign unsound_o   = $countones(unsound);
-  assign malformed_o = $countones(malformed);
-  assign is_busy_o   = $countones(is_busy);
+  logic                spreader_overflow;
+  drops_t [Tables-1:0] drops;
+  logic [Tables-1:0]   is_busy;
+  assign is_busy_o = $countones(is_busy);
+  always_comb begin
+    overflow_o  = 32'(spreader_overflow);
+    broken_o    = '0;
+    other_o     = '0;
+    unsound_o   = '0;
+    malformed_o = '0;
+    for (int unsigned i = 0; i < Tables; i++) begin
+      overflow_o  += 32'(drops[i].overflow);
+      broken_o    += 32'(drops[i].broken);
+      other_o     += 32'(drops[i].other);
+      unsound_o   += 32'(drops[i].unsound);
+      malformed_o += 32'(drops[i].malformed);
+    end
+  end
 
   logic [511:0] data_in, data_out;
   logic [63:0]  keep_out;
@@ -101,25 +115,52 @@ module wide_sim #(
   logic [Tables-1:0][64*BeatWords-1:0] mem_data, mem_return;
   logic [Tables-1:0][BeatWords-1:0]    mem_mask;
 
-  ht_wide #(
-    .BusBytes(BusBytes), .Lanes(Tables), .Tables(Tables), .Slots(Slots),
-    .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
-    .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
-    .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
-  ) u_wide (
-    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
-    .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
-    .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
-    .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),
-    .frame_keep_o(keep_out[BusBytes-1:0]), .frame_last_o,
-    .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
-    .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
-    .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
-    .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
-    .mem_return_i(mem_return),
-    .is_ready_o, .overflow_o(overflow), .broken_o(broken), .other_o(other), .unsound_o(unsound),
-    .malformed_o(malformed)
-  );
+  if (Tables == 1) begin : gen_one
+    if (BusBytes != 8) begin : gen_bus_check
+      $error("frames_sim: the port of one table has 8 bytes a cycle");
+    end
+    assign spreader_overflow = 1'b0;
+    ht_udp #(
+      .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
+      .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
+      .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
+      .BlockBits(BlockBits)
+    ) u_udp (
+      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+      .awvalid_i(1'b0), .awready_o(), .awaddr_i('0), .wvalid_i(1'b0), .wready_o(), .wdata_i('0),
+      .bvalid_o(), .bready_i(1'b1), .arvalid_i(1'b0), .arready_o(), .araddr_i('0), .rvalid_o(),
+      .rready_i(1'b1), .rdata_o(),
+      .frame_valid_i, .frame_data_i(data_in[63:0]), .frame_keep_i(frame_keep_i[7:0]), .frame_last_i,
+      .frame_bad_i,
+      .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[63:0]), .frame_keep_o(keep_out[7:0]),
+      .frame_last_o,
+      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
+      .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
+      .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+      .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
+      .mem_return_i(mem_return),
+      .is_ready_o, .drops_o(drops[0])
+    );
+  end else begin : gen_several
+    ht_wide #(
+      .BusBytes(BusBytes), .Lanes(Tables), .Tables(Tables), .Slots(Slots),
+      .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
+      .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
+      .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
+    ) u_wide (
+      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
+      .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
+      .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
+      .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),
+      .frame_keep_o(keep_out[BusBytes-1:0]), .frame_last_o,
+      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
+      .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
+      .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+      .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
+      .mem_return_i(mem_return),
+      .is_ready_o, .spreader_overflow_o(spreader_overflow), .drops_o(drops)
+    );
+  end
 
   for (genvar i = 0; i < Tables; i++) begin : gen_memory
     memory_model #(
