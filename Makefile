@@ -44,7 +44,7 @@ mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 #clients:        ## memccapable, memcaslap and Python clients against the server
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
-#simulation:     ## 50,000 seeds of a whole cluster with crashes (SEEDS=50000)
+#simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was
 #mutants:        ## planted defects, each of which the simulation must find
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
 #rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs

@@ -12,9 +12,10 @@ use amalgam_cluster::overlay::{
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::wire::Packet;
 
-use crate::disk::{Disk, Reached};
+use crate::disk::Disk;
 use crate::ledger::Ledger;
 use crate::names::Names;
+use crate::races::Reached;
 use crate::random::Random;
 use crate::store::History;
 
@@ -60,6 +61,11 @@ pub trait Actor: Sized {
 
     /// Questions without an answer.
     fn waiting(&self) -> usize;
+
+    /// Whether it is about to take the place of an owner that died.
+    fn is_recovering(&self) -> bool {
+        false
+    }
 
     /// Its lease was prolonged.
     fn set_deadline(&mut self, deadline_ms: u64);
@@ -307,6 +313,10 @@ impl<P: Pursuit> Actor for Host<P> {
 
     fn waiting(&self) -> usize {
         self.doing.len()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.node.chunks().heirs() > 0
     }
 
     fn set_deadline(&mut self, deadline_ms: u64) {

@@ -1,6 +1,5 @@
-//! Disks that outlive the nodes on them, and what a run came across.
+//! Disks that outlive the nodes on them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use amalgam_cluster::log::{Crash, MemoryStorage, Storage, StorageError};
@@ -48,34 +47,5 @@ impl Storage for Disk {
 
     fn sync(&mut self) -> Result<(), StorageError> {
         self.lock().sync()
-    }
-}
-
-/// How often each fault and race came up.
-#[derive(Clone, Debug, Default)]
-pub struct Reached(BTreeMap<&'static str, u64>);
-
-impl Reached {
-    /// It did once more.
-    pub fn note(&mut self, what: &'static str) {
-        *self.0.entry(what).or_default() += 1;
-    }
-
-    /// How often it did.
-    pub fn times(&self, what: &str) -> u64 {
-        self.0.get(what).copied().unwrap_or_default()
-    }
-
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Self) {
-        for (what, times) in &other.0 {
-            *self.0.entry(what).or_default() += times;
-        }
-    }
-}
-
-impl std::fmt::Display for Reached {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|(what, times)| writeln!(f, "{times:>9} {what}"))
     }
 }

@@ -54,7 +54,7 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
             LogSettings { segment_bytes: 16 << 10, segments_max: 400, ..LogSettings::default() };
         let vault = Vault::open(Box::new(disk), 1, settings).expect("it is this cluster's");
         if vault.replay().was_torn {
-            common.reached.note("a torn write was found");
+            common.reached.note("a torn write");
         }
         Some(vault)
     }

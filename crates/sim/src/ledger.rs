@@ -37,6 +37,11 @@ impl Ledger {
         &self.truth
     }
 
+    /// The edits of a batch that was committed.
+    pub fn edits_of(&self, creator: Creator, version: Version) -> &[Edit] {
+        self.committed.get(&(creator, version.sequence)).map_or(&[], Vec::as_slice)
+    }
+
     /// A node logged something.
     pub fn on_event(&mut self, event: &Event) {
         match event {

@@ -1,7 +1,7 @@
 //! What becomes of messages: they are late, out of order, repeated or lost.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use amalgam_cluster::overlay::Peer;
 
@@ -25,36 +25,58 @@ impl Weather {
     pub const FOUL: Self = Self { lost_percent: 5, twice_percent: 5, late_percent: 5 };
 }
 
+/// A thing and when it happens.
+#[derive(Debug)]
+struct Planned<T> {
+    at: (u64, u64),
+    thing: T,
+}
+
+impl<T> PartialEq for Planned<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl<T> Eq for Planned<T> {}
+
+impl<T> PartialOrd for Planned<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The first is the greatest.
+impl<T> Ord for Planned<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.cmp(&self.at)
+    }
+}
+
 /// Things that will happen, by time; those of one time in the order in which they were planned.
 #[derive(Debug)]
 pub struct Agenda<T> {
-    times: BinaryHeap<Reverse<(u64, u64)>>,
-    things: BTreeMap<u64, T>,
+    things: BinaryHeap<Planned<T>>,
     next: u64,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        Self { times: BinaryHeap::new(), things: BTreeMap::new(), next: 0 }
+        Self { things: BinaryHeap::new(), next: 0 }
     }
 }
 
 impl<T> Agenda<T> {
     /// Plans a thing.
     pub fn plan(&mut self, at_ms: u64, thing: T) {
-        self.times.push(Reverse((at_ms, self.next)));
-        self.things.insert(self.next, thing);
+        self.things.push(Planned { at: (at_ms, self.next), thing });
         self.next += 1;
     }
 
     /// The next thing up to a time, and when it happens.
     pub fn pop_until(&mut self, until_ms: u64) -> Option<(u64, T)> {
-        let Reverse((at_ms, number)) = *self.times.peek()?;
-        if at_ms > until_ms {
-            return None;
-        }
-        self.times.pop();
-        self.things.remove(&number).map(|thing| (at_ms, thing))
+        self.things.peek().filter(|planned| planned.at.0 <= until_ms)?;
+        self.things.pop().map(|planned| (planned.at.0, planned.thing))
     }
 }
 

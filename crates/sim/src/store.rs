@@ -62,6 +62,7 @@ pub struct History {
     removing: BTreeMap<ChunkId, u64>,
     wrong: Vec<String>,
     reads: usize,
+    early_reads: u64,
     acknowledged: usize,
 }
 
@@ -121,6 +122,7 @@ impl History {
         match self.written.get_mut(&(id, value)) {
             Some(written) => {
                 written.last_began_ms = written.last_began_ms.max(began_ms);
+                self.early_reads += u64::from(!written.is_certain);
                 if ended_ms < written.began_ms {
                     self.wrong.push(format!("{id}: {value} was read before it was written"));
                 }
@@ -133,6 +135,11 @@ impl History {
     /// How many reads there were.
     pub fn reads(&self) -> usize {
         self.reads
+    }
+
+    /// How many of them saw a write first whose client did not know yet, or never came to know.
+    pub fn early_reads(&self) -> u64 {
+        self.early_reads
     }
 
     /// How many writes were answered.

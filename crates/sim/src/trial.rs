@@ -1,14 +1,9 @@
 //! One run of a cluster with backups under everything that may happen, and what was wrong with it.
 
-use crate::disk::Reached;
 use crate::keeper::SafeKeeper;
-use crate::world::{Faults, Planted, World};
-
-/// Nodes of a run, simulated time under faults and in all.
-const NODES: usize = 5;
-const FAULTS_MS: u64 = 50_000;
-/// With what comes after the faults.
-pub const TRIAL_MS: u64 = FAULTS_MS + 12_000;
+use crate::races::Reached;
+use crate::scenario::Scenario;
+use crate::world::{Planted, World};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -27,12 +22,21 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Runs a seed: 62 simulated seconds of five nodes.
+    /// Runs a seed under the worst: 50 simulated seconds of five nodes, and 12 after the faults.
     pub fn run(seed: u64, planted: Planted) -> Self {
-        let mut world: World<SafeKeeper> = World::new(seed, NODES, Faults::WORST, planted);
-        world.run(FAULTS_MS);
+        Self::of(seed, planted, &Scenario::default())
+    }
+
+    /// Runs a seed of a scenario.
+    pub fn of(seed: u64, planted: Planted, scenario: &Scenario) -> Self {
+        let mut world: World<SafeKeeper> =
+            World::new(seed, scenario.nodes, scenario.faults(), planted);
+        world.run(scenario.seconds * 1_000);
         world.calm();
         world.read_all();
+        let early = world.common.history.early_reads();
+        let read_early = "a read of a write that is not answered yet";
+        world.common.reached.note_times(read_early, early);
         let mut wrong = std::mem::take(&mut world.common.wrong);
         wrong.extend(world.common.history.violations());
         wrong.extend(std::mem::take(&mut world.common.ledger.violations));

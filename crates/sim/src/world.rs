@@ -1,24 +1,30 @@
 //! The world: runs nodes against each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::backup::{BackupMessage, What};
 use amalgam_cluster::chunks::{Action, Export, MoveMessage};
 use amalgam_cluster::coordinator::{Coordinator, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::Effect;
-use amalgam_cluster::overlay::{Inheritance, Message, Peer, Settings, SuperPeer, View};
+use amalgam_cluster::overlay::{
+    Change, Edit, Event, Inheritance, Message, Peer, RequestId, Settings, SuperPeer, View,
+};
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::actor::{Actor, Common, Editor, Host, IDS, Pursuit};
 use crate::names::Namer;
 use crate::network::{Agenda, Partition, Weather, arrivals};
+use crate::races::{self, Watch};
 use crate::random::Random;
 
 /// How long a lease lasts.
 const LEASE_MS: u64 = 2_000;
 /// How often a node looks at its clock.
 const TICK_MS: u64 = 25;
+/// More than most packets have.
+const PACKET_BYTES: usize = 1 << 10;
+
 /// What happens to the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
@@ -55,6 +61,8 @@ pub enum Planted {
     UnheldBatches,
     /// New leaders do not wait for what the old group holds.
     NoSeal,
+    /// Replicas are taken to be the same that hold as many ranges.
+    CountsOnly,
     /// What was written while chunks were copied does not reach the target.
     LostTail,
     /// Puts do not reach backups, which are taken to have them.
@@ -128,6 +136,9 @@ pub struct World<A> {
     stalls: Option<(Peer, u64)>,
     /// Whether the coordinator does not answer.
     is_away: bool,
+    watch: Watch,
+    /// Whom edits name that were asked for and may yet be committed.
+    asked: BTreeMap<(Creator, RequestId), Vec<Peer>>,
     /// What is known beside.
     pub common: Common,
     /// Crashes so far.
@@ -152,6 +163,8 @@ impl<A: Actor> World<A> {
             names: BTreeMap::new(),
             stalls: None,
             is_away: false,
+            watch: Watch::default(),
+            asked: BTreeMap::new(),
             common: Common::default(),
             crashes: 0,
         };
@@ -238,6 +251,7 @@ impl<A: Actor> World<A> {
         }
         let (keep_alive_ms, paused_until_ms) = (0, 0);
         let node = Resident { peer, actor, keep_alive_ms, paused_until_ms, ahead_ms, faster };
+        races::started(peer, self.common.ledger.truth(), &mut self.common.reached);
         self.common.peers.push(peer);
         self.names.insert(peer, name.to_owned());
         self.nodes.insert(peer.node, node);
@@ -265,6 +279,9 @@ impl<A: Actor> World<A> {
         }
         let view = self.coordinator.view().clone();
         self.told_revision = view.revision;
+        let paused = self.nodes.values().filter(|node| node.paused_until_ms > self.now_ms);
+        let paused: BTreeSet<Peer> = paused.map(|node| node.peer).collect();
+        self.watch.viewed(&view, &paused, &mut self.common.reached);
         for to in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
             let most = if self.random.percent(10) { 600 } else { 30 };
             let at_ms = self.now_ms + 1 + self.random.below(most);
@@ -282,13 +299,20 @@ impl<A: Actor> World<A> {
             let at_ms = node.paused_until_ms;
             return self.agenda.plan(at_ms, Happening::Arrives { from, to, bytes });
         }
-        let packet = Packet::decode_all(&bytes).expect("it was encoded");
+        let mut packet = Packet::decode_all(&bytes).expect("it was encoded");
+        if planted == Planted::CountsOnly {
+            packet = self.count_only(from, to, packet);
+        }
+        let node = self.nodes.get_mut(&to.node).expect("it is there");
         let mut out = Vec::new();
         let true_ms = now_ms;
         let now_ms = node.clock(true_ms);
         let stalls = self.stalls.take_if(|(peer, _)| *peer == to);
         let stall_ms = stalls.map_or(0, |(_, stall_ms)| stall_ms);
         self.common.stall_ms = stall_ms;
+        if stall_ms > 0 {
+            self.common.reached.note("a pause between the look at the clock and the answer");
+        }
         node.paused_until_ms = node.paused_until_ms.max(true_ms + stall_ms);
         let packet = plant(planted, packet, &mut out, from);
         let Some(packet) = packet else { return self.carry_out(to, out) };
@@ -319,6 +343,24 @@ impl<A: Actor> World<A> {
         node.actor.flush(now_ms, &mut out);
         self.common.stall_ms = 0;
         self.carry_out(to, out);
+    }
+
+    /// Plants [`Planted::CountsOnly`]: says of what has as many ranges that it is the same.
+    fn count_only(&self, leader: Peer, member: Peer, packet: Packet) -> Packet {
+        let Packet::Overlay(Message::Compare { arc, term, mut held }) = packet else {
+            return packet;
+        };
+        let catalog = |peer: Peer| Some(self.nodes.get(&peer.node)?.actor.super_peer().catalog());
+        let count = |peer: Peer, creator| Some(catalog(peer)?.snapshot(creator)?.ranges.len());
+        for summary in &mut held {
+            let creator = summary.creator;
+            if count(leader, creator) == count(member, creator)
+                && let Some(own) = catalog(member).and_then(|catalog| catalog.summary(creator))
+            {
+                *summary = own;
+            }
+        }
+        Packet::Overlay(Message::Compare { arc, term, held })
     }
 
     fn tick(&mut self, peer: Peer) {
@@ -395,7 +437,14 @@ impl<A: Actor> World<A> {
                         self.agenda.plan(at_ms, Happening::Proposed(proposal.clone()));
                     }
                 }
-                Effect::Log(event) => self.common.ledger.on_event(&event),
+                Effect::Log(event) => {
+                    self.common.ledger.on_event(&event);
+                    if let Event::Committed(creator, version) = event {
+                        let edits = self.common.ledger.edits_of(creator, version);
+                        let view = self.coordinator.view();
+                        races::committed(edits, view, &mut self.common.reached);
+                    }
+                }
                 // The actor saw it; and nobody has no node of its own.
                 Effect::Answered(..) | Effect::Reply(..) => {}
             }
@@ -403,12 +452,17 @@ impl<A: Actor> World<A> {
     }
 
     fn send(&mut self, from: Peer, to: Peer, packet: &Packet) {
+        if let Packet::Overlay(Message::Change { edit, .. }) = packet {
+            self.note_asked(edit);
+        }
         if !self.partition.lets_through(from, to) {
             return;
         }
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(PACKET_BYTES);
         packet.encode(&mut bytes);
+        bytes.shrink_to_fit();
         let arrivals = arrivals(self.faults.weather, &mut self.random);
+        self.watch.sent((from, to), packet, arrivals.len(), &mut self.common.reached);
         if let (Planted::IgnoredErrors, Packet::Backup(BackupMessage::Append { .. }), true) =
             (self.planted, packet, arrivals.is_empty())
         {
@@ -424,8 +478,19 @@ impl<A: Actor> World<A> {
         }
     }
 
+    /// What is asked for may be committed at any time from now on, also when nobody lives any more
+    /// who asked.
+    fn note_asked(&mut self, edit: &Edit) {
+        if let Change::Migrate(placed) | Change::Take(placed, _) = edit.change {
+            let asked = (edit.ids.first().creator(), edit.request);
+            self.asked.entry(asked).or_insert_with(|| placed.peers().collect());
+        }
+    }
+
     fn restart(&mut self, peer: Peer) {
-        self.nodes.remove(&peer.node);
+        if self.nodes.remove(&peer.node).is_some_and(|node| node.actor.is_recovering()) {
+            self.common.reached.note("an heir that died while it recovered");
+        }
         if let Some(disk) = self.common.disks.get(&peer.node).filter(|_| self.faults.worst) {
             disk.crash(&mut self.random);
         }
@@ -468,21 +533,18 @@ impl<A: Actor> World<A> {
     fn worst_fault(&mut self, peer: Peer) {
         match self.random.below(4) {
             0 if !self.is_away => {
-                self.common.reached.note("the coordinator was away");
+                self.common.reached.note("the coordinator away");
                 self.is_away = true;
                 let back_ms = self.now_ms + 200 + self.random.below(4_000);
                 self.agenda.plan(back_ms, Happening::ComesBack);
             }
             1 | 2 if !self.is_needed(peer) => {
                 let (now_ms, for_ms) = (self.now_ms, self.random.below(3 * LEASE_MS));
-                self.common.reached.note("a node stood still, perhaps past its lease");
+                self.common.reached.note("a pause, perhaps past the lease");
                 let node = self.awake(peer).expect("it is there");
                 node.paused_until_ms = node.paused_until_ms.max(now_ms + for_ms);
             }
             3 if !self.is_needed(peer) => {
-                self.common
-                    .reached
-                    .note("a node stood still between a look at its clock and the next");
                 self.stalls = Some((peer, self.random.below(3 * LEASE_MS)));
             }
             _ => {}
@@ -511,16 +573,21 @@ impl<A: Actor> World<A> {
     }
 
     /// Whether a group would be left without a majority of those who run, or a range without any
-    /// member of its committed set.
-    fn is_needed(&self, peer: Peer) -> bool {
-        let runs = |member: &&Peer| **member != peer && self.runs(**member);
+    /// member of its committed set, or of one that may be committed: the members of a smaller set
+    /// count alone from the moment on at which it is asked for.
+    fn is_needed(&mut self, peer: Peer) -> bool {
         let truth = self.common.ledger.truth();
-        let is_last = truth.summaries().filter(|_| self.faults.worst).any(|summary| {
-            truth
-                .placed(summary.creator)
-                .any(|peers| peers.contains(&peer) && !peers.iter().any(|other| runs(&other)))
+        self.asked.retain(|(creator, request), _| {
+            truth.seen(*creator, request.peer.node).is_none_or(|seen| seen.request < *request)
         });
-        is_last
+        let runs = |member: &&Peer| **member != peer && self.runs(**member);
+        let is_left_alone =
+            |peers: &Vec<Peer>| peers.contains(&peer) && !peers.iter().any(|other| runs(&other));
+        let is_last = self.asked.values().any(is_left_alone)
+            || truth
+                .summaries()
+                .any(|summary| truth.placed(summary.creator).any(|peers| is_left_alone(&peers)));
+        self.faults.worst && is_last
             || self.view().groups.iter().any(|(_, group)| {
                 group.members.contains(&peer)
                     && group.members.iter().filter(runs).count() < group.majority()

@@ -5,51 +5,11 @@
 //!
 //! And defects that others had are found: each of them, in few seeds.
 
-use amalgam_sim::{Planted, Reached, TRIAL_MS, Trial, seeds};
+use amalgam_sim::{Planted, Scenario, Tally, Trial, seeds};
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     let value = std::env::var(name).ok();
     value.map_or(otherwise, |value| value.parse().expect("a number"))
-}
-
-/// What many runs came to.
-#[derive(Default)]
-struct Sum {
-    seeds: u64,
-    /// Runs with less than 1,000 writes.
-    short: u64,
-    acknowledged: usize,
-    reads: usize,
-    crashes: u64,
-    reached: Reached,
-    failed: u64,
-}
-
-impl Sum {
-    fn run(&mut self, seed: u64) {
-        let trial = Trial::run(seed, Planted::Nothing);
-        if !trial.wrong.is_empty() {
-            self.failed += 1;
-            let shown: Vec<&String> = trial.wrong.iter().take(3).collect();
-            println!("seed {seed}: {} things wrong: {shown:#?}", trial.wrong.len());
-        }
-        self.seeds += 1;
-        self.short += u64::from(trial.acknowledged < 1_000);
-        self.acknowledged += trial.acknowledged;
-        self.reads += trial.reads;
-        self.crashes += trial.crashes;
-        self.reached.add(&trial.reached);
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.seeds += other.seeds;
-        self.short += other.short;
-        self.acknowledged += other.acknowledged;
-        self.reads += other.reads;
-        self.crashes += other.crashes;
-        self.failed += other.failed;
-        self.reached.add(&other.reached);
-    }
 }
 
 #[test]
@@ -57,13 +17,16 @@ fn what_was_acknowledged_is_never_lost() {
     let first = from_environment("AMALGAM_SEED", 0);
     let seeds = seeds(first, from_environment("AMALGAM_SEEDS", 200));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let mut sum = Sum::default();
+    let mut sum = Tally::default();
     std::thread::scope(|scope| {
         let part = |thread| {
             let seeds = seeds.clone().skip(thread).step_by(threads);
             scope.spawn(move || {
-                let mut sum = Sum::default();
-                seeds.for_each(|seed| sum.run(seed));
+                let mut sum = Tally::default();
+                for seed in seeds {
+                    let wrong = sum.run(seed, &Scenario::default());
+                    wrong.iter().take(3).for_each(|wrong| println!("seed {seed}: {wrong}"));
+                }
                 sum
             })
         };
@@ -71,16 +34,28 @@ fn what_was_acknowledged_is_never_lost() {
             sum.add(&part.join().expect("a run does not panic"));
         }
     });
-    let Sum { seeds, short, acknowledged, reads, crashes, reached, failed } = sum;
-    println!(
-        "{seeds} seeds of {} s, {short} of them with less than 1,000 writes",
-        TRIAL_MS / 1_000
-    );
-    println!("{acknowledged} writes acknowledged, {reads} reads, {crashes} lives ended");
-    print!("{reached}");
-    assert_eq!(failed, 0, "seeds with something wrong");
-    let is_enough = acknowledged as u64 >= 1_000 * seeds && crashes >= 5 * seeds;
-    assert!(is_enough, "the seeds reach too little");
+    print!("{sum}");
+    assert_eq!(sum.get("failed"), 0, "seeds with something wrong");
+    let seeds = sum.get("seeds");
+    let (writes, lives) = (sum.get("writes acknowledged"), sum.get("lives ended"));
+    assert!(writes >= 1_000 * seeds && lives >= 5 * seeds, "the seeds reach too little");
+}
+
+#[test]
+fn nothing_is_lost_in_any_scenario() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+    let mut writes = 0;
+    for file in std::fs::read_dir(folder).expect("it is there") {
+        let path = file.expect("a file").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let scenario = Scenario::parse(&text).expect("a scenario");
+        for seed in seeds(0, 4) {
+            let trial = Trial::of(seed, Planted::Nothing, &scenario);
+            assert_eq!(trial.wrong, Vec::<String>::new(), "seed {seed} of {}", path.display());
+            writes += trial.acknowledged;
+        }
+    }
+    assert!(writes > 10_000, "only {writes} writes were acknowledged");
 }
 
 /// How many seeds it takes until a defect is found.

@@ -108,6 +108,8 @@ pub struct Copies {
     settings: CopySettings,
     /// Members of the cluster but this node.
     others: Vec<Peer>,
+    /// Whether it knows them: it was told of itself among them.
+    is_member: bool,
     /// The committed backups of each id.
     sets: Spans<Vec<Peer>>,
     links: BTreeMap<Peer, Link>,
@@ -130,6 +132,7 @@ impl Copies {
             me,
             settings,
             others: Vec::new(),
+            is_member: false,
             sets: Spans::default(),
             links: BTreeMap::new(),
             next_link: 1,
@@ -146,7 +149,15 @@ impl Copies {
 
     /// Who is a member.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
-        self.others = members.filter(|peer| *peer != self.me).collect();
+        self.others = members.collect();
+        self.is_member |= self.others.contains(&self.me);
+        self.others.retain(|peer| *peer != self.me);
+    }
+
+    /// Whether new ids would get their backups: not while this node does not know who else there
+    /// is, and would take itself for the only one.
+    pub fn is_ready(&self) -> bool {
+        self.is_member || self.settings.backups == 0
     }
 
     /// Whether a backup was told that this life is over.
@@ -159,9 +170,9 @@ impl Copies {
         self.settings.backups.min(self.others.len())
     }
 
-    /// How many copies there must be at least.
+    /// How many copies there must be at least: fewer only for who is alone.
     fn copies_min(&self) -> usize {
-        self.settings.copies_min.min(self.others.len()).max(1)
+        self.settings.copies_min.min(self.others.len() + 1)
     }
 
     /// Backups for ids, up to `count` that are not among `without`. Which they are depends on the

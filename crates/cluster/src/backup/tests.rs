@@ -1,7 +1,7 @@
-//! A backup by itself: what it keeps, refuses and hands out.
+//! A backup by itself: what it keeps, refuses and hands out; and an owner by itself.
 
 use super::*;
-use crate::chunks::{ClientId, Done};
+use crate::chunks::{ChunkStore, ClientId, Done, StoreError};
 use crate::ids::{Creator, NodeId};
 use crate::log::{Durability, LogError, LogSettings, MemoryStorage};
 
@@ -121,4 +121,48 @@ fn a_backup_without_room_says_so_and_keeps_nothing_more() {
     assert_eq!(vault.failed(), Some(LogError::Full));
     vault.on_append(owner(), 1, 1, vec![entry(1, What::Put(id(0), vec![1]))]);
     assert_eq!(answer(&mut vault), refused);
+}
+
+/// Of an owner whose chunks nobody reads.
+struct Empty;
+
+impl ChunkStore for Empty {
+    fn read(&mut self, _: ChunkId, _: &mut dyn FnMut(&[u8])) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: ChunkId, _: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _: ChunkId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn the_only_backup_is_left_out_only_when_it_is_gone() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = CopySettings { backups: 3, ..CopySettings::default() };
+    let mut copies = Copies::new(owner(), settings);
+    assert!(!copies.is_ready(), "it does not know who else there is");
+    copies.set_members([owner(), other].into_iter());
+    assert!(copies.is_ready());
+    copies.own(ids(0, 10), vec![other]);
+    assert!(copies.accepts(id(1)));
+    copies.write(id(1), What::Put(id(1), vec![1]), Vec::new());
+    copies.flush(0, &mut Vec::new());
+    let tick = |copies: &mut Copies, now_ms| {
+        let mut out = Vec::new();
+        copies.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        out
+    };
+    for now_ms in [10, 100, 1_000, 10_000] {
+        assert_eq!(tick(&mut copies, now_ms), [], "perhaps it is this node that is cut off");
+        assert!(copies.awaited(id(1)).is_some() && copies.take_done().is_empty());
+    }
+    copies.set_members([owner()].into_iter());
+    assert_eq!(tick(&mut copies, 11_000), [Wanted::Commit(1, ids(0, 10), Vec::new())]);
+    copies.on_committed(1, Ok(5));
+    assert_eq!(copies.take_done().len(), 1, "it is alone");
 }

@@ -244,6 +244,7 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
         self.sessions.expire(now_ms);
         if !self.is_claiming
+            && self.copies.is_ready()
             && self.claimed_end - self.allocator.next_counter() < self.limits.low_ids
             && let Some(ids) = self.next_claim()
         {

@@ -116,6 +116,11 @@ impl Locator {
         self.cache.forget(ids);
     }
 
+    /// Memory for answers that are remembered, in bytes.
+    pub fn cached_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
     /// Asks where an id is; [`Answer`]s name the question by the number that comes back.
     pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Command>) -> u64 {
         let token = self.next_token;

@@ -1,0 +1,139 @@
+//! Which races a run came across: seen from outside, in packets, edits and views.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use amalgam_cluster::backup::BackupMessage;
+use amalgam_cluster::chunks::{ChunkError, Done, MoveMessage, Reply};
+use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
+use amalgam_cluster::wire::Packet;
+
+/// How often each fault and race came up.
+#[derive(Clone, Debug, Default)]
+pub struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    /// What a thousand runs must come across.
+    pub const WANTED: [&str; 16] = [
+        "a pause between the look at the clock and the answer",
+        "a pause, perhaps past the lease",
+        "a torn write",
+        "the coordinator away",
+        "an append after the seal",
+        "a set changed by an owner whose life is over",
+        "a set changed towards a backup whose life is over",
+        "a move committed though its source's life is over",
+        "a move committed though its target's life is over",
+        "a move's end that got lost",
+        "an heir that died while it recovered",
+        "a leader that stood still when its group changed",
+        "a member of a set that came back in a new life",
+        "a request by a stale cache",
+        "an operation answered again by another owner",
+        "a read of a write that is not answered yet",
+    ];
+
+    /// It did once more.
+    pub fn note(&mut self, what: &'static str) {
+        self.note_times(what, 1);
+    }
+
+    /// It did so many times more.
+    pub fn note_times(&mut self, what: &'static str, times: u64) {
+        debug_assert!(Self::WANTED.contains(&what), "{what}");
+        *self.0.entry(what).or_default() += times;
+    }
+
+    /// What came up, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(what, times)| (*what, *times))
+    }
+}
+
+/// Looks for races.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Who answered an operation first that changed something.
+    answered: BTreeMap<(Peer, u64), Peer>,
+    leaders: BTreeSet<Peer>,
+}
+
+impl Watch {
+    /// A node sends a packet, of which so many copies will arrive.
+    pub fn sent(
+        &mut self,
+        (from, to): (Peer, Peer),
+        packet: &Packet,
+        copies: usize,
+        to_note: &mut Reached,
+    ) {
+        match packet {
+            Packet::Backup(BackupMessage::Refused { is_sealed: true, .. }) => {
+                to_note.note("an append after the seal");
+            }
+            Packet::Move(
+                MoveMessage::Declined { .. }
+                | MoveMessage::Yours { .. }
+                | MoveMessage::Mine { .. }
+                | MoveMessage::Forget { .. },
+            ) if copies == 0 => to_note.note("a move's end that got lost"),
+            Packet::Reply(reply) => self.replied(from, to, reply, to_note),
+            _ => {}
+        }
+    }
+
+    fn replied(&mut self, from: Peer, to: Peer, reply: &Reply, to_note: &mut Reached) {
+        for (number, result) in reply {
+            match result {
+                Err(ChunkError::Outdated | ChunkError::Moved(_) | ChunkError::Restarted(_)) => {
+                    to_note.note("a request by a stale cache");
+                }
+                Ok(Done::Ok | Done::Created(_))
+                    if *self.answered.entry((to, *number)).or_insert(from) != from =>
+                {
+                    to_note.note("an operation answered again by another owner");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The view changed; these stand still.
+    pub fn viewed(&mut self, view: &View, paused: &BTreeSet<Peer>, to_note: &mut Reached) {
+        let groups = view.groups.iter();
+        let leaders: BTreeSet<Peer> =
+            groups.filter_map(|(_, group)| group.members.first().copied()).collect();
+        if self.leaders.difference(&leaders).any(|leader| paused.contains(leader)) {
+            to_note.note("a leader that stood still when its group changed");
+        }
+        self.leaders = leaders;
+    }
+}
+
+/// Edits were committed.
+pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
+    for edit in edits {
+        let Change::Migrate(placed) = edit.change else { continue };
+        let mut peers = placed.peers();
+        let Some(owner) = peers.next().filter(|owner| owner.incarnation > 0) else { continue };
+        let asker = edit.request.peer;
+        let race = match owner.node == asker.node {
+            true if !view.has(asker) => "a set changed by an owner whose life is over",
+            true if !peers.all(|backup| view.has(backup)) => {
+                "a set changed towards a backup whose life is over"
+            }
+            false if !view.has(asker) => "a move committed though its source's life is over",
+            false if !view.has(owner) => "a move committed though its target's life is over",
+            _ => continue,
+        };
+        to_note.note(race);
+    }
+}
+
+/// A node starts in a life.
+pub fn started(peer: Peer, truth: &Catalog, to_note: &mut Reached) {
+    let former = Peer { incarnation: peer.incarnation.saturating_sub(1), ..peer };
+    let mut creators = truth.summaries().map(|summary| summary.creator);
+    if creators.any(|creator| truth.placed(creator).any(|peers| peers.contains(&former))) {
+        to_note.note("a member of a set that came back in a new life");
+    }
+}

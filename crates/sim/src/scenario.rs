@@ -1,0 +1,140 @@
+//! What a run is made of, as a small file; and the smallest that still fails.
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::Weather;
+use crate::trial::Trial;
+use crate::world::{Faults, Planted};
+
+/// A run of a cluster with backups. What a file leaves out is as in the worst.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// Nodes, at least one.
+    pub nodes: usize,
+    /// Simulated seconds under faults.
+    pub seconds: u64,
+    /// Messages of a hundred that get lost, arrive twice, and are late.
+    pub lost_percent: u64,
+    /// See above.
+    pub twice_percent: u64,
+    /// See above.
+    pub late_percent: u64,
+    /// See [`Faults::crashes`].
+    pub crashes: bool,
+    /// See [`Faults::partitions`].
+    pub partitions: bool,
+    /// Long pauses, clocks that differ, disks that lose what was not synced, no coordinator at
+    /// times.
+    pub worst: bool,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        let Faults { weather, crashes, partitions, worst } = Faults::WORST;
+        let Weather { lost_percent, twice_percent, late_percent } = weather;
+        let (nodes, seconds) = (5, 50);
+        Self {
+            nodes,
+            seconds,
+            lost_percent,
+            twice_percent,
+            late_percent,
+            crashes,
+            partitions,
+            worst,
+        }
+    }
+}
+
+impl Scenario {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let scenario: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let percents = [scenario.lost_percent, scenario.twice_percent, scenario.late_percent];
+        if !(1..=1_000).contains(&scenario.nodes) || percents.iter().any(|percent| *percent > 100) {
+            return Err("1 to 1000 nodes, and 0 to 100 messages of a hundred".to_owned());
+        }
+        Ok(scenario)
+    }
+
+    /// What happens.
+    pub fn faults(&self) -> Faults {
+        let Self { lost_percent, twice_percent, late_percent, .. } = *self;
+        let weather = Weather { lost_percent, twice_percent, late_percent };
+        let Self { crashes, partitions, worst, .. } = *self;
+        Faults { weather, crashes, partitions, worst }
+    }
+
+    /// Scenarios that are smaller by one thing.
+    fn smaller(&self) -> Vec<Self> {
+        let mut smaller = vec![
+            Self { seconds: self.seconds / 2, ..self.clone() },
+            Self { seconds: self.seconds * 9 / 10, ..self.clone() },
+            Self { lost_percent: 0, ..self.clone() },
+            Self { twice_percent: 0, ..self.clone() },
+            Self { late_percent: 0, ..self.clone() },
+            Self { crashes: false, ..self.clone() },
+            Self { partitions: false, ..self.clone() },
+            Self { worst: false, ..self.clone() },
+            Self { nodes: (self.nodes - 1).max(1), ..self.clone() },
+        ];
+        smaller.retain(|one| one != self);
+        smaller
+    }
+
+    /// A smaller scenario in which something still is wrong with a seed, one for which nothing can
+    /// be left out; and what is wrong. None if nothing is wrong with the seed.
+    pub fn shrink(&self, seed: u64, planted: Planted) -> Option<(Self, Vec<String>)> {
+        let wrong = |scenario: &Self| {
+            let wrong = Trial::of(seed, planted, scenario).wrong;
+            (!wrong.is_empty()).then_some(wrong)
+        };
+        let mut least = (self.clone(), wrong(self)?);
+        while let Some(next) = least.0.smaller().into_iter().find_map(|one| {
+            let wrong = wrong(&one)?;
+            Some((one, wrong))
+        }) {
+            least = next;
+        }
+        Some(least)
+    }
+}
+
+impl std::fmt::Display for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&toml::to_string(self).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_and_nonsense_is_refused() {
+        let scenario = Scenario::parse("nodes = 3\nlost-percent = 20").expect("it is one");
+        assert_eq!((scenario.nodes, scenario.lost_percent, scenario.seconds), (3, 20, 50));
+        assert_eq!(Scenario::parse(&scenario.to_string()), Ok(scenario));
+        for text in ["nodes = 0", "nodes = 5000", "lost-percent = 101", "node = 3", "seconds = -1"]
+        {
+            assert!(Scenario::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_defect_does_not_need_is_left_out() {
+        let (least, wrong) =
+            Scenario::default().shrink(0, Planted::NoReplication).expect("it is found");
+        assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
+        let off = [least.partitions, least.worst].iter().filter(|fault| !**fault).count();
+        let off =
+            off + usize::from(least.late_percent == 0) + usize::from(least.twice_percent == 0);
+        let kills = least.crashes || least.worst;
+        assert!(off >= 2 && kills, "only deaths lose what has no backup: {least}");
+    }
+}

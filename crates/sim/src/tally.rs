@@ -1,0 +1,95 @@
+//! What many runs came to, and a file that remembers it: a long series may be cut off and go on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::scenario::Scenario;
+use crate::trial::Trial;
+use crate::world::Planted;
+
+/// Ends a line that was written whole.
+const END: &str = "end";
+
+/// Counts by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<String, u64>);
+
+impl Tally {
+    /// Runs a seed; says what was wrong with it, and counts what came of it.
+    pub fn run(&mut self, seed: u64, scenario: &Scenario) -> Vec<String> {
+        let trial = Trial::of(seed, Planted::Nothing, scenario);
+        self.add_to("seeds", 1);
+        self.add_to("seeds with fewer than 1,000 writes", u64::from(trial.acknowledged < 1_000));
+        self.add_to("writes acknowledged", trial.acknowledged as u64);
+        self.add_to("reads", trial.reads as u64);
+        self.add_to("lives ended", trial.crashes);
+        for (what, times) in trial.reached.iter() {
+            self.add_to(&format!("race: {what}"), times);
+        }
+        if !trial.wrong.is_empty() {
+            self.add_to("failed", 1);
+            self.add_to(&format!("failed: seed {seed}"), 1);
+        }
+        trial.wrong
+    }
+
+    fn add_to(&mut self, name: &str, count: u64) {
+        match self.0.get_mut(name) {
+            Some(sum) => *sum += count,
+            None => {
+                self.0.insert(name.to_owned(), count);
+            }
+        }
+    }
+
+    /// How often something was counted.
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// Adds others' counts.
+    pub fn add(&mut self, other: &Self) {
+        other.0.iter().for_each(|(name, count)| self.add_to(name, *count));
+    }
+
+    /// A line of a file: what the seeds from `first` on came to.
+    pub fn to_line(&self, first: u64) -> String {
+        let counts = self.0.iter().map(|(name, count)| format!("{name}={count}\t"));
+        format!("{first}\t{}{END}", counts.collect::<String>())
+    }
+
+    /// Reads a line back; none if it was not written whole.
+    pub fn from_line(line: &str) -> Option<(u64, Self)> {
+        let mut fields = line.strip_suffix(END)?.trim_end().split('\t');
+        let first = fields.next()?.parse().ok()?;
+        let mut tally = Self::default();
+        for field in fields {
+            let (name, count) = field.rsplit_once('=')?;
+            tally.add_to(name, count.parse().ok()?);
+        }
+        Some((first, tally))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(name, count)| writeln!(f, "{count:>12} {name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_back_and_one_that_was_cut_off_is_not() {
+        let mut tally = Tally::default();
+        tally.add_to("writes acknowledged", 1_733);
+        tally.add_to("race: a late append, after the seal", 3);
+        let line = tally.to_line(4_200);
+        assert_eq!(Tally::from_line(&line), Some((4_200, tally)));
+        for length in 0..line.len() {
+            assert_eq!(Tally::from_line(&line[..length]), None, "{length}");
+        }
+    }
+}
