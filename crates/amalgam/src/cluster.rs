@@ -22,6 +22,8 @@ use crate::size::Size;
 
 /// How long a node may take to share the keys with the others.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a node that is told to stop may take to hand what it has to others.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
 /// How often it is looked whether a node has stopped.
 const WATCH: Duration = Duration::from_millis(50);
 /// Memory for where chunks are.
@@ -265,9 +267,11 @@ fn server<I: Index + 'static>(
     Ok(server)
 }
 
-/// Runs servers in front of nodes until they are told to stop, or a node stops.
+/// Runs servers in front of nodes until they are told to stop, or a node stops. Where there are
+/// nodes in other processes, these hand them what they have first.
 fn serve<I: Index + 'static>(
     mut running: Vec<(RunningNode<I>, Server<amalgam_node::Gateway<I>>)>,
+    has_others: bool,
 ) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
     let mut nodes = Vec::new();
@@ -294,6 +298,11 @@ fn serve<I: Index + 'static>(
             Err(_) => bail!("a server panicked"),
         }
     }
+    for node in nodes.iter().filter(|_| has_others && !is_failed) {
+        if !node.leave(LEAVE_PATIENCE) {
+            log::warn!(node = node.peer().node.get(); "others did not take all that the node has");
+        }
+    }
     nodes.iter_mut().for_each(RunningNode::stop);
     ensure!(!is_failed, "a node stopped: its lease ended, or another life of it began");
     Ok(())
@@ -307,7 +316,7 @@ fn run_node<I: Index + 'static>(options: &NodeOptions) -> anyhow::Result<()> {
         log::warn!(error:%; "not all keys have an owner yet");
     }
     let server = server(&node, clients, &configuration)?;
-    serve(vec![(node, server)])
+    serve(vec![(node, server)], true)
 }
 
 fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
@@ -341,7 +350,7 @@ fn run_local<I: Index + 'static>(
         let server = server(&node, clients, &configuration)?;
         running.push((node, server));
     }
-    serve(running)
+    serve(running, false)
 }
 
 fn status(options: &StatusOptions) -> anyhow::Result<()> {
@@ -353,7 +362,7 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(
         output,
-        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8}",
+        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8} {:>8} {:>4}",
         "node",
         "life",
         "address",
@@ -365,7 +374,9 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         "from",
         "to",
         "behind",
-        "lease ms"
+        "lease ms",
+        "ops/s",
+        "hot"
     )?;
     for (peer, address) in &home.members {
         let (node, life) = (peer.node.get(), peer.incarnation);
@@ -374,7 +385,7 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         match connect(address).and_then(|mut client| client.status()) {
             Ok(own) => writeln!(
                 output,
-                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8}",
+                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8} {:>8} {:>4}",
                 own.partitions,
                 own.ids,
                 own.spans,
@@ -382,7 +393,9 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
                 own.moves.0,
                 own.moves.1,
                 home.revision.saturating_sub(own.revision),
-                own.lease_left_ms
+                own.lease_left_ms,
+                own.rate,
+                own.hot_moves
             )?,
             Err(error) => writeln!(output, "does not answer: {error}")?,
         }

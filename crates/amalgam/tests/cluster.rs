@@ -189,6 +189,35 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
         let value = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
         expect(&clients(&nodes[0]), &format!("get {key}\r\n"), &value);
     }
+    // Who joins later takes its part of the keys over, and gives it back when it is told to leave.
+    let everything = || {
+        for key in &keys {
+            let value = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
+            expect(&clients(&nodes[1]), &format!("get {key}\r\n"), &value);
+        }
+    };
+    let parts = || {
+        let asked = &nodes[0].nodes[0].0;
+        let ask = ["cluster", "status", "--node", asked, "--join-token-file", &token_file];
+        let text = String::from_utf8(command(&ask).output().expect("runs").stdout).expect("text");
+        let part = |line: &str| line.split_whitespace().nth(4)?.parse().ok();
+        text.lines().skip(1).filter_map(part).collect::<Vec<u64>>()
+    };
+    let wait_for = |is_so: &dyn Fn(&[u64]) -> bool| {
+        let begin = Instant::now();
+        while !is_so(&parts()) {
+            assert!(begin.elapsed() < PATIENCE, "partitions: {:?}", parts());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let mut fourth = node("four", Some(&token_file));
+    wait_for(&|parts| parts.len() == 4 && parts.iter().all(|part| (600..1_500).contains(part)));
+    everything();
+    expect(&clients(&fourth), "set key0 0 0 2\r\nhi\r\n", "STORED\r\n");
+    let told = Command::new("kill").arg(fourth.child.id().to_string()).status();
+    assert!(told.expect("runs").success() && fourth.child.wait().expect("ends").success());
+    wait_for(&|parts| parts.len() == 3 && parts.iter().sum::<u64>() == 4_095);
+    everything();
     // One that dies is none after its lease; under its name it is the same node in another life.
     nodes[2].kill();
     let again = node("three", Some(&token_file));

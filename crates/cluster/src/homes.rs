@@ -2,7 +2,8 @@
 //!
 //! Each partition of the named ids has a *home* among the members: the node with the highest score
 //! for it (rendezvous hashing). The home claims the partition if nobody owns it. So a cluster that
-//! starts shares the partitions evenly, and later changes of membership move nothing by themselves.
+//! starts shares the partitions evenly. When members change, each owner moves what has its home
+//! elsewhere now; who leaves moves all it has.
 //!
 //! Invariants of this room:
 //! 1. It only proposes: that a partition gets one owner is decided by the metadata.
@@ -10,11 +11,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{Creator, NodeId};
+use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
 
 /// How long members must stay the same before partitions are claimed.
 const SETTLE_MS: u64 = 500;
+
+/// How often a node looks for what has its home elsewhere.
+const STRAYS_MS: u64 = 1_000;
 
 /// A node's part.
 #[derive(Debug, Default)]
@@ -24,6 +28,10 @@ pub struct Homes {
     /// Partitions that were asked for, or are known to be somebody's, since members changed.
     settled: BTreeSet<Creator>,
     is_done: bool,
+    /// When to look for strays again.
+    next_strays_ms: u64,
+    /// What is to be moved, and to whom.
+    strays: Vec<(IdRange, NodeId)>,
 }
 
 /// The member that claims a partition which nobody owns.
@@ -33,6 +41,24 @@ pub fn home(members: &[NodeId], partition: Creator) -> Option<NodeId> {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 29), *node)
+    })
+}
+
+/// Chunks leave in pieces of so many ids, aligned.
+const PIECE_BITS: u32 = 20;
+
+fn is_partition(ids: IdRange) -> bool {
+    ids.first().creator().is_named() && ids.len() > 1
+}
+
+/// Cuts ids where partitions end, or into pieces that one move takes.
+fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
+    let is_named = ids.first().creator().is_named();
+    let bits = if is_named { COUNTER_BITS } else { PIECE_BITS };
+    let parts = ids.start() >> bits..=(ids.end() - 1) >> bits;
+    parts.map(move |part| {
+        let (start, end) = (part << bits, ((u128::from(part) + 1) << bits) as u64);
+        IdRange::from_bits(start.max(ids.start()), end.min(ids.end()))
     })
 }
 
@@ -62,6 +88,41 @@ impl Homes {
         let wanted: Vec<Creator> = Creator::partitions().filter(is_mine).collect();
         self.settled.extend(&wanted);
         wanted
+    }
+
+    /// Up to `most` pieces of what `me` owns that should be others', and whose. All of it if it
+    /// `leaves`; else whole partitions, or what is left of them: single ids were moved on purpose.
+    pub fn strays(
+        &mut self,
+        (me, leaves): (NodeId, bool),
+        now_ms: u64,
+        most: usize,
+        owned: impl Iterator<Item = IdRange>,
+    ) -> Vec<(IdRange, NodeId)> {
+        if !self.is_done && !leaves || most == 0 {
+            return Vec::new();
+        }
+        if self.strays.is_empty() && now_ms >= self.next_strays_ms {
+            self.next_strays_ms = now_ms + STRAYS_MS;
+            let staying = self.members.iter().copied().filter(|node| !leaves || *node != me);
+            let staying: Vec<NodeId> = staying.collect();
+            let pieces = owned.flat_map(pieces);
+            let wanted = pieces.filter(|ids| leaves || is_partition(*ids));
+            let moves = wanted.filter_map(|ids| {
+                // Chunks that leave are shared by the pieces that they lie in.
+                let part = ids.first().bits() >> PIECE_BITS;
+                let creator = ids.first().creator();
+                let target = if creator.is_named() {
+                    home(&staying, creator)
+                } else {
+                    staying.get(part as usize % staying.len().max(1)).copied()
+                };
+                target.filter(|target| *target != me).map(|target| (ids, target))
+            });
+            self.strays = moves.collect();
+        }
+        let from = self.strays.len().saturating_sub(most);
+        self.strays.split_off(from)
     }
 }
 

@@ -11,6 +11,7 @@ pub mod backup;
 pub mod chunks;
 pub mod client;
 pub mod coordinator;
+pub mod heat;
 pub mod homes;
 pub mod ids;
 pub mod log;

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use crate::backup::{BackupMessage, Vault, Wanted};
 use crate::chunks::{
-    Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, Reply, Request,
-    Wish,
+    Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, MOVES_MAX, Reply,
+    Request, Wish,
 };
 use crate::client::Client;
 use crate::coordinator::Proposal;
+use crate::heat::{HeatMessage, HeatWish};
 use crate::homes::Homes;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::overlay::{
@@ -49,6 +50,9 @@ pub struct NodeSettings {
     /// [`crate::ranges::LIMIT_BYTES_MIN`].
     pub cache_bytes: usize,
 }
+
+/// Moves that a node makes at once to tidy up; some are left for operators and hot items.
+const TIDYING_MAX: usize = MOVES_MAX - 16;
 
 /// Why the metadata is changed.
 #[derive(Clone, Copy, Debug)]
@@ -216,13 +220,19 @@ impl<S: ChunkStore> Node<S> {
         let (chunks, view) = (&self.chunks, self.super_peer.view());
         let owns = |partition: Creator| chunks.serves(partition.ids().first());
         if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
-            for partition in homes.wanted(self.me.node, view, now_ms, owns) {
+            let mut wanted = homes.wanted(self.me.node, view, now_ms, owns);
+            if chunks.is_leaving() {
+                wanted.clear();
+            }
+            for partition in wanted {
                 let change = Change::Claim(Placed::of_owner(self.me));
                 let ids = partition.ids();
                 let request = self.locator.change(ids, change, now_ms, &mut commands);
                 self.edits.insert(request, (ids, Reason::Home));
             }
         }
+        self.tidy_up(now_ms, &mut wishes);
+        self.cool(now_ms, &mut wishes, out);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
         self.chunks.on_tick(now_ms, &mut wishes);
         let locator = &mut self.locator;
@@ -231,6 +241,51 @@ impl<S: ChunkStore> Node<S> {
         self.grant(wishes, now_ms, out);
         self.answered(&answers, now_ms, out);
         tell(outcomes, out);
+    }
+
+    /// Moves what should be others' to them.
+    fn tidy_up(&mut self, now_ms: u64, wishes: &mut Vec<Wish>) {
+        let (chunks, view) = (&mut self.chunks, self.super_peer.view());
+        let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) else { return };
+        let free = TIDYING_MAX.saturating_sub(chunks.moves().0);
+        let who = (self.me.node, chunks.is_leaving());
+        for (ids, node) in homes.strays(who, now_ms, free, chunks.all_owned()) {
+            if let Some(incarnation) = view.incarnation(node) {
+                // What cannot move now is found again.
+                chunks.migrate(ids, Peer { node, incarnation }, now_ms, wishes);
+            }
+        }
+    }
+
+    /// Moves what is hot to nodes that are less busy.
+    fn cool(&mut self, now_ms: u64, wishes: &mut Vec<Wish>, out: &mut Vec<Effect>) {
+        if self.chunks.is_leaving() || self.homes.is_none() {
+            return;
+        }
+        let members = self.super_peer.view().members.iter();
+        let peers = members.map(|(node, life)| Peer { node: *node, incarnation: life.incarnation });
+        let others: Vec<Peer> = peers.filter(|peer| *peer != self.me).collect();
+        for wish in self.chunks.cool(now_ms, &others) {
+            match wish {
+                HeatWish::Ask(peer) => {
+                    out.push(Effect::Send(peer, Packet::Heat(HeatMessage::Ask)));
+                }
+                HeatWish::Move(id, target) => {
+                    self.chunks.migrate(IdRange::single(id), target, now_ms, wishes);
+                }
+            }
+        }
+    }
+
+    /// The node is about to leave: it moves all it has to others.
+    pub fn leave(&mut self) {
+        self.chunks.leave();
+    }
+
+    /// Whether nothing is left here that others could have.
+    pub fn has_left(&self) -> bool {
+        let is_alone = self.super_peer.view().members.len() <= 1;
+        is_alone || (self.chunks.all_owned().next().is_none() && self.chunks.moves().0 == 0)
     }
 
     /// A packet arrived. `clock` tells the time in milliseconds, as often as it is asked.
@@ -278,6 +333,11 @@ impl<S: ChunkStore> Node<S> {
                     out.push(Effect::Send(from, Packet::Reply(reply)));
                 }
             }
+            Packet::Heat(HeatMessage::Ask) => {
+                let told = HeatMessage::Tell(self.chunks.heat().rate());
+                out.push(Effect::Send(from, Packet::Heat(told)));
+            }
+            Packet::Heat(HeatMessage::Tell(rate)) => self.chunks.heat_mut().on_tell(from, rate),
             // Of the process around it.
             Packet::Control(_) => {}
             Packet::Reply(reply) => {

@@ -15,11 +15,14 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use amalgam_cluster::chunks::{Action, ChunkError, ClientId, Done, OPERATIONS_MAX, Request};
+use amalgam_cluster::chunks::{
+    Action, ChunkError, ClientId, Done, ItemAnswer, ItemOp, ItemVerb, OPERATIONS_MAX, Request,
+};
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Command, Locator, Peer, Settings};
 use amalgam_cluster::wire::{Control, FrameReader, NodeStatus, Packet, encode_frame};
+use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome as ItemOutcome, Store, StoreMode, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -452,7 +455,8 @@ impl ClusterClient {
                     self.client.on_located(&answer, locator, now_ms, commands, asked, outcomes);
                 }
             }
-            Packet::Move(_) | Packet::Request(_) | Packet::Control(_) | Packet::Backup(_) => {}
+            Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
+            Packet::Backup(_) | Packet::Heat(_) => {}
         }
     }
 
@@ -508,6 +512,65 @@ impl ClusterClient {
         self.call(Action::Delete(id)).map(drop)
     }
 
+    /// Gives a chunk a name, in place of what had it before: a named item that holds the 8 bytes of
+    /// the id, the highest first (DXRAM's naming service).
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError::TooLarge`] if the name is no key; else as [`ClusterClient::call`].
+    pub fn name(&mut self, name: &[u8], id: ChunkId) -> Result<(), ChunkError> {
+        let store = Store::new(StoreMode::Set, b"", 0, 0);
+        let ItemVerb::Store(head, _) = ItemVerb::from(Verb::Store(store)) else {
+            return Err(ChunkError::Unavailable);
+        };
+        let value = id.bits().to_be_bytes().to_vec();
+        match self.item(name, ItemVerb::Store(head, value))?.outcome {
+            ItemOutcome::Stored(_) => Ok(()),
+            ItemOutcome::TooLarge => Err(ChunkError::TooLarge),
+            _ => Err(ChunkError::Full),
+        }
+    }
+
+    /// The chunk of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError::NoChunk`] if nothing has that name, or something that is no chunk; else as
+    /// [`ClusterClient::name`].
+    pub fn named(&mut self, name: &[u8]) -> Result<ChunkId, ChunkError> {
+        let item = self.item(name, ItemVerb::Read)?.item.ok_or(ChunkError::NoChunk)?;
+        let bits = item.value.try_into().map(u64::from_be_bytes);
+        let id = bits.ok().and_then(|bits| ChunkId::from_bits(bits).ok());
+        id.filter(|id| !id.creator().is_named()).ok_or(ChunkError::NoChunk)
+    }
+
+    /// Takes a name back; the chunk stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClusterClient::named`].
+    pub fn unname(&mut self, name: &[u8]) -> Result<(), ChunkError> {
+        match self.item(name, ItemVerb::Delete(Delete::default()))?.outcome {
+            ItemOutcome::Deleted => Ok(()),
+            _ => Err(ChunkError::NoChunk),
+        }
+    }
+
+    /// Carries out an operation on a named item.
+    fn item(&mut self, key: &[u8], verb: ItemVerb) -> Result<ItemAnswer, ChunkError> {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            return Err(ChunkError::TooLarge);
+        }
+        let Ok(Control::Placed(id)) = self.control(&Control::Place(key.to_vec())) else {
+            return Err(ChunkError::Unavailable);
+        };
+        let op = Box::new(ItemOp { key: key.to_vec(), verb });
+        match self.call(Action::Item { id, op })? {
+            Done::Item(answer) => Ok(*answer),
+            _ => Err(ChunkError::Unavailable),
+        }
+    }
+
     /// Locks a chunk for some time at most.
     ///
     /// # Errors
@@ -556,7 +619,7 @@ fn bytes_of(action: &Action) -> usize {
         Action::Item { op, .. } => {
             op.key.len()
                 + match &op.verb {
-                    amalgam_cluster::chunks::ItemVerb::Store(_, value) => value.len(),
+                    ItemVerb::Store(_, value) => value.len(),
                     _ => 0,
                 }
         }

@@ -184,6 +184,12 @@ impl<S: ChunkStore> Hub<S> {
         }
         // Again each time: flushes may have to wait for a sweep.
         self.shared.clock.flush_up_to(self.snapshot.flushes);
+        if self.shared.is_leaving() {
+            self.node.leave();
+            if self.node.has_left() {
+                self.shared.set_has_left();
+            }
+        }
         self.node.on_tick(now_ms, &mut out);
         self.carry_out(out);
         let is_late = |since_ms: &u64| now_ms >= *since_ms + GREETING_MS;
@@ -347,6 +353,11 @@ impl<S: ChunkStore> Hub<S> {
                 let status = Control::Status(Box::new(self.status()));
                 self.push(link, number, &Packet::Control(status));
             }
+            Packet::Control(Control::Place(key)) => {
+                if let Some(id) = self.node.chunks().place(&key) {
+                    self.push(link, number, &Packet::Control(Control::Placed(id)));
+                }
+            }
             Packet::Control(Control::Migrate { ids, target }) => {
                 let incarnation = self.snapshot.view.incarnation(target);
                 let mut out = Vec::new();
@@ -358,7 +369,7 @@ impl<S: ChunkStore> Hub<S> {
                 self.push(link, number, &Packet::Control(Control::Migrating(does)));
             }
             // Nothing that clients say.
-            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) => {}
+            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) | Packet::Heat(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
         }
     }
@@ -479,6 +490,8 @@ impl<S: ChunkStore> Hub<S> {
             ranges: (catalog.all_ranges().count() as u64, catalog.summaries().count() as u64),
             moves: (outgoing as u64, incoming as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
+            rate: chunks.heat().rate(),
+            hot_moves: chunks.heat().moved(),
         }
     }
 }

@@ -250,6 +250,17 @@ impl<I: Index + 'static> RunningNode<I> {
         Gateway::new(items, shared, membership, self.address.to_string(), self.token.clone())
     }
 
+    /// Hands all it has to the other nodes, as far as they take it within `patience`; whether they
+    /// have it all. It serves meanwhile, and is to be stopped then.
+    pub fn leave(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        self.shared.leave();
+        while !self.shared.has_left() && !self.shared.is_stopping() && Instant::now() < end {
+            std::thread::sleep(SWEEP_TICK);
+        }
+        self.shared.has_left()
+    }
+
     /// Stops, and waits until it has.
     pub fn stop(&mut self) {
         self.shared.stop();

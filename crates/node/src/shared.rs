@@ -19,6 +19,8 @@ pub struct Shared {
     /// When all items are to be dropped; never at its largest.
     flush_at_ms: AtomicU64,
     is_stopping: AtomicBool,
+    is_leaving: AtomicBool,
+    has_left: AtomicBool,
     bell: OwnedFd,
     /// The time of its items.
     pub clock: ItemClock,
@@ -36,6 +38,8 @@ impl Shared {
             deadline_ms: AtomicU64::new(0),
             flush_at_ms: AtomicU64::new(u64::MAX),
             is_stopping: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: ItemClock::default(),
         })
@@ -77,6 +81,27 @@ impl Shared {
     /// Whether the node is about to end.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// The node is to hand all it has to others.
+    pub fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether it is to.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Others have all that it had.
+    pub fn set_has_left(&self) {
+        self.has_left.store(true, Ordering::Release);
+    }
+
+    /// Whether they have.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Acquire)
     }
 
     /// Ends the node.

@@ -8,7 +8,10 @@ mod texts;
 use std::sync::Arc;
 
 use amalgam_index::model::Model;
-use amalgam_node::{Embedded, Membership, NodeConfiguration, RunningNode, start_local};
+use amalgam_node::cluster::chunks::ChunkError;
+use amalgam_node::{
+    ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode, start_local,
+};
 use amalgam_server::Server;
 use support::{Running, settings};
 use texts::SCRIPTS;
@@ -19,7 +22,7 @@ const LEASE_MS: u64 = 600_000;
 /// A cluster with a server in front of each node. Servers end before their nodes.
 struct Cluster {
     servers: Vec<Running>,
-    _nodes: Vec<RunningNode<Model>>,
+    nodes: Vec<RunningNode<Model>>,
 }
 
 fn cluster(nodes: usize, threads: usize) -> Cluster {
@@ -31,7 +34,7 @@ fn cluster(nodes: usize, threads: usize) -> Cluster {
         let server = Server::open_around(settings(threads), node.gateway()).expect("it starts");
         Running::of(server)
     };
-    Cluster { servers: nodes.iter().map(server).collect(), _nodes: nodes }
+    Cluster { servers: nodes.iter().map(server).collect(), nodes }
 }
 
 #[test]
@@ -65,6 +68,63 @@ fn every_node_answers_as_one_server_would() {
         let value = format!("VALUE after{number} 0 1\r\nx\r\nEND\r\n");
         cluster.servers[0].connect().talk(format!("{get}\r\n"), value);
     }
+}
+
+#[test]
+fn a_name_leads_to_a_chunk_from_every_node() {
+    let cluster = cluster(3, 1);
+    let connect = |node: &RunningNode<Model>| {
+        let home = [node.address().to_string()];
+        ClusterClient::connect(&home, "a secret", 1 << 20).expect("connects")
+    };
+    let mut clients: Vec<ClusterClient> = cluster.nodes.iter().map(connect).collect();
+    let ids: Vec<_> =
+        (0..3u8).map(|of| clients[usize::from(of)].create(&[of]).expect("id")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        let name = format!("chunk {number}");
+        assert_eq!(clients[0].named(name.as_bytes()), Err(ChunkError::NoChunk));
+        clients[(number + 1) % 3].name(name.as_bytes(), *id).expect("named");
+        for client in &mut clients {
+            assert_eq!(client.named(name.as_bytes()), Ok(*id));
+            assert_eq!(client.get(*id), Ok(vec![number as u8]));
+        }
+    }
+    // It is an item as any other: a name of something else names no chunk.
+    clients[0].name(b"alias", ids[2]).expect("named");
+    let mut text = cluster.servers[1].connect();
+    text.talk("append alias 0 0 1\r\nx\r\n", "STORED\r\n");
+    assert_eq!(clients[2].named(b"alias"), Err(ChunkError::NoChunk));
+    clients[0].unname(b"alias").expect("it was there");
+    assert_eq!(clients[1].unname(b"alias"), Err(ChunkError::NoChunk));
+    text.talk("get alias\r\n", "END\r\n");
+    assert_eq!(clients[0].name(&[b'n'; 251], ids[0]), Err(ChunkError::TooLarge));
+    assert_eq!(clients[0].named(b""), Err(ChunkError::TooLarge));
+    assert_eq!(clients[0].get(ids[2]), Ok(vec![2]), "the chunk stays");
+}
+
+#[test]
+fn a_hot_chunk_moves_to_a_node_that_is_less_busy() {
+    let cluster = cluster(2, 1);
+    let connect = |place: usize| {
+        let home = [cluster.nodes[place].address().to_string()];
+        ClusterClient::connect(&home, "a secret", 1 << 20).expect("connects")
+    };
+    let (mut client, mut other) = (connect(0), connect(1));
+    let hot = [client.create(b"one").expect("an id"), client.create(b"two").expect("an id")];
+    let questions: Vec<_> = (0..512).map(|number| hot[number % 2]).collect();
+    let begin = std::time::Instant::now();
+    while client.status().expect("an answer").hot_moves == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", client.status());
+        let values = client.get_all(&questions);
+        assert!(values.iter().all(Result::is_ok), "{values:?}");
+    }
+    // Both nodes have one of them now, and clients go where they are.
+    while other.status().expect("an answer").rate == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "{:?}", other.status());
+        client.get_all(&questions);
+    }
+    assert_eq!(client.get(hot[0]), Ok(b"one".to_vec()));
+    assert_eq!(other.get(hot[1]), Ok(b"two".to_vec()));
 }
 
 #[test]

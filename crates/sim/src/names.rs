@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use amalgam_cluster::chunks::{Action, ChunkError, Done, ItemOp, ItemStore, ItemVerb, StoreHead};
-use amalgam_cluster::ids::ChunkId;
+use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{Effect, NodeSettings};
 use amalgam_index::model::{Model, ModelWorker};
 use amalgam_index::{Configuration, Index};
@@ -28,6 +28,8 @@ pub struct Names {
     pub read: BTreeMap<Vec<u8>, u64>,
     /// Operations that were answered.
     pub answered: u64,
+    /// Moves that began.
+    pub moves: u64,
 }
 
 /// A node whose client adds and counts.
@@ -57,6 +59,22 @@ impl Host<Naming> {
     /// Reads a counter.
     pub fn read_counter(&mut self, number: u64, now_ms: u64, out: &mut Vec<Effect>) {
         self.submit(action(format!("counter{number}"), ItemVerb::Read), now_ms, out);
+    }
+
+    /// Moves the place of one of the keys, or the partition around it, to some node.
+    fn move_some(
+        &mut self,
+        common: &mut Common,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(target) = random.pick(&common.peers).copied() else { return };
+        let key = format!("counter{}", random.below(KEYS)).into_bytes();
+        let id = ChunkId::named(seed().hash(&key));
+        let ids = if random.percent(30) { IdRange::single(id) } else { id.creator().ids() };
+        let moves = self.node.migrate(ids, target, now_ms, out);
+        common.names.moves += u64::from(moves);
     }
 
     /// How many counters there are.
@@ -112,11 +130,14 @@ impl Pursuit for Naming {
 
     fn work(
         host: &mut Namer,
-        _: &mut Common,
+        common: &mut Common,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<Effect>,
     ) {
+        if random.percent(5) {
+            host.move_some(common, random, now_ms, out);
+        }
         if host.doing.len() >= DOING_MAX || random.percent(50) {
             return;
         }

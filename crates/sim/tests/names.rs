@@ -1,5 +1,6 @@
 //! Named items are as on one server: of all `add`s of a key one is stored, every `incr` that was
-//! answered counts once, however often messages are lost, repeated or late, and whoever asks.
+//! answered counts once, however often messages are lost, repeated or late, whoever asks, and
+//! while single keys and whole partitions move between nodes.
 
 use amalgam_sim::{Faults, Namer, Planted, World, seeds};
 
@@ -8,7 +9,7 @@ const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
 #[test]
 fn adds_are_stored_once_and_increments_count_once() {
-    let (mut answered, mut keys) = (0, 0);
+    let (mut answered, mut keys, mut moves) = (0, 0, 0);
     for seed in seeds(300, 3) {
         let mut world: World<Namer> = World::new(seed, 4, FAULTS, Planted::Nothing);
         world.run(8_000);
@@ -22,7 +23,8 @@ fn adds_are_stored_once_and_increments_count_once() {
         assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
         answered += names.answered;
         keys += names.stored.len();
+        moves += names.moves;
     }
-    println!("{answered} operations, {keys} keys that were added");
-    assert!(answered > 500 && keys > 60, "the seeds reach too little");
+    println!("{answered} operations, {keys} keys that were added, {moves} moves");
+    assert!(answered > 500 && keys > 60 && moves > 20, "the seeds reach too little");
 }

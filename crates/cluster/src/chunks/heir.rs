@@ -71,6 +71,9 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Removes the chunks of ids.
     pub(super) fn remove_all(&mut self, ids: IdRange) {
+        if ids.first().creator().is_named() {
+            return self.pass.remove_later(ids);
+        }
         for bits in ids.start()..ids.end() {
             let id = ChunkId::from_bits(bits).expect("it lies in a range");
             if self.store.remove(id) {

@@ -145,6 +145,18 @@ pub struct ItemRecord {
     pub idle_seconds: Option<u32>,
 }
 
+/// An item on its way to another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarriedItem {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// How often all items had been dropped when it was read, as [`Now`] counts: one that was read
+    /// before a drop must not arrive after it.
+    pub generation: u8,
+    /// The item; none if there is none any more.
+    pub item: Option<ItemRecord>,
+}
+
 /// A time of the owner's clock as it travels.
 pub fn to_relative(expiry: Expiry, now: &Now) -> Expiry {
     Expiry(expiry.remaining_seconds(now).map_or(0, |left| left.saturating_add(1)))

@@ -9,6 +9,8 @@
 use std::collections::BTreeSet;
 
 use super::held::Waiting;
+use super::items::CarriedItem;
+use super::named::Marks;
 use super::service::{ChunkService, Wish};
 use super::sessions::Export;
 use super::store::ChunkStore;
@@ -16,6 +18,7 @@ use crate::backup::What;
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Located, Peer, Refusal};
 use crate::ranges::Placement;
+use crate::wire::Wire;
 
 /// Moves from a node, and to it, at once.
 pub const MOVES_MAX: usize = 64;
@@ -28,7 +31,8 @@ const PAGE_LOOKS: u64 = 4_096;
 /// Times that what was written meanwhile is sent again before the ids are frozen.
 const ROUNDS_MAX: u32 = 8;
 
-/// Chunks on their way; none where a chunk was deleted meanwhile.
+/// Chunks on their way; none where a chunk was deleted meanwhile. Named items travel as the bytes
+/// of a [`CarriedItem`], deleted ones too.
 pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
 
 /// What source and target of a move say to each other. `number` is the source's name for it.
@@ -92,6 +96,8 @@ pub enum MoveMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Offering,
+    /// Items are looked for, by a pass that began or is to.
+    Collecting,
     /// From which id on chunks were not looked at yet.
     Copying(u64),
     /// What was written meanwhile is sent again, for so many times yet.
@@ -110,7 +116,7 @@ pub(super) struct Outgoing {
     target: Peer,
     stage: Stage,
     /// Written since they were copied, or not sent in a last page yet.
-    dirty: BTreeSet<ChunkId>,
+    dirty: Marks,
     /// What the target has to answer.
     in_flight: Option<MoveMessage>,
     page: u32,
@@ -127,7 +133,7 @@ pub(super) struct Incoming {
     since: u64,
     /// The page that comes next.
     next_page: u32,
-    staged: BTreeSet<ChunkId>,
+    staged: Marks,
     /// All is here.
     tail: Option<Export>,
     heard_ms: u64,
@@ -141,6 +147,18 @@ impl Outgoing {
     pub(super) fn is_leaving(&self, ids: IdRange) -> bool {
         self.stage == Stage::Committing && overlap(self.ids, ids)
     }
+
+    /// An item that a pass came by.
+    pub(super) fn mark(&mut self, id: ChunkId, key: &[u8]) {
+        if self.ids.contains(id) {
+            self.dirty.insert(id, key);
+        }
+    }
+}
+
+/// Ids of chunks are looked at one by one; those of items are not.
+fn is_movable(ids: IdRange) -> bool {
+    ids.first().creator().is_named() || ids.len() <= MOVE_IDS_MAX
 }
 
 pub(crate) fn overlap(one: IdRange, other: IdRange) -> bool {
@@ -158,8 +176,7 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<Wish>,
     ) -> bool {
         let is_possible = target != self.me
-            && !ids.first().creator().is_named()
-            && ids.len() <= MOVE_IDS_MAX
+            && is_movable(ids)
             && self.outgoing.len() < MOVES_MAX
             && self.owned.all(ids.start()..ids.end(), |_| true)
             && !self.is_moving(ids);
@@ -173,7 +190,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 ids,
                 target,
                 stage: Stage::Offering,
-                dirty: BTreeSet::new(),
+                dirty: Marks::default(),
                 in_flight: Some(offer),
                 page: 0,
                 sent_ms: now_ms,
@@ -195,12 +212,12 @@ impl<S: ChunkStore> ChunkService<S> {
             || self.incoming.values().any(|incoming| overlap(incoming.ids, ids))
     }
 
-    /// A chunk was written or removed: its copy, if there is one, is old.
-    pub(super) fn note_write(&mut self, id: ChunkId) {
+    /// A chunk or item was written or removed: its copy, if there is one, is old.
+    pub(super) fn note_write(&mut self, id: ChunkId, key: &[u8]) {
         for outgoing in self.outgoing.values_mut().filter(|outgoing| outgoing.ids.contains(id)) {
             let is_ahead = matches!(outgoing.stage, Stage::Copying(next) if id.bits() >= next);
             if outgoing.stage != Stage::Offering && !is_ahead {
-                outgoing.dirty.insert(id);
+                outgoing.dirty.insert(id, key);
             }
         }
     }
@@ -283,12 +300,30 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         outgoing.in_flight = None;
         if outgoing.stage == Stage::Offering {
-            outgoing.stage = Stage::Copying(outgoing.ids.start());
+            let is_named = outgoing.ids.first().creator().is_named();
+            let start = outgoing.ids.start();
+            outgoing.stage = if is_named { Stage::Collecting } else { Stage::Copying(start) };
         }
         if was_last {
             outgoing.stage = Stage::Committing;
             out.push(Wish::Give(outgoing.ids, outgoing.target, backups));
-        } else {
+        } else if outgoing.stage != Stage::Collecting {
+            self.send_page(number, now_ms, out);
+        }
+    }
+
+    /// The moves whose items are to be looked for.
+    pub(super) fn uncollected(&self) -> BTreeSet<u64> {
+        let waits = self.outgoing.iter().filter(|(_, one)| one.stage == Stage::Collecting);
+        waits.map(|(number, _)| *number).collect()
+    }
+
+    /// All items of a move were found.
+    pub(super) fn collected(&mut self, number: u64, now_ms: u64, out: &mut Vec<Wish>) {
+        let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
+        if outgoing.stage == Stage::Collecting {
+            let pages = outgoing.dirty.len() / PAGE_CHUNKS;
+            outgoing.stage = Stage::CatchingUp(ROUNDS_MAX + pages as u32);
             self.send_page(number, now_ms, out);
         }
     }
@@ -329,10 +364,16 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             while chunks.len() < PAGE_CHUNKS
                 && bytes < PAGE_BYTES
-                && let Some(id) = outgoing.dirty.pop_first()
+                && let Some((id, key)) = outgoing.dirty.pop()
             {
                 let mut value = None;
-                self.store.read(id, &mut |read| value = Some(read.to_vec()));
+                if key.is_empty() {
+                    self.store.read(id, &mut |read| value = Some(read.to_vec()));
+                } else {
+                    let mut carried = Vec::new();
+                    self.store.carry_item(&key).encode(&mut carried);
+                    value = Some(carried);
+                }
                 bytes += value.as_ref().map_or(0, Vec::len);
                 chunks.push((id, value));
             }
@@ -388,6 +429,10 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut hopeless = Vec::new();
         for (number, outgoing) in &mut self.outgoing {
             let number = *number;
+            if outgoing.stage == Stage::Collecting {
+                // It is this node that takes its time.
+                outgoing.heard_ms = now_ms;
+            }
             let is_silent = now_ms >= outgoing.heard_ms + give_up_ms;
             let is_decided = matches!(outgoing.stage, Stage::Committing | Stage::Yielding(_));
             if is_silent && !is_decided {
@@ -433,17 +478,19 @@ impl<S: ChunkStore> ChunkService<S> {
         if known.is_none() {
             let is_free = self.owned.over(ids.start()..ids.end()).next().is_none();
             if !is_free
-                || ids.first().creator().is_named()
+                || self.is_leaving()
+                || self.is_removing(ids)
                 || self.inherits(ids)
                 || self.is_moving(ids)
                 || self.incoming.len() >= MOVES_MAX
-                || ids.len() > MOVE_IDS_MAX
+                || !is_movable(ids)
             {
                 return out.push(Wish::Send(from, MoveMessage::Declined { number }));
             }
-            let (staged, heard_ms) = (BTreeSet::new(), now_ms);
-            let backups = self.copies.choose_all(ids);
-            let has_backups = self.limits.copies.backups > 0;
+            let (staged, heard_ms) = (Marks::default(), now_ms);
+            // Items have none yet.
+            let has_backups = self.limits.copies.backups > 0 && !ids.first().creator().is_named();
+            let backups = if has_backups { self.copies.choose_all(ids) } else { Vec::new() };
             let change =
                 has_backups.then(|| self.copies.join(ids, Vec::new(), backups.clone(), true));
             let (next_page, tail) = (1, None);
@@ -472,6 +519,16 @@ impl<S: ChunkStore> ChunkService<S> {
         if page == incoming.next_page {
             is_new = true;
             for (id, value) in chunks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
+                if id.creator().is_named() {
+                    let carried = value.as_deref().map(CarriedItem::decode_all);
+                    let Some(Ok(carried)) = carried else { continue };
+                    incoming.staged.insert(*id, &carried.key);
+                    if self.store.take_item(&carried).is_err() {
+                        self.forget(from, number);
+                        return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                    }
+                    continue;
+                }
                 let is_stored = match value {
                     Some(value) => self.store.write(*id, value).is_ok(),
                     None => {
@@ -479,7 +536,7 @@ impl<S: ChunkStore> ChunkService<S> {
                         true
                     }
                 };
-                incoming.staged.insert(*id);
+                incoming.staged.insert(*id, &[]);
                 let what = match value {
                     Some(value) => What::Put(*id, value.clone()),
                     None => What::Remove(*id),
@@ -550,16 +607,22 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        self.copies.own(ids, incoming.backups);
+        if !ids.first().creator().is_named() {
+            self.copies.own(ids, incoming.backups);
+        }
         if let Some(change) = incoming.change {
             self.copies.abort(change);
         }
     }
 
     pub(super) fn forget(&mut self, from: Peer, number: u64) {
-        if let Some(incoming) = self.incoming.remove(&(from, number)) {
-            for id in incoming.staged {
-                self.store.remove(id);
+        if let Some(mut incoming) = self.incoming.remove(&(from, number)) {
+            while let Some((id, key)) = incoming.staged.pop() {
+                if key.is_empty() {
+                    self.store.remove(id);
+                } else {
+                    self.store.drop_item(&key);
+                }
             }
             self.copies.lose(incoming.ids);
         }

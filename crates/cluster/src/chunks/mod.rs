@@ -20,6 +20,7 @@ mod heir;
 mod held;
 mod items;
 mod migration;
+mod named;
 mod request;
 mod service;
 mod sessions;
@@ -27,7 +28,8 @@ mod store;
 
 pub use held::Asker;
 pub use items::{
-    ItemAnswer, ItemOp, ItemRecord, ItemVerb, StoreHead, from_relative, to_relative, with_times,
+    CarriedItem, ItemAnswer, ItemOp, ItemRecord, ItemVerb, StoreHead, from_relative, to_relative,
+    with_times,
 };
 pub(crate) use migration::overlap;
 pub use migration::{MOVES_MAX, MoveMessage, Page};

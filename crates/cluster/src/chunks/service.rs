@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::held::{Asker, Held, Waiting};
-use super::items::ItemOp;
+use super::items::{ItemOp, ItemVerb};
 use super::migration::{Incoming, MoveMessage, Outgoing};
+use super::named::Pass;
 use super::request::{
     Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
 use crate::backup::{BackupMessage, Copies, CopySettings, Wanted, What};
+use crate::heat::{Heat, HeatWish};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
 use crate::overlay::{Inheritance, Peer, Refusal};
 use crate::ranges::Placement;
@@ -77,6 +79,9 @@ pub struct ChunkService<S> {
     pub(super) outgoing: BTreeMap<u64, Outgoing>,
     pub(super) incoming: BTreeMap<(Peer, u64), Incoming>,
     pub(super) next_transfer: u64,
+    pub(super) pass: Pass,
+    heat: Heat,
+    is_leaving: bool,
     allocator: IdAllocator,
     /// Counters below it were claimed, by this life or another.
     claimed_end: u64,
@@ -106,6 +111,9 @@ impl<S: ChunkStore> ChunkService<S> {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             next_transfer: 1,
+            pass: Pass::default(),
+            heat: Heat::default(),
+            is_leaving: false,
             allocator: IdAllocator::new(Creator::from(me.node)),
             claimed_end: 0,
             is_claiming: false,
@@ -126,6 +134,51 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Who is a member of the cluster.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         self.copies.set_members(members);
+    }
+
+    /// What it is asked for most.
+    pub fn heat(&self) -> &Heat {
+        &self.heat
+    }
+
+    /// The same.
+    pub fn heat_mut(&mut self) -> &mut Heat {
+        &mut self.heat
+    }
+
+    /// Whether a hot id should go elsewhere; `others` are the other members.
+    pub fn cool(&mut self, now_ms: u64, others: &[Peer]) -> Vec<HeatWish> {
+        let (owned, frozen) = (&self.owned, &self.frozen);
+        let serves =
+            |id: ChunkId| owned.get(id.bits()).is_some() && frozen.get(id.bits()).is_none();
+        self.heat.on_tick(now_ms, others, serves)
+    }
+
+    /// Where the item of a key belongs; none if the node holds no items.
+    pub fn place(&self, key: &[u8]) -> Option<ChunkId> {
+        self.store.place(key)
+    }
+
+    /// The node is about to leave: it claims no more ids and takes none.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// Whether it is.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
+    /// All that it owns, in pieces of one creator each.
+    pub fn all_owned(&self) -> impl Iterator<Item = IdRange> {
+        self.owned.iter().flat_map(|(span, _)| {
+            let creators = span.start >> COUNTER_BITS..=(span.end - 1) >> COUNTER_BITS;
+            creators.map(move |creator| {
+                let (first, last) =
+                    (creator << COUNTER_BITS, creator << COUNTER_BITS | COUNTER_MAX);
+                IdRange::from_bits(span.start.max(first), span.end.min(last + 1))
+            })
+        })
     }
 
     /// The node is a member until then; it answers nothing later.
@@ -156,7 +209,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 spans += 1;
             }
         }
-        (named >> COUNTER_BITS, ids, spans)
+        // Single ids of hot items are owned elsewhere.
+        let partition = 1 << COUNTER_BITS;
+        ((named + partition / 2) / partition, ids, spans)
     }
 
     /// Carries out a request. `clock` tells the time in milliseconds, as often as it is asked: what
@@ -192,6 +247,7 @@ impl<S: ChunkStore> ChunkService<S> {
             let created = if let Ok(Done::Created(id)) = &result { Some(*id) } else { None };
             // What it changed, or saw of others' changes.
             let id = operation.action.id().or(created);
+            id.into_iter().for_each(|id| self.heat.note(id));
             awaited.extend(id.and_then(|id| self.copies.awaited(id)));
             reply.push((operation.number, result));
         }
@@ -245,6 +301,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.expire(now_ms);
         if !self.is_claiming
             && self.copies.is_ready()
+            && !self.is_leaving
             && self.claimed_end - self.allocator.next_counter() < self.limits.low_ids
             && let Some(ids) = self.next_claim()
         {
@@ -253,6 +310,7 @@ impl<S: ChunkStore> ChunkService<S> {
             out.push(Wish::Claim(ids, self.claiming.clone()));
         }
         self.tick_moves(now_ms, out);
+        self.tick_pass(now_ms, out);
         self.tick_copies(now_ms, out);
     }
 
@@ -291,6 +349,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A partition of the named ids is this node's from an epoch on. It holds no items yet.
     pub fn adopt(&mut self, ids: IdRange, epoch: u64) {
+        self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
     }
 
@@ -387,7 +446,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Action::Put(_, value) => self.write(id, value),
             Action::Delete(_) => {
                 self.store.remove(id);
-                self.note_write(id);
+                self.note_write(id, &[]);
                 self.changed = Some((id, What::Remove(id)));
                 self.sessions.release(id);
                 if id.creator() == self.allocator.creator() {
@@ -404,7 +463,11 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// The linearization point of an operation on a named item is that of the engine within.
     fn item(&mut self, id: ChunkId, op: &ItemOp) -> Done {
-        Done::Item(Box::new(self.store.item(id, op)))
+        let answer = self.store.item(id, op);
+        if op.verb != ItemVerb::Read {
+            self.note_write(id, &op.key);
+        }
+        Done::Item(Box::new(answer))
     }
 
     fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
@@ -425,7 +488,7 @@ impl<S: ChunkStore> ChunkService<S> {
             StoreError::TooLarge => ChunkError::TooLarge,
             StoreError::Full => ChunkError::Full,
         })?;
-        self.note_write(id);
+        self.note_write(id, &[]);
         self.changed = Some((id, What::Put(id, value.to_vec())));
         Ok(Done::Ok)
     }

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Found, Index, Sink, Worker};
+use amalgam_index::{Cursor, Found, Index, Sink, Worker};
 use amalgam_op::{
     Delete, HashSeed, Hit, Key, MAX_KEY_BYTES, Now, Op, Outcome, Store, StoreMode, Verb,
 };
 
-use super::items::{ItemAnswer, ItemOp, ItemRecord, to_relative, with_times};
+use super::items::{CarriedItem, ItemAnswer, ItemOp, ItemRecord, to_relative, with_times};
 use crate::ids::ChunkId;
 
 /// Why a chunk was not stored.
@@ -43,6 +43,45 @@ pub trait ChunkStore {
     fn item(&mut self, id: ChunkId, op: &ItemOp) -> ItemAnswer {
         let _ = (id, op);
         Outcome::OutOfMemory.into()
+    }
+
+    /// Where the item of a key belongs; none without room for items.
+    fn place(&self, key: &[u8]) -> Option<ChunkId> {
+        let _ = key;
+        None
+    }
+
+    /// Shows the named items of about `buckets` buckets, each with its id and key, and tells where
+    /// to go on; none at the end. An item that is there all the while is shown at least once.
+    fn look_at_items(
+        &mut self,
+        from: Cursor,
+        buckets: usize,
+        see: &mut dyn FnMut(ChunkId, &[u8]),
+    ) -> Option<Cursor> {
+        let _ = (from, buckets, see);
+        None
+    }
+
+    /// An item as it travels to another node, or that there is none.
+    fn carry_item(&mut self, key: &[u8]) -> CarriedItem {
+        CarriedItem { key: key.to_vec(), generation: 0, item: None }
+    }
+
+    /// Takes an item of another node, in place of what is here; one that was dropped since is left
+    /// out.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the item is not here then.
+    fn take_item(&mut self, carried: &CarriedItem) -> Result<(), StoreError> {
+        let _ = carried;
+        Err(StoreError::Full)
+    }
+
+    /// Removes an item that is somebody else's.
+    fn drop_item(&mut self, key: &[u8]) {
+        let _ = key;
     }
 }
 
@@ -141,6 +180,30 @@ impl<W: Worker> ItemStore<W> {
     }
 }
 
+/// Generations that a node may be ahead of another; they are counted modulo 64.
+const GENERATIONS_AHEAD: u8 = 32;
+
+/// Whether all items were dropped here since they were counted as `then`.
+fn was_dropped_since(then: u8, now: &Now) -> bool {
+    let ahead = now.generation.wrapping_sub(then) % 64;
+    ahead != 0 && ahead < GENERATIONS_AHEAD
+}
+
+impl<W: Worker> ItemStore<W> {
+    fn change_item(&mut self, key: &[u8], verb: Verb<'_>, now: &Now) -> Outcome {
+        let op = Op { key: Key::new(key, &self.seed), verb };
+        let outcome = self.items.apply(&op, now, &mut OneItem { now, hit: None });
+        self.items.quiesce();
+        outcome
+    }
+}
+
+/// When an item ends that has so much time left, in the form in which clients say it.
+fn unix_expiry(relative: u32, now: &Now) -> i64 {
+    let at = |left: u32| now.epoch_unix_seconds + i64::from(now.seconds) + i64::from(left);
+    relative.checked_sub(1).map_or(0, at)
+}
+
 /// Keeps what an operation shows, for the answer.
 struct OneItem<'n> {
     now: &'n Now,
@@ -206,5 +269,60 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         let read = || hit.map_or(Outcome::NotFound, Outcome::Hit);
         let outcome = outcome.unwrap_or_else(read);
         ItemAnswer { outcome: with_times(outcome, |time| to_relative(time, &now)), item }
+    }
+
+    fn place(&self, key: &[u8]) -> Option<ChunkId> {
+        Some(ChunkId::named(self.seed.hash(key)))
+    }
+
+    fn look_at_items(
+        &mut self,
+        from: Cursor,
+        buckets: usize,
+        see: &mut dyn FnMut(ChunkId, &[u8]),
+    ) -> Option<Cursor> {
+        let seed = &self.seed;
+        let next = self.items.scan(from, buckets, &mut |item| {
+            see(ChunkId::named(seed.hash(item.key)), item.key);
+            ControlFlow::Continue(())
+        });
+        self.items.quiesce();
+        next
+    }
+
+    fn carry_item(&mut self, key: &[u8]) -> CarriedItem {
+        let now = (self.wall)();
+        let mut sink = OneItem { now: &now, hit: None };
+        self.items.get_batch(&[Key::new(key, &self.seed)], &now, &mut sink);
+        let item = sink.hit.map(|(_, item)| item);
+        self.items.quiesce();
+        CarriedItem { key: key.to_vec(), generation: now.generation, item }
+    }
+
+    fn take_item(&mut self, carried: &CarriedItem) -> Result<(), StoreError> {
+        let CarriedItem { key, generation, item } = carried;
+        let now = (self.wall)();
+        let Some(item) = item.as_ref().filter(|_| !was_dropped_since(*generation, &now)) else {
+            self.drop_item(key);
+            return Ok(());
+        };
+        let expiry = unix_expiry(item.expiry.0, &now);
+        let mut store = Store::new(StoreMode::Set, &item.value, item.flags, expiry);
+        store.new_cas = item.cas;
+        match self.change_item(key, Verb::Store(store), &now) {
+            Outcome::Stored(_) => {}
+            Outcome::TooLarge => return Err(StoreError::TooLarge),
+            _ => return Err(StoreError::Full),
+        }
+        if item.stale {
+            let delete = Delete { marks_stale: true, new_cas: item.cas, ..Delete::default() };
+            self.change_item(key, Verb::Delete(delete), &now);
+        }
+        Ok(())
+    }
+
+    fn drop_item(&mut self, key: &[u8]) {
+        let now = (self.wall)();
+        self.change_item(key, Verb::Delete(Delete::default()), &now);
     }
 }

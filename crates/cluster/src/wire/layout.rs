@@ -7,9 +7,10 @@ use amalgam_op::{
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
 use crate::backup::{BackupMessage, Entry, What};
 use crate::chunks::{
-    Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
+    Action, CarriedItem, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord,
+    ItemVerb, MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
 };
+use crate::heat::HeatMessage;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
     Arc, Change, Edit, Group, Inheritance, Message, Peer, Placed, Refusal, RequestId, Seen,
@@ -32,6 +33,8 @@ pub enum Packet {
     Control(Control),
     /// Between the owner of chunks and its backups.
     Backup(BackupMessage),
+    /// Between nodes, about how busy they are.
+    Heat(HeatMessage),
 }
 
 wire_enum!(Packet {
@@ -41,7 +44,10 @@ wire_enum!(Packet {
     4 Reply(reply),
     5 Control(control),
     6 Backup(message),
+    7 Heat(message),
 });
+
+wire_enum!(HeatMessage { 1 Ask, 2 Tell(rate) });
 
 /// What clients and operators ask of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +63,10 @@ pub enum Control {
         /// To whom.
         target: NodeId,
     },
+    /// Where does the item of that key belong?
+    Place(Vec<u8>),
+    /// There.
+    Placed(ChunkId),
     /// Whether it began.
     Migrating(bool),
 }
@@ -86,9 +96,20 @@ pub struct NodeStatus {
     pub moves: (u64, u64),
     /// How long its lease lasts, in milliseconds.
     pub lease_left_ms: u64,
+    /// Operations in its last second.
+    pub rate: u64,
+    /// Ids that it moved because they were hot.
+    pub hot_moves: u64,
 }
 
-wire_enum!(Control { 1 Ask, 2 Status(status), 3 Migrate { ids, target }, 4 Migrating(does) });
+wire_enum!(Control {
+    1 Ask,
+    2 Status(status),
+    3 Migrate { ids, target },
+    4 Migrating(does),
+    5 Place(key),
+    6 Placed(id),
+});
 wire_struct!(NodeStatus {
     peer: Peer,
     members: Vec<(Peer, String)>,
@@ -101,6 +122,8 @@ wire_struct!(NodeStatus {
     ranges: (u64, u64),
     moves: (u64, u64),
     lease_left_ms: u64,
+    rate: u64,
+    hot_moves: u64,
 });
 
 /// Numbers with bounds of their own.
@@ -281,6 +304,7 @@ wire_struct!(Delete {
     new_cas: Option<u64>,
 });
 wire_struct!(ItemAnswer { outcome: Outcome, item: Option<ItemRecord> });
+wire_struct!(CarriedItem { key: Vec<u8>, generation: u8, item: Option<ItemRecord> });
 wire_struct!(ItemRecord {
     value: Vec<u8>,
     flags: u32,

@@ -83,6 +83,8 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
         ranges: (6, 7),
         moves: (8, 9),
         lease_left_ms: 10,
+        rate: 12,
+        hot_moves: 1,
     };
     [
         Control::Ask,

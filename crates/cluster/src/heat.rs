@@ -1,0 +1,227 @@
+//! Which ids a node is asked for most, and whether it helps to move one elsewhere.
+//!
+//! The hottest ids are kept by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005) on
+//! a sample of the operations, with counts that are halved every second. Once a second a node that
+//! has something hot asks a few others how busy they are.
+//!
+//! Invariants of this room:
+//! 1. An operation costs a count, and one of [`SAMPLE`] a look at [`HOTTEST`] entries.
+//! 2. A move must make the busier of the two less busy by a tenth at least; so what is moved back
+//!    and forth, or hot all alone, stays where it is.
+
+use crate::ids::ChunkId;
+use crate::overlay::Peer;
+
+/// One of so many operations is looked at.
+const SAMPLE: u64 = 16;
+/// Ids that are counted.
+const HOTTEST: usize = 64;
+/// Time is cut into pieces of so many milliseconds.
+const WINDOW_MS: u64 = 1_000;
+/// Below so many operations in a window nothing is worth moving.
+const OPERATIONS_MIN: u64 = 2_000;
+/// After a move, and before an id is moved again, so many windows pass.
+const REST_WINDOWS: u64 = 5;
+/// Others that are asked in a window.
+const ASKED_MAX: usize = 3;
+
+/// What nodes say to each other about how busy they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeatMessage {
+    /// How busy are you?
+    Ask,
+    /// So many operations in the last second.
+    Tell(u64),
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeatWish {
+    /// Ask that node.
+    Ask(Peer),
+    /// Move that id there.
+    Move(ChunkId, Peer),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: ChunkId,
+    count: u64,
+}
+
+/// See the head of this module.
+#[derive(Debug, Default)]
+pub struct Heat {
+    entries: Vec<Entry>,
+    operations: u64,
+    /// Of the last whole window.
+    rate: u64,
+    window_ends_ms: u64,
+    windows: u64,
+    rests_until: u64,
+    /// Who answered in this window, and how busy it is.
+    answers: Vec<(Peer, u64)>,
+    moved: u64,
+}
+
+impl Heat {
+    /// An operation on an id.
+    pub fn note(&mut self, id: ChunkId) {
+        self.operations += 1;
+        if self.operations.is_multiple_of(SAMPLE) {
+            self.count(id);
+        }
+    }
+
+    fn count(&mut self, id: ChunkId) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
+            entry.count += 1;
+        } else if self.entries.len() < HOTTEST {
+            self.entries.push(Entry { id, count: 1 });
+        } else if let Some(least) = self.entries.iter_mut().min_by_key(|entry| entry.count) {
+            // Its count is taken over: what is hot is never underestimated.
+            *least = Entry { id, count: least.count + 1 };
+        }
+    }
+
+    /// Operations in the last whole second.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// Ids that were moved because they were hot.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Another node said how busy it is.
+    pub fn on_tell(&mut self, from: Peer, rate: u64) {
+        if self.answers.len() < ASKED_MAX {
+            self.answers.push((from, rate));
+        }
+    }
+
+    /// The hottest of the ids that `serves` accepts, and how often it is asked for in a window.
+    fn hottest(&self, serves: impl Fn(ChunkId) -> bool) -> Option<(ChunkId, u64)> {
+        let total: u64 = self.entries.iter().map(|entry| entry.count).sum();
+        let own = self.entries.iter().filter(|entry| serves(entry.id));
+        let hottest = own.max_by_key(|entry| entry.count)?;
+        Some((hottest.id, self.rate * hottest.count / total.max(1)))
+    }
+
+    /// Time went on. `others` are the other members, `serves` says what is this node's to move.
+    pub fn on_tick(
+        &mut self,
+        now_ms: u64,
+        others: &[Peer],
+        serves: impl Fn(ChunkId) -> bool,
+    ) -> Vec<HeatWish> {
+        if now_ms < self.window_ends_ms {
+            return Vec::new();
+        }
+        let is_whole = now_ms < self.window_ends_ms + WINDOW_MS;
+        self.rate = if is_whole { self.operations } else { 0 };
+        (self.operations, self.window_ends_ms) = (0, now_ms + WINDOW_MS);
+        self.windows += 1;
+        let wishes = self.decide(others, serves);
+        self.answers.clear();
+        self.entries.iter_mut().for_each(|entry| entry.count /= 2);
+        self.entries.retain(|entry| entry.count > 0);
+        wishes
+    }
+
+    fn decide(&mut self, others: &[Peer], serves: impl Fn(ChunkId) -> bool) -> Vec<HeatWish> {
+        if self.rate < OPERATIONS_MIN || self.windows < self.rests_until {
+            return Vec::new();
+        }
+        let Some((id, heat)) = self.hottest(serves) else { return Vec::new() };
+        let bound = self.rate - self.rate / 10;
+        let is_hot = self.rate - heat < bound && heat < bound;
+        let idlest = self.answers.iter().min_by_key(|(_, rate)| *rate);
+        match idlest.filter(|(peer, _)| others.contains(peer)) {
+            Some((peer, rate)) if is_hot && rate + heat < bound => {
+                self.rests_until = self.windows + REST_WINDOWS;
+                self.moved += 1;
+                self.entries.retain(|entry| entry.id != id);
+                vec![HeatWish::Move(id, *peer)]
+            }
+            _ if is_hot && !others.is_empty() => {
+                // Others each time, in turns.
+                let first = self.windows as usize * ASKED_MAX;
+                let asked = (0..ASKED_MAX.min(others.len())).map(|place| first + place);
+                asked.map(|place| HeatWish::Ask(others[place % others.len()])).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Creator, NodeId};
+
+    fn peer(node: u16) -> Peer {
+        Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
+    }
+
+    fn id(counter: u64) -> ChunkId {
+        ChunkId::new(Creator::from(peer(0).node), counter).expect("an id")
+    }
+
+    /// A window with `hot` operations on id 0 and as many on id 1, among `others`.
+    fn window(heat: &mut Heat, now_ms: u64, hot: u64, others: u64) -> Vec<HeatWish> {
+        for number in 0..hot.max(others) {
+            // Coprime to the sampling, so that each is seen.
+            (number < hot).then(|| heat.note(id(0)));
+            (number < hot).then(|| heat.note(id(1)));
+            (number < others).then(|| heat.note(id(2 + number % 1_000)));
+        }
+        heat.on_tick(now_ms, &[peer(1), peer(2)], |_| true)
+    }
+
+    #[test]
+    fn a_hot_id_moves_to_whom_it_helps() {
+        let mut heat = Heat::default();
+        assert!(window(&mut heat, 1_000, 5_000, 1_000).is_empty(), "no whole window yet");
+        let asked = window(&mut heat, 2_000, 5_000, 1_000);
+        assert!(matches!(asked[..], [HeatWish::Ask(_), HeatWish::Ask(_)]), "{asked:?}");
+        heat.on_tell(peer(1), 9_000);
+        heat.on_tell(peer(2), 1_000);
+        let wishes = window(&mut heat, 3_000, 5_000, 1_000);
+        let is_it = |one: &HeatWish| {
+            matches!(one, HeatWish::Move(hot, to) if *to == peer(2)
+            && hot.counter() < 2)
+        };
+        assert!(wishes.len() == 1 && wishes.iter().all(is_it), "{wishes:?}");
+        heat.on_tell(peer(2), 1_000);
+        assert!(window(&mut heat, 4_000, 5_000, 1_000).is_empty(), "it rests");
+        assert_eq!(heat.moved(), 1);
+    }
+
+    #[test]
+    fn what_would_not_help_is_left_alone() {
+        // Others are as busy.
+        let mut heat = Heat::default();
+        for second in 1..10 {
+            heat.on_tell(peer(1), 9_000);
+            let wishes = window(&mut heat, second * 1_000, 5_000, 1_000);
+            assert!(!wishes.iter().any(|one| matches!(one, HeatWish::Move(..))));
+        }
+        // Nothing is hot, or hardly anything happens.
+        for (hot, others) in [(0, 20_000), (500, 100)] {
+            let mut heat = Heat::default();
+            for second in 1..10 {
+                heat.on_tell(peer(1), 0);
+                assert!(window(&mut heat, second * 1_000, hot, others).is_empty());
+            }
+        }
+        // One id is all there is: it would be as hot elsewhere.
+        let mut heat = Heat::default();
+        for second in 1..10 {
+            heat.on_tell(peer(1), 0);
+            (0..10_000).for_each(|_| heat.note(id(0)));
+            assert!(heat.on_tick(second * 1_000, &[peer(1)], |_| true).is_empty());
+        }
+    }
+}
