@@ -4,7 +4,8 @@ PORT ?= 11211
 HOST ?= 127.0.0.1
 
 .PHONY: help run test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave
+	namespaces cluster-test differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full \
+	rtl-synth rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -25,8 +26,8 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit examples doc tidy loom shuttle miri tsan clients differential soak simulation \
-mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
+fmt clippy unit examples doc tidy loom shuttle miri tsan clients namespaces cluster-test \
+differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -42,6 +43,8 @@ mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines
 #tsan:           ## data races under ThreadSanitizer, long form
 #clients:        ## memccapable, memcaslap and Python clients against the server
+#namespaces:     ## a cluster of processes in network namespaces, with etcd, small
+#cluster-test:   ## the same, large: links cut, nodes joining and leaving (NODES=8 FAULT_SECONDS=120)
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was

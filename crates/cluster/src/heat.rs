@@ -1,8 +1,8 @@
 //! Which ids a node is asked for most, and whether it helps to move one elsewhere.
 //!
-//! The hottest ids are kept by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005) on
-//! a sample of the operations, with counts that are halved every second. Once a second a node that
-//! has something hot asks a few others how busy they are.
+//! The hottest ids are kept by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005)
+//! on a sample of the operations, with counts that are halved every second. Once a second a node
+//! that has something hot asks a few others how busy they are.
 //!
 //! Invariants of this room:
 //! 1. An operation costs a count, and one of [`SAMPLE`] a look at [`HOTTEST`] entries.
