@@ -9,6 +9,7 @@ from cocotb.clock import Clock
 
 import front
 import section
+import several
 from package import DELETE, GET, META, META_OUT, NOOP, SET, parameter, stripes
 from streams import PACES, Sink, Source, pack, run, start, unpack, words
 
@@ -393,5 +394,5 @@ async def bench(dut):
     random.seed(1)
     cocotb.start_soon(Clock(dut.clk_i, 2, units="ns").start())
     module = os.environ["MODULE_UNDER_TEST"]
-    benches = [globals(), vars(section), vars(front)]
+    benches = [globals(), vars(section), vars(front), vars(several)]
     await next(names[module] for names in benches if module in names)(dut)
