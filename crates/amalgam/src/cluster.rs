@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
+use amalgam_node::cluster::log::Durability;
+use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
-    ClusterClient, Embedded, Etcd, Membership, NodeConfiguration, RunningNode, start_local,
+    BackupConfiguration, ClusterClient, Embedded, Etcd, Membership, NodeConfiguration, RunningNode,
+    start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::logs::{self, Format, Threshold};
@@ -40,6 +43,16 @@ pub enum ClusterCommand {
     Dev(Box<DevOptions>),
     /// Shows the nodes of a cluster and what they hold.
     Status(StatusOptions),
+}
+
+/// What backups survive.
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackupMode {
+    /// The end of a process: they were handed to the operating system.
+    Buffered,
+    /// A loss of power: they lie on the medium.
+    Fsync,
 }
 
 /// What all nodes of a process share.
@@ -84,6 +97,19 @@ pub struct NodeOptions {
     /// Memory for chunks [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub chunk_memory: Option<Size>,
+    /// Nodes that keep backups of each chunk; keys of memcached's clients have none [default: 0]
+    #[arg(long, value_name = "NUM")]
+    pub backups: Option<usize>,
+    /// Folder for the backups of other nodes' chunks
+    #[arg(long, value_name = "DIR")]
+    pub backup_dir: Option<PathBuf>,
+    /// What backups survive: the end of a process (buffered), or of the power too (fsync)
+    /// [default: buffered]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub backup_mode: Option<BackupMode>,
+    /// Space for backups [default: 4GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub backup_space: Option<Size>,
     /// Threads for memcached's clients [default: 4]
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
@@ -106,6 +132,9 @@ impl NodeOptions {
             engine: Some("mercury".to_owned()),
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
+            backups: Some(0),
+            backup_mode: Some(BackupMode::Buffered),
+            backup_space: Some(Size::mebibytes(4_096)),
             threads: Some(4),
             log_level: Some(Threshold::Info),
             log_format: Some(Format::Text),
@@ -227,6 +256,22 @@ fn token(path: Option<&Path>) -> anyhow::Result<String> {
     Ok(token.to_owned())
 }
 
+fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>> {
+    let count = options.backups.unwrap_or(0);
+    ensure!(count <= BACKUPS_MAX, "--backups must be 0 to {BACKUPS_MAX}, not {count}");
+    if count == 0 {
+        return Ok(None);
+    }
+    let folder = options.backup_dir.clone().context("--backups needs a folder: --backup-dir")?;
+    let durability = match options.backup_mode {
+        Some(BackupMode::Fsync) => Durability::Synced,
+        Some(BackupMode::Buffered) | None => Durability::Buffered,
+    };
+    let space = options.backup_space.unwrap_or(Size::mebibytes(4_096));
+    let space_bytes = space.in_bytes(32 << 20).context("--backup-space")? as u64;
+    Ok(Some(BackupConfiguration { count, folder, durability, space_bytes }))
+}
+
 fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
     let threads = options.threads.unwrap_or(4);
@@ -243,6 +288,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
         threads,
         cache_bytes: CACHE_BYTES,
+        backups: backups(options)?,
         ..NodeConfiguration::default()
     })
 }
@@ -362,7 +408,8 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(
         output,
-        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8} {:>8} {:>4}",
+        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} \
+         {:>8} {:>8} {:>4}",
         "node",
         "life",
         "address",
@@ -373,6 +420,8 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         "ranges",
         "from",
         "to",
+        "reduced",
+        "kept",
         "behind",
         "lease ms",
         "ops/s",
@@ -385,13 +434,15 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         match connect(address).and_then(|mut client| client.status()) {
             Ok(own) => writeln!(
                 output,
-                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>6} {:>8} {:>8} {:>4}",
+                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} {:>8} {:>8} {:>4}",
                 own.partitions,
                 own.ids,
                 own.spans,
                 own.ranges.0,
                 own.moves.0,
                 own.moves.1,
+                own.reduced.0 + own.reduced.1,
+                own.kept,
                 home.revision.saturating_sub(own.revision),
                 own.lease_left_ms,
                 own.rate,

@@ -4,10 +4,13 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use amalgam_node::ClusterClient;
+use amalgam_node::cluster::chunks::{Action, ChunkError, Done};
+use amalgam_node::cluster::ids::ChunkId;
 use support::{PATIENCE, command, temporary};
 
 /// A process that ends with the test.
@@ -247,4 +250,125 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
     let answer = talk(&clients(&nodes[0]), "set key0 0 0 2\r\nhi\r\n", "STORED\r\n");
     assert_ne!(answer, "STORED\r\n", "the lease is over");
     std::fs::remove_file(&token).expect("a file");
+}
+
+/// A node with backups, and where it keeps those of others.
+fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
+    let folder = folder.join(name);
+    let folder = folder.to_str().expect("text");
+    let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
+    arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1"]);
+    arguments.extend(["--lease-seconds", "3", "--log-level", "error", "--engine", "memc3"]);
+    arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
+    Running::start(&arguments)
+}
+
+/// Chunks and what was written last, acknowledged or not.
+struct Written(Vec<(ChunkId, u64, u64)>);
+
+impl Written {
+    fn create(client: &mut ClusterClient, count: usize) -> Self {
+        let begin = Instant::now();
+        let mut written = Vec::new();
+        while written.len() < count {
+            assert!(begin.elapsed() < PATIENCE, "only {} were created", written.len());
+            let value = 0_u64.to_le_bytes().to_vec();
+            let creations = vec![Action::Create(value); (count - written.len()).min(64)];
+            for answer in client.call_all(creations) {
+                if let Ok(Done::Created(id)) = answer {
+                    written.push((id, 0, 0));
+                }
+            }
+        }
+        Self(written)
+    }
+
+    /// Writes each chunk once more.
+    fn write(&mut self, client: &mut ClusterClient) {
+        for chunks in self.0.chunks_mut(32) {
+            let puts = chunks.iter_mut().map(|(id, _, tried)| {
+                *tried += 1;
+                Action::Put(*id, tried.to_le_bytes().to_vec())
+            });
+            let answers = client.call_all(puts.collect());
+            for ((_, acknowledged, tried), answer) in chunks.iter_mut().zip(answers) {
+                if answer.is_ok() {
+                    *acknowledged = *tried;
+                }
+            }
+        }
+    }
+
+    /// Reads each chunk: what it holds is the last write that was acknowledged, or a later one.
+    fn check(&self, client: &mut ClusterClient) {
+        let begin = Instant::now();
+        for (id, acknowledged, tried) in &self.0 {
+            let value = loop {
+                match client.call(Action::Get(*id)) {
+                    Ok(Done::Value(value)) => break value,
+                    answer => {
+                        let is_lost = matches!(answer, Err(ChunkError::NoChunk));
+                        assert!(!is_lost && begin.elapsed() < PATIENCE, "{id}: {answer:?}");
+                    }
+                }
+            };
+            let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
+            assert!((*acknowledged..=*tried).contains(&value), "{id}: {value}, not {acknowledged}");
+        }
+    }
+}
+
+/// Waits until each of some nodes says that all its chunks have their backups.
+fn wait_for_copies(nodes: &[&Running]) {
+    let begin = Instant::now();
+    let is_whole = |node: &&Running| {
+        let status = ClusterClient::connect(&[node.nodes[0].0.clone()], "", 0);
+        let status = status.and_then(|mut client| client.status());
+        status.is_ok_and(|status| status.reduced == (0, 0) && status.members.len() >= nodes.len())
+    };
+    while !nodes.iter().all(is_whole) {
+        assert!(begin.elapsed() < 2 * PATIENCE, "copies are missing");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_a_killed_node_acknowledged_is_there() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("backups");
+    let mut nodes: Vec<Running> = std::thread::scope(|scope| {
+        let (etcd, folder) = (&etcd, &folder);
+        let start = |name| scope.spawn(move || backed_up(etcd, folder, name));
+        let starting: Vec<_> = ["one", "two", "three", "four"].map(start).into_iter().collect();
+        starting.into_iter().map(|one| one.join().expect("it serves")).collect()
+    });
+    wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    let connect = |node: &Running| {
+        ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
+    };
+    // Half of the chunks are the first victim's, half the second's; none of them is the home's.
+    let mut home = connect(&nodes[0]);
+    let mut written = Written::create(&mut connect(&nodes[3]), 200);
+    written.0.extend(Written::create(&mut connect(&nodes[2]), 200).0);
+    for _ in 0..3 {
+        written.write(&mut home);
+    }
+    nodes[3].kill();
+    let killed = Instant::now();
+    written.write(&mut home);
+    written.check(&mut home);
+    println!("all was read {} ms after the first was killed", killed.elapsed().as_millis());
+    nodes[3] = backed_up(&etcd, &folder, "four");
+    wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    written.write(&mut home);
+    nodes[2].kill();
+    let killed = Instant::now();
+    written.write(&mut home);
+    written.check(&mut home);
+    println!("all was read {} ms after the second was killed", killed.elapsed().as_millis());
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("it is there");
 }

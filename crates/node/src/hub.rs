@@ -5,7 +5,7 @@
 //! the packets to the node, send once to each that is owed something.
 //!
 //! Invariants of this room:
-//! 1. Nothing blocks but waiting for events.
+//! 1. Nothing blocks but waiting for events, and the log of backups.
 //! 2. What waits to be sent is bounded: beyond it packets to nodes are dropped, which their
 //!    protocols mend, and clients are not read from.
 //! 3. The deadline of the lease is handed to the node before the packets of a turn are.
@@ -21,7 +21,7 @@ use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Effect, Node};
-use amalgam_cluster::overlay::{Message, Peer, position};
+use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::wire::{Control, NodeStatus, Packet};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -201,11 +201,15 @@ impl<S: ChunkStore> Hub<S> {
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
     }
 
-    /// Hands the node what it sent to itself, and sends what others are owed.
+    /// Hands the node what it sent to itself, lets it write its log once for all that arrived, and
+    /// sends what others are owed.
     fn settle(&mut self) {
         while let Some(packet) = self.local.pop_front() {
             self.receive(self.me, packet);
         }
+        let mut out = Vec::new();
+        self.node.flush(boot_ms(), &mut out);
+        self.carry_out(out);
         for number in std::mem::take(&mut self.owed) {
             self.send(number);
         }
@@ -401,6 +405,9 @@ impl<S: ChunkStore> Hub<S> {
                     // Nobody listens any more only while the node ends.
                     let _ = self.proposals.send(proposal);
                 }
+                Effect::Log(event @ overlay::Event::Damaged(..)) => {
+                    log::error!(event:?; "backups are lost")
+                }
                 Effect::Log(event) => log::trace!(event:?; "the overlay"),
                 Effect::Reply(waiting, reply) => {
                     if let Some((link, number)) = self.waiting.remove(&waiting) {
@@ -489,6 +496,8 @@ impl<S: ChunkStore> Hub<S> {
             spans,
             ranges: (catalog.all_ranges().count() as u64, catalog.summaries().count() as u64),
             moves: (outgoing as u64, incoming as u64),
+            reduced: (chunks.copies().status().0 as u64, chunks.heirs() as u64),
+            kept: self.node.vault().map_or(0, |vault| vault.holdings().0 as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
             rate: chunks.heat().rate(),
             hot_moves: chunks.heat().moved(),

@@ -1,8 +1,9 @@
 //! Runs a node of the cluster: the sockets, clocks and threads around [`amalgam_cluster`].
 //!
 //! `directory` is what one place decides for all: kept in this process or in etcd. `attendant`
-//! keeps a node's lease there, `hub` is its loop, `client` speaks to all nodes, and `gateway` lets
-//! the server answer memcached's clients for the whole cluster.
+//! keeps a node's lease there, `segments` is where it keeps backups, `hub` is its loop, `client`
+//! speaks to all nodes, and `gateway` lets the server answer memcached's clients for the whole
+//! cluster.
 //!
 //! Invariants of this room:
 //! 1. What a node decides is in [`amalgam_cluster`]; here is only what brings it its inputs.
@@ -22,6 +23,7 @@ mod hub;
 mod link;
 mod local;
 mod node;
+mod segments;
 mod shared;
 
 pub use amalgam_cluster as cluster;
@@ -31,4 +33,5 @@ pub use directory::{Directory, Embedded, Joined, Membership, MembershipError, Sn
 pub use etcd::Etcd;
 pub use gateway::{Gateway, GatewayWorker};
 pub use local::start_local;
-pub use node::{NodeConfiguration, NodeError, RunningNode};
+pub use node::{BackupConfiguration, NodeConfiguration, NodeError, RunningNode};
+pub use segments::FileStorage;

@@ -26,7 +26,10 @@ pub fn start_local<I: Index + 'static>(
     let start = |number: usize| {
         let name = format!("{}-{}", template.name, number + 1);
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let configuration = NodeConfiguration { name, listen, ..template.clone() };
+        let mut configuration = NodeConfiguration { name, listen, ..template.clone() };
+        if let Some(backups) = &mut configuration.backups {
+            backups.folder.push(&configuration.name);
+        }
         RunningNode::start(&configuration, Arc::clone(membership))
     };
     let running = (0..nodes).map(start).collect::<Result<Vec<_>, _>>()?;

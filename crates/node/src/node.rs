@@ -4,14 +4,17 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use amalgam_cluster::backup::{CopySettings, Vault};
 use amalgam_cluster::chunks::{ClientId, ItemStore, Limits};
 use amalgam_cluster::ids::PARTITIONS;
+use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{Peer, Settings};
 use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker, maintenance};
@@ -23,6 +26,7 @@ use crate::directory::{Joined, Membership, MembershipError};
 use crate::gateway::Gateway;
 use crate::handshake::Introduction;
 use crate::hub::Hub;
+use crate::segments::FileStorage;
 use crate::shared::Shared;
 
 /// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
@@ -33,6 +37,58 @@ const SWEEP_BUCKETS: usize = 1_024;
 const SWEEP_TICK: Duration = Duration::from_millis(20);
 /// Workers of an engine beside those of the gateway: the loop, the upkeep, the sweep.
 const OWN_WORKERS: usize = 3;
+
+/// A backup that is silent for so long is left out, in milliseconds. Longer than what a busy
+/// machine keeps a process from running.
+const SILENT_MS: u64 = 250;
+/// The same where each answer waits for a disk.
+const SILENT_SYNCED_MS: u64 = 2_000;
+/// Ids that a node with backups claims at once: its chunks lie with many sets of backups then, and
+/// are recovered by many.
+const BACKED_UP_IDS: u64 = 1 << 16;
+
+/// How a node keeps backups of others' chunks, and has its own kept.
+#[derive(Clone, Debug)]
+pub struct BackupConfiguration {
+    /// Backups of each chunk, up to three.
+    pub count: usize,
+    /// Where those of others lie.
+    pub folder: PathBuf,
+    /// What they survive.
+    pub durability: Durability,
+    /// How much they take at most, in bytes.
+    pub space_bytes: u64,
+}
+
+impl BackupConfiguration {
+    fn limits(&self) -> Limits {
+        let silent_ms = match self.durability {
+            Durability::Buffered => SILENT_MS,
+            Durability::Synced => SILENT_SYNCED_MS,
+        };
+        let copies = CopySettings { backups: self.count, silent_ms, ..CopySettings::default() };
+        let (claim_ids, low_ids) = (BACKED_UP_IDS, BACKED_UP_IDS / 4);
+        Limits { claim_ids, low_ids, copies, ..Limits::default() }
+    }
+
+    /// Opens the log.
+    fn vault(&self, cluster: u64) -> Result<Vault, NodeError> {
+        let storage = FileStorage::open(&self.folder)?;
+        let settings = LogSettings::default();
+        let segments_max = self.space_bytes / u64::from(settings.segment_bytes);
+        let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
+        let settings = LogSettings { durability: self.durability, segments_max, ..settings };
+        let vault = Vault::open(Box::new(storage), cluster, settings)
+            .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
+        for damage in &vault.replay().damages {
+            log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
+        }
+        Ok(vault)
+    }
+}
+
+/// Segments of the smallest log: one to write, one to clean, one to clean into, and one more.
+const SEGMENTS_MIN: u32 = 4;
 
 /// Parameters of a node.
 #[derive(Clone, Debug)]
@@ -55,6 +111,8 @@ pub struct NodeConfiguration {
     pub threads: usize,
     /// Memory for ranges that were looked up, in bytes.
     pub cache_bytes: usize,
+    /// None without backups. Alike on all nodes of a cluster.
+    pub backups: Option<BackupConfiguration>,
 }
 
 /// Why a node did not start.
@@ -66,6 +124,8 @@ pub enum NodeError {
     Index(OpenError),
     /// The coordinator.
     Membership(MembershipError),
+    /// The log of backups in a folder.
+    Log(PathBuf, LogError),
 }
 
 impl fmt::Display for NodeError {
@@ -74,6 +134,7 @@ impl fmt::Display for NodeError {
             Self::System(error) => error.fmt(f),
             Self::Index(error) => error.fmt(f),
             Self::Membership(error) => error.fmt(f),
+            Self::Log(folder, error) => write!(f, "backups in {}: {error}", folder.display()),
         }
     }
 }
@@ -110,6 +171,7 @@ impl Default for NodeConfiguration {
             max_item_bytes: 1 << 20,
             threads: 4,
             cache_bytes: 4 << 20,
+            backups: None,
         }
     }
 }
@@ -167,11 +229,25 @@ impl<I: Index + 'static> RunningNode<I> {
             upkeep_stops: Arc::default(),
             threads: Vec::new(),
         };
-        node.spawn(listener, configuration.cache_bytes)?;
+        let vault = configuration.backups.as_ref().map(|backups| backups.vault(joined.cluster));
+        let vault = vault.transpose()?;
+        let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
+        let settings = NodeSettings {
+            overlay: Settings::default(),
+            chunks: limits.unwrap_or_default(),
+            holds_items: true,
+            cache_bytes: configuration.cache_bytes,
+        };
+        node.spawn(listener, settings, vault)?;
         Ok(node)
     }
 
-    fn spawn(&mut self, listener: TcpListener, cache_bytes: usize) -> io::Result<()> {
+    fn spawn(
+        &mut self,
+        listener: TcpListener,
+        settings: NodeSettings,
+        vault: Option<Vault>,
+    ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (shared, membership, me) =
             (Arc::clone(&self.shared), Arc::clone(&self.membership), self.joined.peer);
@@ -182,15 +258,13 @@ impl<I: Index + 'static> RunningNode<I> {
         self.thread("node", move || {
             let clock = Arc::clone(&shared);
             let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.now()));
-            let settings = NodeSettings {
-                overlay: Settings::default(),
-                chunks: Limits::default(),
-                holds_items: true,
-                cache_bytes,
-            };
             let supers = shared.snapshot().view.supers().collect();
             // Its own client is not used; others draw their numbers from 64 bits.
-            let node = Node::new(joined.peer, settings, supers, ClientId(joined.life), store);
+            let client = ClientId(joined.life);
+            let mut node = Node::new(joined.peer, settings, supers, client, store);
+            if let Some(vault) = vault {
+                node.set_vault(vault);
+            }
             let introduction = Introduction::new(joined.cluster, Some(joined.peer), &token);
             let hub =
                 Hub::new(Arc::clone(&shared), node, joined.peer, introduction, listener, sender);

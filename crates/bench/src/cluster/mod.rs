@@ -1,5 +1,5 @@
-//! Clusters under load: what a chunk's read costs beside memcached's, and what clients notice of
-//! chunks that move.
+//! Clusters under load: what a chunk's read costs beside memcached's, what backups add to a write,
+//! and what clients notice of chunks that move.
 //!
 //! Invariants of this room:
 //! 1. Nodes run in a process of their own, so that its CPU time is theirs alone.
@@ -33,10 +33,21 @@ struct Nodes {
 impl Nodes {
     /// All in one process.
     fn start(count: usize, engine: &str, core: usize, megabytes: u64) -> anyhow::Result<Self> {
+        Self::start_with(count, engine, core, megabytes, &[])
+    }
+
+    /// The same, with options for all nodes.
+    fn start_with(
+        count: usize,
+        engine: &str,
+        core: usize,
+        megabytes: u64,
+        options: &[&str],
+    ) -> anyhow::Result<Self> {
         let mut nodes = Self { processes: Vec::new(), addresses: Vec::new(), _etcd: None };
         let count_text = count.to_string();
         let mut command = amalgam(core, engine, megabytes, "dev")?;
-        nodes.add(command.args(["--nodes", &count_text, "--port", "0"]), count)?;
+        nodes.add(command.args(["--nodes", &count_text, "--port", "0"]).args(options), count)?;
         Ok(nodes)
     }
 

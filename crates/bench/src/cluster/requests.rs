@@ -1,4 +1,5 @@
-//! Reads of small values: one and many in flight, from chunks, through a gateway, from memcached.
+//! Small values, one and many in flight: reads from chunks, through a gateway, from memcached, and
+//! writes of chunks without backups and with three.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
+use amalgam_node::cluster::chunks::{Action, Done};
 use amalgam_node::cluster::ids::ChunkId;
 use anyhow::{Context, ensure};
 
@@ -61,7 +63,7 @@ pub struct RequestResult {
     pub p50_us: f64,
     /// CPU time of the servers a key, in microseconds.
     pub cpu_us: f64,
-    /// The median of the rounds' ratios to memcached, of both.
+    /// The median of the rounds' ratios to memcached, of both; of writes, to those without backups.
     pub ratios: [f64; 2],
     /// Memory that the servers took for a value with its key or id, in bytes: what became resident
     /// while the values were written. Means something where there are many of them.
@@ -91,8 +93,8 @@ trait Subject {
     fn pid(&self) -> u32;
     /// See [`RequestResult::bytes_a_value`].
     fn bytes_a_value(&self) -> f64;
-    /// Reads values and checks them.
-    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()>;
+    /// Reads values and checks them, or writes them.
+    fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()>;
 }
 
 fn value(number: usize) -> Vec<u8> {
@@ -153,7 +155,7 @@ impl Subject for Text {
         self.bytes_a_value
     }
 
-    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+    fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
         let mut request = b"get".to_vec();
         self.expected.clear();
         for number in numbers {
@@ -204,12 +206,69 @@ impl Subject for Chunks {
         self.bytes_a_value
     }
 
-    fn read(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+    fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
         let ids: Vec<ChunkId> = numbers.iter().map(|number| self.ids[*number]).collect();
         for (number, got) in numbers.iter().zip(self.client.get_all(&ids)) {
             ensure!(got? == value(*number), "another value");
         }
         Ok(())
+    }
+}
+
+/// Writes of chunks whose range is known.
+struct Puts(&'static str, Chunks);
+
+impl Subject for Puts {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn pid(&self) -> u32 {
+        self.1.pid
+    }
+
+    fn bytes_a_value(&self) -> f64 {
+        self.1.bytes_a_value
+    }
+
+    fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+        let put = |number: &usize| Action::Put(self.1.ids[*number], value(*number));
+        for answer in self.1.client.call_all(numbers.iter().map(put).collect()) {
+            ensure!(answer? == Done::Ok, "it was not written");
+        }
+        Ok(())
+    }
+}
+
+/// Four nodes, each of which keeps backups of all others' chunks in a folder of its own.
+struct BackedUp {
+    nodes: Nodes,
+    folder: PathBuf,
+}
+
+impl BackedUp {
+    fn start(engine: &str, core: usize) -> anyhow::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("amalgam-backups-{}", std::process::id()));
+        let text = folder.to_str().context("the folder for temporary files")?.to_owned();
+        let options = ["--backups", "3", "--backup-dir", &text, "--backup-space", "1GiB"];
+        let nodes = Nodes::start_with(4, engine, core, 64, &options)?;
+        let started = Self { nodes, folder };
+        let mut client =
+            ClusterClient::connect(&[started.nodes.addresses[0].0.clone()], "", CACHE_BYTES)?;
+        let end = Instant::now() + Duration::from_secs(30);
+        while client.status()?.reduced != (0, 0) {
+            ensure!(Instant::now() < end, "the backups are not complete");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(started)
+    }
+}
+
+impl Drop for BackedUp {
+    fn drop(&mut self) {
+        self.nodes.processes.iter_mut().for_each(end);
+        // What is left is in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -264,8 +323,26 @@ pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
     let mut gateway = Text::connect("gateway2", two.pid(), &two.addresses[0].1)?;
     gateway.load(arguments.values)?;
     let chunks = Chunks::load(one.pid(), &one.addresses[0].0, arguments.values)?;
-    let mut subjects: Vec<Box<dyn Subject>> =
+    let bare = Nodes::start(4, &arguments.engine, core, 64)?;
+    let safe = BackedUp::start(&arguments.engine, core)?;
+    let load = |nodes: &Nodes| Chunks::load(nodes.pid(), &nodes.addresses[0].0, arguments.values);
+    let (bare_chunks, safe_chunks) = (load(&bare)?, load(&safe.nodes)?);
+    let reads: Vec<Box<dyn Subject>> =
         vec![Box::new(text), Box::new(chunks), Box::new(own), Box::new(gateway)];
+    let writes: Vec<Box<dyn Subject>> =
+        vec![Box::new(Puts("puts", bare_chunks)), Box::new(Puts("puts-3", safe_chunks))];
+    let mut results = Vec::new();
+    for mut subjects in [reads, writes] {
+        results.extend(in_turns(&mut subjects, arguments)?);
+    }
+    Ok(results)
+}
+
+/// The first is what the others are compared with.
+fn in_turns(
+    subjects: &mut [Box<dyn Subject>],
+    arguments: &RequestArguments,
+) -> anyhow::Result<Vec<RequestResult>> {
     let mut results = Vec::new();
     for in_flight in [1, FLIGHT] {
         let mut rounds = vec![Vec::new(); subjects.len()];
@@ -274,7 +351,7 @@ pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
                 rounds.push(measure(&mut **subject, in_flight, round as u64, arguments)?);
             }
         }
-        results.extend(summaries(&subjects, &rounds, in_flight));
+        results.extend(summaries(subjects, &rounds, in_flight));
     }
     Ok(results)
 }
@@ -297,7 +374,7 @@ fn measure(
             *number = (mix64(seed << 40 | keys) % arguments.values as u64) as usize;
         }
         timing.start();
-        subject.read(&numbers)?;
+        subject.request(&numbers)?;
         timing.lap(1);
     }
     let cpu_ns = cpu_of_threads_ns(subject.pid())?.saturating_sub(cpu_before);

@@ -94,6 +94,11 @@ pub struct NodeStatus {
     pub ranges: (u64, u64),
     /// Moves from it, and to it.
     pub moves: (u64, u64),
+    /// Spans of its ids with fewer backups than there should be, and spans that it has yet to
+    /// recover.
+    pub reduced: (u64, u64),
+    /// Chunks of others that it keeps.
+    pub kept: u64,
     /// How long its lease lasts, in milliseconds.
     pub lease_left_ms: u64,
     /// Operations in its last second.
@@ -121,6 +126,8 @@ wire_struct!(NodeStatus {
     spans: u64,
     ranges: (u64, u64),
     moves: (u64, u64),
+    reduced: (u64, u64),
+    kept: u64,
     lease_left_ms: u64,
     rate: u64,
     hot_moves: u64,

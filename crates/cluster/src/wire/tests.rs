@@ -82,9 +82,11 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
         spans: 5,
         ranges: (6, 7),
         moves: (8, 9),
-        lease_left_ms: 10,
-        rate: 12,
-        hot_moves: 1,
+        reduced: (10, 11),
+        kept: 12,
+        lease_left_ms: 13,
+        rate: 14,
+        hot_moves: 15,
     };
     [
         Control::Ask,

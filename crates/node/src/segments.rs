@@ -1,0 +1,209 @@
+//! The segments of a backup's log as files of one folder.
+//!
+//! Invariants of this room:
+//! 1. One process uses a folder at a time: it holds a lock that ends with it.
+//! 2. A file that has its full length was written once from end to end and synced: writing into it
+//!    later needs no room and no new pages. One that is shorter is of a creation that was cut off.
+//! 3. Nothing here deletes a file, or touches one that it did not make by that name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use amalgam_cluster::log::{Storage, StorageError};
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+const PREFIX: &str = "segment-";
+/// Zeros are written in pieces of this length.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct FileStorage {
+    folder: PathBuf,
+    files: BTreeMap<u32, File>,
+    /// Written since the last sync.
+    unsynced: BTreeSet<u32>,
+    /// Locked until it is closed.
+    _lock: File,
+}
+
+impl FileStorage {
+    /// Opens a folder, which is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Of the system, and if another process uses the folder; the text names it.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("backups in {}: {error}", folder.display()))
+        };
+        let open = || {
+            std::fs::create_dir_all(folder)?;
+            let lock = folder.join(LOCK);
+            let lock = OpenOptions::new().create(true).write(true).truncate(false).open(lock)?;
+            lock.try_lock().map_err(|error| match error {
+                TryLockError::WouldBlock => io::Error::other("another process keeps its own there"),
+                TryLockError::Error(error) => error,
+            })?;
+            Ok(Self {
+                folder: folder.to_owned(),
+                files: BTreeMap::new(),
+                unsynced: BTreeSet::new(),
+                _lock: lock,
+            })
+        };
+        open().map_err(named)
+    }
+
+    fn path(&self, segment: u32) -> PathBuf {
+        self.folder.join(format!("{PREFIX}{segment:08x}"))
+    }
+
+    fn file(&self, segment: u32) -> io::Result<&File> {
+        self.files.get(&segment).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn find(&mut self) -> io::Result<Vec<(u32, u32)>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let (entry, number) = entry.map(|entry| {
+                let name = entry.file_name();
+                let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+                let number = number.filter(|digits| digits.len() == 8);
+                (entry, number.and_then(|digits| u32::from_str_radix(digits, 16).ok()))
+            })?;
+            let Some(segment) = number else { continue };
+            let file = OpenOptions::new().read(true).write(true).open(entry.path())?;
+            let bytes = u32::try_from(file.metadata()?.len()).unwrap_or(u32::MAX);
+            self.files.insert(segment, file);
+            found.push((segment, bytes));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn make(&mut self, segment: u32, bytes: u32) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let mut file = options.open(self.path(segment))?;
+        let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
+        let mut left = bytes as usize;
+        while left > 0 {
+            let count = left.min(zeros.len());
+            file.write_all(&zeros[..count])?;
+            left -= count;
+        }
+        file.sync_all()?;
+        // Its name, too.
+        File::open(&self.folder)?.sync_all()?;
+        self.files.insert(segment, file);
+        Ok(())
+    }
+}
+
+/// What the log has to know of an error; the rest is for whoever reads the messages.
+fn told(doing: &'static str, error: io::Error) -> StorageError {
+    log::error!(doing, error:%; "the log of backups");
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StorageError::Full,
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => StorageError::ReadOnly,
+        _ => StorageError::Broken,
+    }
+}
+
+impl Storage for FileStorage {
+    fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
+        self.find().map_err(|error| told("looking for segments", error))
+    }
+
+    fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
+        self.make(segment, bytes).map_err(|error| told("making a segment", error))
+    }
+
+    fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
+        let result = self.file(segment).and_then(|file| file.write_all_at(bytes, offset.into()));
+        self.unsynced.insert(segment);
+        result.map_err(|error| told("writing", error))
+    }
+
+    fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
+        let result = self.file(segment).and_then(|file| file.read_exact_at(bytes, offset.into()));
+        result.map_err(|error| told("reading", error))
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        let unsynced = std::mem::take(&mut self.unsynced);
+        let mut files = unsynced.into_iter().map(|segment| self.file(segment));
+        let result = files.try_for_each(|file| file?.sync_data());
+        result.map_err(|error| told("syncing", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_cluster::log::{Log, LogError, LogSettings};
+
+    use super::*;
+
+    const SETTINGS: LogSettings = LogSettings {
+        segment_bytes: 1 << 16,
+        segments_max: 8,
+        durability: amalgam_cluster::log::Durability::Synced,
+        clean_below_percent: 50,
+    };
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("amalgam-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    }
+
+    /// Opens the log of a folder; its records.
+    fn open(folder: &Path, cluster: u64) -> Result<(Log<FileStorage>, Vec<Vec<u8>>), LogError> {
+        let mut records = Vec::new();
+        let storage = FileStorage::open(folder).expect("nobody else has it");
+        let (log, _) = Log::open(storage, cluster, SETTINGS, &mut |_, record| {
+            records.push(record.to_vec());
+        })?;
+        Ok((log, records))
+    }
+
+    #[test]
+    fn a_log_in_files_is_read_again_and_recycled() {
+        let folder = folder("segments");
+        let (mut log, records) = open(&folder, 5).expect("it is new");
+        assert!(records.is_empty());
+        let mut places = Vec::new();
+        let record = |number: u32| [&number.to_le_bytes()[..], &[7; 1_000]].concat();
+        for number in 0..200 {
+            places.push(log.append(&record(number)).expect("there is room"));
+        }
+        log.commit().expect("it is synced");
+        assert_eq!(log.read(places[150]), Ok(record(150)));
+        assert!(FileStorage::open(&folder).is_err(), "it is in use");
+        drop(log);
+        // A creation that was cut off, and somebody else's file.
+        std::fs::write(folder.join("segment-000000ff"), [0; 99]).expect("a file");
+        std::fs::write(folder.join("notes"), "mine").expect("a file");
+        let (mut log, records) = open(&folder, 5).expect("it is there");
+        assert_eq!(records, (0..200).map(record).collect::<Vec<_>>());
+        let used = log.usage().1;
+        let first = places[0];
+        places.iter().for_each(|place| log.release(*place));
+        while let Some(victim) = log.victim() {
+            log.clean(victim, &mut |_, _| false).expect("nothing is live");
+        }
+        let moved = log.append(&record(1)).expect("there is room");
+        log.commit().expect("it is synced");
+        assert!(moved != first && log.usage().1 + log.usage().2 == used, "no file was added");
+        drop(log);
+        assert_eq!(open(&folder, 6).err(), Some(LogError::Foreign(5)));
+        assert_eq!(open(&folder, 5).expect("it is there").1, [record(1)]);
+        assert_eq!(std::fs::read(folder.join("notes")).expect("a file"), b"mine");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+}
