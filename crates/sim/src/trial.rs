@@ -31,6 +31,7 @@ impl Trial {
     pub fn of(seed: u64, planted: Planted, scenario: &Scenario) -> Self {
         let mut world: World<SafeKeeper> =
             World::new(seed, scenario.nodes, scenario.faults(), planted);
+        world.spares_holders = true;
         world.run(scenario.seconds * 1_000);
         world.calm();
         world.read_all();

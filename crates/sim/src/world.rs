@@ -61,8 +61,6 @@ pub enum Planted {
     UnheldBatches,
     /// New leaders do not wait for what the old group holds.
     NoSeal,
-    /// Replicas are taken to be the same that hold as many ranges.
-    CountsOnly,
     /// What was written while chunks were copied does not reach the target.
     LostTail,
     /// Puts do not reach backups, which are taken to have them.
@@ -139,6 +137,8 @@ pub struct World<A> {
     watch: Watch,
     /// Whom edits name that were asked for and may yet be committed.
     asked: BTreeMap<(Creator, RequestId), Vec<Peer>>,
+    /// Whether a range keeps one of those who have it: where there are backups.
+    pub spares_holders: bool,
     /// What is known beside.
     pub common: Common,
     /// Crashes so far.
@@ -165,6 +165,7 @@ impl<A: Actor> World<A> {
             is_away: false,
             watch: Watch::default(),
             asked: BTreeMap::new(),
+            spares_holders: faults.worst,
             common: Common::default(),
             crashes: 0,
         };
@@ -299,11 +300,7 @@ impl<A: Actor> World<A> {
             let at_ms = node.paused_until_ms;
             return self.agenda.plan(at_ms, Happening::Arrives { from, to, bytes });
         }
-        let mut packet = Packet::decode_all(&bytes).expect("it was encoded");
-        if planted == Planted::CountsOnly {
-            packet = self.count_only(from, to, packet);
-        }
-        let node = self.nodes.get_mut(&to.node).expect("it is there");
+        let packet = Packet::decode_all(&bytes).expect("it was encoded");
         let mut out = Vec::new();
         let true_ms = now_ms;
         let now_ms = node.clock(true_ms);
@@ -343,24 +340,6 @@ impl<A: Actor> World<A> {
         node.actor.flush(now_ms, &mut out);
         self.common.stall_ms = 0;
         self.carry_out(to, out);
-    }
-
-    /// Plants [`Planted::CountsOnly`]: says of what has as many ranges that it is the same.
-    fn count_only(&self, leader: Peer, member: Peer, packet: Packet) -> Packet {
-        let Packet::Overlay(Message::Compare { arc, term, mut held }) = packet else {
-            return packet;
-        };
-        let catalog = |peer: Peer| Some(self.nodes.get(&peer.node)?.actor.super_peer().catalog());
-        let count = |peer: Peer, creator| Some(catalog(peer)?.snapshot(creator)?.ranges.len());
-        for summary in &mut held {
-            let creator = summary.creator;
-            if count(leader, creator) == count(member, creator)
-                && let Some(own) = catalog(member).and_then(|catalog| catalog.summary(creator))
-            {
-                *summary = own;
-            }
-        }
-        Packet::Overlay(Message::Compare { arc, term, held })
     }
 
     fn tick(&mut self, peer: Peer) {
@@ -587,7 +566,7 @@ impl<A: Actor> World<A> {
             || truth
                 .summaries()
                 .any(|summary| truth.placed(summary.creator).any(|peers| is_left_alone(&peers)));
-        self.faults.worst && is_last
+        self.spares_holders && is_last
             || self.view().groups.iter().any(|(_, group)| {
                 group.members.contains(&peer)
                     && group.members.iter().filter(runs).count() < group.majority()

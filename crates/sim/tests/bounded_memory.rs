@@ -23,8 +23,8 @@ fn most_cached(bound_bytes: usize) -> usize {
         let owner = peer(random.below(50));
         let placement = Placement::new(owner.node, &[]).expect("one node");
         let range = Range { ids: IdRange::single(id), placement };
-        let (found, epoch) = (Some((range, owner.incarnation)), now_ms);
-        let message = Message::Found { token, id, epoch, found, is_certain: true };
+        let found = Some((range, owner.incarnation));
+        let message = Message::Found { token, id, epoch: 1, found, is_certain: true };
         locator.on_message(&message, now_ms, &mut out, &mut answers);
         assert_eq!(locator.find(id).map(|located| located.owner), Some(owner));
         answers.clear();

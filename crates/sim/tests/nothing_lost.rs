@@ -49,13 +49,13 @@ fn nothing_is_lost_in_any_scenario() {
         let path = file.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("text");
         let scenario = Scenario::parse(&text).expect("a scenario");
-        for seed in seeds(0, 4) {
+        for seed in seeds(0, 2) {
             let trial = Trial::of(seed, Planted::Nothing, &scenario);
             assert_eq!(trial.wrong, Vec::<String>::new(), "seed {seed} of {}", path.display());
             writes += trial.acknowledged;
         }
     }
-    assert!(writes > 10_000, "only {writes} writes were acknowledged");
+    assert!(writes > 5_000, "only {writes} writes were acknowledged");
 }
 
 /// How many seeds it takes until a defect is found.

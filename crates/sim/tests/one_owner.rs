@@ -37,8 +37,3 @@ fn replication_whose_failures_are_ignored_is_noticed() {
 fn a_leader_that_does_not_ask_the_old_group_is_noticed() {
     assert!(is_noticed(Planted::NoSeal));
 }
-
-#[test]
-fn a_comparison_of_counts_alone_is_noticed() {
-    assert!(is_noticed(Planted::CountsOnly));
-}
