@@ -12,8 +12,8 @@
 use crate::ids::ChunkId;
 use crate::overlay::Peer;
 
-/// One of so many operations is looked at.
-const SAMPLE: u64 = 16;
+/// One of so many operations is looked at; a prime, so that no rhythm of requests hides one.
+const SAMPLE: u64 = 17;
 /// Ids that are counted.
 const HOTTEST: usize = 64;
 /// Time is cut into pieces of so many milliseconds.
