@@ -35,6 +35,10 @@ const CAS_COUNTER_BITS: u32 = 40;
 const SWEEP_BUCKETS: usize = 1_024;
 /// How often it is looked whether a sweep is worth it.
 const SWEEP_TICK: Duration = Duration::from_millis(20);
+/// How long a node that starts asks a coordinator that does not answer.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// Between two such questions.
+const START_PAUSE: Duration = Duration::from_millis(200);
 /// Workers of an engine beside those of the gateway: the loop, the upkeep, the sweep.
 const OWN_WORKERS: usize = 3;
 
@@ -203,10 +207,12 @@ impl<I: Index + 'static> RunningNode<I> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
-        let sent_ms = boot_ms();
-        let joined = membership.join(&configuration.name, &advertised)?;
+        let (joined, sent_ms) = patiently(|| {
+            let sent_ms = boot_ms();
+            Ok((membership.join(&configuration.name, &advertised)?, sent_ms))
+        })?;
         // After it joined: a first node has itself to ask.
-        let snapshot = membership.snapshot()?;
+        let snapshot = patiently(|| membership.snapshot())?;
         let flushes = snapshot.flushes;
         let shared = Arc::new(Shared::new(snapshot)?);
         shared.clock.begin_at(flushes);
@@ -388,6 +394,21 @@ struct Ending(Arc<Shared>);
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+/// Asks the directory again while it does not answer, for [`START_PATIENCE`] at most: it may be
+/// busy, or start at the same time as its nodes.
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, MembershipError>) -> Result<T, MembershipError> {
+    let begin = Instant::now();
+    loop {
+        match ask() {
+            Err(MembershipError::Unreachable(why)) if begin.elapsed() < START_PATIENCE => {
+                log::warn!(error = why.as_str(); "the coordinator does not answer yet");
+                std::thread::sleep(START_PAUSE);
+            }
+            answer => return answer,
+        }
     }
 }
 
