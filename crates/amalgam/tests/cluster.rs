@@ -124,9 +124,11 @@ fn free_port() -> u16 {
 impl EtcdProcess {
     /// None on machines without it.
     fn start() -> Option<Self> {
-        let folder = temporary("etcd");
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let (clients, peers) = (url(free_port()), url(free_port()));
+        let port = free_port();
+        let (clients, peers) = (url(port), url(free_port()));
+        // Of its own: one that finds another's folder waits until that ends.
+        let folder = temporary(&format!("etcd-{port}"));
         let child = Command::new("etcd")
             .args(["--name", "one", "--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients, "--listen-peer-urls", &peers])
