@@ -5,7 +5,7 @@
 //! that has something hot asks a few others how busy they are.
 //!
 //! Invariants of this room:
-//! 1. An operation costs a count, and one of [`SAMPLE`] a look at [`HOTTEST`] entries.
+//! 1. An operation costs a count, and one of `SAMPLE` a look at `HOTTEST` entries.
 //! 2. A move must make the busier of the two less busy by a tenth at least; so what is moved back
 //!    and forth, or hot all alone, stays where it is.
 

@@ -18,7 +18,8 @@ impl CasIds {
     /// An id that was never handed out, and above that of the item it is to follow: from a block
     /// that was drawn later, where the item has its id from another pool. (An id that a client
     /// chose may be above all blocks; `decide` counts on from it.) Where the item has none, a
-    /// client may hold one of an older version, from any pool: then it is above all that there are.
+    /// client may hold one of an older version, from any pool: then it begins a block, above all
+    /// that there are. So what one pool hands out only grows.
     #[inline]
     pub(super) fn fresh(
         &mut self,
@@ -27,9 +28,9 @@ impl CasIds {
         current: Option<&ItemView<'_>>,
     ) -> u64 {
         let is_behind = match current.map(|item| item.cas) {
-            Some(None) if op.verb.minds_cas() => return memory.draw_cas_ids(1),
+            Some(None) => op.verb.minds_cas(),
             Some(Some(cas)) => cas >= self.next,
-            _ => false,
+            None => false,
         };
         if self.next == self.end || is_behind {
             self.next = memory.draw_cas_ids(BLOCK);

@@ -222,7 +222,7 @@ impl<'m> Pool<'m> {
         grace.0 < self.memory.epochs.oldest_pin()
     }
 
-    /// A CAS id for what `op` makes of `current`: see [`CasIds::fresh`].
+    /// A CAS id for what `op` makes of `current`: never handed out, and above its own.
     #[inline]
     pub fn fresh_cas(&mut self, op: &Op<'_>, current: Option<&ItemView<'_>>) -> u64 {
         self.cas_ids.fresh(self.memory, op, current)
