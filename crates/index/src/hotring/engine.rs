@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 
 use super::change::{Place, locate, occupy, replace, unlink};
+use super::cost::Cost;
 use super::grow::Growth;
 use super::items::{Items, node_of, place_bits};
 use super::space::{Order, Space};
@@ -22,8 +23,6 @@ use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
 pub(super) const REQUESTS_PER_LOOK: u32 = 5;
 /// Items a ring has at start, if `expected_items` come.
 const ITEMS_PER_RING: usize = 1;
-/// Requests over which a worker averages what accesses cost.
-const REQUESTS_PER_VERDICT: u32 = 4096;
 /// A rehash is wanted when so many accesses look at more than so many items beyond the first: with
 /// evenly used keys, at one and a half items a ring.
 const MOST_VISITED: (u32, u32) = (4, 3);
@@ -78,15 +77,6 @@ pub struct HotRingWorker<'i, S> {
     pub(super) requests: u32,
     pub(super) expected: Expected,
     cost: Cost,
-}
-
-/// What accesses cost a worker lately.
-#[derive(Default)]
-struct Cost {
-    /// Where `requests` stood when the average began.
-    since: u32,
-    /// Items looked at since, those that heads led to apart.
-    visited: u32,
 }
 
 impl<S: Strategy> Index for HotRing<S> {
@@ -248,20 +238,18 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     /// rehash when requests have become too expensive (section 3.4).
     #[inline]
     pub(super) fn note_cost(&mut self, visited: u32) {
-        self.cost.visited = self.cost.visited.wrapping_add(visited);
-        let requests = self.requests.wrapping_sub(self.cost.since);
-        if requests >= REQUESTS_PER_VERDICT {
-            self.judge_cost(requests);
+        if self.cost.note(visited, self.requests) {
+            self.judge_cost();
         }
     }
 
     #[cold]
-    fn judge_cost(&mut self, requests: u32) {
+    fn judge_cost(&mut self) {
+        let (visited, requests) = self.cost.conclude(self.requests);
         self.index.growth.note_items(self.index.memory.items());
-        self.index.growth.note_passed(self.cost.visited, requests);
+        self.index.growth.note_passed(visited, requests);
         let (accesses, items) = MOST_VISITED;
-        let is_expensive = self.cost.visited / items >= requests / accesses;
-        self.cost = Cost { since: self.requests, visited: 0 };
+        let is_expensive = visited / items >= requests / accesses;
         // Relaxed: a hint for the thread that steps.
         if is_expensive
             && self.index.grows
@@ -306,11 +294,17 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Whether it is this request's turn to look at the head.
+    /// Whether it is this request's turn to look at a head: each is while the popular keys change.
+    #[inline]
+    pub(super) fn looks(&self) -> bool {
+        self.requests.is_multiple_of(REQUESTS_PER_LOOK) || self.cost.is_surprising()
+    }
+
+    /// Whether it is this request's turn to look at `head`, which may have patience.
     #[inline]
     fn is_due(&self, head: Head) -> bool {
         let patience = if S::SAMPLES { head.patience() } else { 0 };
-        self.requests.is_multiple_of(REQUESTS_PER_LOOK << patience)
+        self.requests.is_multiple_of(REQUESTS_PER_LOOK << patience) || self.cost.is_surprising()
     }
 
     /// How many samples to take: as many as a ring has items, on average.

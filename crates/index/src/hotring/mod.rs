@@ -14,6 +14,8 @@
 
 mod change;
 #[cfg(not(loom))]
+mod cost;
+#[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
 mod grow;

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 
 use amalgam_op::{ItemView, Key, Now};
 
-use super::engine::{HotRingWorker, REQUESTS_PER_LOOK, Strategy};
+use super::engine::{HotRingWorker, Strategy};
 use super::items::Items;
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
@@ -268,7 +268,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// Counts or notes a read that ended at `node`, where its head asks for it.
     #[inline]
     fn note_read(&mut self, items: &Items<'_>, search: &Search, node: Node, key: &Key<'_>) {
-        if search.head.is_active() || self.requests.is_multiple_of(REQUESTS_PER_LOOK) {
+        if search.head.is_active() || self.looks() {
             self.note_access(items, search.head, key.hash(), node);
         }
     }
