@@ -1,5 +1,6 @@
 //! `amalgam-peers bench index …`: the engines and other people's concurrent maps, on the same
-//! requests, by the same driver.
+//! requests, by the same driver; `amalgam-peers reclamation`: our way to free memory beside
+//! crossbeam's.
 //!
 //! Invariants of this room:
 //! 1. Peers are measured through the driver of `amalgam-bench` and in no other way.
@@ -9,6 +10,7 @@
 #[cfg(any(has_libcuckoo, has_tbb))]
 mod cpp;
 mod fixed;
+mod reclamation;
 mod rust;
 
 use std::os::unix::process::CommandExt;
@@ -16,6 +18,7 @@ use std::os::unix::process::CommandExt;
 use amalgam_bench::BenchCommand;
 use amalgam_bench::engines::{ENGINES, Entry, entry};
 use clap::Parser;
+use reclamation::ReclamationArguments;
 use rust::Peer;
 
 /// Measures engines beside other concurrent maps.
@@ -31,6 +34,8 @@ enum Command {
     /// Measures.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Measures our reclamation beside crossbeam-epoch's.
+    Reclamation(ReclamationArguments),
 }
 
 const PEERS: &[Entry] = &[
@@ -56,6 +61,8 @@ fn main() -> anyhow::Result<()> {
         // Comes back only when it fails.
         return Err(again.exec().into());
     }
-    let Command::Bench(command) = &command_line.command;
-    amalgam_bench::run(command, &[ENGINES, PEERS].concat())
+    match &command_line.command {
+        Command::Bench(command) => amalgam_bench::run(command, &[ENGINES, PEERS].concat()),
+        Command::Reclamation(arguments) => reclamation::run(arguments),
+    }
 }
