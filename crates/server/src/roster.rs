@@ -93,6 +93,11 @@ impl Roster {
         self.lock().remove(&badge.number);
     }
 
+    /// How many are connected now: those as well that no worker has taken up yet.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     /// All that are connected now.
     pub fn all(&self) -> Vec<Arc<Badge>> {
         self.lock().values().cloned().collect()

@@ -641,13 +641,13 @@ impl<I: Index> Server<I> {
     }
 
     fn has_room(&self) -> bool {
-        self.shared.counters.connections() < self.shared.settings.max_connections as u64
+        self.shared.roster.count() < self.shared.settings.max_connections
     }
 
     fn accept_all(&self, listener: &Listener, next_worker: &mut usize) {
-        // Counters lag by the connections that workers have not taken up yet.
-        let mut room = (self.shared.settings.max_connections as u64)
-            .saturating_sub(self.shared.counters.connections());
+        // The workers' counters lag by the connections that they have not taken up yet.
+        let max_connections = self.shared.settings.max_connections;
+        let mut room = max_connections.saturating_sub(self.shared.roster.count());
         loop {
             let gate = &self.shared.gate;
             if room == 0 && !self.shared.settings.refuses_fast {

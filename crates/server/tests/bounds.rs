@@ -219,6 +219,17 @@ fn connections_above_the_limit_are_refused() {
 }
 
 #[test]
+fn those_that_no_worker_has_taken_up_yet_count() {
+    let server = Running::start(Settings { max_connections: 50, ..settings(2) });
+    let mut first = server.connect();
+    first.talk("mn\r\n", "MN\r\n");
+    let others: Vec<_> = (0..99).map(|_| server.connect()).collect();
+    let has_refused = (0..1000).any(|_| first.stat("rejected_connections") == "50");
+    assert!(has_refused, "refused {} of 50", first.stat("rejected_connections"));
+    drop(others);
+}
+
+#[test]
 fn connections_above_the_limit_wait_where_asked() {
     let server =
         Running::start(Settings { max_connections: 1, refuses_fast: false, ..settings(1) });

@@ -19,8 +19,9 @@ use super::word::Head;
 use crate::Statistics;
 use crate::mem::{Grace, ItemRef, Pool, Shape, Writer};
 
-/// Rings that one step splits or parts.
-const SLICE: usize = 64;
+/// Rings that one step splits or parts: a tenth of a millisecond's work. Between two steps its
+/// thread looks after all memory.
+const SLICE: usize = 1024;
 /// How many rings ahead the item that a head leads to is asked for.
 const RINGS_AHEAD: usize = 8;
 /// Rings that share a grace period.

@@ -37,9 +37,9 @@ const ROUNDS: usize = 512;
 const ROUNDS_PER_EVICTION: usize = 128;
 /// In the first rounds it only yields.
 const EAGER_ROUNDS: usize = 16;
-/// So many, where a grace period may be enough, before it evicts: some 5 ms, in which a worker that
+/// So many, where a grace period may be enough, before it evicts: some 15 ms, in which a worker that
 /// lost its processor between pin and unpin has it back.
-const GRACE_ROUNDS: usize = 48;
+const GRACE_ROUNDS: usize = 120;
 /// How long it waits in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 /// A sweep of all pages takes this many steps.
@@ -130,7 +130,8 @@ impl Pool<'_> {
     }
 
     /// Takes a slot of those that earlier evictions left, and evicts an item in its place. Returns
-    /// whether there was one. Ends the trade where the class has more room than evictions leave.
+    /// whether there was one. Ends the trade where the class has, or may get, more room than
+    /// evictions leave.
     fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let mut has_slot = self.set_slot_aside(class, false);
         for round in 0..EAGER_ROUNDS {
@@ -145,7 +146,11 @@ impl Pool<'_> {
             has_slot = self.set_slot_aside(class, false);
         }
         let free = self.slots_of(class).saturating_sub(self.memory.items_of(class));
-        let goes_on = has_slot && free <= 2 * self.evictions_ahead(class) as u64;
+        // Where the limit was raised a page is to be had without an eviction.
+        let unused = self.memory.budget.limit().saturating_sub(self.memory.budget.used());
+        let goes_on = has_slot
+            && free <= 2 * self.evictions_ahead(class) as u64
+            && unused < self.memory.page_bytes();
         if goes_on {
             self.evict_class(class, 1, Take::Cold, now, swap);
         }
