@@ -38,7 +38,8 @@ def frame(payload, client, **wrong):
     if wrong.get("has_checksum", True):
         checksum = 0xFFFF - ones_sum(pseudo + number(udp_bytes, 2) + udp + bytes(2) + payload)
         checksum = (checksum or 0xFFFF) ^ wrong.get("udp_sum", 0)
-    head = (bytes([wrong.get("version", 0x45), 0]) + number(20 + 8 + len(payload), 2) + bytes(2)
+    ip_bytes = wrong.get("ip_bytes", 20 + 8 + len(payload))
+    head = (bytes([wrong.get("version", 0x45), 0]) + number(ip_bytes, 2) + bytes(2)
             + number(wrong.get("fragment", 0x4000), 2) + bytes([64, wrong.get("protocol", 17)])
             + bytes(2) + number(ip, 4) + number(wrong.get("ip", OWN_IP), 4))
     sum_of_head = 0xFFFF - ones_sum(head) ^ wrong.get("ip_sum", 0)
@@ -136,6 +137,13 @@ def wrong_frames(payload, client, has_header):
         ("malformed", {"cut": 62}), ("malformed", {"cut": 70 + 8 * has_header}),
     ]:
         yield frame(payload, client, **wrong), int(cause != "unsound"), cause
+    # A datagram so long that its packet's length begins again from 0.
+    datagram = 65_530
+    body = datagram - 32 - 8 * has_header
+    header = payload[: 8 * has_header]
+    vast = header + packet(SET, bytes(8), b"some key", bytes(40), 0, body=body)
+    yield (frame(vast, client, has_checksum=False, udp_bytes=datagram - 8 - len(vast),
+                 ip_bytes=datagram + 20 & 0xFFFF), 1, "malformed")
 
 
 async def request_parser(dut):
@@ -196,8 +204,10 @@ async def request_parser(dut):
                       [f"{name}_{signal}_o" for signal in ("data", "keep", "last")])
                  for name in ("key", "val")]
         drops = Drops(dut)
-        await run(dut, pace, [source], [meta, client_sink, *items],
-                  lambda: not source.beats and not source.is_offered, drops)
+        counts = [sum(len(words(content)) for content in contents) for contents in (keys, values)]
+        await run(dut, pace, [source], [meta, client_sink, *items], lambda: not source.beats
+                  and not source.is_offered
+                  and all(len(sink.beats) >= count for sink, count in zip(items, counts)), drops)
         assert drops.dropped == dropped
         assert [meta.beats, client_sink.beats] == [metas, clients]
         for sink, expected in zip(items, (keys, values)):
@@ -291,3 +301,127 @@ def answer_frame(has_header, client, hit, status, flags, value):
     head = head[:10] + number(0xFFFF - ones_sum(head), 2) + head[12:]
     udp = number(OWN_PORT, 2) + number(port, 2) + number(8 + len(payload), 2) + bytes(2)
     return number(mac, 6) + number(own_mac, 6) + number(0x0800, 2) + head + udp + payload
+
+
+class Wire(Mac):
+    """Offers frames to a lane, as many as may be inside, and knows which its buffer keeps."""
+
+    def __init__(self, dut, pace, frames):
+        super().__init__(dut, pace, frames)
+        self.begun, self.kept, self.turns, self.is_inside = 0, [], None, False
+
+    def drive(self):
+        has_room = self.is_inside or self.begun - len(self.turns.beats) < parameter("Frames")
+        self.is_offered = (bool(self.beats) and has_room
+                           and random.randrange(256) >= self.pace[0])
+        self.dut.frame_valid_i.value = int(self.is_offered)
+        for name, value in zip(("data", "keep", "last", "bad"), (self.beats or [(0,) * 4])[0]):
+            getattr(self.dut, f"frame_{name}_i").value = value
+
+    def sample(self):
+        if self.is_offered:
+            *_, last, _ = self.beats.pop(0)
+            self.begun += not self.is_inside
+            self.is_inside = not last
+            if last:
+                # The upper two of what is said of drops: no room, broken.
+                self.kept.append(int(self.dut.drops_o.value) >> 3 == 0)
+        return self.is_offered
+
+
+class Behind(Sink):
+    """Takes the items of those requests alone that `requests` took before; `named` is the place of
+    an item's length among a request's fields."""
+
+    def __init__(self, dut, name, requests, named):
+        super().__init__(dut, f"{name}_valid_o", f"{name}_ready_i", [f"{name}_o"])
+        self.requests, self.named, self.seen, self.due = requests, named, 0, 0
+
+    def drive(self, back_pressure):
+        super().drive(back_pressure)
+        for request, *_ in self.requests.beats[self.seen :]:
+            self.due += unpack(request, *META)[self.named] > 0
+        self.seen = len(self.requests.beats)
+        if not self.due:
+            self.ready.value = 0
+
+    def sample(self):
+        is_taken = super().sample()
+        self.due -= is_taken and self.beats[-1][0] & 1
+        return is_taken
+
+
+def table_of(key):
+    """The table of a key: a cyclic sum, with zeros behind the key's end, of 256 bytes at most."""
+    sum_of_bits = 0
+    for byte in key[:256].ljust(-(-len(key[:256]) // 8) * 8, b"\0"):
+        for bit in range(8):
+            top = sum_of_bits >> 15 ^ byte >> bit & 1
+            sum_of_bits = sum_of_bits << 1 & 0xFFFF ^ (0x1021 if top else 0)
+    return sum_of_bits % parameter("Tables")
+
+
+def items_of(sink):
+    """The items whose beats (data, keep, last) a stream of them brought."""
+    items, item = [], b""
+    for beat, in sink.beats:
+        data, keep, last = unpack(beat, 64, 8, 1)
+        item += bytes(data >> 8 * i & 0xFF for i in range(8) if keep >> i & 1)
+        if last:
+            items.append(item)
+            item = b""
+    assert not item, "an item has no end"
+    return items
+
+
+async def front_lane(dut):
+    """Keys of every length, longer than any table takes too, and what is no request: a turn for
+    each frame, with the key's table, and the requests behind the turns."""
+    for number_of_pace, pace in enumerate(PACES):
+        has_header = number_of_pace % 2
+        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW,
+                    frame_valid_i=0)
+        frames, requests = [], []   # what each frame brings, if its buffer keeps it
+        lengths = [*range(0, 250, 3), 255, 256, 257, 264, 520, 700, 1000]
+        random.shuffle(lengths)
+        for key_bytes in lengths:
+            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            opaque, key = random.getrandbits(32), random.randbytes(key_bytes)
+            header = bytes(4) + number(1, 2) + bytes(2) if has_header else b""
+            opcode = random.choice([GET, SET, DELETE, 0x77])
+            value = random.randbytes(random.choice([0, 3, 8, 100])) if opcode == SET else b""
+            extras = bytes(8) if opcode == SET else b""
+            said = header + packet(opcode, extras, key, value, opaque)
+            named = key if opcode != 0x77 else b""
+            meta = struct(META, 0, opcode, min(len(named), 255), len(value), 0, 0)
+            frame_field = 0 if has_header else 0x80 << 8 | opcode
+            to = struct(CLIENT, *client, frame_field, opaque)
+            frames.append((frame(said, client), int(random.random() < 0.1)))
+            requests.append((meta, to, table_of(named) if named else 0, named, value))
+            if key_bytes % 8 == 0:
+                said = header + packet(GET, b"", b"some key", b"", opaque)
+                # The buffer itself judges checksums.
+                wrong = [content for content, _, _ in wrong_frames(said, client, has_header)]
+                frames += [(content, 0) for content in wrong]
+                requests += [None] * len(wrong)
+        wire = Wire(dut, pace, frames)
+        turns = Sink(dut, "turn_valid_o", "turn_ready_i",
+                     ["turn_has_request_o", "turn_table_o"], is_stable=False)
+        wire.turns = turns
+        taken = Sink(dut, "valid_o", "ready_i", ["request_o", "client_o", "table_o"])
+        key, value = Behind(dut, "key", taken, 2), Behind(dut, "val", taken, 3)
+
+        def is_done():
+            asked = sum(has for has, _ in turns.beats)
+            return (len(turns.beats) == len(frames) and len(taken.beats) == asked
+                    and key.seen == value.seen == asked and not key.due and not value.due)
+
+        await run(dut, pace, [], [turns, taken, key, value], is_done, wire)
+        brought = [request if is_kept else None
+                   for request, is_kept in zip(requests, wire.kept, strict=True)]
+        assert [(has, table if has else 0) for has, table in turns.beats] == [
+            (1, request[2]) if request else (0, 0) for request in brought]
+        brought = [request for request in brought if request]
+        assert taken.beats == [request[:3] for request in brought]
+        assert items_of(key) == [request[3] for request in brought if request[3]]
+        assert items_of(value) == [request[4] for request in brought if request[4]]

@@ -225,7 +225,7 @@ async def frame_collector(dut):
     for pace in PACES:
         Part.driven.clear()
         await start(dut, valid_i=0, begun_i=0, ended_i=0)
-        lengths = [*range(60, 60 + 4 * bus), 1100]
+        lengths = [*range(1, 60 + 4 * bus), 1100]
         answers = [(random.randrange(tables), random.randbytes(length)) for length in lengths]
         answers += [(random.randrange(tables), None) for _ in range(80)]
         random.shuffle(answers)

@@ -9,8 +9,12 @@
 // With header or without, with the extras of a SET or without, the key begins two bytes into a
 // beat; so the beats up to that one are the head, and what follows goes through a window of 16
 // bytes, 8 a cycle. The window empties while the next head comes in, so a frame takes a cycle for
-// each of its beats and one for the checks, and no more where a key and a value end in the midst of
-// a beat: always less than on the wire, where 24 bytes stand between two frames.
+// each of its beats and one for the verdict, and no more where a key and a value end in the midst
+// of a beat: always less than on the wire, where 24 bytes stand between two frames.
+//
+// What is checked of a head is complete two beats before the head's end at least, for a head ends
+// with 8 bytes that no check looks at. So the checks are made in two steps, each in front of
+// registers, while the head still comes in: they cost no cycle and make no long path.
 
 module request_parser
   import ht_pkg::*;
@@ -65,59 +69,85 @@ module request_parser
   logic        is_short_q;    // and it was no whole head
   logic        has_type_q;    // but long enough to say what it is
   logic [15:0] bytes_q;
-  logic        is_sound_q, is_extended;
+  logic        is_sound_q, take;
   logic [15:0] item_left_q, value_left_q, feed_left_q;
 
   for (genvar i = 0; i < 16; i++) begin : gen_word
     assign word[i] = has_header_i ? head_q[25+i] : head_q[21+i];
   end
 
-  // The extras' length is in the head before its end is to be known.
-  assign is_extended = word[2][15:8] == 8'd8;
-  assign last_head   = 4'd8 + 4'(has_header_i) + 4'(is_extended);
-
-  // Checks.
   logic [7:0]  opcode, extras_bytes;
-  logic [15:0] key_bytes, udp_bytes;
-  logic [31:0] body_bytes, rest_bytes, expiry;
-  logic is_get, is_set, is_delete, is_plain, is_known, is_other, fits, is_fine;
-
+  logic [15:0] key_bytes, udp_bytes, ip_bytes, body_bytes;
+  logic [31:0] expiry;
+  logic        is_get, is_set, is_delete;
   assign opcode       = word[0][7:0];
   assign key_bytes    = word[1];
   assign extras_bytes = word[2][15:8];
-  assign body_bytes   = {word[4], word[5]};
+  assign body_bytes   = word[5];   // word[4] must be 0
+  assign ip_bytes     = head_q[8];
   assign udp_bytes    = head_q[19];
-  assign rest_bytes   = body_bytes - 32'(extras_bytes) - 32'(key_bytes);
   assign is_get       = opcode == OpGet || opcode == OpGetQ || opcode == OpGetK
                         || opcode == OpGetKQ;
   assign is_set       = opcode == OpSet || opcode == OpSetQ;
   assign is_delete    = opcode == OpDelete || opcode == OpDeleteQ;
-  assign is_plain     = opcode == OpNoop || opcode == OpVersion;
-  assign is_known     = is_get || is_set || is_delete || is_plain;
 
-  assign is_other = (has_type_q && head_q[6] != 16'h0800) || (!is_short_q && (
-      head_q[7][15:8] != 8'h45 || (head_q[10] & 16'hbfff) != '0 || head_q[11][7:0] != 8'd17
-      || {head_q[15], head_q[16]} != ip_i || head_q[18] != port_i));
-  assign fits = 32'(udp_bytes) == 32'd32 + (has_header_i ? 32'd8 : '0) + body_bytes
-      && body_bytes[31:16] == '0 && head_q[8] == udp_bytes + 16'd20
-      && 17'(bytes_q) >= 17'(head_q[8]) + 17'd14
-      && 32'(extras_bytes) + 32'(key_bytes) <= body_bytes;
-  always_comb begin
-    is_fine = !is_short_q && fits && word[0][15:8] == 8'h80
-              && (!has_header_i || (head_q[22] == '0 && head_q[23] == 16'd1));
-    if (is_set) is_fine = is_fine && is_extended;
-    else if (is_known) is_fine = is_fine && extras_bytes == '0 && rest_bytes == '0;
-    if (is_plain) is_fine = is_fine && key_bytes == '0;
+  // The first step of the checks. Sums are a bit wider than lengths: a datagram of 65,530 bytes is
+  // none in a packet of 14.
+  logic        is_extended_q, is_stranger_q, has_magic_q, is_set_q, is_known_q, is_plain_q,
+               is_vast_q, has_extras_q, has_key_q;
+  logic [16:0] datagram_bytes_q, packet_bytes_q, needed_bytes_q, named_bytes_q;
+  logic [15:0] items_bytes_q;
+  always_ff @(posedge clk_i) begin
+    is_stranger_q <= head_q[7][15:8] != 8'h45 || (head_q[10] & 16'hbfff) != '0
+        || head_q[11][7:0] != 8'd17 || {head_q[15], head_q[16]} != ip_i || head_q[18] != port_i;
+    has_magic_q   <= word[0][15:8] == 8'h80
+        && (!has_header_i || (head_q[22] == '0 && head_q[23] == 16'd1));
+    is_set_q      <= is_set;
+    is_plain_q    <= opcode == OpNoop || opcode == OpVersion;
+    is_known_q    <= is_get || is_set || is_delete || opcode == OpNoop || opcode == OpVersion;
+    is_extended_q <= extras_bytes == 8'd8;
+    has_extras_q  <= extras_bytes != '0;
+    has_key_q     <= key_bytes != '0;
+    is_vast_q     <= word[4] != '0;
+    datagram_bytes_q <= 17'(body_bytes) + (has_header_i ? 17'd40 : 17'd32);
+    packet_bytes_q   <= 17'(udp_bytes) + 17'd20;
+    needed_bytes_q   <= 17'(ip_bytes) + 17'd14;
+    named_bytes_q    <= 17'(extras_bytes) + 17'(key_bytes);
+    items_bytes_q    <= body_bytes - 16'(extras_bytes);
   end
 
-  logic is_dropped, is_going, go;
+  // The second: the verdict, and what the request's key and value will be. What is not known goes
+  // on without.
+  logic        is_fine_q, has_feed_q;
+  logic [15:0] first_bytes_q, value_bytes_q, feed_bytes_q;
+  logic [7:0]  klen_q;
+  always_ff @(posedge clk_i) begin
+    is_fine_q <= has_magic_q && !is_vast_q && 17'(udp_bytes) == datagram_bytes_q
+        && 17'(ip_bytes) == packet_bytes_q && 17'(bytes_q) >= needed_bytes_q
+        && named_bytes_q <= 17'(body_bytes)
+        && (is_set_q ? is_extended_q
+            : !is_known_q || (!has_extras_q && named_bytes_q == 17'(body_bytes)))
+        && !(is_plain_q && has_key_q);
+    klen_q        <= !is_known_q ? '0 : key_bytes > 16'd255 ? 8'd255 : key_bytes[7:0];
+    first_bytes_q <= !is_known_q ? '0 : has_key_q ? key_bytes : items_bytes_q;
+    value_bytes_q <= is_set_q ? body_bytes - named_bytes_q[15:0] : '0;
+    has_feed_q    <= is_known_q && items_bytes_q > 16'd6;
+    feed_bytes_q  <= items_bytes_q - 16'd6;
+  end
+  assign last_head = 4'd8 + 4'(has_header_i) + 4'(is_extended_q);
+
+  // The verdict's cycle.
+  logic is_other, is_fine, is_dropped, has_room, go;
+  logic [3:0] wanted_q;       // bytes of the item's next beat; none: the window is done
+  assign is_other    = (has_type_q && head_q[6] != 16'h0800) || (!is_short_q && is_stranger_q);
+  assign is_fine     = !is_short_q && is_fine_q;
   assign is_dropped  = is_other || !is_sound_q || !is_fine;
   assign other_o     = state_q == StCheck && is_other;
   assign unsound_o   = state_q == StCheck && !is_other && !is_short_q && !is_sound_q;
   assign malformed_o = state_q == StCheck && !is_other && (is_short_q || is_sound_q) && !is_fine;
-  assign is_going    = state_q == StCheck && !is_dropped;
   // The request before it has left the window.
-  assign client_valid_o = is_going && item_left_q == '0 && (!meta_valid_o || meta_ready_i);
+  assign has_room       = wanted_q == '0 && (!meta_valid_o || meta_ready_i);
+  assign client_valid_o = state_q == StCheck && !is_dropped && has_room;
   assign go             = client_valid_o && client_ready_i;
 
   assign client_o = '{mac: {head_q[3], head_q[4], head_q[5]}, ip: {head_q[13], head_q[14]},
@@ -130,57 +160,74 @@ module request_parser
   end
 
   always_ff @(posedge clk_i) begin
-    if (go) begin
-      meta_o <= '{id: '0, opcode: opcode, klen: !is_known ? '0
-                  : key_bytes > 16'd255 ? 8'd255 : key_bytes[7:0],
-                  vlen: is_set ? rest_bytes[23:0] : '0, flags: is_set ? {word[12], word[13]} : '0,
-                  expiry: is_set ? expiry : '0};
+    if (!meta_valid_o || meta_ready_i) begin
+      meta_o <= '{id: '0, opcode: opcode, klen: klen_q, vlen: 24'(value_bytes_q),
+                  flags: is_set_q ? {word[12], word[13]} : '0, expiry: is_set_q ? expiry : '0};
     end
   end
 
-  // Items: the key, then the value.
+  // Items: the key, then the value. They leave the window for a queue, so that nothing in front of
+  // it waits for the stage below within a cycle.
   logic [127:0] window_q, shifted;
   logic [47:0]  rest_q;   // of the head's last beat
-  logic [4:0]   count_q, left_in_window;
-  logic [15:0]  items_bytes;
-  logic         is_value_q, is_out_valid, is_out_ready, is_out, is_last, take;
-  logic [3:0]   wanted;
+  logic [63:0]  item_data;
+  logic [7:0]   item_keep;
+  logic [4:0]   count_q, count_after, left_in_window;
+  logic [3:0]   wanted_after;
+  logic         is_value_q, is_enough, is_out, out_room, is_last, take_head, take_body;
 
-  // What is not known goes on without key and value.
-  assign items_bytes  = is_known ? body_bytes[15:0] - 16'(extras_bytes) : '0;
-  assign wanted       = item_left_q >= 16'd8 ? 4'd8 : item_left_q[3:0];
+  function automatic logic [3:0] beat_of(logic [15:0] bytes);
+    return bytes >= 16'd8 ? 4'd8 : bytes[3:0];
+  endfunction
+
   assign is_last      = item_left_q <= 16'd8;
-  assign is_out_valid = item_left_q != '0 && count_q >= 5'(wanted);
-  assign is_out_ready = is_value_q ? val_ready_i : key_ready_i;
-  assign is_out       = is_out_valid && is_out_ready;
+  assign is_enough    = wanted_q != '0 && count_q >= 5'(wanted_q);
+  assign is_out       = is_enough && out_room;
+  assign wanted_after = is_last ? beat_of(value_left_q)
+      : item_left_q >= 16'd16 ? 4'd8 : {1'b0, item_left_q[2:0]};
 
-  assign key_valid_o = is_out_valid && !is_value_q;
-  assign val_valid_o = is_out_valid && is_value_q;
-  // Zeros behind an item's end: what lies there may still change while a beat waits.
+  // Zeros behind an item's end.
+  assign item_keep = ~(8'hff << wanted_q);
   for (genvar i = 0; i < 8; i++) begin : gen_byte
-    assign key_data_o[8*i+:8] = key_keep_o[i] ? window_q[8*i+:8] : '0;
+    assign item_data[8*i+:8] = item_keep[i] ? window_q[8*i+:8] : '0;
   end
-  assign val_data_o  = key_data_o;
-  assign key_keep_o  = ~(8'hff << wanted);
-  assign val_keep_o  = key_keep_o;
-  assign key_last_o  = is_last;
-  assign val_last_o  = is_last;
+  logic out_valid, out_ready, out_is_value, out_last;
+  logic [63:0] out_data;
+  logic [7:0]  out_keep;
+  fifo #(.Width(74), .Depth(2)) u_out (
+    .clk_i, .rst_ni, .valid_i(is_enough), .ready_o(out_room),
+    .data_i({is_value_q, is_last, item_keep, item_data}),
+    .valid_o(out_valid), .ready_i(out_ready),
+    .data_o({out_is_value, out_last, out_keep, out_data}), .level_o()
+  );
+  assign out_ready   = out_is_value ? val_ready_i : key_ready_i;
+  assign key_valid_o = out_valid && !out_is_value;
+  assign val_valid_o = out_valid && out_is_value;
+  assign key_data_o  = out_data;
+  assign val_data_o  = out_data;
+  assign key_keep_o  = out_keep;
+  assign val_keep_o  = out_keep;
+  assign key_last_o  = out_last;
+  assign val_last_o  = out_last;
 
-  assign left_in_window = count_q - (is_out ? 5'(wanted) : '0);
-  assign shifted        = is_out ? window_q >> {wanted, 3'b0} : window_q;
+  assign count_after    = count_q - 5'(wanted_q);
+  assign left_in_window = is_out ? count_after : count_q;
+  assign shifted        = is_out ? window_q >> {wanted_q, 3'b0} : window_q;
 
   always_comb begin
     unique case (state_q)
       StHead:  frame_ready_o = 1'b1;
-      StBody:  frame_ready_o = left_in_window <= 5'd8;
+      StBody:  frame_ready_o = is_out ? count_after <= 5'd8 : count_q <= 5'd8;
       StSkip:  frame_ready_o = 1'b1;
       default: frame_ready_o = 1'b0;
     endcase
   end
-  assign take = frame_valid_i && frame_ready_o;
+  assign take      = frame_valid_i && frame_ready_o;
+  assign take_head = frame_valid_i && state_q == StHead;
+  assign take_body = state_q == StBody && take;
 
   always_ff @(posedge clk_i) begin
-    if (take && state_q == StHead) begin
+    if (take_head) begin
       for (int unsigned i = 0; i < 4; i++) begin
         head_q[{beat_q, 2'(i)}] <= {frame_data_i[16*i+:8], frame_data_i[16*i+8+:8]};
       end
@@ -189,7 +236,7 @@ module request_parser
       is_sound_q <= frame_sound_i;
     end
     if (go) window_q <= {80'b0, rest_q};
-    else if (take && state_q == StBody) begin
+    else if (take_body) begin
       window_q <= shifted | (128'(frame_data_i) << {left_in_window, 3'b0});
     end else window_q <= shifted;
   end
@@ -204,6 +251,7 @@ module request_parser
       meta_valid_o <= 1'b0;
       count_q      <= '0;
       item_left_q  <= '0;
+      wanted_q     <= '0;
       value_left_q <= '0;
       feed_left_q  <= '0;
       is_value_q   <= 1'b0;
@@ -212,7 +260,7 @@ module request_parser
       if (take) is_ended_q <= frame_last_i;
       unique case (state_q)
         StHead: begin
-          if (take) begin
+          if (take_head) begin
             beat_q <= beat_q + 1'b1;
             if (frame_last_i || (beat_q >= 4'd8 && beat_q == last_head)) begin
               state_q    <= StCheck;
@@ -225,7 +273,7 @@ module request_parser
         StCheck: begin
           if (is_dropped) state_q <= is_ended_q ? StHead : StSkip;
           else if (go) begin
-            state_q <= is_ended_q ? StHead : items_bytes > 16'd6 ? StBody : StSkip;
+            state_q <= is_ended_q ? StHead : has_feed_q ? StBody : StSkip;
           end
         end
         StBody: begin
@@ -239,17 +287,18 @@ module request_parser
       endcase
       if (go) begin
         count_q      <= 5'd6;
-        is_value_q   <= key_bytes == '0;
-        item_left_q  <= key_bytes != '0 && is_known ? key_bytes : items_bytes;
-        value_left_q <= is_set && key_bytes != '0 ? rest_bytes[15:0] : '0;
-        feed_left_q  <= items_bytes - 16'd6;
+        is_value_q   <= !has_key_q;
+        item_left_q  <= first_bytes_q;
+        wanted_q     <= beat_of(first_bytes_q);
+        value_left_q <= has_key_q ? value_bytes_q : '0;
+        feed_left_q  <= feed_bytes_q;
       end else begin
-        count_q <= left_in_window + (take && state_q == StBody ? 5'd8 : '0);
+        count_q <= left_in_window + (take_body ? 5'd8 : '0);
         if (is_out) begin
-          item_left_q <= item_left_q - 16'(wanted);
+          item_left_q <= is_last ? value_left_q : item_left_q - 16'd8;
+          wanted_q    <= wanted_after;
           if (is_last) begin
             is_value_q   <= 1'b1;
-            item_left_q  <= value_left_q;
             value_left_q <= '0;
           end
         end

@@ -1,0 +1,90 @@
+"""A small fault for each module that has a bench, which that bench must notice: what stands in the
+source, what is put in its place, and of which parameters it is a fault (of any, if none are named).
+`rtl/scripts/bench --faults` plants them one by one, each in a copy."""
+
+# (bench, parameters, source, what stands there, the fault)
+FAULTS = [
+    # The last part of an item counts only if it is full.
+    ("stream_narrow", {}, "stream_narrow",
+     "if (keep_i[8*i+:8] != '0)", "if (keep_i[8*i+7])"),
+    # Bytes of the item before stay in a short one.
+    ("stream_widen", {}, "stream_widen", "if (part_q == '0) keep_q <= '0;", ""),
+    # A beat with too few bytes, or too many, is no lie.
+    ("shaper", {}, "shaper", "is_wrong_o = is_short_strobe || !is_last_beat;",
+     "is_wrong_o = !is_last_beat;"),
+    # The longest key is too long.
+    ("pre_processor", {}, "pre_processor", "meta_i.klen > 8'(KeyBytes)",
+     "meta_i.klen >= 8'(KeyBytes)"),
+    # A hash leaves before it is taken.
+    ("hash_unit", {"Ring": 0}, "hash_lanes", "if (valid_o && ready_i) take_q", "if (valid_o) take_q"),
+    # A key's last word enters before the place's hash was collected.
+    ("hash_unit", {"Ring": 1}, "hash_ring", " && !(word_q.last && is_busy_q[place_q])", ""),
+    # The next key's first beat comes in beside a rest even if it is all of that key.
+    ("hash_unit", {"Ring": 1}, "hash_words", "is_flush_q ? ready_i && !beat_i.last",
+     "is_flush_q ? ready_i"),
+    # The next key begins at a line's first word.
+    ("key_striper", {"KeyWord": 3}, "key_striper",
+     "if (!is_terms_behind) word_q <= FirstWord;", ""),
+    # Only a key's last line counts.
+    ("compare_unit", {}, "compare_unit", "(is_head ? is_tagged[Place] : match_q[i])",
+     "(!is_head || is_tagged[Place])"),
+    # Takes an entry when it is full.
+    ("fifo", {"Depth": 5}, "fifo", "assign ready_o = level_q != LevelWidth'(Depth);",
+     "assign ready_o = 1'b1;"),
+    # Its output forgets to wait.
+    ("fifo", {"InBlock": 1}, "fifo", "if (is_moved) data_o", "if (has_fetched_q) data_o"),
+    # Lends more than is left.
+    ("credits", {}, "credits", "left_q >= Width'(Step)", "left_q != '0"),
+    # Compares only reads, as printed.
+    ("concurrency_control", {"Writers": 5}, "concurrency_control", "(!is_busy &&",
+     "((is_write || !is_busy) &&"),
+    # Retiring flips a counter the wrong way.
+    ("concurrency_control", {"CounterBits": 2}, "concurrency_control", "is_ready && flipped_q",
+     "is_ready && !flipped_q"),
+    # Asks without credit.
+    ("read_unit", {}, "read_unit", "is_read && has_credit && is_sent_q", "is_read && is_sent_q"),
+    # A free slot outranks a match.
+    ("write_unit", {}, "write_unit", "target        = has_match ? matched",
+     "target        = has_match && available == '0 ? matched"),
+    # The match's address goes back before those of what expired.
+    ("write_unit", {}, "write_unit", "expired_returns != '0 ? expired_returns : returns_q",
+     "returns_q"),
+    # Addresses that came back are handed out and kept.
+    ("address_queues", {}, "address_queues", ".ready_i(is_taken && !is_fresh)", ".ready_i(1'b0)"),
+    # Another client comes between the beats of a line.
+    ("memory_arbiter", {}, "memory_arbiter", "write_valid_i || is_inside_line_q;",
+     "write_valid_i;"),
+    # A quiet GETK that misses is answered.
+    ("post_processor", {}, "post_processor", "|| response.opcode == OpGetKQ)", ")"),
+    # Buckets are taken for smaller than they are.
+    ("table_clear", {"LineBeats": 4}, "table_clear", "AddressWidth'(BucketBeats)",
+     "AddressWidth'(Lines)"),
+    # A value that ends with its beat is read a beat too far.
+    ("value_store", {}, "value_store", "22'(BeatWords) >= words", "22'(BeatWords) > words"),
+    # Ones' complement without its carry.
+    ("frame_buffer", {}, "frame_buffer", "once[15:0] + 16'(once[16]) == 16'hffff",
+     "once[15:0] == 16'hffff"),
+    # A datagram so long that its packet's length begins again from 0 stops the parser for good.
+    ("request_parser", {}, "request_parser", "17'(udp_bytes) + 17'd20",
+     "17'(udp_bytes + 16'd20)"),
+    # A head that promises a longer body than the datagram has.
+    ("request_parser", {}, "request_parser", "17'(udp_bytes) == datagram_bytes_q",
+     "17'(udp_bytes) <= datagram_bytes_q"),
+    # The last full beat of a value has no bytes.
+    ("response_formatter", {}, "response_formatter", "if (left_q < 24'd8)", "if (left_q <= 24'd8)"),
+    # A frame is lost in its midst.
+    ("frame_spreader", {}, "frame_spreader", "count_q == '0 ? is_full : is_lost_q", "is_full"),
+    # A request enters its table's queue alone when that of all answers is full.
+    ("sequencer", {}, "sequencer", "(has_order_room && has_pick_room[target])",
+     "has_pick_room[target]"),
+    # The next request begins before the value of the one before has passed.
+    ("steering", {}, "steering", "!has_key_q && !has_value_q;", "!has_key_q;"),
+    # A frame begins before its last beat is out of the memory.
+    ("frame_collector", {}, "frame_collector", "LevelWidth'(ends_q[1])", "LevelWidth'(ends_q[0])"),
+    # The sum of a key longer than any table takes waits for its end, which waits for the sum.
+    ("front_lane", {}, "front_lane", "(key.last || beat_q == Longest)", "key.last"),
+    # A key's sum goes on from that of the key before.
+    ("front_lane", {}, "front_lane", "<= key.last ? '0 : key_sum;", "<= key_sum;"),
+    # A frame that the buffer left out is waited for.
+    ("front_lane", {}, "front_lane", ".data_i(is_kept)", ".data_i(1'b1)"),
+]
