@@ -192,6 +192,8 @@ async def request_parser(dut):
             for malformed in (packet(GET, b"", key, b"v", 0), packet(SET, b"", key, b"", 0),
                               packet(GET, b"", key, b"", 0, magic=0x81),
                               packet(GET, b"", key, b"", 0, body=key_bytes + 1),
+                              packet(SET, bytes(8), key, b"v", 0, body=key_bytes + 8),
+                              packet(SET, bytes(8), key, b"v", 0, body=key_bytes + 10),
                               packet(NOOP, b"", b"k", b"", 0), b"", b"\x80"):
                 if key_bytes % 16 == 1:
                     dropped["malformed"] += 1

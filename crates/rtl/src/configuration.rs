@@ -115,7 +115,7 @@ pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
 pub const ETHERNET_40: Configuration = Configuration {
     name: "ethernet40",
     slots_per_beat: PRINTED.slots_per_beat,
-    bucket_bits: 8,
+    bucket_bits: 10,
     block_bits: 8,
     bus_bytes: 32,
     tables: 4,

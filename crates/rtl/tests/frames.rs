@@ -115,7 +115,12 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
         with(good.clone(), good.len() - 1, b"?"),
     ];
     let two = [get.clone(), get.clone()].concat();
+    // A datagram so long that its packet's length, in 16 bits, begins again from 0.
+    let vast =
+        with(udp_off(framed(Some(2), &Request::set(b"key", &[1; 40]).packet(1))), 16, &[0, 14]);
+    let vast = with(with(vast, 38, &65_530_u16.to_be_bytes()), 58, &65_490_u32.to_be_bytes());
     let malformed = [
+        summed(vast),
         framed(None, b""),
         framed(Some(2), &two),
         framed(Some(2), &get[..get.len() - 1]),
