@@ -21,7 +21,7 @@ fn main() -> std::io::Result<()> {
     use amalgam_rtl::link::Port;
 
     let is_asked = |word: &str| std::env::args().any(|argument| argument == word);
-    let sample = [6, 7, 9, 16, 24, 25, 48, 72, 73, 96, 120, 121, 144, 168];
+    let sample = [6, 7, 9, 13, 16, 19, 24, 25, 48, 72, 73, 96, 120, 121, 144, 168];
     let lengths = if is_asked("all") { (6..=168).collect() } else { sample.to_vec() };
     println!(
         "| header | value | sets | held at | tightest key | line | answered | the port's \
@@ -63,9 +63,9 @@ mod line_rate {
 
     /// A line for each mix. Everything that was measured.
     pub fn print(mut load: Load, memory: &Memory, lengths: &[usize]) -> Vec<(Load, Rate)> {
-        // As many cycles at least as make a latency or two no matter.
-        let requests = if load.port.gigabits > 10.0 { 4000 } else { 1000 };
-        let requests = if load.value_bytes < 500 { requests } else { 300 };
+        // The same time on each wire: some 90 us, in which a latency or two do not matter.
+        let requests = if load.value_bytes < 500 { 100.0 } else { 30.0 } * load.port.gigabits;
+        let requests = requests as usize;
         let mut measured = Vec::new();
         for &key_bytes in lengths {
             load.key_bytes = key_bytes;
