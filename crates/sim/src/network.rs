@@ -1,6 +1,6 @@
 //! What becomes of messages: they are late, out of order, repeated or lost.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use amalgam_cluster::overlay::Peer;
@@ -25,58 +25,42 @@ impl Weather {
     pub const FOUL: Self = Self { lost_percent: 5, twice_percent: 5, late_percent: 5 };
 }
 
-/// A thing and when it happens.
-#[derive(Debug)]
-struct Planned<T> {
-    at: (u64, u64),
-    thing: T,
-}
-
-impl<T> PartialEq for Planned<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl<T> Eq for Planned<T> {}
-
-impl<T> PartialOrd for Planned<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The first is the greatest.
-impl<T> Ord for Planned<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.at.cmp(&self.at)
-    }
-}
-
 /// Things that will happen, by time; those of one time in the order in which they were planned.
+///
+/// The heap holds times and places only: things are large, and a heap moves what it holds often.
 #[derive(Debug)]
 pub struct Agenda<T> {
-    things: BinaryHeap<Planned<T>>,
+    /// When, its number, and where it lies; the least is on top.
+    times: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    things: Vec<Option<T>>,
+    free: Vec<usize>,
     next: u64,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        Self { things: BinaryHeap::new(), next: 0 }
+        Self { times: BinaryHeap::new(), things: Vec::new(), free: Vec::new(), next: 0 }
     }
 }
 
 impl<T> Agenda<T> {
     /// Plans a thing.
     pub fn plan(&mut self, at_ms: u64, thing: T) {
-        self.things.push(Planned { at: (at_ms, self.next), thing });
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.things.push(None);
+            self.things.len() - 1
+        });
+        self.things[place] = Some(thing);
+        self.times.push(Reverse((at_ms, self.next, place)));
         self.next += 1;
     }
 
     /// The next thing up to a time, and when it happens.
     pub fn pop_until(&mut self, until_ms: u64) -> Option<(u64, T)> {
-        self.things.peek().filter(|planned| planned.at.0 <= until_ms)?;
-        self.things.pop().map(|planned| (planned.at.0, planned.thing))
+        self.times.peek().filter(|Reverse((at_ms, ..))| *at_ms <= until_ms)?;
+        let Reverse((at_ms, _, place)) = self.times.pop()?;
+        self.free.push(place);
+        self.things[place].take().map(|thing| (at_ms, thing))
     }
 }
 

@@ -8,7 +8,8 @@ use amalgam_cluster::coordinator::{Coordinator, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::Effect;
 use amalgam_cluster::overlay::{
-    Change, Edit, Event, Inheritance, Message, Peer, RequestId, Settings, SuperPeer, View,
+    Catalog, Change, Edit, Event, Inheritance, Message, Peer, RequestId, Settings, Summary,
+    SuperPeer, View, position,
 };
 use amalgam_cluster::wire::{Packet, Wire};
 
@@ -22,8 +23,6 @@ use crate::random::Random;
 const LEASE_MS: u64 = 2_000;
 /// How often a node looks at its clock.
 const TICK_MS: u64 = 25;
-/// More than most packets have.
-const PACKET_BYTES: usize = 1 << 10;
 
 /// What happens to the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +75,8 @@ pub enum Planted {
     SameLife,
     /// What was not created by the owner that died is looked for under its creator.
     WrongHeritage,
+    /// Replicas that count as many batches as their leader are taken to hold the same.
+    CountsAlone,
 }
 
 #[derive(Debug)]
@@ -103,7 +104,7 @@ enum Happening {
     Arrives {
         from: Peer,
         to: Peer,
-        bytes: Vec<u8>,
+        bytes: Box<[u8]>,
     },
     Told {
         to: Peer,
@@ -137,6 +138,8 @@ pub struct World<A> {
     watch: Watch,
     /// Whom edits name that were asked for and may yet be committed.
     asked: BTreeMap<(Creator, RequestId), Vec<Peer>>,
+    /// The packet that is being sent: memory that is used again.
+    encoded: Vec<u8>,
     /// Whether a range keeps one of those who have it: where there are backups.
     pub spares_holders: bool,
     /// What is known beside.
@@ -165,6 +168,7 @@ impl<A: Actor> World<A> {
             is_away: false,
             watch: Watch::default(),
             asked: BTreeMap::new(),
+            encoded: Vec::new(),
             spares_holders: faults.worst,
             common: Common::default(),
             crashes: 0,
@@ -290,7 +294,7 @@ impl<A: Actor> World<A> {
         }
     }
 
-    fn arrive(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
+    fn arrive(&mut self, from: Peer, to: Peer, bytes: Box<[u8]>) {
         let now_ms = self.now_ms;
         let (planted, weather) = (self.planted, self.faults.weather);
         let Some(node) = self.nodes.get_mut(&to.node).filter(|node| node.peer == to) else {
@@ -325,6 +329,14 @@ impl<A: Actor> World<A> {
                 let (arc, term, held) = (*arc, *term, Vec::new());
                 let message = Message::Sealed { arc, term, held };
                 out.push(Effect::Send(from, Packet::Overlay(message)));
+            }
+            Packet::Overlay(Message::Compare { arc, term, held })
+                if planted == Planted::CountsAlone =>
+            {
+                let (arc, term) = (*arc, *term);
+                let held = as_if_same(held, node.actor.super_peer().catalog());
+                let packet = Packet::Overlay(Message::Compare { arc, term, held });
+                node.actor.on_packet(from, packet, &mut self.common, now_ms, &mut out);
             }
             Packet::Move(MoveMessage::Page { number, page, tail: Some(_), .. })
                 if planted == Planted::LostTail =>
@@ -401,6 +413,31 @@ impl<A: Actor> World<A> {
         self.nodes.values().map(|node| node.actor.waiting()).sum()
     }
 
+    /// Lets a member of each group hold another thing than its leader, though it counts as many
+    /// batches: of each creator it lacks a range. Memory or a message that was damaged does that,
+    /// and comparing contents is there to find it. Returns of how many creators.
+    pub fn damage_replicas(&mut self) -> usize {
+        let mut damaged = Vec::new();
+        for creator in self.common.ledger.truth().summaries().map(|summary| summary.creator) {
+            let group = self.view().groups.get(position(creator));
+            let Some([leader, member, ..]) = group.map(|group| &group.members[..]) else {
+                continue;
+            };
+            let held = self.nodes.get(&leader.node).map(|node| node.actor.super_peer().catalog());
+            let Some(mut snapshot) = held.and_then(|held| held.snapshot(creator)) else { continue };
+            if snapshot.ranges.pop().is_some() {
+                damaged.push((*leader, *member, snapshot));
+            }
+        }
+        let count = damaged.len();
+        for (from, to, snapshot) in damaged {
+            let (mut bytes, at_ms) = (Vec::new(), self.now_ms + 1);
+            Packet::Overlay(Message::Install { snapshot }).encode(&mut bytes);
+            self.agenda.plan(at_ms, Happening::Arrives { from, to, bytes: bytes.into() });
+        }
+        count
+    }
+
     /// What the coordinator decided.
     pub fn view(&self) -> &View {
         self.coordinator.view()
@@ -437,9 +474,8 @@ impl<A: Actor> World<A> {
         if !self.partition.lets_through(from, to) {
             return;
         }
-        let mut bytes = Vec::with_capacity(PACKET_BYTES);
-        packet.encode(&mut bytes);
-        bytes.shrink_to_fit();
+        self.encoded.clear();
+        packet.encode(&mut self.encoded);
         let arrivals = arrivals(self.faults.weather, &mut self.random);
         self.watch.sent((from, to), packet, arrivals.len(), &mut self.common.reached);
         if let (Planted::IgnoredErrors, Packet::Backup(BackupMessage::Append { .. }), true) =
@@ -448,11 +484,11 @@ impl<A: Actor> World<A> {
             let Packet::Backup(message) = packet else { return };
             let mut answer = Vec::new();
             Packet::Backup(as_if_kept(message)).encode(&mut answer);
-            let (from, to, bytes) = (to, from, answer);
+            let (from, to, bytes) = (to, from, answer.into());
             self.agenda.plan(self.now_ms + 5, Happening::Arrives { from, to, bytes });
         }
         for delay_ms in arrivals {
-            let (at_ms, bytes) = (self.now_ms + delay_ms, bytes.clone());
+            let (at_ms, bytes) = (self.now_ms + delay_ms, self.encoded.as_slice().into());
             self.agenda.plan(at_ms, Happening::Arrives { from, to, bytes });
         }
     }
@@ -585,6 +621,17 @@ fn as_if_kept(message: &BackupMessage) -> BackupMessage {
         }
         answer => answer.clone(),
     }
+}
+
+/// What a leader would say that it holds if it held what a member does wherever both count as many
+/// batches.
+fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary> {
+    let as_if = |leader: &Summary| {
+        let own = members.summary(leader.creator);
+        let own = own.filter(|own| own.version.sequence == leader.version.sequence);
+        Summary { digest: own.map_or(leader.digest, |own| own.digest), ..*leader }
+    };
+    leaders.iter().map(as_if).collect()
 }
 
 /// What becomes of a packet about backups under a defect; none if nothing comes of it but `out`.

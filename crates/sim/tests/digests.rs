@@ -24,24 +24,37 @@ fn digests(world: &World<Editor>) -> BTreeMap<Creator, Vec<(NodeId, u64, u64)>> 
     digests
 }
 
+/// A run to its end.
+fn run(seed: u64, planted: Planted) -> World<Editor> {
+    let mut world = World::new(seed, 5 + seed as usize % 8, Faults::ALL, planted);
+    world.run(15_000);
+    world.calm();
+    world
+}
+
+/// Where those who hold an arc differ from what was committed.
+fn differences(world: &World<Editor>) -> Vec<String> {
+    let digests = digests(world);
+    let mut differences = Vec::new();
+    for truth in world.common.ledger.truth().summaries() {
+        let group = world.view().groups.get(position(truth.creator)).expect("somebody");
+        let held = digests.get(&truth.creator).map_or(&[][..], Vec::as_slice);
+        let is_same = |(_, sequence, digest): &(NodeId, u64, u64)| {
+            (*sequence, *digest) == (truth.version.sequence, truth.digest)
+        };
+        if held.len() != group.members.len() || !held.iter().all(is_same) {
+            differences.push(format!("{truth:?} against {held:?}"));
+        }
+    }
+    differences
+}
+
 #[test]
 fn replicas_converge_and_lookups_are_right() {
     for seed in seeds(100, 30) {
-        let mut world: World<Editor> =
-            World::new(seed, 5 + seed as usize % 8, Faults::ALL, Planted::Nothing);
-        world.run(15_000);
-        world.calm();
+        let mut world = run(seed, Planted::Nothing);
         assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-        let digests = digests(&world);
-        for truth in world.common.ledger.truth().summaries() {
-            let group = world.view().groups.get(position(truth.creator)).expect("somebody");
-            let held = &digests[&truth.creator];
-            assert_eq!(held.len(), group.members.len(), "seed {seed}: all members hold it");
-            let is_same = |(_, sequence, digest): &(NodeId, u64, u64)| {
-                (*sequence, *digest) == (truth.version.sequence, truth.digest)
-            };
-            assert!(held.iter().all(is_same), "seed {seed}: {truth:?} against {held:?}");
-        }
+        assert_eq!(differences(&world), Vec::<String>::new(), "seed {seed}");
         world.look_up_all();
         assert_eq!(world.waiting(), 0, "seed {seed}: every lookup is answered");
         for (id, owner) in &world.common.located {
@@ -52,6 +65,33 @@ fn replicas_converge_and_lookups_are_right() {
         let ids = world.common.located.len();
         assert!(ids >= 5 * 200, "all ids were looked up");
     }
+}
+
+/// A replica that counts as many batches as its leader and holds something else: what is left of
+/// it, and how often leaders were told.
+fn damage(seed: u64, planted: Planted) -> (Vec<String>, usize) {
+    let mut world = run(seed, planted);
+    assert!(world.damage_replicas() > 0, "seed {seed}: somebody owns something");
+    world.run(20);
+    assert!(!differences(&world).is_empty(), "seed {seed}: it is damaged");
+    world.run(3_000);
+    (differences(&world), world.common.ledger.violations.len())
+}
+
+#[test]
+fn a_replica_that_holds_something_else_is_found_and_mended() {
+    for seed in seeds(600, 10) {
+        let (differences, told) = damage(seed, Planted::Nothing);
+        assert_eq!(differences, Vec::<String>::new(), "seed {seed}");
+        assert!(told > 0, "seed {seed}: nobody may pass over it in silence");
+    }
+}
+
+#[test]
+fn replicas_that_compare_counts_alone_are_noticed() {
+    let found = (0..500).find(|seed| !damage(*seed, Planted::CountsAlone).0.is_empty());
+    println!("CountsAlone: found by seed {found:?}");
+    assert!(found.is_some());
 }
 
 #[test]

@@ -160,6 +160,12 @@ impl Copies {
         self.is_member || self.settings.backups == 0
     }
 
+    /// Whether so many backups are enough for chunks that were acknowledged elsewhere: who takes
+    /// them over must not be the only one who has them, unless it is alone.
+    pub fn is_enough(&self, backups: usize) -> bool {
+        self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.copies_min())
+    }
+
     /// Whether a backup was told that this life is over.
     pub fn is_deposed(&self) -> bool {
         self.is_deposed
@@ -194,6 +200,11 @@ impl Copies {
     /// Whether a node is a member, and was not silent of late.
     pub fn is_choosable(&self, peer: Peer) -> bool {
         self.others.contains(&peer) && !self.avoided.contains_key(&peer)
+    }
+
+    /// A node is not chosen until then.
+    pub fn avoid(&mut self, peer: Peer, until_ms: u64) {
+        self.avoided.insert(peer, until_ms);
     }
 
     /// Backups beside some, as many as there should be.
@@ -455,7 +466,7 @@ impl Copies {
         };
         let silent: BTreeSet<Peer> = self.links.iter().filter_map(is_silent).collect();
         for peer in &silent {
-            self.avoided.insert(*peer, now_ms + AVOIDED_MS);
+            self.avoid(*peer, now_ms + AVOIDED_MS);
         }
         self.abort_silent(&silent, out);
         self.change_sets(&silent, is_leaving, out);

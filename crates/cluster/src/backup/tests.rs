@@ -44,6 +44,7 @@ fn recovered(vault: &mut Vault) -> Vec<(ChunkId, Vec<u8>)> {
     let mut found = Vec::new();
     let heritage = vault.recover(owner(), ids(0, 100), &mut |id, value| found.push((id, value)));
     assert_eq!(heritage.damaged, []);
+    found.sort_unstable();
     found
 }
 

@@ -228,7 +228,7 @@ impl Vault {
         self.streams.get(&owner).is_some_and(|stream| stream.is_sealed)
     }
 
-    /// Reads what was kept of a life of an owner that is sealed.
+    /// Reads what was kept of a life of an owner that is sealed, in the order of the log.
     pub fn recover(
         &mut self,
         owner: Peer,
@@ -237,19 +237,17 @@ impl Vault {
     ) -> Heritage {
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
-        for (id, held) in stream.chunks.range(ids.first()..=ids.last()) {
-            if held.is_removed {
-                continue;
+        let held = stream.chunks.range(ids.first()..=ids.last());
+        let mut places: Vec<(Place, ChunkId)> =
+            held.filter(|(_, held)| !held.is_removed).map(|(id, held)| (held.place, *id)).collect();
+        self.log.read_many(&mut places, &mut |id, record| match record.and_then(value_of) {
+            Some(value) => {
+                heritage.chunks += 1;
+                each(*id, value);
             }
-            let value = self.log.read(held.place).ok().and_then(|record| value_of(&record));
-            match value {
-                Some(value) => {
-                    heritage.chunks += 1;
-                    each(*id, value);
-                }
-                None => heritage.damaged.push(*id),
-            }
-        }
+            None => heritage.damaged.push(*id),
+        });
+        heritage.damaged.sort_unstable();
         for session in stream.sessions.values() {
             let about = session.answers.iter().filter(|(_, id, _)| ids.contains(*id));
             let answers: Vec<_> = about.cloned().collect();
@@ -283,10 +281,14 @@ impl Stream {
             .entry(session.client)
             .or_insert_with(|| SessionExport { answers: Vec::new(), ..session.clone() });
         held.lease_ms = session.lease_ms;
-        held.answered_below = held.answered_below.max(session.answered_below);
-        held.answers.extend(session.answers);
+        if session.answered_below > held.answered_below {
+            held.answered_below = session.answered_below;
+            let below = held.answered_below;
+            held.answers.retain(|(number, ..)| *number >= below);
+        }
         let below = held.answered_below;
-        held.answers.retain(|(number, ..)| *number >= below);
+        let new = session.answers.into_iter().filter(|(number, ..)| *number >= below);
+        held.answers.extend(new);
         let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
         held.answers.drain(..excess);
     }

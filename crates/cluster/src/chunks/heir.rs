@@ -47,6 +47,14 @@ impl<S: ChunkStore> ChunkService<S> {
         if heritage.holders.first() != Some(&self.me) || is_owned || self.inherits(ids) {
             return Vec::new();
         }
+        let holders = heritage.holders[1..].iter().copied();
+        let mut joining: Vec<Peer> =
+            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
+        joining.extend(self.copies.choose_more(ids, &joining));
+        // The other holders have copies for as long as nothing else is committed.
+        if !self.copies.is_enough(joining.len()) {
+            return Vec::new();
+        }
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
@@ -60,10 +68,6 @@ impl<S: ChunkStore> ChunkService<S> {
             return Vec::new();
         }
         self.sessions.import(ids, &found.export, now_ms);
-        let holders = heritage.holders[1..].iter().copied();
-        let mut joining: Vec<Peer> =
-            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
-        joining.extend(self.copies.choose_more(ids, &joining));
         let number = self.copies.join(ids, Vec::new(), joining, false);
         self.heirs.insert(number, heritage.clone());
         found.damaged

@@ -491,6 +491,9 @@ impl<S: ChunkStore> ChunkService<S> {
             // Items have none yet.
             let has_backups = self.limits.copies.backups > 0 && !ids.first().creator().is_named();
             let backups = if has_backups { self.copies.choose_all(ids) } else { Vec::new() };
+            if has_backups && !self.copies.is_enough(backups.len()) {
+                return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+            }
             let change =
                 has_backups.then(|| self.copies.join(ids, Vec::new(), backups.clone(), true));
             let (next_page, tail) = (1, None);

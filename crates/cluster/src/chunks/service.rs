@@ -526,7 +526,9 @@ mod tests {
 
     use super::super::EngineStore;
     use super::*;
+    use crate::backup::Vault;
     use crate::ids::NodeId;
+    use crate::log::{LogSettings, MemoryStorage};
 
     const ALICE: ClientId = ClientId(1);
     const BOB: ClientId = ClientId(2);
@@ -673,5 +675,37 @@ mod tests {
         let mut times = [99_999, 100_000].into_iter();
         let reply = caller.service.execute(ASKER, &request, &mut || times.next().expect("two"));
         assert_eq!(reply, Some(vec![(1, Err(ChunkError::Unavailable))]));
+    }
+
+    /// What was acknowledged must not come to have one copy.
+    #[test]
+    fn who_would_have_the_only_copy_takes_nothing_over() {
+        let index = model();
+        let copies = CopySettings { backups: 3, ..CopySettings::default() };
+        let limits = Limits { copies, ..Limits::default() };
+        let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
+        let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
+        let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
+        let answer = |service: &mut ChunkService<_>| {
+            let mut out = Vec::new();
+            service.on_move(peer(1), offer.clone(), 0, &mut out);
+            out
+        };
+        let declined = Wish::Send(peer(1), MoveMessage::Declined { number: 7 });
+        assert_eq!(answer(&mut service), [declined], "it does not know who could keep backups");
+        service.set_members([me(), peer(1)].into_iter());
+        let got = MoveMessage::Got { number: 7, page: 0, backups: Vec::new() };
+        assert_eq!(answer(&mut service), [Wish::Send(peer(1), got)]);
+
+        let storage = Box::new(MemoryStorage::default());
+        let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+        let (ids, epoch, source) = (ids(5, 1), 9, peer(2));
+        let heritage = Inheritance { ids, epoch, source, holders: vec![me()] };
+        service.copies.avoid(peer(1), 1_000);
+        assert_eq!(service.inherit(&heritage, 0, &mut vault), []);
+        assert_eq!(service.heirs(), 0, "whom it could choose was silent");
+        service.on_tick(1_000, &mut Vec::new());
+        assert_eq!(service.inherit(&heritage, 1_000, &mut vault), []);
+        assert_eq!(service.heirs(), 1);
     }
 }

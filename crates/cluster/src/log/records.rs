@@ -304,6 +304,41 @@ impl<S: Storage> Log<S> {
         Ok(bytes)
     }
 
+    /// Reads records, each segment once: `places` are sorted for that. What is not as it was
+    /// appended is handed out as none.
+    pub fn read_many<T>(
+        &mut self,
+        places: &mut [(Place, T)],
+        each: &mut dyn FnMut(&T, Option<&[u8]>),
+    ) {
+        places.sort_unstable_by_key(|(place, _)| *place);
+        let mut bytes = Vec::new();
+        for places in places.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
+            let segment = places[0].0.segment;
+            let sequence = self.load(segment, &mut bytes);
+            for (place, named) in places {
+                let from = place.offset as usize;
+                let to = from + (PREFIX_BYTES + place.length) as usize;
+                let record = sequence.zip(bytes.get(from..to)).and_then(|(sequence, whole)| {
+                    format::is_record(whole, sequence, place.offset)
+                        .then_some(&whole[PREFIX_BYTES as usize..])
+                });
+                each(named, record);
+            }
+        }
+    }
+
+    /// A segment up to its end, also what is not written yet; its sequence if it can be read.
+    fn load(&mut self, number: u32, bytes: &mut Vec<u8>) -> Option<u64> {
+        let segment = self.segments.get(&number)?;
+        let buffered = if self.current == Some(number) { self.buffer.as_slice() } else { &[] };
+        bytes.clear();
+        bytes.resize(segment.end as usize - buffered.len(), 0);
+        self.storage.read(number, 0, bytes).ok()?;
+        bytes.extend_from_slice(buffered);
+        Some(segment.sequence)
+    }
+
     /// A record is needed no more.
     pub fn release(&mut self, place: Place) {
         if let Some(segment) = self.segments.get_mut(&place.segment) {

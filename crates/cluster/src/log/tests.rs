@@ -229,8 +229,15 @@ proptest! {
             let (live, used, free) = log.usage();
             prop_assert!(live <= 12 * 33 && used + free <= 6, "{} {} {}", live, used, free);
         }
+        let mut places = Vec::new();
         for (key, (version, place)) in model {
             prop_assert_eq!(log.read(place), Ok(encode(key, version)));
+            places.push((place, encode(key, version)));
         }
+        let mut is_same = true;
+        log.read_many(&mut places, &mut |expected, found| {
+            is_same &= found == Some(expected.as_slice());
+        });
+        prop_assert!(is_same, "together as one by one");
     }
 }

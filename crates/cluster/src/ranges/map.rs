@@ -231,6 +231,10 @@ impl RangeMap {
     /// told, what recovery decides.
     pub fn assign(&mut self, ids: IdRange, placement: Option<Placement>) {
         let bits = to_bits(placement);
+        let there = self.piece_at(self.locate(ids.start()), ids.start());
+        if there.placement == bits && there.end >= ids.end() {
+            return;
+        }
         self.sweep_if_it_pays();
         // The first leaf grows over those that are covered whole, so at most two are left to edit,
         // unless merging and packing cut anew.
@@ -360,10 +364,9 @@ impl RangeMap {
         if end - start == 1 && self.try_insert_single((n, l), start, placement) {
             return;
         }
-        let most = self.limits.leaf_entries_max;
         let first = self.first_of((n, l));
         let leaf_end = self.end_of((n, l));
-        let mut pieces = Vec::with_capacity(2 * most + 2);
+        let mut pieces = Vec::with_capacity(2 * self.nodes[n].leaves[l].entries() + 1);
         self.nodes[n].leaves[l].read(first, leaf_end, &self.dictionary, &mut pieces);
         let pieces = overwrite(&pieces, leaf_end, start, end, placement);
         self.replace((n, l), 1, leaf_end, &pieces);
