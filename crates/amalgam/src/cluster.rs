@@ -10,8 +10,8 @@ use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
-    BackupConfiguration, ClusterClient, Embedded, Etcd, Membership, NodeConfiguration, RunningNode,
-    start_local,
+    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, Membership, NodeConfiguration,
+    RunningNode, Tls, TlsFiles, start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
@@ -85,6 +85,16 @@ pub struct NodeOptions {
     /// A file with what all nodes of the cluster must know to take part
     #[arg(long, value_name = "FILE")]
     pub join_token_file: Option<PathBuf>,
+    /// This node's certificate and those that lead from it to the CA (PEM): nodes and clients of
+    /// chunks speak TLS then, on all nodes alike, and must show one
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM) [default: in the file of the certificate]
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// The CA that signed everybody's certificates (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
     /// Seconds that a node may be silent before it is none [default: 3]
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
@@ -170,6 +180,41 @@ pub struct StatusOptions {
     /// The file with the cluster's join token
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
+    /// A certificate that the cluster's CA signed (PEM), where nodes speak TLS
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM) [default: in the file of the certificate]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// The cluster's CA (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl StatusOptions {
+    fn credentials(&self) -> anyhow::Result<Credentials> {
+        let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca)?;
+        let tls = files.map(Tls::open).transpose().map_err(anyhow::Error::msg)?;
+        Ok(Credentials { token: token(self.join_token_file.as_deref())?, tls: tls.map(Arc::new) })
+    }
+}
+
+fn tls_files(
+    certificate: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+    authorities: &Option<PathBuf>,
+) -> anyhow::Result<Option<TlsFiles>> {
+    match (certificate.clone(), authorities.clone()) {
+        (Some(certificate), Some(authorities)) => {
+            Ok(Some(TlsFiles { certificate, key: key.clone(), authorities }))
+        }
+        (Some(_), None) => bail!("--tls-cert needs the CA of the other nodes' too: --tls-ca"),
+        (None, Some(_)) => bail!("--tls-ca needs a certificate of this side: --tls-cert"),
+        (None, None) => {
+            ensure!(key.is_none(), "--tls-key needs a certificate: --tls-cert");
+            Ok(None)
+        }
+    }
 }
 
 /// Carries out a command.
@@ -284,6 +329,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         listen: address(listen, "--listen")?,
         advertise: advertise.map(|address| address.to_string()),
         token: token(options.join_token_file.as_deref())?,
+        tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
         threads,
@@ -400,8 +446,8 @@ fn run_local<I: Index + 'static>(
 }
 
 fn status(options: &StatusOptions) -> anyhow::Result<()> {
-    let token = token(options.join_token_file.as_deref())?;
-    let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &token, 0);
+    let credentials = options.credentials()?;
+    let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &credentials, 0);
     let home = connect(&options.node)
         .with_context(|| format!("no node of a cluster answers at {}", options.node))?
         .status()?;

@@ -254,6 +254,99 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
     std::fs::remove_file(&token).expect("a file");
 }
 
+/// One of the node's certificates for tests.
+fn certificate(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/tests/certificates");
+    format!("{folder}/{name}.pem")
+}
+
+/// What a program says that ends with an error.
+fn complaint(arguments: &[&str]) -> String {
+    let output = command(arguments).output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !text.contains("panicked"), "{arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn a_cluster_speaks_tls_and_says_who_does_not() {
+    let (own, ca) = (certificate("node"), certificate("authority"));
+    let file = temporary("tls.toml");
+    std::fs::write(&file, format!("tls-cert = \"{own}\"\ntls-ca = \"{ca}\"\n")).expect("a file");
+    let config = file.to_str().expect("text");
+    let dev = ["cluster", "dev", "--nodes", "3", "--port", "0", "-t", "1", "--config", config];
+    let cluster = Running::start(&dev);
+    for (number, (_, clients)) in cluster.nodes.iter().enumerate() {
+        expect(clients, &format!("set k{number} 0 0 1\r\n{number}\r\n"), "STORED\r\n");
+    }
+    let all = "VALUE k0 0 1\r\n0\r\nVALUE k1 0 1\r\n1\r\nVALUE k2 0 1\r\n2\r\nEND\r\n";
+    expect(&cluster.nodes[2].1, "get k0 k1 k2\r\n", all);
+    let status = ["cluster", "status", "--node", &cluster.nodes[0].0];
+    let with = |name: &str| -> Vec<String> {
+        let more = ["--tls-cert", &certificate(name), "--tls-ca", &ca].map(str::to_owned);
+        status.map(str::to_owned).into_iter().chain(more).collect()
+    };
+    for name in ["client", "node"] {
+        let output = command(&with(name).iter().map(String::as_str).collect::<Vec<_>>()).output();
+        let text = String::from_utf8(output.expect("runs").stdout).expect("text");
+        assert!(text.lines().count() == 4 && !text.contains("does not answer"), "{text}");
+    }
+    let stranger = with("stranger");
+    let stranger = complaint(&stranger.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(stranger.contains("refuses this one's certificate"), "{stranger}");
+    let plain = complaint(&status);
+    assert!(plain.contains("speaks TLS") && plain.contains("--tls-cert"), "{plain}");
+    for (arguments, mention) in [
+        (&["--tls-cert", &own[..]][..], "--tls-ca"),
+        (&["--tls-ca", &ca], "--tls-cert"),
+        (&["--tls-cert", &own, "--tls-ca", config], "tls.toml"),
+        (&["--tls-cert", "/nonexistent", "--tls-ca", &ca], "/nonexistent"),
+        (&["--tls-cert", &own, "--tls-key", &ca, "--tls-ca", &ca], "authority.pem"),
+    ] {
+        let text = complaint(&[&status[..], arguments].concat());
+        assert!(text.contains(mention), "{arguments:?}: {text}");
+        let text = complaint(&[&["cluster", "dev", "--port", "0"], arguments].concat());
+        assert!(text.contains(mention), "{arguments:?}: {text}");
+    }
+    std::fs::remove_file(&file).expect("a file");
+}
+
+#[test]
+fn a_node_whose_certificate_is_not_the_cluster_s_does_not_join() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let node = |cluster: &str, name: &str, certificate_of: Option<&str>| -> Vec<String> {
+        let mut words = ["cluster", "node", "--etcd", &etcd.endpoint, "--cluster", cluster]
+            .map(str::to_owned)
+            .to_vec();
+        let rest = ["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1", "--name"];
+        words.extend(rest.into_iter().chain([name]).map(str::to_owned));
+        let tls = |of| ["--tls-cert".to_owned(), certificate(of)];
+        words.extend(certificate_of.into_iter().flat_map(tls));
+        if certificate_of.is_some() {
+            words.extend(["--tls-ca".to_owned(), certificate("authority")]);
+        }
+        words
+    };
+    let run =
+        |list: Vec<String>| Running::start(&list.iter().map(String::as_str).collect::<Vec<_>>());
+    let refused = |list: Vec<String>, mention: &str| {
+        let text = complaint(&list.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(text.contains(mention), "{text}");
+    };
+    let first = run(node("secured", "one", Some("node")));
+    refused(node("secured", "two", None), "speaks TLS");
+    refused(node("secured", "two", Some("stranger")), "refuses this one's certificate");
+    let second = run(node("secured", "two", Some("renewed")));
+    expect(&second.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+    expect(&first.nodes[0].1, "get key\r\n", "VALUE key 0 2\r\nhi\r\nEND\r\n");
+    let plain = run(node("plain", "one", None));
+    refused(node("plain", "two", Some("node")), "does not speak TLS");
+    expect(&plain.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+}
+
 /// A node with backups, and where it keeps those of others.
 fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
     let folder = folder.join(name);

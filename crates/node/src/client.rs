@@ -27,12 +27,15 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::boot_ms;
-use crate::handshake::{Handshake, HandshakeError, Introduction};
+use crate::handshake::{Credentials, Handshake, HandshakeError, Introduction};
+use crate::tls::{Session, TlsError};
 
 /// How often retries are looked after.
 const TICK: Duration = Duration::from_millis(20);
 /// How long a connection may take to open, and an answer of the home to come.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for a node that wants to know whether it would be welcome.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of a request, about: what it holds beyond goes in another.
@@ -67,6 +70,12 @@ impl From<io::Error> for ClientError {
     }
 }
 
+impl From<TlsError> for ClientError {
+    fn from(error: TlsError) -> Self {
+        Self::Handshake(error.into())
+    }
+}
+
 impl From<HandshakeError> for ClientError {
     fn from(error: HandshakeError) -> Self {
         Self::Handshake(error)
@@ -77,50 +86,104 @@ impl From<HandshakeError> for ClientError {
 #[derive(Debug)]
 struct Wire {
     stream: TcpStream,
+    /// None if it is not secured.
+    session: Option<Session>,
     peer: Peer,
     frames: FrameReader,
     out: Vec<u8>,
+    /// What was opened last.
+    plain: Vec<u8>,
     /// Requests without an answer.
     in_flight: u64,
 }
 
+/// Whether somebody there would speak to this process; who would not says why.
+///
+/// # Errors
+///
+/// [`ClientError`].
+pub fn try_at(address: &str, introduction: &Introduction) -> Result<(), ClientError> {
+    Wire::open(address, introduction, TRIAL_PATIENCE).map(drop)
+}
+
+/// Sends all that is to be sent, encrypted where it has to be.
+fn write(
+    stream: &mut TcpStream,
+    session: &mut Option<Session>,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let result = match session {
+        Some(session) => {
+            let mut sealed = Vec::new();
+            session.seal(out, &mut sealed);
+            stream.write_all(&sealed)
+        }
+        None => stream.write_all(out),
+    };
+    out.clear();
+    result
+}
+
 impl Wire {
-    fn open(address: &str, introduction: &Introduction) -> Result<Self, ClientError> {
+    fn open(
+        address: &str,
+        introduction: &Introduction,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
         let mut last = io::Error::other(format!("no address: {address}"));
         for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => return Self::greet(stream, introduction),
+            match TcpStream::connect_timeout(&address, patience) {
+                Ok(stream) => return Self::greet(stream, introduction, patience),
                 Err(error) => last = error,
             }
         }
         Err(last.into())
     }
 
-    fn greet(mut stream: TcpStream, introduction: &Introduction) -> Result<Self, ClientError> {
+    fn greet(
+        mut stream: TcpStream,
+        introduction: &Introduction,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        let mut session = introduction.session(true)?;
         let mut out = Vec::new();
         let mut handshake = Handshake::start(introduction.clone(), true, &mut out)?;
-        let mut buffer = [0; 512];
+        let (mut buffer, mut plain) = ([0; 4_096], Vec::new());
         loop {
-            stream.write_all(&out)?;
-            out.clear();
+            write(&mut stream, &mut session, &mut out)?;
             let count = stream.read(&mut buffer)?;
             if count == 0 {
                 // It does not say why: most likely the token.
                 return Err(HandshakeError::Token.into());
             }
-            if let Some((hello, rest)) = handshake.feed(&buffer[..count], &mut out)? {
+            let mut said = &buffer[..count];
+            if let Some(session) = &mut session {
+                plain.clear();
+                if let Err(error) = session.receive(said, &mut plain) {
+                    // It is told why, if it still listens.
+                    let mut alert = Vec::new();
+                    session.seal(&[], &mut alert);
+                    let _ = stream.write_all(&alert);
+                    return Err(error.into());
+                }
+                if let Some(binding) = session.binding() {
+                    handshake.bind(&binding);
+                }
+                said = &plain;
+            }
+            if let Some((hello, rest)) = handshake.feed(said, &mut out)? {
                 // The proof, if the other's came along with its hello. It is said once.
-                stream.write_all(&out)?;
-                out.clear();
+                write(&mut stream, &mut session, &mut out)?;
                 stream.set_read_timeout(Some(TICK))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
                 let nobody = || ClientError::Answer("it is no node".to_owned());
                 let peer = hello.from.ok_or_else(nobody)?;
                 let mut frames = FrameReader::default();
                 frames.feed(&rest);
-                return Ok(Self { stream, peer, frames, out, in_flight: 0 });
+                return Ok(Self { stream, session, peer, frames, out, plain, in_flight: 0 });
             }
         }
     }
@@ -133,24 +196,34 @@ impl Wire {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        let result = self.stream.write_all(&self.out);
-        self.out.clear();
-        result
+        write(&mut self.stream, &mut self.session, &mut self.out)
     }
 
     /// Reads what is there, or what comes within a tick; whether the connection lives.
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
         match self.stream.read(buffer) {
             Ok(0) => false,
-            Ok(count) => {
-                self.frames.feed(&buffer[..count]);
-                true
-            }
+            Ok(count) => self.take(&buffer[..count]),
             Err(error) => matches!(
                 error.kind(),
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
             ),
         }
+    }
+
+    /// Takes what was read; whether the connection lives.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let Some(session) = &mut self.session else {
+            self.frames.feed(bytes);
+            return true;
+        };
+        self.plain.clear();
+        if session.receive(bytes, &mut self.plain).is_err() {
+            return false;
+        }
+        self.frames.feed(&self.plain);
+        // TLS may have to answer, as when keys are renewed.
+        !session.owes() || write(&mut self.stream, &mut self.session, &mut Vec::new()).is_ok()
     }
 
     /// The next packet, if all of it is here.
@@ -176,16 +249,20 @@ pub struct ClusterClient {
 
 impl ClusterClient {
     /// Connects to the first of some nodes that answers. `cache_bytes` bounds what it remembers of
-    /// owners.
+    /// owners. The join token alone is enough where connections are not secured.
     ///
     /// # Errors
     ///
     /// [`ClientError`] of the last, if none does.
-    pub fn connect(homes: &[String], token: &str, cache_bytes: usize) -> Result<Self, ClientError> {
-        let introduction = Introduction::new(0, None, token);
+    pub fn connect(
+        homes: &[String],
+        credentials: impl Into<Credentials>,
+        cache_bytes: usize,
+    ) -> Result<Self, ClientError> {
+        let introduction = Introduction::new(0, None, &credentials.into());
         let mut last = ClientError::Answer("no node is named".to_owned());
         for address in homes {
-            match Wire::open(address, &introduction) {
+            match Wire::open(address, &introduction, PATIENCE) {
                 Ok(wire) => return Self::at_home(wire, introduction, cache_bytes),
                 Err(error) => last = error,
             }
@@ -353,7 +430,7 @@ impl ClusterClient {
                 self.learn_addresses().ok()?;
             }
             let address = self.addresses.get(&peer)?;
-            match Wire::open(address, &self.introduction) {
+            match Wire::open(address, &self.introduction, PATIENCE) {
                 // Another life of that node is none of the one that is meant.
                 Ok(wire) if wire.peer == peer => {
                     self.wires.insert(peer, wire);
@@ -376,7 +453,7 @@ impl ClusterClient {
         self.wires.remove(&peer);
         if peer == self.home
             && let Some(address) = self.addresses.get(&peer)
-            && let Ok(wire) = Wire::open(address, &self.introduction)
+            && let Ok(wire) = Wire::open(address, &self.introduction, PATIENCE)
             && wire.peer == peer
         {
             self.wires.insert(peer, wire);

@@ -24,6 +24,7 @@ use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 use crate::client::{ClientError, ClusterClient};
 use crate::clock::boot_ms;
 use crate::directory::Membership;
+use crate::handshake::Credentials;
 use crate::shared::Shared;
 
 /// Memory of a worker for where keys are.
@@ -39,7 +40,7 @@ pub struct Gateway<I> {
     shared: Arc<Shared>,
     membership: Arc<dyn Membership>,
     home: String,
-    token: String,
+    credentials: Credentials,
     signal: Signal,
 }
 
@@ -50,13 +51,13 @@ impl<I: Index> Gateway<I> {
         shared: Arc<Shared>,
         membership: Arc<dyn Membership>,
         home: String,
-        token: String,
+        credentials: Credentials,
     ) -> Self {
-        Self { items, shared, membership, home, token, signal: Signal::default() }
+        Self { items, shared, membership, home, credentials, signal: Signal::default() }
     }
 
     fn connect(&self) -> Result<ClusterClient, ClientError> {
-        ClusterClient::connect(std::slice::from_ref(&self.home), &self.token, CACHE_BYTES)
+        ClusterClient::connect(std::slice::from_ref(&self.home), &self.credentials, CACHE_BYTES)
     }
 
     /// Drops all items of all nodes.
@@ -82,14 +83,14 @@ impl<I: Index> Gateway<I> {
     pub fn partitions_served(&self) -> Option<usize> {
         let snapshot = self.shared.snapshot();
         let served = snapshot.members().map(|(_, address)| {
-            let client = ClusterClient::connect(&[address.to_owned()], &self.token, 0);
+            let client = ClusterClient::connect(&[address.to_owned()], &self.credentials, 0);
             Some(client.ok()?.status().ok()?.partitions as usize)
         });
         served.sum()
     }
 
     fn has_flushed(&self, address: &str, decided: u64) -> bool {
-        let client = ClusterClient::connect(&[address.to_owned()], &self.token, 0);
+        let client = ClusterClient::connect(&[address.to_owned()], &self.credentials, 0);
         let status = client.and_then(|mut client| client.status());
         status.is_ok_and(|status| status.flushes >= decided)
     }

@@ -1,7 +1,8 @@
 //! How a connection between nodes, or of a client, opens.
 //!
 //! Each side sends a hello and a nonce; then each proves that it knows the cluster's join token, by
-//! an HMAC over the other's nonce and its own. Nothing else is read before the proof was right.
+//! an HMAC over the other's nonce and its own. Nothing else is read before the proof was right. On
+//! a connection that TLS secures all this is inside, and the proof names the session too.
 //!
 //! Invariants of this room:
 //! 1. The token does not travel, and a proof is worth nothing on another connection or in the other
@@ -9,20 +10,27 @@
 //! 2. Before the proof at most [`GREETING_BYTES_MAX`] bytes of the other side are kept.
 
 use std::fmt;
+use std::sync::Arc;
 
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{Hello, HelloError, Reader, Wire, WireError};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::tls::{Session, Tls, TlsError};
+
 const NONCE_BYTES: usize = 16;
 const PROOF_BYTES: usize = 32;
 const LENGTH_BYTES: usize = 2;
 /// The longest hello with its nonce and length.
 const GREETING_BYTES_MAX: usize = 256;
+/// The first byte of what TLS says at the beginning: an alert, or a greeting of its own. As the
+/// length of a hello, with the byte after it, it would be too long.
+const TLS_FIRST: std::ops::RangeInclusive<u8> = 0x15..=0x16;
+const TLS_SECOND: u8 = 3;
 
 /// Why a connection was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
     /// The two do not belong together.
     Hello(HelloError),
@@ -30,6 +38,10 @@ pub enum HandshakeError {
     Wire(WireError),
     /// The other side knows another join token.
     Token,
+    /// The other side speaks TLS, this one does not.
+    Secured,
+    /// The connection is not secured as it has to be.
+    Tls(TlsError),
     /// The system has no chance to give.
     Chance,
 }
@@ -40,12 +52,51 @@ impl fmt::Display for HandshakeError {
             Self::Hello(error) => error.fmt(f),
             Self::Wire(error) => write!(f, "no hello: {error}"),
             Self::Token => f.write_str("the other side has another join token"),
+            Self::Secured => f.write_str(
+                "the other side speaks TLS, and this one has no certificate (--tls-cert)",
+            ),
+            Self::Tls(error) => error.fmt(f),
             Self::Chance => f.write_str("the system's random numbers cannot be read"),
         }
     }
 }
 
 impl std::error::Error for HandshakeError {}
+
+impl From<TlsError> for HandshakeError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl HandshakeError {
+    /// Whether the other side is of this cluster's kind and will not have this one, or this one not
+    /// it, however often they meet.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Token | Self::Secured | Self::Tls(_))
+    }
+}
+
+/// What shows that a process may take part in a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The join token.
+    pub token: String,
+    /// The certificates; none if the cluster's connections are not secured.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl From<&str> for Credentials {
+    fn from(token: &str) -> Self {
+        Self { token: token.to_owned(), tls: None }
+    }
+}
+
+impl From<&Credentials> for Credentials {
+    fn from(same: &Credentials) -> Self {
+        same.clone()
+    }
+}
 
 /// What every connection of a process begins with.
 #[derive(Clone, Debug)]
@@ -55,12 +106,32 @@ pub struct Introduction {
     /// Who speaks.
     pub me: Option<Peer>,
     key: hmac::Key,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Introduction {
-    /// With the cluster's join token.
-    pub fn new(cluster: u64, me: Option<Peer>, token: &str) -> Self {
-        Self { cluster, me, key: hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()) }
+    /// Of somebody who may take part.
+    pub fn new(cluster: u64, me: Option<Peer>, credentials: &Credentials) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.token.as_bytes());
+        Self { cluster, me, key, tls: credentials.tls.clone() }
+    }
+
+    /// The session of a new connection; none if connections are not secured.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`].
+    pub fn session(&self, is_dialer: bool) -> Result<Option<Session>, TlsError> {
+        self.tls.as_ref().map(|tls| tls.session(is_dialer)).transpose()
+    }
+
+    /// Reads certificates again that were changed.
+    pub fn refresh(&self) {
+        match self.tls.as_ref().map(|tls| tls.refresh()) {
+            Some(Ok(true)) => log::info!("new certificates are in use"),
+            Some(Err(error)) => log::error!(error; "the old certificates stay in use"),
+            Some(Ok(false)) | None => {}
+        }
     }
 }
 
@@ -72,6 +143,8 @@ pub struct Handshake {
     nonce: [u8; NONCE_BYTES],
     theirs: Option<(Hello, Vec<u8>)>,
     received: Vec<u8>,
+    /// What names the session; empty if the connection is not secured.
+    binding: Vec<u8>,
 }
 
 impl Handshake {
@@ -93,11 +166,17 @@ impl Handshake {
         out.extend_from_slice(&nonce);
         let length = (out.len() - start - LENGTH_BYTES) as u16;
         out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-        Ok(Self { introduction, is_dialer, nonce, theirs: None, received: Vec::new() })
+        let (received, binding) = Default::default();
+        Ok(Self { introduction, is_dialer, nonce, theirs: None, received, binding })
     }
 
-    fn transcript(is_dialer: bool, challenge: &[u8], own: &[u8]) -> Vec<u8> {
-        [&[u8::from(is_dialer)], challenge, own].concat()
+    /// The connection is secured, and its session has that name. Before anything is fed.
+    pub fn bind(&mut self, binding: &[u8]) {
+        self.binding = binding.to_vec();
+    }
+
+    fn transcript(&self, is_dialer: bool, challenge: &[u8], own: &[u8]) -> Vec<u8> {
+        [&[u8::from(is_dialer)], challenge, own, &self.binding].concat()
     }
 
     /// Takes bytes of the other side. Once all is well: its hello, and the bytes after it.
@@ -118,7 +197,7 @@ impl Handshake {
         let Some((proof, rest)) = self.received.split_at_checked(PROOF_BYTES) else {
             return Ok(None);
         };
-        let said = Self::transcript(!self.is_dialer, &self.nonce, nonce);
+        let said = self.transcript(!self.is_dialer, &self.nonce, nonce);
         hmac::verify(&self.introduction.key, &said, proof).map_err(|_| HandshakeError::Token)?;
         Ok(Some((*hello, rest.to_vec())))
     }
@@ -128,6 +207,10 @@ impl Handshake {
         let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(false);
         };
+        let [first, second] = *length;
+        if TLS_FIRST.contains(&first) && second == TLS_SECOND {
+            return Err(HandshakeError::Secured);
+        }
         let length = usize::from(u16::from_le_bytes(*length));
         if length > GREETING_BYTES_MAX {
             return Err(HandshakeError::Hello(HelloError::Foreign));
@@ -144,7 +227,7 @@ impl Handshake {
             own.cluster = hello.cluster;
         }
         own.check(&hello).map_err(HandshakeError::Hello)?;
-        let said = Self::transcript(self.is_dialer, &nonce, &self.nonce);
+        let said = self.transcript(self.is_dialer, &nonce, &self.nonce);
         out.extend_from_slice(hmac::sign(&self.introduction.key, &said).as_ref());
         self.received.drain(..LENGTH_BYTES + length);
         self.theirs = Some((hello, nonce));
@@ -189,22 +272,45 @@ mod tests {
 
     #[test]
     fn who_belongs_together_meets() {
-        let of = |node| Introduction::new(5, Some(peer(node)), "secret");
+        let of = |node| Introduction::new(5, Some(peer(node)), &Credentials::from("secret"));
         assert_eq!(meet(of(1), of(2)), [Ok(Some(peer(2))), Ok(Some(peer(1)))]);
-        let client = Introduction::new(0, None, "secret");
+        let client = Introduction::new(0, None, &Credentials::from("secret"));
         assert_eq!(meet(client, of(2)), [Ok(Some(peer(2))), Ok(None)]);
     }
 
     #[test]
     fn strangers_are_told_apart() {
-        let of = |cluster, token| Introduction::new(cluster, Some(peer(1)), token);
-        let token = Err(HandshakeError::Token);
-        assert_eq!(meet(of(5, "secret"), of(5, "other")), [token, token]);
+        let of = |cluster, token: &str| {
+            Introduction::new(cluster, Some(peer(1)), &Credentials::from(token))
+        };
+        let token = || Err(HandshakeError::Token);
+        assert_eq!(meet(of(5, "secret"), of(5, "other")), [token(), token()]);
         let cluster = |number| Err(HandshakeError::Hello(HelloError::Cluster(number)));
         assert_eq!(meet(of(5, "secret"), of(6, "secret")), [cluster(6), cluster(5)]);
         let mut out = Vec::new();
         let mut side = Handshake::start(of(5, ""), false, &mut out).expect("it starts");
         let foreign = Err(HandshakeError::Hello(HelloError::Foreign));
         assert_eq!(side.feed(b"get key\r\n", &mut out), foreign);
+        for first in [b"\x16\x03\x01\x02", b"\x15\x03\x03\x00"] {
+            let mut side = Handshake::start(of(5, ""), true, &mut out).expect("it starts");
+            assert_eq!(side.feed(first, &mut out), Err(HandshakeError::Secured));
+        }
+    }
+
+    #[test]
+    fn a_proof_is_worth_nothing_in_another_session() {
+        let of = |node| Introduction::new(5, Some(peer(node)), &Credentials::from("secret"));
+        let results = [[7, 7], [7, 8]].map(|bindings| {
+            let (mut to_other, mut to_one) = (Vec::new(), Vec::new());
+            let mut one = Handshake::start(of(1), true, &mut to_other).expect("it starts");
+            let mut other = Handshake::start(of(2), false, &mut to_one).expect("it starts");
+            one.bind(&[bindings[0]; 32]);
+            other.bind(&[bindings[1]; 32]);
+            let (mut proof, mut rest) = (Vec::new(), Vec::new());
+            assert_eq!(other.feed(&to_other, &mut rest), Ok(None));
+            assert_eq!(one.feed(&to_one, &mut proof), Ok(None));
+            other.feed(&proof, &mut Vec::new()).map(|known| known.is_some())
+        });
+        assert_eq!(results, [Ok(true), Err(HandshakeError::Token)]);
     }
 }

@@ -37,6 +37,10 @@ use crate::shared::Shared;
 const TICK_MS: u64 = 10;
 /// A node that could not be reached is dialed again after so long.
 const REDIAL_MS: u64 = 100;
+/// One that refused this node, or was refused, after so long.
+const REFUSED_MS: u64 = 1_000;
+/// How often it is looked whether certificates were changed.
+const REFRESH_MS: u64 = 1_000;
 /// How long a connection may take to say who it is.
 const GREETING_MS: u64 = 5_000;
 /// Lookups of clients that are under way, and for how long.
@@ -87,7 +91,10 @@ pub struct Hub<S> {
     next_waiting: u64,
     /// Connections with something to send.
     owed: BTreeSet<u64>,
+    next_refresh_ms: u64,
     buffer: Vec<u8>,
+    /// What was in `buffer`, on a secured connection.
+    plain: Vec<u8>,
 }
 
 impl<S: ChunkStore> Hub<S> {
@@ -128,7 +135,9 @@ impl<S: ChunkStore> Hub<S> {
             waiting: BTreeMap::new(),
             next_waiting: 0,
             owed: BTreeSet::new(),
+            next_refresh_ms: 0,
             buffer: vec![0; READ_BYTES],
+            plain: Vec::new(),
         })
     }
 
@@ -199,6 +208,10 @@ impl<S: ChunkStore> Hub<S> {
         };
         late.into_iter().for_each(|link| self.close(link));
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
+        if now_ms >= self.next_refresh_ms {
+            self.next_refresh_ms = now_ms + REFRESH_MS;
+            self.introduction.refresh();
+        }
     }
 
     /// Hands the node what it sent to itself, lets it write its log once for all that arrived, and
@@ -220,9 +233,10 @@ impl<S: ChunkStore> Hub<S> {
         while let Ok((socket, _)) = self.listener.accept() {
             let mut out = Vec::new();
             let introduction = self.introduction.clone();
+            let Ok(session) = introduction.session(false) else { continue };
             let Ok(handshake) = Handshake::start(introduction, false, &mut out) else { continue };
             if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
-                self.insert(Link::new(socket, handshake, out, None), EventFlags::IN);
+                self.insert(Link::new(socket, session, handshake, out, None), EventFlags::IN);
             }
         }
     }
@@ -270,19 +284,44 @@ impl<S: ChunkStore> Hub<S> {
         match result {
             Ok(0) => self.close(number),
             Ok(count) => {
-                if let Err(error) = self.take(number, &buffer[..count]) {
-                    let from =
-                        self.links.get(&number).and_then(|link| link.socket.peer_addr().ok());
-                    log::warn!(from:?, error:%; "a connection is closed");
-                    // What says why it is refused goes first.
-                    self.send(number);
-                    self.close(number);
+                let result = match link.is_secured() {
+                    true => self.open(number, &buffer[..count]),
+                    false => self.take(number, &buffer[..count]),
+                };
+                if let Err(error) = result {
+                    self.refuse(number, &error);
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.close(number),
         }
         self.buffer = buffer;
+    }
+
+    /// Closes a connection that is not as it should be.
+    fn refuse(&mut self, number: u64, error: &str) {
+        let Some(link) = self.links.get(&number) else { return };
+        let from = link.socket.peer_addr().ok();
+        log::warn!(from:?, error; "a connection is closed");
+        if let (Role::Stranger(_), Some(peer)) = (&link.role, link.dialed) {
+            self.dialed_ms.insert(peer, boot_ms() + REFUSED_MS - REDIAL_MS);
+        }
+        // What says why it is refused goes first.
+        self.send(number);
+        self.close(number);
+    }
+
+    /// Takes bytes of a secured connection.
+    fn open(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        let Some(link) = self.links.get_mut(&number) else { return Ok(()) };
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let opened = link.open(bytes, &mut plain).map_err(|error| error.to_string());
+        // TLS may have to answer.
+        self.owed.insert(number);
+        let result = opened.and_then(|()| self.take(number, &plain));
+        self.plain = plain;
+        result
     }
 
     /// Takes bytes of a connection.
@@ -302,7 +341,10 @@ impl<S: ChunkStore> Hub<S> {
                     (Some(dialed), from) if from != Some(dialed) => {
                         return Err("another node listens there now".to_owned());
                     }
-                    (_, Some(peer)) => link.introduce(Role::Peer(peer)),
+                    (_, Some(peer)) => {
+                        link.check_node().map_err(|error| error.to_string())?;
+                        link.introduce(Role::Peer(peer));
+                    }
                     (_, None) => link.introduce(Role::Client),
                 }
                 self.strangers.remove(&number);
@@ -440,8 +482,9 @@ impl<S: ChunkStore> Hub<S> {
             }
         };
         let mut out = Vec::new();
+        let session = self.introduction.session(true).ok()?;
         let handshake = Handshake::start(self.introduction.clone(), true, &mut out).ok()?;
-        let link = Link::new(socket, handshake, out, Some(to));
+        let link = Link::new(socket, session, handshake, out, Some(to));
         let number = self.insert(link, EventFlags::IN | EventFlags::OUT)?;
         self.routes.insert(to, number);
         Some(number)

@@ -1,8 +1,8 @@
 //! Runs a node of the cluster: the sockets, clocks and threads around [`amalgam_cluster`].
 //!
 //! `directory` is what one place decides for all: kept in this process or in etcd. `attendant`
-//! keeps a node's lease there, `segments` is where it keeps backups, `hub` is its loop, `client`
-//! speaks to all nodes, and `gateway` lets the server answer memcached's clients for the whole
+//! keeps a node's lease there, `segments` is where it keeps backups, `tls` secures connections, `hub`
+//! is its loop, `client` speaks to all nodes, and `gateway` lets the server answer memcached's clients for the whole
 //! cluster.
 //!
 //! Invariants of this room:
@@ -25,6 +25,7 @@ mod local;
 mod node;
 mod segments;
 mod shared;
+mod tls;
 
 pub use amalgam_cluster as cluster;
 pub use client::{ClientError, ClusterClient};
@@ -32,6 +33,8 @@ pub use clock::boot_ms;
 pub use directory::{Directory, Embedded, Joined, Membership, MembershipError, Snapshot};
 pub use etcd::Etcd;
 pub use gateway::{Gateway, GatewayWorker};
+pub use handshake::{Credentials, HandshakeError};
 pub use local::start_local;
 pub use node::{BackupConfiguration, NodeConfiguration, NodeError, RunningNode};
 pub use segments::FileStorage;
+pub use tls::{Session, Tls, TlsError, TlsFiles};

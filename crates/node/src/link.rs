@@ -8,10 +8,13 @@ use amalgam_cluster::wire::{FrameReader, Packet, WireError, encode_frame};
 use rustix::io::Errno;
 
 use crate::handshake::Handshake;
+use crate::tls::{Session, TlsError};
 
 /// Bytes that may wait for a slow reader. What a peer does not take is dropped beyond (the
 /// protocols ask again); a client is not read from before it has taken its answers.
 const WAITING_BYTES_MAX: usize = 32 << 20;
+/// Encrypted at once: what is encrypted cannot be counted to whom it was for.
+const SEALED_BYTES: usize = 256 << 10;
 /// Read at once.
 pub const READ_BYTES: usize = 256 << 10;
 
@@ -37,6 +40,11 @@ pub struct Link {
     pub dialed: Option<Peer>,
     /// Puts frames together.
     pub frames: FrameReader,
+    /// None if the connection is not secured.
+    session: Option<Session>,
+    /// What of `out` was encrypted, and not sent.
+    sealed: Vec<u8>,
+    sealed_sent: usize,
     out: Vec<u8>,
     sent: usize,
     /// Frames that wait for the end of the handshake.
@@ -51,12 +59,16 @@ impl Link {
     /// A connection that begins with what `start` has put into `out`.
     pub fn new(
         socket: TcpStream,
+        session: Option<Session>,
         handshake: Handshake,
         out: Vec<u8>,
         dialed: Option<Peer>,
     ) -> Self {
         Self {
             socket,
+            session,
+            sealed: Vec::new(),
+            sealed_sent: 0,
             role: Role::Stranger(Box::new(handshake)),
             dialed,
             frames: FrameReader::default(),
@@ -81,6 +93,35 @@ impl Link {
         encode_frame(number, packet, if is_stranger { &mut self.held } else { &mut self.out })
     }
 
+    /// Whether what arrives has to be opened.
+    pub fn is_secured(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Opens bytes that arrived on a secured connection: appends what they say to `plain`.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]; what says so to the other side waits to be sent, and then the connection is to
+    /// be closed.
+    pub fn open(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.receive(bytes, plain)?;
+        if let (Role::Stranger(handshake), Some(binding)) = (&mut self.role, session.binding()) {
+            handshake.bind(&binding);
+        }
+        Ok(())
+    }
+
+    /// Whether the other end may be a node.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if its certificate says no.
+    pub fn check_node(&self) -> Result<(), TlsError> {
+        self.session.as_ref().map_or(Ok(()), Session::check_node)
+    }
+
     /// Queues bytes of the handshake.
     pub fn push_raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
@@ -95,7 +136,8 @@ impl Link {
 
     /// Bytes that are not sent.
     pub fn waiting(&self) -> usize {
-        self.out.len() - self.sent + self.held.len()
+        let sealed = self.sealed.len() - self.sealed_sent;
+        self.out.len() - self.sent + self.held.len() + sealed
     }
 
     /// Whether no more should be read before something is sent.
@@ -109,19 +151,59 @@ impl Link {
     ///
     /// If the connection is broken.
     pub fn send(&mut self) -> io::Result<bool> {
-        while self.sent < self.out.len() {
-            match rustix::io::write(&self.socket, &self.out[self.sent..]) {
-                Ok(count) => self.sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(false),
-                Err(error) => return Err(error.into()),
+        if self.session.is_some() {
+            return self.send_sealed();
+        }
+        if !write_from(&self.socket, &self.out, &mut self.sent)? {
+            return Ok(false);
+        }
+        self.clear_out();
+        Ok(true)
+    }
+
+    /// The same where it has to be encrypted first.
+    fn send_sealed(&mut self) -> io::Result<bool> {
+        while let Some(session) = &mut self.session {
+            if !write_from(&self.socket, &self.sealed, &mut self.sealed_sent)? {
+                return Ok(false);
+            }
+            self.sealed_sent = 0;
+            self.sealed.clear();
+            let end = self.out.len().min(self.sent + SEALED_BYTES);
+            if self.sent == end && !session.owes() {
+                break;
+            }
+            session.seal(&self.out[self.sent..end], &mut self.sealed);
+            self.sent = end;
+            if self.sealed.is_empty() {
+                // It waits in the session until that is open.
+                break;
             }
         }
+        if self.sent == self.out.len() {
+            self.clear_out();
+        }
+        Ok(true)
+    }
+
+    fn clear_out(&mut self) {
         self.out.clear();
         self.sent = 0;
         if self.out.capacity() > READ_BYTES {
             self.out = Vec::new();
         }
-        Ok(true)
     }
+}
+
+/// Sends bytes from where it stopped before; whether all are sent.
+fn write_from(socket: &TcpStream, bytes: &[u8], sent: &mut usize) -> io::Result<bool> {
+    while *sent < bytes.len() {
+        match rustix::io::write(socket, &bytes[*sent..]) {
+            Ok(count) => *sent += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
 }

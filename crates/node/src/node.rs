@@ -21,13 +21,15 @@ use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 
 use crate::attendant::attend;
+use crate::client::{ClientError, try_at};
 use crate::clock::boot_ms;
 use crate::directory::{Joined, Membership, MembershipError};
 use crate::gateway::Gateway;
-use crate::handshake::Introduction;
+use crate::handshake::{Credentials, HandshakeError, Introduction};
 use crate::hub::Hub;
 use crate::segments::FileStorage;
 use crate::shared::Shared;
+use crate::tls::{Tls, TlsFiles};
 
 /// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
 const CAS_COUNTER_BITS: u32 = 40;
@@ -39,6 +41,8 @@ const SWEEP_TICK: Duration = Duration::from_millis(20);
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two such questions.
 const START_PAUSE: Duration = Duration::from_millis(200);
+/// Members that a node asks whether it is welcome.
+const ASKED_MAX: usize = 3;
 /// Workers of an engine beside those of the gateway: the loop, the upkeep, the sweep.
 const OWN_WORKERS: usize = 3;
 
@@ -105,6 +109,9 @@ pub struct NodeConfiguration {
     pub advertise: Option<String>,
     /// What all nodes and clients know.
     pub token: String,
+    /// The certificates of its connections to nodes and clients of chunks; none if these are not
+    /// secured. Alike on all nodes of a cluster.
+    pub tls: Option<TlsFiles>,
     /// Bounds named items, in bytes.
     pub memory_bytes: usize,
     /// Bounds chunks, in bytes.
@@ -130,6 +137,10 @@ pub enum NodeError {
     Membership(MembershipError),
     /// The log of backups in a folder.
     Log(PathBuf, LogError),
+    /// The certificates cannot be used; the text says which and why.
+    Tls(String),
+    /// A member of the cluster, at that address, and this node do not take each other.
+    Unwelcome(String, HandshakeError),
 }
 
 impl fmt::Display for NodeError {
@@ -138,6 +149,10 @@ impl fmt::Display for NodeError {
             Self::System(error) => error.fmt(f),
             Self::Index(error) => error.fmt(f),
             Self::Membership(error) => error.fmt(f),
+            Self::Tls(error) => f.write_str(error),
+            Self::Unwelcome(address, error) => {
+                write!(f, "the cluster's node at {address} and this one do not meet: {error}")
+            }
             Self::Log(folder, error) => write!(f, "backups in {}: {error}", folder.display()),
         }
     }
@@ -170,6 +185,7 @@ impl Default for NodeConfiguration {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             token: String::new(),
+            tls: None,
             memory_bytes: 64 << 20,
             chunk_memory_bytes: 64 << 20,
             max_item_bytes: 1 << 20,
@@ -189,7 +205,7 @@ pub struct RunningNode<I> {
     chunks: Arc<I>,
     joined: Joined,
     address: SocketAddr,
-    token: String,
+    credentials: Credentials,
     upkeep_stops: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -206,6 +222,10 @@ impl<I: Index + 'static> RunningNode<I> {
     ) -> Result<Self, NodeError> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
+        let tls = configuration.tls.clone().map(Tls::open).transpose().map_err(NodeError::Tls)?;
+        let credentials =
+            Credentials { token: configuration.token.clone(), tls: tls.map(Arc::new) };
+        ask_for_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let (joined, sent_ms) = patiently(|| {
             let sent_ms = boot_ms();
@@ -231,7 +251,7 @@ impl<I: Index + 'static> RunningNode<I> {
             chunks,
             joined,
             address,
-            token: configuration.token.clone(),
+            credentials,
             upkeep_stops: Arc::default(),
             threads: Vec::new(),
         };
@@ -260,7 +280,7 @@ impl<I: Index + 'static> RunningNode<I> {
         self.thread("attendant", move || attend(&shared, membership.as_ref(), me, &receiver))?;
         let (shared, items, chunks) =
             (Arc::clone(&self.shared), Arc::clone(&self.items), Arc::clone(&self.chunks));
-        let (joined, token) = (self.joined, self.token.clone());
+        let (joined, credentials) = (self.joined, self.credentials.clone());
         self.thread("node", move || {
             let clock = Arc::clone(&shared);
             let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.now()));
@@ -271,7 +291,7 @@ impl<I: Index + 'static> RunningNode<I> {
             if let Some(vault) = vault {
                 node.set_vault(vault);
             }
-            let introduction = Introduction::new(joined.cluster, Some(joined.peer), &token);
+            let introduction = Introduction::new(joined.cluster, Some(joined.peer), &credentials);
             let hub =
                 Hub::new(Arc::clone(&shared), node, joined.peer, introduction, listener, sender);
             if let Err(error) = hub.and_then(|mut hub| hub.run()) {
@@ -327,7 +347,7 @@ impl<I: Index + 'static> RunningNode<I> {
     pub fn gateway(&self) -> Gateway<I> {
         let (items, shared) = (Arc::clone(&self.items), Arc::clone(&self.shared));
         let membership = Arc::clone(&self.membership);
-        Gateway::new(items, shared, membership, self.address.to_string(), self.token.clone())
+        Gateway::new(items, shared, membership, self.address.to_string(), self.credentials.clone())
     }
 
     /// Hands all it has to the other nodes, as far as they take it within `patience`; whether they
@@ -410,6 +430,27 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, MembershipError>) -> Result<T
             answer => return answer,
         }
     }
+}
+
+/// Asks members whether they would speak to this node, before it becomes one: who is not taken
+/// would be a member whom nobody hears. Who does not answer is not waited for.
+fn ask_for_admission(
+    membership: &dyn Membership,
+    credentials: &Credentials,
+) -> Result<(), NodeError> {
+    let introduction = Introduction::new(0, None, credentials);
+    let snapshot = patiently(|| membership.snapshot())?;
+    let mut refusal = None;
+    for (_, address) in snapshot.members().take(ASKED_MAX) {
+        match try_at(address, &introduction) {
+            Ok(()) => return Ok(()),
+            Err(ClientError::Handshake(error)) if error.is_refusal() => {
+                refusal = Some(NodeError::Unwelcome(address.to_owned(), error));
+            }
+            Err(error) => log::info!(address, error:%; "a member does not answer"),
+        }
+    }
+    refusal.map_or(Ok(()), Err)
 }
 
 fn open<I: Index>(

@@ -123,13 +123,46 @@ fn explain<T>(what: &str, path: &Path, result: Result<T, impl Display>) -> Resul
     result.map_err(|error| format!("Error loading {what}: {}: {error}", path.display()))
 }
 
-fn read_certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The certificates in a file (PEM). `what` they are is for the message.
+///
+/// # Errors
+///
+/// If there is none, or the file cannot be read; the text names it.
+pub fn read_certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates: Vec<_> = explain(what, path, found)?;
     match certificates.is_empty() {
         true => explain(what, path, Err("there is no certificate in it")),
         false => Ok(certificates),
     }
+}
+
+/// The private key in a file, PEM or DER.
+///
+/// # Errors
+///
+/// If it holds none; the text names the file.
+pub fn read_key(path: &Path, is_der: bool) -> Result<PrivateKeyDer<'static>, String> {
+    match is_der {
+        false => explain("the key", path, PrivateKeyDer::from_pem_file(path)),
+        true => {
+            let bytes = explain("the key", path, std::fs::read(path))?;
+            explain("the key", path, PrivateKeyDer::try_from(bytes))
+        }
+    }
+}
+
+/// The authorities in a file (PEM).
+///
+/// # Errors
+///
+/// As [`read_certificates`], and if a certificate is none of an authority.
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates("the CA certificate", path)? {
+        explain("the CA certificate", path, roots.add(certificate))?;
+    }
+    Ok(roots)
 }
 
 impl Tls {
@@ -183,16 +216,7 @@ impl Tls {
 fn load(settings: &TlsSettings, counts: &Arc<Counts>) -> Result<Configs, String> {
     let chain = read_certificates("the certificate chain", &settings.chain)?;
     let key_path = settings.key.as_ref().unwrap_or(&settings.chain);
-    let key = match settings.has_der_key {
-        false => {
-            let key = PrivateKeyDer::from_pem_file(key_path);
-            explain("the key", key_path, key)?
-        }
-        true => {
-            let bytes = explain("the key", key_path, std::fs::read(key_path))?;
-            explain("the key", key_path, PrivateKeyDer::try_from(bytes))?
-        }
-    };
+    let key = read_key(key_path, settings.has_der_key)?;
     let provider = Arc::new(provider(settings.ciphers.as_deref())?);
     let roots = Arc::new(roots(settings.authorities.as_deref())?);
     let config = |verify: Verify| -> Result<Arc<ServerConfig>, String> {
@@ -260,8 +284,8 @@ fn suite_name(openssl: &str) -> String {
 }
 
 fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
     let Some(path) = path else {
+        let mut roots = RootCertStore::empty();
         // Nobody's certificate is right: no key fits this name.
         roots.roots.push(TrustAnchor {
             subject: Der::from_slice(&[]),
@@ -270,10 +294,7 @@ fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
         });
         return Ok(roots);
     };
-    for certificate in read_certificates("the CA certificate", path)? {
-        explain("the CA certificate", path, roots.add(certificate))?;
-    }
-    Ok(roots)
+    read_authorities(path)
 }
 
 fn verifier(
