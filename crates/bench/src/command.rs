@@ -36,6 +36,17 @@ pub enum BenchCommand {
     Trace(TraceArguments),
 }
 
+impl BenchCommand {
+    /// The engines that are asked for by name, where a command measures engines of this process.
+    pub fn engines(&self) -> &[String] {
+        match self {
+            Self::Index(arguments) => &arguments.engine,
+            Self::Caches(arguments) => &arguments.engine,
+            _ => &[],
+        }
+    }
+}
+
 /// Runs a command; results go to standard output, everything else to standard error.
 ///
 /// # Errors

@@ -20,8 +20,8 @@ pub struct Entry {
     pub about: &'static str,
     /// Carries out no writes beside other threads: loaded by one thread, then read only.
     pub is_read_only: bool,
-    /// Builds it.
-    pub open: fn(&Configuration) -> anyhow::Result<Box<dyn Runner>>,
+    /// Builds it, given its row's name.
+    pub open: fn(&str, &Configuration) -> anyhow::Result<Box<dyn Runner>>,
 }
 
 /// The engines of this program. Other programs may add theirs.
@@ -63,15 +63,21 @@ pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str
     Entry { name, about, is_read_only: false, open: open::<S> }
 }
 
-fn open<S: Subject + 'static>(configuration: &Configuration) -> anyhow::Result<Box<dyn Runner>> {
+fn open<S: Subject + 'static>(
+    _name: &str,
+    configuration: &Configuration,
+) -> anyhow::Result<Box<dyn Runner>> {
     Ok(Box::new(Mounted::<S>::open(configuration)?))
 }
 
 /// HotRing-s(w/o) of figure 12, for factor analyses beside the engine itself.
-fn open_without_predecessor(configuration: &Configuration) -> anyhow::Result<Box<dyn Runner>> {
+fn open_without_predecessor(
+    name: &str,
+    configuration: &Configuration,
+) -> anyhow::Result<Box<dyn Runner>> {
     let mut configuration = configuration.clone();
     configuration.tuning.disabled.push("predecessor".to_owned());
-    open::<Engine<HotRingS>>(&configuration)
+    open::<Engine<HotRingS>>(name, &configuration)
 }
 
 /// The row called `name`.

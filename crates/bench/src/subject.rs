@@ -80,6 +80,11 @@ impl ReadSink {
         Self { hits: 0, words: 0, copy: vec![0; value_bytes], expected_ids: Vec::new() }
     }
 
+    /// The length of the longest value that is looked at whole.
+    pub fn value_bytes(&self) -> usize {
+        self.copy.len()
+    }
+
     /// The key at `position` was found with a value of at most 8 bytes, `length` of which count.
     #[inline]
     pub fn hit_word(&mut self, position: usize, word: [u8; 8], length: usize) {

@@ -9,6 +9,7 @@
 
 #[cfg(any(has_libcuckoo, has_tbb))]
 mod cpp;
+mod external;
 mod fixed;
 mod reclamation;
 mod rust;
@@ -62,7 +63,10 @@ fn main() -> anyhow::Result<()> {
         return Err(again.exec().into());
     }
     match &command_line.command {
-        Command::Bench(command) => amalgam_bench::run(command, &[ENGINES, PEERS].concat()),
+        Command::Bench(command) => {
+            let libraries = external::entries(command.engines());
+            amalgam_bench::run(command, &[ENGINES, PEERS, &libraries].concat())
+        }
         Command::Reclamation(arguments) => reclamation::run(arguments),
     }
 }

@@ -90,9 +90,13 @@ impl<S: Subject> Mounted<S> {
     ///
     /// As [`Subject::open`].
     pub fn open(configuration: &Configuration) -> anyhow::Result<Self> {
-        let subject = S::open(configuration)?;
+        Ok(Self::new(S::open(configuration)?, configuration))
+    }
+
+    /// Of a subject that was built from `configuration`.
+    pub fn new(subject: S, configuration: &Configuration) -> Self {
         let seed = subject.seed(configuration);
-        Ok(Self { subject, seed })
+        Self { subject, seed }
     }
 
     fn beside_maintenance<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {

@@ -137,7 +137,7 @@ fn run_to_count(
     let arguments = IndexArguments { threads: 1, requests, ..arguments.clone() };
     let plan = Plan::new(&arguments, entries)?;
     for entry in entries {
-        let runner = (entry.open)(&plan.configuration(entry)?)?;
+        let runner = (entry.open)(entry.name, &plan.configuration(entry)?)?;
         if arguments.workload.loads() {
             runner.load(plan.keys, plan.key_space, arguments.value_bytes, 1);
         }
@@ -161,7 +161,7 @@ impl<'a> Plan<'a> {
         let key_space = KeySpace::new(arguments.key_bytes)?;
         let mut keys = arguments.keys;
         if let (Some(fill), Some(first)) = (arguments.fill, entries.first()) {
-            let slots = (first.open)(&arguments.configuration())?.statistics().slots;
+            let slots = (first.open)(first.name, &arguments.configuration())?.statistics().slots;
             ensure!(slots > 0, "{} does not tell its slots, so --fill says nothing", first.name);
             keys = (slots as f64 * fill) as u64;
         }
@@ -197,7 +197,7 @@ impl<'a> Plan<'a> {
     fn configuration(&self, entry: &Entry) -> anyhow::Result<Configuration> {
         let mut configuration = self.arguments.configuration();
         if self.arguments.table_apart {
-            let empty = (entry.open)(&configuration)?.statistics();
+            let empty = (entry.open)(entry.name, &configuration)?.statistics();
             configuration.memory_bytes += usize::try_from(empty.memory.index)?;
         }
         Ok(configuration)
@@ -253,7 +253,7 @@ impl Contest {
         let name = self.entry.name;
         let configuration = plan.configuration(&self.entry)?;
         let before = resident_bytes()?;
-        let runner = (self.entry.open)(&configuration)
+        let runner = (self.entry.open)(name, &configuration)
             .with_context(|| format!("{name} could not be opened"))?;
         self.positions = vec![Position::default(); arguments.threads];
         if arguments.workload.starts_empty() {
