@@ -7,6 +7,10 @@ use super::placement::{Bits, NOBODY};
 
 /// The most placements that 16 bits tell apart.
 pub const CODES_MAX: usize = 1 << 16;
+/// A code costs some 50 bytes, so beyond so many there is one for so many entries at most: where
+/// each chunk has backups of its own, nearly no code would be used twice.
+const CODES_FREE: usize = 2048;
+const ENTRIES_PER_CODE: usize = 64;
 /// Bytes of the hash map for an entry: key, value and control byte, at half load.
 const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
 
@@ -20,6 +24,8 @@ pub struct Dictionary {
     placements: Vec<Bits>,
     free: Vec<u16>,
     limit: usize,
+    /// How many codes are worth their memory; at most `limit`.
+    allowed: usize,
     /// Placements that found no code since the last sweep.
     refused: usize,
 }
@@ -27,11 +33,13 @@ pub struct Dictionary {
 impl Dictionary {
     /// For at most `limit` placements, [`NOBODY`] included.
     pub fn new(limit: usize) -> Self {
+        let limit = limit.clamp(1, CODES_MAX);
         let mut dictionary = Self {
             codes: HashMap::default(),
             placements: Vec::new(),
             free: Vec::new(),
-            limit: limit.clamp(1, CODES_MAX),
+            limit,
+            allowed: limit.min(CODES_FREE),
             refused: 0,
         };
         dictionary.intern(NOBODY);
@@ -54,7 +62,7 @@ impl Dictionary {
                 self.placements[usize::from(code)] = placement;
                 code
             }
-            None if self.placements.len() < self.limit => {
+            None if self.placements.len() < self.allowed => {
                 self.placements.push(placement);
                 (self.placements.len() - 1) as u16
             }
@@ -65,6 +73,11 @@ impl Dictionary {
         };
         self.codes.insert(placement, code);
         Some(code)
+    }
+
+    /// Gives out as many codes as pay for themselves in a map of so many entries.
+    pub fn allow(&mut self, entries: usize) {
+        self.allowed = self.limit.min(CODES_FREE + entries / ENTRIES_PER_CODE);
     }
 
     /// How many placements found no code since the last sweep.

@@ -38,13 +38,11 @@ impl<'m> Ranges<'m> {
     fn peek(&mut self) -> Option<Piece> {
         while self.next == self.pieces.len() {
             let node = self.map.nodes.get(self.node)?;
-            let end = self.map.end_of((self.node, self.leaf));
             self.pieces.clear();
             self.next = 0;
-            let (first, leaf) = (node.firsts[self.leaf], &node.leaves[self.leaf]);
-            leaf.read(first, end, &self.map.dictionary, &mut self.pieces);
+            self.map.read((self.node, self.leaf), &mut self.pieces);
             self.leaf += 1;
-            if self.leaf == node.leaves.len() {
+            if self.leaf == node.len() {
                 (self.node, self.leaf) = (self.node + 1, 0);
             }
         }

@@ -41,6 +41,32 @@ pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: Bits) {
     }
 }
 
+/// The pieces of a leaf, or block, that ends before `leaf_end`, with one placement from `start` to before
+/// `end`.
+pub(super) fn overwrite(
+    pieces: &[Piece],
+    leaf_end: u64,
+    start: u64,
+    end: u64,
+    placement: Bits,
+) -> Vec<Piece> {
+    let mut result = Vec::with_capacity(pieces.len() + 2);
+    let (before, behind) = (
+        pieces.partition_point(|piece| piece.start < start),
+        pieces.partition_point(|piece| piece.start <= end),
+    );
+    result.extend_from_slice(&pieces[..before]);
+    push_piece(&mut result, start, placement);
+    if end < leaf_end {
+        // The piece that holds `end` goes on there.
+        push_piece(&mut result, end, pieces[behind - 1].placement);
+        pieces[behind..]
+            .iter()
+            .for_each(|piece| push_piece(&mut result, piece.start, piece.placement));
+    }
+    result
+}
+
 /// A piece of one leaf: offsets from the leaf's first id, the end not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -77,11 +103,13 @@ impl Form {
     }
 }
 
+/// Ids from an offset on that do not have the default.
 #[derive(Clone, Copy)]
-struct Entry {
-    offset: u64,
-    run: u8,
-    placement: Bits,
+pub(super) struct Entry {
+    pub offset: u64,
+    /// For how many ids it holds; 0 is until the next entry or the end.
+    pub run: u8,
+    pub placement: Bits,
 }
 
 /// `N` bytes at place `index` of an array that begins at `base`.
@@ -107,7 +135,7 @@ impl Leaf {
         dictionary: &mut Dictionary,
         packed: &mut Vec<(u64, Self)>,
     ) {
-        let entries = to_entries(pieces, end);
+        let entries = to_entries(pieces, end, RUN_MAX, None);
         if entries.1.len() > entries_max && pieces.len() > 1 {
             let (left, right) = pieces.split_at(pieces.len() / 2);
             Self::pack(left, right[0].start, entries_max, dictionary, packed);
@@ -426,9 +454,16 @@ fn most_common(pieces: &[Piece]) -> Bits {
     runs.max_by_key(|run| run.len()).map_or(pieces[0].placement, |run| run[0])
 }
 
-/// A default and the entries that say the rest.
-fn to_entries(pieces: &[Piece], end: u64) -> (Bits, Vec<Entry>) {
-    let (default, first) = (most_common(pieces), pieces[0].start);
+/// A default, the given one or what takes the fewest entries, and the entries that say the rest,
+/// with runs up to `run_max`.
+pub(super) fn to_entries(
+    pieces: &[Piece],
+    end: u64,
+    run_max: u64,
+    default: Option<Bits>,
+) -> (Bits, Vec<Entry>) {
+    let first = pieces[0].start;
+    let default = default.unwrap_or_else(|| most_common(pieces));
     let mut entries = Vec::with_capacity(pieces.len());
     // Whether the last entry holds until another one follows.
     let mut is_open = false;
@@ -439,7 +474,7 @@ fn to_entries(pieces: &[Piece], end: u64) -> (Bits, Vec<Entry>) {
         if is_default && !is_open {
             continue;
         }
-        let run = if is_default || length > RUN_MAX { 0 } else { length as u8 };
+        let run = if is_default || length > run_max { 0 } else { length as u8 };
         entries.push(Entry { offset: piece.start - first, run, placement: piece.placement });
         // What an entry of the default leaves open is the default again.
         is_open = run == 0 && !is_default;

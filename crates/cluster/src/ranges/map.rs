@@ -6,8 +6,9 @@ use std::ops;
 
 use super::dictionary::{CODES_MAX, Dictionary};
 use super::iter::Ranges;
-use super::leaf::{Found, Leaf, Piece, push_piece};
+use super::leaf::{Found, Leaf, Piece, overwrite};
 use super::placement::{Bits, NOBODY, Placement, from_bits, to_bits};
+use super::region::{BLOCKS, REGION_IDS, Region};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
 
 /// Named ids in the longest range: 16 ranges a partition. They are hashes of keys, and sparse.
@@ -27,6 +28,9 @@ pub struct Limits {
     pub node_leaves_max: usize,
     /// Placements that have a 16-bit code, 1 to 65,536; others take 8 bytes at each place.
     pub placement_codes_max: usize,
+    /// Entries from which on the ids of a region, 2^20, are kept in blocks of equal length: faster,
+    /// and smaller where so many are spread over them. They go back to leaves at a quarter.
+    pub region_entries_min: usize,
 }
 
 impl Default for Limits {
@@ -36,6 +40,7 @@ impl Default for Limits {
             leaf_entries_max: 128,
             node_leaves_max: 128,
             placement_codes_max: CODES_MAX,
+            region_entries_min: 4096,
         }
     }
 }
@@ -47,6 +52,7 @@ impl Limits {
             leaf_entries_max: self.leaf_entries_max.clamp(4, 4096),
             node_leaves_max: self.node_leaves_max.clamp(4, 4096),
             placement_codes_max: self.placement_codes_max.clamp(1, CODES_MAX),
+            region_entries_min: self.region_entries_min.max(4),
         }
     }
 }
@@ -60,18 +66,53 @@ pub struct Range {
     pub placement: Placement,
 }
 
+/// Ids that follow each other, from the node's first on.
+#[derive(Debug)]
+pub(super) enum Node {
+    Leaves(Leaves),
+    /// The ids of one region, that begins at a multiple of its length.
+    Blocks(Box<Region>),
+}
+
 /// Leaves that follow each other.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct Leaves {
     /// The first id of each leaf, in bits.
-    pub(super) firsts: Vec<u64>,
-    pub(super) leaves: Vec<Leaf>,
+    firsts: Vec<u64>,
+    leaves: Vec<Leaf>,
+}
+
+impl Node {
+    /// How many leaves or blocks it has.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Leaves(node) => node.leaves.len(),
+            Self::Blocks(_) => BLOCKS,
+        }
+    }
+
+    /// Entries of all leaves or blocks.
+    fn entries(&self) -> usize {
+        match self {
+            Self::Leaves(node) => node.leaves.iter().map(Leaf::entries).sum(),
+            Self::Blocks(region) => region.entries(),
+        }
+    }
+
+    /// Memory beside the struct itself and what [`RangeMap::leaf_bytes`] counts.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Leaves(node) => node.leaves.capacity() * (size_of::<u64>() + size_of::<Leaf>()),
+            Self::Blocks(region) => size_of::<Region>() + region.bytes(),
+        }
+    }
 }
 
 /// An ordered map from ranges of ids to placements. See the head of [`super`].
 ///
-/// Lookups take the map shared, edits exclusively; it has no lock of its own. A lookup costs two
-/// binary searches and a scan of a leaf's offsets, an edit that and moving at most a leaf's bytes.
+/// Lookups take the map shared, edits exclusively; it has no lock of its own. A lookup costs a binary
+/// search among nodes, one among the node's leaves (or a division, among blocks), and a scan of some
+/// offsets; an edit costs that and moving at most a leaf's bytes.
 #[derive(Debug)]
 pub struct RangeMap {
     /// The first id of each node, in bits; the first of all is 0.
@@ -79,18 +120,20 @@ pub struct RangeMap {
     pub(super) nodes: Vec<Node>,
     pub(super) dictionary: Dictionary,
     pub(super) limits: Limits,
+    /// Memory of the leaves' entries.
     leaf_bytes: usize,
+    /// Entries of all nodes.
     entries: usize,
 }
 
-/// Which leaf: its node's place and its place there.
+/// Which leaf or block: its node's place and its place there.
 type Place = (usize, usize);
 
 impl RangeMap {
     /// Nobody owns any id.
     pub fn new(limits: Limits) -> Self {
         let limits = limits.clamped();
-        let node = Node { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] };
+        let node = Node::Leaves(Leaves { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] });
         Self {
             firsts: vec![0],
             nodes: vec![node],
@@ -104,11 +147,16 @@ impl RangeMap {
     /// Where a chunk is; none if nobody owns its id.
     #[inline]
     pub fn placement(&self, id: ChunkId) -> Option<Placement> {
-        let place = self.locate(id.bits());
-        let first = self.first_of(place);
-        let length = self.end_of(place) - first;
-        let leaf = &self.nodes[place.0].leaves[place.1];
-        from_bits(leaf.get(id.bits() - first, length, &self.dictionary))
+        let n = self.node_of(id.bits());
+        from_bits(match &self.nodes[n] {
+            Node::Blocks(region) => region.get(id.bits() - self.firsts[n], &self.dictionary),
+            Node::Leaves(node) => {
+                let place = (n, self.leaf_of(n, id.bits()));
+                let first = self.first_of(place);
+                let length = self.end_of(place) - first;
+                node.leaves[place.1].get(id.bits() - first, length, &self.dictionary)
+            }
+        })
     }
 
     /// Brings near what lookups or migrations of these ids will read. They wait for memory four
@@ -125,11 +173,17 @@ impl RangeMap {
             for (place, id) in places.iter_mut().zip(ids) {
                 place.1 = self.leaf_of(place.0, id.bits());
             }
-            let leaf = |place: &Place| &self.nodes[place.0].leaves[place.1];
-            let heads = places.iter().map(|place| leaf(place).entries()).sum::<usize>();
-            let lines = places.iter().zip(ids).map(|(place, id)| {
-                let first = self.first_of(*place);
-                leaf(place).touch(id.bits() - first, self.end_of(*place) - first)
+            let heads = places.iter().zip(ids).map(|(place, id)| match &self.nodes[place.0] {
+                Node::Leaves(node) => node.leaves[place.1].entries(),
+                Node::Blocks(region) => region.entries_near(id.bits() - self.firsts[place.0]),
+            });
+            let heads = heads.sum::<usize>();
+            let lines = places.iter().zip(ids).map(|(place, id)| match &self.nodes[place.0] {
+                Node::Leaves(node) => {
+                    let first = self.first_of(*place);
+                    node.leaves[place.1].touch(id.bits() - first, self.end_of(*place) - first)
+                }
+                Node::Blocks(region) => region.touch(id.bits() - self.firsts[place.0]),
             });
             // What is read is not used; it must not be left out for that.
             black_box((heads, lines.fold(0, u8::wrapping_add)));
@@ -236,12 +290,20 @@ impl RangeMap {
             return;
         }
         self.sweep_if_it_pays();
-        // The first leaf grows over those that are covered whole, so at most two are left to edit,
-        // unless merging and packing cut anew.
-        self.remove_covered(self.locate(ids.start()), ids.end());
+        self.dictionary.allow(self.entries);
         let mut at = ids.start();
         while at < ids.end() {
-            let place = self.locate(at);
+            let n = self.node_of(at);
+            if matches!(self.nodes[n], Node::Blocks(_)) {
+                let end = ids.end().min(self.firsts[n] + REGION_IDS);
+                self.assign_blocks(n, at, end, bits);
+                at = end;
+                continue;
+            }
+            // The first leaf grows over what is covered whole, so at most two are left to edit,
+            // unless merging and packing cut anew.
+            let place = (n, self.leaf_of(n, at));
+            self.remove_covered(place, ids.end());
             let end = self.end_of(place).min(ids.end());
             self.assign_within(place, at, end, bits);
             at = end;
@@ -250,8 +312,7 @@ impl RangeMap {
 
     /// Memory of the map and everything in it, in bytes, without what the allocator adds.
     pub fn bytes(&self) -> usize {
-        let per_leaf = size_of::<u64>() + size_of::<Leaf>();
-        let in_nodes: usize = self.nodes.iter().map(|node| node.leaves.capacity() * per_leaf).sum();
+        let in_nodes: usize = self.nodes.iter().map(Node::bytes).sum();
         let per_node = size_of::<u64>() + size_of::<Node>();
         size_of::<Self>()
             + self.nodes.capacity() * per_node
@@ -260,9 +321,9 @@ impl RangeMap {
             + self.dictionary.bytes()
     }
 
-    /// How many leaves there are: what [`Self::bytes`] over the ranges depends on.
+    /// How many leaves and blocks there are: what [`Self::bytes`] over the ranges depends on.
     pub fn leaves(&self) -> usize {
-        self.nodes.iter().map(|node| node.leaves.len()).sum()
+        self.nodes.iter().map(Node::len).sum()
     }
 
     /// The parameters it has, in their bounds.
@@ -296,35 +357,72 @@ impl RangeMap {
 
     #[inline]
     fn leaf_of(&self, n: usize, bits: u64) -> usize {
-        self.nodes[n].firsts.partition_point(|first| *first <= bits) - 1
+        match &self.nodes[n] {
+            Node::Leaves(node) => node.firsts.partition_point(|first| *first <= bits) - 1,
+            Node::Blocks(_) => Region::block_of(bits - self.firsts[n]),
+        }
     }
 
     #[inline]
-    fn first_of(&self, (n, l): Place) -> u64 {
-        self.nodes[n].firsts[l]
+    pub(super) fn first_of(&self, (n, l): Place) -> u64 {
+        match &self.nodes[n] {
+            Node::Leaves(node) => node.firsts[l],
+            Node::Blocks(_) => self.firsts[n] + Region::start_of(l),
+        }
     }
 
     /// One past the last id of a leaf.
     #[inline]
     pub(super) fn end_of(&self, (n, l): Place) -> u64 {
-        let next = self.nodes[n].firsts.get(l + 1).or_else(|| self.firsts.get(n + 1));
-        next.copied().unwrap_or(END)
+        match &self.nodes[n] {
+            Node::Leaves(node) => {
+                let next = node.firsts.get(l + 1).or_else(|| self.firsts.get(n + 1));
+                next.copied().unwrap_or(END)
+            }
+            Node::Blocks(_) => self.firsts[n] + Region::start_of(l + 1),
+        }
     }
 
     fn before(&self, (n, l): Place) -> Place {
-        if l > 0 { (n, l - 1) } else { (n - 1, self.nodes[n - 1].leaves.len() - 1) }
+        if l > 0 { (n, l - 1) } else { (n - 1, self.nodes[n - 1].len() - 1) }
     }
 
     fn after(&self, (n, l): Place) -> Place {
-        if l + 1 < self.nodes[n].leaves.len() { (n, l + 1) } else { (n + 1, 0) }
+        if l + 1 < self.nodes[n].len() { (n, l + 1) } else { (n + 1, 0) }
     }
 
     /// The piece of a leaf at an id, in bits of ids.
     fn piece_at(&self, (n, l): Place, bits: u64) -> Found {
-        let first = self.first_of((n, l));
-        let length = self.end_of((n, l)) - first;
-        let found = self.nodes[n].leaves[l].find(bits - first, length, &self.dictionary);
+        let (first, found) = match &self.nodes[n] {
+            Node::Leaves(node) => {
+                let first = node.firsts[l];
+                let length = self.end_of((n, l)) - first;
+                (first, node.leaves[l].find(bits - first, length, &self.dictionary))
+            }
+            Node::Blocks(region) => {
+                (self.firsts[n], region.find(bits - self.firsts[n], &self.dictionary))
+            }
+        };
         Found { start: first + found.start, end: first + found.end, ..found }
+    }
+
+    /// Appends the pieces of a leaf.
+    pub(super) fn read(&self, (n, l): Place, pieces: &mut Vec<Piece>) {
+        let first = self.first_of((n, l));
+        match &self.nodes[n] {
+            Node::Leaves(node) => {
+                node.leaves[l].read(first, self.end_of((n, l)), &self.dictionary, pieces);
+            }
+            Node::Blocks(region) => region.read(l, first, &self.dictionary, pieces),
+        }
+    }
+
+    /// The leaves of a node that has leaves.
+    fn leaves_of(&mut self, n: usize) -> &mut Leaves {
+        match &mut self.nodes[n] {
+            Node::Leaves(node) => node,
+            Node::Blocks(_) => unreachable!("callers know that it has leaves"),
+        }
     }
 
     /// The ids among which an id's range lies.
@@ -341,16 +439,27 @@ impl RangeMap {
     /// Moves one id that somebody owns and that has its leaf's default: a chunk that migrates for
     /// the first time. Otherwise nothing has changed.
     fn migrate_first(&mut self, bits: u64, placement: Placement) -> bool {
-        let place = self.locate(bits);
-        self.nodes[place.0].leaves[place.1].default() != NOBODY
-            && self.try_insert_single(place, bits, to_bits(Some(placement)))
+        let (n, l) = self.locate(bits);
+        let default = match &self.nodes[n] {
+            Node::Leaves(node) => node.leaves[l].default(),
+            Node::Blocks(region) => region.default(l, &self.dictionary),
+        };
+        default != NOBODY && self.try_insert_single((n, l), bits, to_bits(Some(placement)))
     }
 
-    /// See [`Leaf::try_insert_single`].
+    /// See [`Leaf::try_insert_single`] and [`Region::try_insert_single`].
     fn try_insert_single(&mut self, place: Place, bits: u64, placement: Bits) -> bool {
         let (first, end, most) =
             (self.first_of(place), self.end_of(place), self.limits.leaf_entries_max);
-        let leaf = &mut self.nodes[place.0].leaves[place.1];
+        let leaf = match &mut self.nodes[place.0] {
+            Node::Leaves(node) => &mut node.leaves[place.1],
+            Node::Blocks(region) => {
+                let offset = bits - self.firsts[place.0];
+                let does = region.try_insert_single(offset, placement, &mut self.dictionary);
+                self.entries += usize::from(does);
+                return does;
+            }
+        };
         let (before, offset, length) = (leaf.bytes(), bits - first, end - first);
         let does = leaf.try_insert_single(offset, length, placement, most, &mut self.dictionary);
         if does {
@@ -364,13 +473,18 @@ impl RangeMap {
         if end - start == 1 && self.try_insert_single((n, l), start, placement) {
             return;
         }
-        let first = self.first_of((n, l));
         let leaf_end = self.end_of((n, l));
-        let mut pieces = Vec::with_capacity(2 * self.nodes[n].leaves[l].entries() + 1);
-        self.nodes[n].leaves[l].read(first, leaf_end, &self.dictionary, &mut pieces);
+        let mut pieces = Vec::with_capacity(2 * self.leaves_of(n).leaves[l].entries() + 1);
+        self.read((n, l), &mut pieces);
         let pieces = overwrite(&pieces, leaf_end, start, end, placement);
         self.replace((n, l), 1, leaf_end, &pieces);
-        self.merge_if_small(n, start);
+        self.merge_if_small(start);
+    }
+
+    /// How many regions there are.
+    #[cfg(test)]
+    pub(super) fn regions(&self) -> usize {
+        self.nodes.iter().filter(|node| matches!(node, Node::Blocks(_))).count()
     }
 
     /// Checks what the map relies on (invariants 3 and 4 of the room), for tests.
@@ -379,15 +493,27 @@ impl RangeMap {
         assert_eq!((self.firsts.len(), self.firsts[0]), (self.nodes.len(), 0));
         let (mut last, mut bytes, mut entries) = (None, 0, 0);
         for (n, node) in self.nodes.iter().enumerate() {
+            assert!(last.is_none_or(|last| last < self.firsts[n]), "nodes ascend");
+            last = Some(self.firsts[n]);
+            entries += node.entries();
+            let node = match node {
+                Node::Leaves(node) => node,
+                Node::Blocks(region) => {
+                    assert_eq!(self.firsts[n] % REGION_IDS, 0);
+                    let end = self.firsts.get(n + 1).copied().unwrap_or(END);
+                    assert_eq!(end - self.firsts[n], REGION_IDS, "a region is whole");
+                    assert!(region.entries() * 4 >= self.limits.region_entries_min);
+                    region.check(&self.dictionary);
+                    continue;
+                }
+            };
             assert!((1..=self.limits.node_leaves_max).contains(&node.leaves.len()));
             assert_eq!((node.firsts[0], node.firsts.len()), (self.firsts[n], node.leaves.len()));
-            for (l, (first, leaf)) in node.firsts.iter().zip(&node.leaves).enumerate() {
-                assert!(last.is_none_or(|last| last < *first), "leaves ascend");
-                last = Some(*first);
+            for (l, leaf) in node.leaves.iter().enumerate() {
+                assert!(l == 0 || node.firsts[l - 1] < node.firsts[l], "leaves ascend");
                 assert!(leaf.entries() <= self.limits.leaf_entries_max);
-                leaf.check(self.end_of((n, l)) - first, &self.dictionary);
+                leaf.check(self.end_of((n, l)) - node.firsts[l], &self.dictionary);
                 bytes += leaf.bytes();
-                entries += leaf.entries();
             }
         }
         assert_eq!((bytes, entries), (self.leaf_bytes, self.entries));
@@ -401,7 +527,7 @@ impl RangeMap {
         Leaf::pack(pieces, end, most, &mut self.dictionary, &mut packed);
         self.leaf_bytes += packed.iter().map(|(_, leaf)| leaf.bytes()).sum::<usize>();
         self.entries += packed.iter().map(|(_, leaf)| leaf.entries()).sum::<usize>();
-        let node = &mut self.nodes[n];
+        let node = self.leaves_of(n);
         node.firsts.splice(l..l + count, packed.iter().map(|(first, _)| *first));
         node.leaves.splice(l..l + count, packed.into_iter().map(|(_, leaf)| leaf));
         self.split_if_large(n);
@@ -409,39 +535,175 @@ impl RangeMap {
 
     /// Takes leaves that are about to go out of the sums.
     fn forget(&mut self, n: usize, leaves: ops::Range<usize>) {
-        for leaf in &self.nodes[n].leaves[leaves] {
+        let Node::Leaves(node) = &self.nodes[n] else { return };
+        for leaf in &node.leaves[leaves] {
             self.leaf_bytes -= leaf.bytes();
             self.entries -= leaf.entries();
         }
     }
 
+    /// As [`Self::forget`], of a whole node.
+    fn forget_node(&mut self, n: usize) {
+        match &self.nodes[n] {
+            Node::Leaves(node) => self.forget(n, 0..node.leaves.len()),
+            Node::Blocks(region) => self.entries -= region.entries(),
+        }
+    }
+
+    /// Gives ids of a region one placement; if few entries are left it goes back to leaves.
+    fn assign_blocks(&mut self, n: usize, start: u64, end: u64, placement: Bits) {
+        let first = self.firsts[n];
+        let Node::Blocks(region) = &mut self.nodes[n] else { return };
+        self.entries -= region.entries();
+        if end - start == REGION_IDS {
+            let leaves = vec![Leaf::uniform(placement)];
+            self.nodes[n] = Node::Leaves(Leaves { firsts: vec![first], leaves });
+            self.merge_node_if_small(n);
+            return;
+        }
+        let (offset, dictionary) = (start - first, &mut self.dictionary);
+        if end - start > 1 || !region.try_insert_single(offset, placement, dictionary) {
+            region.assign(offset, end - first, placement, dictionary);
+        }
+        let entries = region.entries();
+        self.entries += entries;
+        if entries * 4 < self.limits.region_entries_min {
+            self.to_leaves(n);
+        }
+    }
+
+    /// Puts leaves in the place of a region.
+    fn to_leaves(&mut self, n: usize) {
+        let mut pieces = Vec::new();
+        (0..BLOCKS).for_each(|block| self.read((n, block), &mut pieces));
+        self.forget_node(n);
+        let mut packed = Vec::new();
+        let (end, most) = (self.firsts[n] + REGION_IDS, self.limits.leaf_entries_max);
+        Leaf::pack(&pieces, end, most, &mut self.dictionary, &mut packed);
+        self.leaf_bytes += packed.iter().map(|(_, leaf)| leaf.bytes()).sum::<usize>();
+        self.entries += packed.iter().map(|(_, leaf)| leaf.entries()).sum::<usize>();
+        let mut nodes = Vec::new();
+        while !packed.is_empty() {
+            let rest = packed.split_off(packed.len().min(self.limits.node_leaves_max));
+            let (firsts, leaves) = std::mem::replace(&mut packed, rest).into_iter().unzip();
+            nodes.push(Leaves { firsts, leaves });
+        }
+        self.firsts.splice(n..=n, nodes.iter().map(|node| node.firsts[0]));
+        self.nodes.splice(n..=n, nodes.into_iter().map(Node::Leaves));
+        self.merge_node_if_small(n);
+    }
+
+    /// Makes a region of the ids around the middle of node `n`, if it has entries enough. Returns
+    /// whether it did.
+    fn to_region(&mut self, n: usize) -> bool {
+        let node = self.leaves_of(n);
+        let middle = node.firsts[node.firsts.len() / 2];
+        let first = middle - middle % REGION_IDS;
+        let end = first + REGION_IDS;
+        let Some(region) = self.region_of(first) else { return false };
+        self.cut(first);
+        self.cut(end);
+        let from = self.node_of(first);
+        let to = from + self.firsts[from..].partition_point(|first| *first < end);
+        (from..to).for_each(|n| self.forget_node(n));
+        self.entries += region.entries();
+        self.nodes.splice(from..to, [Node::Blocks(Box::new(region))]);
+        self.firsts.splice(from..to, [first]);
+        true
+    }
+
+    /// The region that begins at `first`, of what leaves hold, if it is worth it.
+    fn region_of(&mut self, first: u64) -> Option<Region> {
+        let end = first + REGION_IDS;
+        let mut entries = 0;
+        let mut pieces = Vec::new();
+        let mut place = self.locate(first);
+        while place.0 < self.nodes.len() && self.first_of(place) < end {
+            let Node::Leaves(node) = &self.nodes[place.0] else { return None };
+            entries += node.leaves[place.1].entries();
+            self.read(place, &mut pieces);
+            place = self.after(place);
+        }
+        if entries < self.limits.region_entries_min {
+            return None;
+        }
+        pieces.truncate(pieces.partition_point(|piece| piece.start < end));
+        pieces.drain(..pieces.partition_point(|piece| piece.start <= first) - 1);
+        pieces[0].start = first;
+        let region = Region::new(&pieces, first, &mut self.dictionary);
+        // Leaves at its ends have entries outside of it.
+        (region.entries() * 2 >= self.limits.region_entries_min).then_some(region)
+    }
+
+    /// Lets a node begin at an id; no region holds it elsewhere than at its first place.
+    fn cut(&mut self, at: u64) {
+        if at == END {
+            return;
+        }
+        let (n, mut l) = self.locate(at);
+        let Node::Leaves(_) = &self.nodes[n] else { return };
+        if self.first_of((n, l)) < at {
+            let end = self.end_of((n, l));
+            let mut left = Vec::new();
+            self.read((n, l), &mut left);
+            let mut right = left.split_off(left.partition_point(|piece| piece.start < at));
+            let last = left[left.len() - 1].placement;
+            if right.first().is_none_or(|piece| piece.start > at) {
+                right.insert(0, Piece { start: at, placement: last });
+            }
+            self.forget(n, l..l + 1);
+            let (most, mut packed) = (self.limits.leaf_entries_max, Vec::with_capacity(2));
+            Leaf::pack(&left, at, most, &mut self.dictionary, &mut packed);
+            let before = packed.len();
+            Leaf::pack(&right, end, most, &mut self.dictionary, &mut packed);
+            self.leaf_bytes += packed.iter().map(|(_, leaf)| leaf.bytes()).sum::<usize>();
+            self.entries += packed.iter().map(|(_, leaf)| leaf.entries()).sum::<usize>();
+            let node = self.leaves_of(n);
+            node.firsts.splice(l..=l, packed.iter().map(|(first, _)| *first));
+            node.leaves.splice(l..=l, packed.into_iter().map(|(_, leaf)| leaf));
+            l += before;
+        }
+        if l > 0 {
+            self.split(n, l);
+        }
+    }
+
     fn split_if_large(&mut self, n: usize) {
-        let count = self.nodes[n].leaves.len();
+        let count = self.nodes[n].len();
         if count <= self.limits.node_leaves_max {
             return;
         }
-        let node = &mut self.nodes[n];
-        let right = Node {
-            firsts: node.firsts.split_off(count / 2),
-            leaves: node.leaves.split_off(count / 2),
-        };
+        if !self.to_region(n) {
+            self.split(n, count / 2);
+            return;
+        }
+        // What is left of it may be too large still, and what was behind it too.
+        for n in n.saturating_sub(1)..n + 3 {
+            let is_large = |node: &Node| matches!(node, Node::Leaves(node) if node.leaves.len() > self.limits.node_leaves_max);
+            if self.nodes.get(n).is_some_and(is_large) {
+                self.split_if_large(n);
+            }
+        }
+    }
+
+    /// Splits a node that has leaves before its `at`-th.
+    fn split(&mut self, n: usize, at: usize) {
+        let node = self.leaves_of(n);
+        let right = Leaves { firsts: node.firsts.split_off(at), leaves: node.leaves.split_off(at) };
         // Half of its room would stay empty until it has grown again.
         node.firsts.shrink_to_fit();
         node.leaves.shrink_to_fit();
         self.firsts.insert(n + 1, right.firsts[0]);
-        self.nodes.insert(n + 1, right);
+        self.nodes.insert(n + 1, Node::Leaves(right));
     }
 
-    /// Merges the leaf of an id in node `n` or the next with a neighbour, if both are small, and
+    /// Merges the leaf of an id with a neighbour, if both are small, and
     /// likewise the node.
-    fn merge_if_small(&mut self, n: usize, bits: u64) {
+    fn merge_if_small(&mut self, bits: u64) {
         let small = self.limits.leaf_entries_max / 4;
-        let (n, l) = match self.nodes.get(n + 1) {
-            Some(next) if next.firsts[0] <= bits => self.locate(bits),
-            _ => (n, self.nodes[n].firsts.partition_point(|first| *first <= bits) - 1),
-        };
-        let leaves = &self.nodes[n].leaves;
-        let is_small = |l: usize| leaves.get(l).is_some_and(|leaf| leaf.entries() <= small);
+        let (n, l) = self.locate(bits);
+        let Node::Leaves(node) = &self.nodes[n] else { return };
+        let is_small = |l: usize| node.leaves.get(l).is_some_and(|leaf| leaf.entries() <= small);
         if is_small(l) {
             let left =
                 if is_small(l + 1) { Some(l) } else { l.checked_sub(1).filter(|l| is_small(*l)) };
@@ -453,28 +715,32 @@ impl RangeMap {
     }
 
     fn merge_leaves(&mut self, n: usize, left: usize) {
-        let node = &self.nodes[n];
-        let (first, border) = (node.firsts[left], node.firsts[left + 1]);
         let end = self.end_of((n, left + 1));
         let mut pieces = Vec::new();
-        node.leaves[left].read(first, border, &self.dictionary, &mut pieces);
-        node.leaves[left + 1].read(border, end, &self.dictionary, &mut pieces);
+        self.read((n, left), &mut pieces);
+        self.read((n, left + 1), &mut pieces);
         self.replace((n, left), 2, end, &pieces);
     }
 
     fn merge_node_if_small(&mut self, n: usize) {
         let small = self.limits.node_leaves_max / 4;
-        let is_small = |n: usize| self.nodes.get(n).is_some_and(|node| node.leaves.len() <= small);
+        let is_small = |n: usize| match self.nodes.get(n) {
+            Some(Node::Leaves(node)) => node.leaves.len() <= small,
+            _ => false,
+        };
         if !is_small(n) {
             return;
         }
         let left =
             if is_small(n + 1) { Some(n) } else { n.checked_sub(1).filter(|n| is_small(*n)) };
         if let Some(left) = left {
-            let mut right = self.nodes.remove(left + 1);
+            let right = self.nodes.remove(left + 1);
             self.firsts.remove(left + 1);
-            self.nodes[left].firsts.append(&mut right.firsts);
-            self.nodes[left].leaves.append(&mut right.leaves);
+            if let Node::Leaves(mut right) = right {
+                let left = self.leaves_of(left);
+                left.firsts.append(&mut right.firsts);
+                left.leaves.append(&mut right.leaves);
+            }
             self.shrink_top();
         }
     }
@@ -495,28 +761,29 @@ impl RangeMap {
         self.remove_leaves(n, l + 1, end);
         let mut last = n + 1;
         while last < self.nodes.len() && self.firsts.get(last + 1).copied().unwrap_or(END) <= end {
-            self.forget(last, 0..self.nodes[last].leaves.len());
+            self.forget_node(last);
             last += 1;
         }
         self.nodes.drain(n + 1..last);
         self.firsts.drain(n + 1..last);
         self.shrink_top();
-        if n + 1 < self.nodes.len() {
+        if let Some(Node::Leaves(_)) = self.nodes.get(n + 1) {
             // It ends behind `end`, so at least its last leaf stays.
             self.remove_leaves(n + 1, 0, end);
-            self.firsts[n + 1] = self.nodes[n + 1].firsts[0];
+            self.firsts[n + 1] = self.first_of((n + 1, 0));
         }
     }
 
     /// Removes the leaves of a node from the `from`-th on that end at or before `end`.
     fn remove_leaves(&mut self, n: usize, from: usize, end: u64) {
-        let begin_before = self.nodes[n].firsts.partition_point(|first| *first < end);
+        let begin_before = self.leaves_of(n).firsts.partition_point(|first| *first < end);
         let is_last_cut = begin_before > from && self.end_of((n, begin_before - 1)) > end;
         let to = begin_before - usize::from(is_last_cut);
         if to > from {
             self.forget(n, from..to);
-            self.nodes[n].firsts.drain(from..to);
-            self.nodes[n].leaves.drain(from..to);
+            let node = self.leaves_of(n);
+            node.firsts.drain(from..to);
+            node.leaves.drain(from..to);
         }
     }
 
@@ -527,31 +794,16 @@ impl RangeMap {
             return;
         }
         let mut is_used = vec![false; self.dictionary.codes()];
-        for leaf in self.nodes.iter().flat_map(|node| &node.leaves) {
-            leaf.mark_codes(&mut is_used);
+        for node in &self.nodes {
+            match node {
+                Node::Leaves(node) => {
+                    node.leaves.iter().for_each(|leaf| leaf.mark_codes(&mut is_used));
+                }
+                Node::Blocks(region) => region.mark_codes(&mut is_used),
+            }
         }
         self.dictionary.keep(&is_used);
     }
-}
-
-/// The pieces of a leaf that ends before `leaf_end`, with one placement from `start` to before
-/// `end`.
-fn overwrite(pieces: &[Piece], leaf_end: u64, start: u64, end: u64, placement: Bits) -> Vec<Piece> {
-    let mut result = Vec::with_capacity(pieces.len() + 2);
-    let (before, behind) = (
-        pieces.partition_point(|piece| piece.start < start),
-        pieces.partition_point(|piece| piece.start <= end),
-    );
-    result.extend_from_slice(&pieces[..before]);
-    push_piece(&mut result, start, placement);
-    if end < leaf_end {
-        // The piece that holds `end` goes on there.
-        push_piece(&mut result, end, pieces[behind - 1].placement);
-        pieces[behind..]
-            .iter()
-            .for_each(|piece| push_piece(&mut result, piece.start, piece.placement));
-    }
-    result
 }
 
 /// Why ranges were not changed.

@@ -10,7 +10,7 @@
 //! 2. A [`Range`] that comes out is the longest run of one placement within a cell: the ids of a
 //!    creator are cut into cells of `range_ids_max`, so that no range is longer and the chunks of a
 //!    node can have many backups (section 3.2). Ranges merge and split by themselves.
-//! 3. Leaves cover the ids without gaps; each lies in one node; nodes and leaves ascend.
+//! 3. Leaves and regions cover the ids without gaps; each leaf lies in one node; all ascend.
 //! 4. Memory is in proportion to the ranges: small neighbours are merged, and codes of placements
 //!    that nobody uses are taken back.
 
@@ -20,6 +20,7 @@ mod iter;
 mod leaf;
 mod map;
 mod placement;
+mod region;
 #[cfg(test)]
 mod tests;
 

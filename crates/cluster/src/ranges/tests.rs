@@ -89,10 +89,18 @@ fn some_step(placements: u16) -> impl Strategy<Value = Step> {
 }
 
 fn some_limits() -> impl Strategy<Value = Limits> {
-    (prop_oneof![Just(1u64), 5u64..40, Just(2_000_000)], 4usize..12, 4usize..6, 1usize..20)
-        .prop_map(|(range_ids_max, leaf_entries_max, node_leaves_max, placement_codes_max)| {
-            Limits { range_ids_max, leaf_entries_max, node_leaves_max, placement_codes_max }
-        })
+    let region_entries = prop_oneof![4usize..16, Just(usize::MAX)];
+    let range_ids = prop_oneof![Just(1u64), 5u64..40, Just(2_000_000)];
+    (range_ids, 4usize..12, 4usize..6, 1usize..20, region_entries).prop_map(|limits| {
+        let (range_ids_max, leaf_entries_max, node_leaves_max, _, region_entries_min) = limits;
+        Limits {
+            range_ids_max,
+            leaf_entries_max,
+            node_leaves_max,
+            placement_codes_max: limits.3,
+            region_entries_min,
+        }
+    })
 }
 
 fn watched(ids: IdRange) -> impl Iterator<Item = u64> {
@@ -260,6 +268,30 @@ fn chunks_that_come_home_leave_no_trace() {
 }
 
 #[test]
+fn many_moves_make_regions_and_few_left_make_leaves() {
+    let mut map = RangeMap::new(Limits {
+        leaf_entries_max: 4,
+        node_leaves_max: 4,
+        region_entries_min: 12,
+        ..Limits::default()
+    });
+    let all = IdRange::starting_at(id(1, 0), 640).expect("a range");
+    assert_eq!(map.insert(all, placement(0)), Ok(()));
+    let single = |counter| IdRange::single(id(1, counter));
+    for counter in (0..640).step_by(2) {
+        assert_eq!(map.migrate(single(counter), placement(1)), Ok(()));
+        map.check();
+    }
+    assert!(map.regions() >= 9, "{} regions of 10", map.regions());
+    for counter in (0..640).step_by(2) {
+        assert_eq!(map.placement(id(1, counter)), Some(placement(1)));
+        assert_eq!(map.migrate(single(counter), placement(0)), Ok(()));
+        map.check();
+    }
+    assert_eq!((map.regions(), map.ranges().count()), (0, 1));
+}
+
+#[test]
 fn placements_that_are_gone_give_their_codes_back() {
     let limits = Limits { placement_codes_max: 7, ..Limits::default() };
     let mut map = RangeMap::new(limits);
@@ -308,6 +340,7 @@ fn limits_without_sense_are_moved_to_their_bounds() {
         leaf_entries_max: 0,
         node_leaves_max: usize::MAX,
         placement_codes_max: usize::MAX,
+        region_entries_min: 0,
     };
     let mut map = RangeMap::new(limits);
     for counter in (0..1000).rev() {

@@ -1,0 +1,466 @@
+//! A region: the placements of 2^20 ids that follow each other, many of which have moved.
+//!
+//! Its ids are cut into *blocks* of equal length, found by division: a lookup waits for the block's
+//! word and for its entries, where a tree of leaves waits for the firsts of nodes and leaves, a
+//! leaf's head, its offsets and its value.
+//!
+//! A block has a *default*, by code, and *entries*, as a leaf has them (see there): an entry is a
+//! word of its offset, its run (0 is until the next entry or the end of the block), and the code of
+//! its placement. A *wide* block holds placements that have no code: in the code's place is the
+//! owner, and behind all entries lie the backups of each.
+//!
+//! Invariants:
+//! 1. Offsets ascend strictly; an entry's ids end at or before the next offset and the block's end.
+//! 2. Read from the left, a block covers its ids with pieces; neighbours differ in placement.
+//! 3. A block's words lie in a row, with room for entries up to the next multiple of
+//!    [`WORDS_AT_ONCE`]; what lies in no block's row is unused until all rows are moved together.
+
+use super::dictionary::Dictionary;
+use super::leaf::{Entry, Found, Piece, overwrite, push_piece, to_entries};
+use super::placement::{Bits, NOBODY};
+
+/// Ids of a block, as a power of two; small in tests, so that they cross every border.
+const BLOCK_BITS: u32 = if cfg!(test) { 4 } else { 10 };
+const BLOCK_IDS: u64 = 1 << BLOCK_BITS;
+/// Ids of a region.
+pub const REGION_IDS: u64 = if cfg!(test) { 1 << 6 } else { 1 << 20 };
+/// Blocks of a region.
+pub const BLOCKS: usize = (REGION_IDS / BLOCK_IDS) as usize;
+
+/// Runs up to this length are written down: six bits.
+const RUN_MAX: u64 = 63;
+/// Words by which a block's row grows.
+const WORDS_AT_ONCE: usize = 8;
+/// Entries that a search looks at first: two cache lines.
+const WINDOW: usize = 32;
+/// Of a block's count: its placements are written out.
+const WIDE: u16 = 1 << 15;
+/// Backups of a placement, 16 bits each.
+const BACKUPS: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Its first word.
+    at: u32,
+    /// How many entries it has, and [`WIDE`].
+    count: u16,
+    /// The code of the placement of ids outside of all entries.
+    default: u16,
+}
+
+impl Block {
+    #[inline]
+    fn entries(self) -> usize {
+        usize::from(self.count & !WIDE)
+    }
+
+    #[inline]
+    fn is_wide(self) -> bool {
+        self.count & WIDE != 0
+    }
+
+    /// Words of its row that hold something.
+    fn words(self) -> usize {
+        let entries = self.entries();
+        if self.is_wide() { entries + (entries * BACKUPS).div_ceil(2) } else { entries }
+    }
+
+    /// Words of its row.
+    fn room(self) -> usize {
+        self.words().next_multiple_of(WORDS_AT_ONCE)
+    }
+}
+
+/// See the head of this module. Where it begins is kept by the map.
+#[derive(Debug)]
+pub struct Region {
+    blocks: Box<[Block]>,
+    words: Vec<u32>,
+    entries: usize,
+}
+
+#[inline]
+fn head(offset: u32, run: u32, low: u16) -> u32 {
+    offset << 22 | run << 16 | u32::from(low)
+}
+
+#[inline]
+fn offset_of(head: u32) -> u32 {
+    head >> 22
+}
+
+#[inline]
+fn run_of(head: u32) -> u32 {
+    head >> 16 & 63
+}
+
+impl Region {
+    /// Of pieces that satisfy invariant 2 of a leaf and cover the ids from `first` on.
+    pub fn new(pieces: &[Piece], first: u64, dictionary: &mut Dictionary) -> Self {
+        let empty = Block { at: 0, count: 0, default: 0 };
+        let blocks = vec![empty; BLOCKS].into_boxed_slice();
+        let mut region = Self { blocks, words: Vec::new(), entries: 0 };
+        let (mut next, mut within) = (0, Vec::new());
+        for index in 0..BLOCKS {
+            let start = first + index as u64 * BLOCK_IDS;
+            while next < pieces.len() && pieces[next].start < start + BLOCK_IDS {
+                next += 1;
+            }
+            let begin = pieces[..next].partition_point(|piece| piece.start <= start) - 1;
+            within.clear();
+            within.push(Piece { start, ..pieces[begin] });
+            within.extend_from_slice(&pieces[begin + 1..next]);
+            region.write(index, &within, start, dictionary);
+        }
+        region
+    }
+
+    /// How many entries all blocks have.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Memory beside the struct itself, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * size_of::<Block>() + self.words.capacity() * size_of::<u32>()
+    }
+
+    /// The block of an offset from the region's first id.
+    #[inline]
+    pub fn block_of(offset: u64) -> usize {
+        (offset / BLOCK_IDS) as usize
+    }
+
+    /// The offset of a block's first id.
+    #[inline]
+    pub fn start_of(block: usize) -> u64 {
+        block as u64 * BLOCK_IDS
+    }
+
+    /// The placement of ids of a block outside of all entries.
+    pub fn default(&self, block: usize, dictionary: &Dictionary) -> Bits {
+        dictionary.placement(self.blocks[block].default)
+    }
+
+    /// The placement at an offset.
+    #[inline]
+    pub fn get(&self, offset: u64, dictionary: &Dictionary) -> Bits {
+        let block = self.blocks[Self::block_of(offset)];
+        let within = (offset % BLOCK_IDS) as u32;
+        let heads = self.heads(block);
+        let before = count_up_to(heads, within);
+        let Some(last) = before.checked_sub(1) else { return dictionary.placement(block.default) };
+        let head = heads[last];
+        let run = run_of(head);
+        let holds = run == 0 || within - offset_of(head) < run;
+        if block.is_wide() && holds {
+            return self.wide_value(block, last);
+        }
+        // A choice between two codes, no branch: it would wait for memory.
+        dictionary.placement(if holds { head as u16 } else { block.default })
+    }
+
+    /// How many entries the block of an offset has; for its word to be near.
+    #[inline]
+    pub fn entries_near(&self, offset: u64) -> usize {
+        self.blocks[Self::block_of(offset)].entries()
+    }
+
+    /// Reads a byte of each line that a search for an offset will most likely look at.
+    #[inline]
+    pub fn touch(&self, offset: u64) -> u8 {
+        let heads = self.heads(self.blocks[Self::block_of(offset)]);
+        let Some(last) = heads.len().checked_sub(1) else { return 0 };
+        let start = guess(heads.len(), (offset % BLOCK_IDS) as u32).saturating_sub(WINDOW / 2);
+        let lines = [start, start + WINDOW / 2, start + WINDOW - 1];
+        lines.map(|place| heads[place.min(last)] as u8).into_iter().fold(0, u8::wrapping_add)
+    }
+
+    /// The piece at an offset, in offsets, within its block.
+    pub fn find(&self, offset: u64, dictionary: &Dictionary) -> Found {
+        let block = self.blocks[Self::block_of(offset)];
+        let first = offset - offset % BLOCK_IDS;
+        let heads = self.heads(block);
+        let before = count_up_to(heads, (offset - first) as u32);
+        let next = heads.get(before).map_or(BLOCK_IDS, |head| u64::from(offset_of(*head)));
+        let default = dictionary.placement(block.default);
+        let Some(last) = before.checked_sub(1) else {
+            return Found { start: first, end: first + next, placement: default };
+        };
+        let start = u64::from(offset_of(heads[last]));
+        let end = match run_of(heads[last]) {
+            0 => next,
+            run => start + u64::from(run),
+        };
+        if offset - first < end {
+            let placement = self.value(block, last, dictionary);
+            Found { start: first + start, end: first + end, placement }
+        } else {
+            Found { start: first + end, end: first + next, placement: default }
+        }
+    }
+
+    /// Appends the pieces of a block whose first id is `first`.
+    pub fn read(&self, block: usize, first: u64, dictionary: &Dictionary, pieces: &mut Vec<Piece>) {
+        let block = self.blocks[block];
+        let default = dictionary.placement(block.default);
+        let heads = self.heads(block);
+        let mut covered = 0;
+        for (index, head) in heads.iter().enumerate() {
+            let start = u64::from(offset_of(*head));
+            if covered < start {
+                push_piece(pieces, first + covered, default);
+            }
+            push_piece(pieces, first + start, self.value(block, index, dictionary));
+            covered = match run_of(*head) {
+                0 => heads.get(index + 1).map_or(BLOCK_IDS, |next| u64::from(offset_of(*next))),
+                run => start + u64::from(run),
+            };
+        }
+        if covered < BLOCK_IDS {
+            push_piece(pieces, first + covered, default);
+        }
+    }
+
+    /// Gives the ids from `start` to before `end`, offsets, one placement.
+    pub fn assign(&mut self, start: u64, end: u64, placement: Bits, dictionary: &mut Dictionary) {
+        let mut at = start;
+        let mut pieces = Vec::new();
+        while at < end {
+            let block = Self::block_of(at);
+            let first = Self::start_of(block);
+            let until = end.min(first + BLOCK_IDS);
+            pieces.clear();
+            if until - at == BLOCK_IDS {
+                pieces.push(Piece { start: first, placement });
+                self.write(block, &pieces, first, dictionary);
+            } else {
+                self.read(block, first, dictionary, &mut pieces);
+                let pieces = overwrite(&pieces, first + BLOCK_IDS, at, until, placement);
+                self.write(block, &pieces, first, dictionary);
+            }
+            at = until;
+        }
+    }
+
+    /// Gives one id another placement than its block's default, which it had, if that takes no more
+    /// than a new entry with a code: the case to be fast at. Otherwise nothing has changed.
+    pub fn try_insert_single(
+        &mut self,
+        offset: u64,
+        placement: Bits,
+        dictionary: &mut Dictionary,
+    ) -> bool {
+        let index = Self::block_of(offset);
+        let block = self.blocks[index];
+        if block.is_wide() || placement == dictionary.placement(block.default) {
+            return false;
+        }
+        let Some(code) = dictionary.intern(placement) else { return false };
+        let within = (offset % BLOCK_IDS) as u32;
+        let heads = self.heads(block);
+        let place = count_up_to(heads, within);
+        if let Some(last) = place.checked_sub(1) {
+            let (run, past) = (run_of(heads[last]), within - offset_of(heads[last]));
+            let value = heads[last] as u16;
+            // The id lies within an entry other than a written default, or begins or continues one.
+            let is_taken = if run == 0 { past == 0 || value != block.default } else { past < run };
+            if is_taken || (past == run && value == code) {
+                return false;
+            }
+        }
+        let next = heads.get(place).copied();
+        if next.is_some_and(|next| offset_of(next) == within + 1 && next as u16 == code) {
+            return false;
+        }
+        let (at, entries) = (block.at as usize, block.entries());
+        if entries < block.room() {
+            self.words.copy_within(at + place..at + entries, at + place + 1);
+        } else {
+            let grown = Block { count: block.count + 1, ..block };
+            let to = self.row(grown.room());
+            // All rows may have been moved.
+            let at = self.blocks[index].at as usize;
+            self.words.copy_within(at..at + place, to);
+            self.words.copy_within(at + place..at + entries, to + place + 1);
+            self.blocks[index].at = to as u32;
+        }
+        self.words[self.blocks[index].at as usize + place] = head(within, 1, code);
+        self.blocks[index].count += 1;
+        self.entries += 1;
+        true
+    }
+
+    /// Marks the codes in use.
+    pub fn mark_codes(&self, is_used: &mut [bool]) {
+        for block in &self.blocks {
+            is_used[usize::from(block.default)] = true;
+            if !block.is_wide() {
+                self.heads(*block)
+                    .iter()
+                    .for_each(|head| is_used[usize::from(*head as u16)] = true);
+            }
+        }
+    }
+
+    /// Checks the invariants.
+    #[cfg(test)]
+    pub fn check(&self, dictionary: &Dictionary) {
+        let mut rows: Vec<_> = self.blocks.iter().filter(|block| block.count != 0).collect();
+        rows.sort_by_key(|block| block.at);
+        let ends =
+            rows.windows(2).all(|two| two[0].at as usize + two[0].room() <= two[1].at as usize);
+        assert!(ends, "invariant 3");
+        assert_eq!(self.entries, rows.iter().map(|block| block.entries()).sum::<usize>());
+        for index in 0..BLOCKS {
+            let mut covered = 0;
+            for head in self.heads(self.blocks[index]) {
+                assert!(offset_of(*head) >= covered, "invariant 1");
+                covered = offset_of(*head) + run_of(*head).max(1);
+            }
+            assert!(u64::from(covered) <= BLOCK_IDS, "invariant 1");
+            let (mut at, mut last) = (0, None);
+            while at < BLOCK_IDS {
+                let start = Self::start_of(index);
+                let piece = self.find(start + at, dictionary);
+                assert!(piece.start == start + at && piece.end > piece.start, "{piece:?} at {at}");
+                assert_ne!(last.replace(piece.placement), Some(piece.placement), "invariant 2");
+                at = piece.end - start;
+            }
+        }
+    }
+
+    #[inline]
+    fn heads(&self, block: Block) -> &[u32] {
+        &self.words[block.at as usize..][..block.entries()]
+    }
+
+    #[inline]
+    fn value(&self, block: Block, index: usize, dictionary: &Dictionary) -> Bits {
+        match block.is_wide() {
+            true => self.wide_value(block, index),
+            false => dictionary.placement(self.heads(block)[index] as u16),
+        }
+    }
+
+    #[cold]
+    fn wide_value(&self, block: Block, index: usize) -> Bits {
+        let row = &self.words[block.at as usize..][..block.words()];
+        let (heads, backups) = row.split_at(block.entries());
+        (0..BACKUPS).rev().fold(0, |bits, backup| {
+            let half = BACKUPS * index + backup;
+            bits << 16 | u64::from((backups[half / 2] >> (half % 2 * 16)) as u16)
+        }) << 16
+            | u64::from(heads[index] as u16)
+    }
+
+    /// Writes a block anew, from pieces that cover it, with its first id.
+    fn write(&mut self, index: usize, pieces: &[Piece], first: u64, dictionary: &mut Dictionary) {
+        let before = self.blocks[index];
+        self.entries -= before.entries();
+        let end = first + BLOCK_IDS;
+        let (mut wanted, mut entries) = to_entries(pieces, end, RUN_MAX, None);
+        let default = dictionary.intern(wanted).unwrap_or_else(|| {
+            // Nobody always has a code.
+            (wanted, entries) = to_entries(pieces, end, RUN_MAX, Some(NOBODY));
+            dictionary.intern(wanted).unwrap_or_default()
+        });
+        let codes: Vec<u16> =
+            entries.iter().map_while(|entry| dictionary.intern(entry.placement)).collect();
+        let is_wide = codes.len() < entries.len();
+        let count = entries.len() as u16 | if is_wide { WIDE } else { 0 };
+        let block = Block { at: before.at, count, default };
+        self.blocks[index] = Block { count: 0, ..block };
+        // In its old row, if that is as long.
+        let at = match block.room() {
+            0 => 0,
+            room if room == before.room() => before.at as usize,
+            room => self.row(room),
+        };
+        self.blocks[index] = Block { at: at as u32, ..block };
+        self.entries += entries.len();
+        let row = &mut self.words[at..][..block.room()];
+        let low = |entry: &Entry, index: usize| match is_wide {
+            true => entry.placement as u16,
+            false => codes[index],
+        };
+        for (index, entry) in entries.iter().enumerate() {
+            row[index] = head(entry.offset as u32, u32::from(entry.run), low(entry, index));
+        }
+        if is_wide {
+            let backups = &mut row[entries.len()..];
+            backups.fill(0);
+            for (index, entry) in entries.iter().enumerate() {
+                for backup in 0..BACKUPS {
+                    let (half, node) =
+                        (BACKUPS * index + backup, entry.placement >> (16 * backup + 16));
+                    backups[half / 2] |= u32::from(node as u16) << (half % 2 * 16);
+                }
+            }
+        }
+    }
+
+    /// A new row. When there is no room left all rows are moved together, and room is made for an
+    /// eighth more: so a word is moved eight times for each that is written, at most.
+    fn row(&mut self, words: usize) -> usize {
+        if self.words.len() + words > self.words.capacity() {
+            let live: usize = self.blocks.iter().map(|block| block.room()).sum();
+            let mut moved = Vec::new();
+            moved.reserve_exact(live + live / 8 + words.max(4 * WORDS_AT_ONCE));
+            for block in &mut self.blocks {
+                if block.count != 0 {
+                    let from = block.at as usize;
+                    block.at = moved.len() as u32;
+                    moved.extend_from_slice(&self.words[from..from + block.room()]);
+                }
+            }
+            self.words = moved;
+        }
+        let at = self.words.len();
+        self.words.resize(at + words, 0);
+        at
+    }
+}
+
+/// Where among `entries` an offset's would be if they were spread evenly.
+#[inline]
+fn guess(entries: usize, offset: u32) -> usize {
+    (entries * offset as usize) >> BLOCK_BITS
+}
+
+/// How many entries begin at or before an offset. As a leaf's search does, it compares those
+/// around a guess, always as many, so that a processor can begin the next lookup meanwhile.
+#[inline]
+fn count_up_to(heads: &[u32], offset: u32) -> usize {
+    let wanted = head(offset, 63, u16::MAX);
+    let count = |heads: &[u32]| heads.iter().map(|head| u32::from(*head <= wanted)).sum::<u32>();
+    let last_start = heads.len().saturating_sub(WINDOW);
+    let start = guess(heads.len(), offset).saturating_sub(WINDOW / 2).min(last_start);
+    if let Some(window) = heads[start..].first_chunk::<WINDOW>() {
+        let within = count(window) as usize;
+        if (within > 0 || start == 0) && (within < WINDOW || start == last_start) {
+            return start + within;
+        }
+    }
+    count(heads) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_costs_no_truth() {
+        let shapes: [fn(u32) -> u32; 4] =
+            [|i| i * 7 + i % 3, |i| i, |i| 900 + i, |i| i + 400 * (i / 64)];
+        for shape in shapes {
+            for entries in [0, 1, 31, 32, 33, 64, 100, 120] {
+                let heads: Vec<u32> = (0..entries).map(|index| head(shape(index), 1, 7)).collect();
+                for offset in 0..1024 {
+                    let expected = heads.partition_point(|head| offset_of(*head) <= offset);
+                    assert_eq!(count_up_to(&heads, offset), expected);
+                }
+            }
+        }
+    }
+}
