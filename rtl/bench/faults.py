@@ -16,7 +16,8 @@ FAULTS = [
     ("pre_processor", {}, "pre_processor", "meta_i.klen > 8'(KeyBytes)",
      "meta_i.klen >= 8'(KeyBytes)"),
     # A hash leaves before it is taken.
-    ("hash_unit", {"Ring": 0}, "hash_lanes", "if (valid_o && ready_i) take_q", "if (valid_o) take_q"),
+    ("hash_unit", {"Ring": 0}, "hash_lanes", "if (valid_o && ready_i) take_q",
+     "if (valid_o) take_q"),
     # A key's last word enters before the place's hash was collected.
     ("hash_unit", {"Ring": 1}, "hash_ring", " && !(word_q.last && is_busy_q[place_q])", ""),
     # The next key's first beat comes in beside a rest even if it is all of that key.

@@ -192,8 +192,8 @@ async def request_parser(dut):
             for malformed in (packet(GET, b"", key, b"v", 0), packet(SET, b"", key, b"", 0),
                               packet(GET, b"", key, b"", 0, magic=0x81),
                               packet(GET, b"", key, b"", 0, body=key_bytes + 1),
-                              packet(SET, bytes(8), key, b"v", 0, body=key_bytes + 8),
-                              packet(SET, bytes(8), key, b"v", 0, body=key_bytes + 10),
+                              packet(SET, bytes(8), key, b"v", 0, body=len(key) + 8),
+                              packet(SET, bytes(8), key, b"v", 0, body=len(key) + 10),
                               packet(NOOP, b"", b"k", b"", 0), b"", b"\x80"):
                 if key_bytes % 16 == 1:
                     dropped["malformed"] += 1
@@ -210,7 +210,7 @@ async def request_parser(dut):
         await run(dut, pace, [source], [meta, client_sink, *items], lambda: not source.beats
                   and not source.is_offered
                   and all(len(sink.beats) >= count for sink, count in zip(items, counts)), drops)
-        assert drops.dropped == dropped
+        assert drops.dropped == dropped, (drops.dropped, dropped)
         assert [meta.beats, client_sink.beats] == [metas, clients]
         for sink, expected in zip(items, (keys, values)):
             found, item = [], b""
