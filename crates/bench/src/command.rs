@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use crate::client::{self, NullServer, NullServerArguments, ServerArguments};
-use crate::cluster::{self, BgArguments, MigrateArguments, RequestArguments};
+use crate::cluster::{self, BgArguments, MigrateArguments, RecoveryArguments, RequestArguments};
 use crate::driver::{self, CacheArguments, IndexArguments, OccupancyArguments};
 use crate::engines::Entry;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
+use crate::scale::{self, ScaleArguments};
 use crate::trace::{self, TraceArguments};
 
 /// What can be measured.
@@ -30,6 +31,10 @@ pub enum BenchCommand {
     ClusterRequests(RequestArguments),
     /// Moves chunks between two nodes while clients read and write them, and checks what they saw.
     Migrate(MigrateArguments),
+    /// Kills a node, and measures how fast others recover its chunks from their backups.
+    Recovery(RecoveryArguments),
+    /// Computes what larger clusters would take, by a model, and writes a page with pictures.
+    Scale(ScaleArguments),
     /// Acts as the members of a social network, on chunks and on Redis.
     Bg(BgArguments),
     /// Writes a trace of a workload, as `amalgam advise` reads it.
@@ -98,6 +103,11 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             let result = cluster::run_migrate(arguments)?;
             print_result(arguments.json, &result, || result.summary())
         }
+        BenchCommand::Recovery(arguments) => {
+            let result = cluster::run_recovery(arguments)?;
+            print_result(arguments.json, &result, || result.summary())
+        }
+        BenchCommand::Scale(arguments) => scale::run(arguments),
         BenchCommand::Bg(arguments) => {
             for result in cluster::run_bg(arguments)? {
                 print_result(arguments.json, &result, || result.summary())?;

@@ -15,6 +15,7 @@ pub mod engines;
 pub mod figures;
 pub mod ids;
 pub mod measure;
+pub mod scale;
 pub mod subject;
 pub mod trace;
 pub mod workload;

@@ -231,6 +231,10 @@ impl<S: ChunkStore> Node<S> {
                 self.edits.insert(request, (ids, Reason::Home));
             }
         }
+        if let Some(vault) = &mut self.vault {
+            let damaged = self.chunks.load(now_ms, vault).into_iter();
+            out.extend(damaged.map(|(source, id)| Effect::Log(Event::Damaged(source, vec![id]))));
+        }
         self.tidy_up(now_ms, &mut wishes);
         self.cool(now_ms, &mut wishes, out);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
@@ -300,10 +304,7 @@ impl<S: ChunkStore> Node<S> {
         match packet {
             Packet::Overlay(Message::Inherit(inheritance)) => {
                 if let Some(vault) = &mut self.vault {
-                    let damaged = self.chunks.inherit(&inheritance, now_ms, vault);
-                    if !damaged.is_empty() {
-                        out.push(Effect::Log(Event::Damaged(inheritance.source, damaged)));
-                    }
+                    self.chunks.inherit(&inheritance, vault);
                 }
             }
             Packet::Backup(BackupMessage::Append { link, first, entries }) => {

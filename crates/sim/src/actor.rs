@@ -295,7 +295,7 @@ impl<P: Pursuit> Host<P> {
 
 impl<P: Pursuit> Actor for Host<P> {
     fn start(peer: Peer, supers: Vec<Peer>, overlay: Settings, common: &mut Common) -> Self {
-        let chunks = Limits { claim_ids: 300, low_ids: 100, ..Limits::default() };
+        let chunks = Limits { claim_ids: 300, low_ids: 100, load_ids: 130, ..Limits::default() };
         let cache_bytes = LIMIT_BYTES_MIN;
         let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
         let (pursuit, store) = P::open(&mut settings);

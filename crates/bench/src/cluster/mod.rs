@@ -7,6 +7,7 @@
 
 mod bg;
 mod migrate;
+mod recovery;
 mod requests;
 
 use std::io::{BufRead, BufReader};
@@ -19,6 +20,7 @@ use anyhow::{Context, ensure};
 
 pub use bg::{BgArguments, run as run_bg};
 pub use migrate::{MigrateArguments, run as run_migrate};
+pub use recovery::{RecoveryArguments, run as run_recovery};
 pub use requests::{RequestArguments, run as run_requests};
 
 /// A cluster on this machine, in processes of its own, which end with it.
@@ -46,24 +48,31 @@ impl Nodes {
     ) -> anyhow::Result<Self> {
         let mut nodes = Self { processes: Vec::new(), addresses: Vec::new(), _etcd: None };
         let count_text = count.to_string();
-        let mut command = amalgam(core, engine, megabytes, "dev")?;
+        let mut command = amalgam(&core.to_string(), engine, megabytes, "dev")?;
         nodes.add(command.args(["--nodes", &count_text, "--port", "0"]).args(options), count)?;
         Ok(nodes)
     }
 
-    /// Each in a process of its own, on the same core. etcd takes the first of ours.
+    /// Each in a process of its own, on the same cores, with options for all, and a folder of its
+    /// own in `logs` if they keep backups. etcd takes the first of our cores.
     fn start_apart(
         etcd: &Path,
         count: usize,
         engine: &str,
-        core: usize,
+        cores: &str,
         megabytes: u64,
+        options: &[&str],
+        logs: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let etcd = Etcd::start(etcd)?;
         let url = etcd.url.clone();
         let mut nodes = Self { processes: Vec::new(), addresses: Vec::new(), _etcd: Some(etcd) };
         let start = |place: usize| {
-            let mut command = amalgam(core, engine, megabytes, "node")?;
+            let mut command = amalgam(cores, engine, megabytes, "node")?;
+            command.args(options);
+            if let Some(logs) = logs {
+                command.arg("--backup-dir").arg(logs.join(place.to_string()));
+            }
             command.args(["--etcd", &url, "--name", &format!("node-{place}")]);
             command.args(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0"]);
             Ok(command)
@@ -124,11 +133,11 @@ fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     command.stdout(Stdio::piped()).spawn().context("a cluster cannot be started")
 }
 
-/// `amalgam cluster …`, on a core.
-fn amalgam(core: usize, engine: &str, megabytes: u64, what: &str) -> anyhow::Result<Command> {
+/// `amalgam cluster …`, on some cores.
+fn amalgam(cores: &str, engine: &str, megabytes: u64, what: &str) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("this program's path")?;
     let memory = format!("{megabytes}MiB");
-    let mut command = pinned(core);
+    let mut command = pinned(cores);
     command.arg(program).args(["cluster", what, "--engine", engine]);
     command.args(["--memory", &memory, "--chunk-memory", &memory, "--threads", "1"]);
     command.args(["--log-level", "error"]);
@@ -181,10 +190,10 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Runs what follows on one core.
-fn pinned(core: usize) -> Command {
+/// Runs what follows on one core, or on several with commas between.
+fn pinned(cores: impl ToString) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string()]);
+    command.args(["-c", &cores.to_string()]);
     command
 }
 

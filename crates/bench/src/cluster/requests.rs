@@ -1,9 +1,9 @@
 //! Small values, one and many in flight: reads from chunks, through a gateway, from memcached, and
-//! writes of chunks without backups and with three.
+//! writes of chunks without backups and with three, and of Redis with three replicas.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use crate::workload::mix64;
 const VALUE_BYTES: usize = 64;
 /// Requests in flight where there are many.
 const FLIGHT: usize = 64;
+/// Copies beside the first.
+const REPLICAS: usize = 3;
 /// Memory of a client for where chunks are.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -31,6 +33,9 @@ pub struct RequestArguments {
     /// memcached, to compare with.
     #[arg(long, value_name = "FILE")]
     pub memcached: PathBuf,
+    /// Redis, to compare writes with: SET, and WAIT for three replicas.
+    #[arg(long, value_name = "FILE")]
+    pub redis: Option<PathBuf>,
     /// Engine of the nodes.
     #[arg(long, default_value = "mercury")]
     pub engine: String,
@@ -90,7 +95,8 @@ impl RequestResult {
 /// Whoever is asked for values by their numbers.
 trait Subject {
     fn name(&self) -> &'static str;
-    fn pid(&self) -> u32;
+    /// Of its servers.
+    fn pids(&self) -> Vec<u32>;
     /// See [`RequestResult::bytes_a_value`].
     fn bytes_a_value(&self) -> f64;
     /// Reads values and checks them, or writes them.
@@ -147,8 +153,8 @@ impl Subject for Text {
         self.name
     }
 
-    fn pid(&self) -> u32 {
-        self.pid
+    fn pids(&self) -> Vec<u32> {
+        vec![self.pid]
     }
 
     fn bytes_a_value(&self) -> f64 {
@@ -198,8 +204,8 @@ impl Subject for Chunks {
         "chunks"
     }
 
-    fn pid(&self) -> u32 {
-        self.pid
+    fn pids(&self) -> Vec<u32> {
+        vec![self.pid]
     }
 
     fn bytes_a_value(&self) -> f64 {
@@ -223,8 +229,8 @@ impl Subject for Puts {
         self.0
     }
 
-    fn pid(&self) -> u32 {
-        self.1.pid
+    fn pids(&self) -> Vec<u32> {
+        vec![self.1.pid]
     }
 
     fn bytes_a_value(&self) -> f64 {
@@ -269,6 +275,89 @@ impl Drop for BackedUp {
         self.nodes.processes.iter_mut().for_each(end);
         // What is left is in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Redis without files and its three replicas, on a core, until this ends.
+struct Redis {
+    processes: Vec<Child>,
+    stream: BufReader<TcpStream>,
+}
+
+impl Redis {
+    fn start(program: &Path, core: usize) -> anyhow::Result<Self> {
+        let first = free_port()?;
+        let mut processes = Vec::new();
+        for place in 0..=REPLICAS {
+            let port = if place == 0 { first } else { free_port()? };
+            let mut command = pinned(core);
+            command.arg(program).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+            command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+            if place > 0 {
+                command.args(["--replicaof", "127.0.0.1", &first.to_string()]);
+            }
+            let process = command.stdout(Stdio::null()).spawn();
+            processes
+                .push(process.with_context(|| format!("{} cannot be run", program.display()))?);
+            let end = Instant::now() + Duration::from_secs(5);
+            while TcpStream::connect(("127.0.0.1", port)).is_err() {
+                ensure!(Instant::now() < end, "Redis does not listen");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let stream = TcpStream::connect(("127.0.0.1", first))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let mut started = Self { processes, stream: BufReader::new(stream) };
+        let end = Instant::now() + Duration::from_secs(30);
+        while started.request(&[0]).is_err() {
+            ensure!(Instant::now() < end, "the replicas do not follow");
+        }
+        Ok(started)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Subject for Redis {
+    fn name(&self) -> &'static str {
+        "redis-3"
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Child::id).collect()
+    }
+
+    fn bytes_a_value(&self) -> f64 {
+        f64::NAN
+    }
+
+    fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
+        let mut request = Vec::new();
+        for number in numbers {
+            write!(request, "*3\r\n$3\r\nSET\r\n$12\r\nkey-{number:08}\r\n${VALUE_BYTES}\r\n")?;
+            request.extend(value(*number));
+            request.extend(b"\r\n");
+        }
+        write!(request, "*3\r\n$4\r\nWAIT\r\n$1\r\n{REPLICAS}\r\n$4\r\n1000\r\n")?;
+        self.stream.get_mut().write_all(&request)?;
+        // All answers are read, or the next request would be answered by these.
+        let answers: Vec<String> =
+            numbers.iter().map(|_| self.line()).collect::<anyhow::Result<_>>()?;
+        let replicas = self.line()?;
+        ensure!(answers.iter().all(|answer| answer == "+OK"), "Redis does not write");
+        ensure!(replicas == format!(":{REPLICAS}"), "{replicas} replicas have it");
+        Ok(())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.processes.iter_mut().for_each(end);
     }
 }
 
@@ -329,8 +418,11 @@ pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
     let (bare_chunks, safe_chunks) = (load(&bare)?, load(&safe.nodes)?);
     let reads: Vec<Box<dyn Subject>> =
         vec![Box::new(text), Box::new(chunks), Box::new(own), Box::new(gateway)];
-    let writes: Vec<Box<dyn Subject>> =
+    let mut writes: Vec<Box<dyn Subject>> =
         vec![Box::new(Puts("puts", bare_chunks)), Box::new(Puts("puts-3", safe_chunks))];
+    if let Some(program) = &arguments.redis {
+        writes.push(Box::new(Redis::start(program, core)?));
+    }
     let mut results = Vec::new();
     for mut subjects in [reads, writes] {
         results.extend(in_turns(&mut subjects, arguments)?);
@@ -365,7 +457,10 @@ fn measure(
 ) -> anyhow::Result<[f64; 2]> {
     let mut timing = Timing::default();
     let mut keys = 0;
-    let cpu_before = cpu_of_threads_ns(subject.pid())?;
+    let cpu = |subject: &dyn Subject| -> anyhow::Result<u64> {
+        subject.pids().into_iter().map(cpu_of_threads_ns).sum()
+    };
+    let cpu_before = cpu(subject)?;
     let end = Instant::now() + Duration::from_secs_f64(arguments.seconds);
     let mut numbers = vec![0; in_flight];
     while Instant::now() < end {
@@ -377,7 +472,7 @@ fn measure(
         subject.request(&numbers)?;
         timing.lap(1);
     }
-    let cpu_ns = cpu_of_threads_ns(subject.pid())?.saturating_sub(cpu_before);
+    let cpu_ns = cpu(subject)?.saturating_sub(cpu_before);
     Ok([timing.quantile_ns(0.5) as f64 / 1e3, cpu_ns as f64 / 1e3 / keys as f64])
 }
 

@@ -14,7 +14,7 @@ use crate::spans::Spans;
 /// Changes of sets under way at most; others wait.
 const CHANGES_MAX: usize = 16;
 /// Ids that are looked at in one step of a copy.
-const LOOKS_MAX: u64 = 4_096;
+const LOOKS_MAX: u64 = 65_536;
 /// Bytes of one message, about.
 const MESSAGE_BYTES: usize = 1 << 20;
 /// How long a backup that was silent is not chosen again.
@@ -534,7 +534,7 @@ impl Copies {
     }
 
     /// Sends those who join what there is, and commits those who have it.
-    fn fill<S: ChunkStore>(
+    pub fn fill<S: ChunkStore>(
         &mut self,
         store: &mut S,
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,

@@ -1,8 +1,8 @@
 //! How a backup takes the place of an owner whose life is over.
 //!
 //! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
-//! the life before, so that nothing of that is acknowledged any more, loads it, and copies it to a
-//! new set of backups. When that set is committed it serves. If it is gone before, the next backup
+//! the life before, so that nothing of that is acknowledged any more, loads it, a slice at a time,
+//! since others wait for its answers meanwhile, and copies it to a new set of backups. When that set is committed it serves. If it is gone before, the next backup
 //! does the same from what it has itself; each has all that was acknowledged.
 
 use super::migration::{MoveMessage, overlap};
@@ -12,15 +12,27 @@ use crate::backup::{Vault, Wanted};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Inheritance, Peer, Refusal};
 
+/// Ids that this node is about to recover, and where it goes on.
+#[derive(Debug)]
+pub(super) struct Loading {
+    heritage: Inheritance,
+    next: u64,
+}
+
 impl<S: ChunkStore> ChunkService<S> {
+    /// What is being recovered, loaded or not.
+    fn all_heirs(&self) -> impl Iterator<Item = &Inheritance> {
+        self.heirs.values().chain(self.loading.iter().map(|loading| &loading.heritage))
+    }
+
     /// Whether an id is being recovered.
     pub(super) fn is_heir(&self, id: ChunkId) -> bool {
-        self.heirs.values().any(|heir| heir.ids.contains(id))
+        self.all_heirs().any(|heir| heir.ids.contains(id))
     }
 
     /// Whether some of these ids are being recovered.
     pub(super) fn inherits(&self, ids: IdRange) -> bool {
-        self.heirs.values().any(|heir| overlap(heir.ids, ids))
+        self.all_heirs().any(|heir| overlap(heir.ids, ids))
     }
 
     /// In whose name the ids of a change are recovered, if they are.
@@ -30,47 +42,67 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Ids that are being recovered.
     pub fn heirs(&self) -> usize {
-        self.heirs.len()
+        self.all_heirs().count()
     }
 
     /// A leader says that this node owns ids and has to recover them. It says so until they are
     /// served, so what is not possible now may be later.
-    /// Returns chunks that this node should have and cannot read.
-    pub fn inherit(
-        &mut self,
-        heritage: &Inheritance,
-        now_ms: u64,
-        vault: &mut Vault,
-    ) -> Vec<ChunkId> {
+    pub fn inherit(&mut self, heritage: &Inheritance, vault: &mut Vault) {
         let ids = heritage.ids;
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
         if heritage.holders.first() != Some(&self.me) || is_owned || self.inherits(ids) {
-            return Vec::new();
+            return;
         }
-        let holders = heritage.holders[1..].iter().copied();
-        let mut joining: Vec<Peer> =
-            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
-        joining.extend(self.copies.choose_more(ids, &joining));
         // The other holders have copies for as long as nothing else is committed.
-        if !self.copies.is_enough(joining.len()) {
-            return Vec::new();
+        if !self.copies.is_enough(self.joining(heritage).len()) {
+            return;
         }
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
-        self.remove_all(ids);
-        let (store, mut is_stored) = (&mut self.store, true);
-        let found = vault.recover(heritage.source, ids, &mut |id, value| {
-            is_stored &= store.write(id, &value).is_ok();
-        });
-        if !is_stored {
-            self.remove_all(ids);
-            return Vec::new();
+        self.loading.push(Loading { heritage: heritage.clone(), next: ids.start() });
+    }
+
+    /// Who is to be a backup of what is recovered: the other holders first.
+    fn joining(&self, heritage: &Inheritance) -> Vec<Peer> {
+        let holders = heritage.holders[1..].iter().copied();
+        let mut joining: Vec<Peer> =
+            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
+        joining.extend(self.copies.choose_more(heritage.ids, &joining));
+        joining
+    }
+
+    /// Loads a slice of what is to be recovered; what is loaded is sent to its backups. Returns
+    /// chunks that this node should have and cannot read, and in whose name.
+    pub fn load(&mut self, now_ms: u64, vault: &mut Vault) -> Vec<(Peer, ChunkId)> {
+        let Some(mut loading) = self.loading.pop() else { return Vec::new() };
+        let Inheritance { ids, source, .. } = loading.heritage;
+        let end = ids.end().min(loading.next.saturating_add(self.limits.load_ids));
+        let mut damaged = Vec::new();
+        if loading.next < end {
+            let slice = IdRange::from_bits(loading.next, end);
+            self.remove_all(slice);
+            let (store, mut is_stored) = (&mut self.store, true);
+            let found = vault.recover(source, slice, &mut |id, value| {
+                is_stored &= store.write(id, &value).is_ok();
+            });
+            if !is_stored {
+                self.remove_all(IdRange::from_bits(ids.start(), end));
+                return Vec::new();
+            }
+            self.sessions.import(slice, &found.export, now_ms);
+            damaged.extend(found.damaged.into_iter().map(|id| (source, id)));
+            loading.next = end;
         }
-        self.sessions.import(ids, &found.export, now_ms);
+        let joining = self.joining(&loading.heritage);
+        if loading.next < ids.end() || !self.copies.is_enough(joining.len()) {
+            // Others' turn, if there are any.
+            self.loading.insert(0, loading);
+            return damaged;
+        }
         let number = self.copies.join(ids, Vec::new(), joining, false);
-        self.heirs.insert(number, heritage.clone());
-        found.damaged
+        self.heirs.insert(number, loading.heritage);
+        damaged
     }
 
     /// Removes the chunks of ids.

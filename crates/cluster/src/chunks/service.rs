@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::heir::Loading;
 use super::held::{Asker, Held, Waiting};
 use super::items::{ItemOp, ItemVerb};
 use super::migration::{Incoming, MoveMessage, Outgoing};
@@ -34,6 +35,8 @@ pub struct Limits {
     pub retry_ms: u64,
     /// How long it waits in all.
     pub give_up_ms: u64,
+    /// Ids that an heir loads in one step.
+    pub load_ids: u64,
     /// Of backups.
     pub copies: CopySettings,
 }
@@ -41,7 +44,14 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let copies = CopySettings::default();
-        Self { claim_ids: 2_000_000, low_ids: 200_000, retry_ms: 100, give_up_ms: 5_000, copies }
+        Self {
+            claim_ids: 2_000_000,
+            low_ids: 200_000,
+            retry_ms: 100,
+            give_up_ms: 5_000,
+            load_ids: 65_536,
+            copies,
+        }
     }
 }
 
@@ -91,6 +101,8 @@ pub struct ChunkService<S> {
     pub(super) held: Held,
     /// Ids that are being recovered, by the change of their backups.
     pub(super) heirs: BTreeMap<u64, Inheritance>,
+    /// Those that are not loaded yet; the last is next.
+    pub(super) loading: Vec<Loading>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed.
@@ -121,6 +133,7 @@ impl<S: ChunkStore> ChunkService<S> {
             copies: Copies::new(me, limits.copies),
             held: Held::default(),
             heirs: BTreeMap::new(),
+            loading: Vec::new(),
             claiming: Vec::new(),
             changed: None,
         }
@@ -289,9 +302,13 @@ impl<S: ChunkStore> ChunkService<S> {
         self.release(clock, out);
     }
 
-    /// Sends backups what was changed since the last call: once for many requests.
+    /// Sends backups what was changed since the last call, and more to those who join: once for many
+    /// requests.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
         let mut wanted = Vec::new();
+        let sessions = &self.sessions;
+        let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+        self.copies.fill(&mut self.store, &export, &mut wanted);
         self.copies.flush(now_ms, &mut wanted);
         out.extend(wanted.into_iter().map(Wish::Backup));
     }
@@ -526,7 +543,7 @@ mod tests {
 
     use super::super::EngineStore;
     use super::*;
-    use crate::backup::Vault;
+    use crate::backup::{Entry, Vault};
     use crate::ids::NodeId;
     use crate::log::{LogSettings, MemoryStorage};
 
@@ -682,7 +699,7 @@ mod tests {
     fn who_would_have_the_only_copy_takes_nothing_over() {
         let index = model();
         let copies = CopySettings { backups: 3, ..CopySettings::default() };
-        let limits = Limits { copies, ..Limits::default() };
+        let limits = Limits { copies, load_ids: 2, ..Limits::default() };
         let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
         let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
         let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
@@ -699,13 +716,23 @@ mod tests {
 
         let storage = Box::new(MemoryStorage::default());
         let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
-        let (ids, epoch, source) = (ids(5, 1), 9, peer(2));
+        let put = |version| {
+            let what = What::Put(id(version), vec![version as u8]);
+            Entry { version, what, sessions: Vec::new() }
+        };
+        vault.on_append(peer(2), 1, 1, (5..10).map(put).collect());
+        let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
         let heritage = Inheritance { ids, epoch, source, holders: vec![me()] };
         service.copies.avoid(peer(1), 1_000);
-        assert_eq!(service.inherit(&heritage, 0, &mut vault), []);
+        service.inherit(&heritage, &mut vault);
         assert_eq!(service.heirs(), 0, "whom it could choose was silent");
         service.on_tick(1_000, &mut Vec::new());
-        assert_eq!(service.inherit(&heritage, 1_000, &mut vault), []);
-        assert_eq!(service.heirs(), 1);
+        service.inherit(&heritage, &mut vault);
+        let before = service.copies().status().1;
+        for changes in [0, 0, 1] {
+            assert_eq!((service.heirs(), service.load(1_000, &mut vault)), (1, Vec::new()));
+            assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
+        }
+        assert!((5..10).all(|counter| service.store.has(id(counter))));
     }
 }

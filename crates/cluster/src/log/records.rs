@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::format::{self, Found, HEAD_BYTES, PREFIX_BYTES};
 use super::{Durability, LogError, Storage};
 
+/// Records are read together that fill one of so many bytes between the first and the last.
+const DENSE: u64 = 4;
+
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -304,38 +307,55 @@ impl<S: Storage> Log<S> {
         Ok(bytes)
     }
 
-    /// Reads records, each segment once: `places` are sorted for that. What is not as it was
-    /// appended is handed out as none.
+    /// Reads records; those of a segment together if they fill a good part of where they lie.
+    /// `places` are sorted for that. What is not as it was appended is handed out as none.
     pub fn read_many<T>(
         &mut self,
         places: &mut [(Place, T)],
         each: &mut dyn FnMut(&T, Option<&[u8]>),
     ) {
         places.sort_unstable_by_key(|(place, _)| *place);
+        let whole = |place: &Place| PREFIX_BYTES + place.length;
         let mut bytes = Vec::new();
         for places in places.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
-            let segment = places[0].0.segment;
-            let sequence = self.load(segment, &mut bytes);
+            let (first, last) = (places[0].0, places[places.len() - 1].0);
+            let wanted: u64 = places.iter().map(|(place, _)| u64::from(whole(place))).sum();
+            let end = last.offset + whole(&last);
+            let is_dense = wanted * DENSE >= u64::from(end - first.offset);
+            let mut loaded =
+                is_dense.then(|| self.load(first.segment, first.offset, end, &mut bytes));
             for (place, named) in places {
-                let from = place.offset as usize;
-                let to = from + (PREFIX_BYTES + place.length) as usize;
-                let record = sequence.zip(bytes.get(from..to)).and_then(|(sequence, whole)| {
-                    format::is_record(whole, sequence, place.offset)
-                        .then_some(&whole[PREFIX_BYTES as usize..])
-                });
-                each(named, record);
+                let (mut from, to) = (first.offset, place.offset + whole(place));
+                if !is_dense {
+                    from = place.offset;
+                    loaded = Some(self.load(place.segment, from, to, &mut bytes));
+                }
+                let at = (place.offset - from) as usize..(to - from) as usize;
+                let found = loaded.flatten().zip(bytes.get(at));
+                each(
+                    named,
+                    found.and_then(|(sequence, whole)| {
+                        format::is_record(whole, sequence, place.offset)
+                            .then_some(&whole[PREFIX_BYTES as usize..])
+                    }),
+                );
             }
         }
     }
 
-    /// A segment up to its end, also what is not written yet; its sequence if it can be read.
-    fn load(&mut self, number: u32, bytes: &mut Vec<u8>) -> Option<u64> {
+    /// A part of a segment, also what is not written yet; the segment's sequence if it can be read.
+    fn load(&mut self, number: u32, from: u32, to: u32, bytes: &mut Vec<u8>) -> Option<u64> {
         let segment = self.segments.get(&number)?;
         let buffered = if self.current == Some(number) { self.buffer.as_slice() } else { &[] };
+        let written = segment.end - buffered.len() as u32;
         bytes.clear();
-        bytes.resize(segment.end as usize - buffered.len(), 0);
-        self.storage.read(number, 0, bytes).ok()?;
-        bytes.extend_from_slice(buffered);
+        if from < written {
+            bytes.resize((to.min(written) - from) as usize, 0);
+            self.storage.read(number, from, bytes).ok()?;
+        }
+        let rest = from.max(written)..to.max(written);
+        let rest = (rest.start - written) as usize..(rest.end - written) as usize;
+        bytes.extend_from_slice(buffered.get(rest)?);
         Some(segment.sequence)
     }
 

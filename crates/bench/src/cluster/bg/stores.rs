@@ -61,7 +61,10 @@ impl Chunks {
         let megabytes = 64 + 2 * world.bytes() / count as u64 / (1 << 20);
         let nodes = match count {
             1 => Nodes::start(1, &arguments.engine, core, megabytes)?,
-            _ => Nodes::start_apart(&arguments.etcd, count, &arguments.engine, core, megabytes)?,
+            _ => {
+                let (engine, core) = (&arguments.engine, core.to_string());
+                Nodes::start_apart(&arguments.etcd, count, engine, &core, megabytes, &[], None)?
+            }
         };
         let mut ids = vec![None; world.objects() as usize];
         for (place, (address, _)) in nodes.addresses.iter().enumerate() {
