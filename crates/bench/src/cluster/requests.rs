@@ -293,6 +293,8 @@ impl Redis {
             let mut command = pinned(core);
             command.arg(program).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
             command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+            // Nothing is to be left in the folder that this runs in.
+            command.args(["--repl-diskless-load", "on-empty-db"]);
             if place > 0 {
                 command.args(["--replicaof", "127.0.0.1", &first.to_string()]);
             }

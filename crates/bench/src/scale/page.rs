@@ -120,9 +120,9 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "chunks there are: 10^13 chunks of which one in a thousand moved take as much as 10^12"
+        "chunks there are: 10^13 chunks of which one in a thousand moved take about as much as"
     )?;
-    writeln!(text, "of which one in a hundred did.\n")
+    writeln!(text, "10^12 of which one in a hundred did.\n")
 }
 
 fn lookups(text: &mut String, fit: &Fit) -> std::fmt::Result {
