@@ -2,8 +2,9 @@
 //!
 //! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
 //! the life before, so that nothing of that is acknowledged any more, loads it, a slice at a time,
-//! since others wait for its answers meanwhile, and copies it to a new set of backups. When that set is committed it serves. If it is gone before, the next backup
-//! does the same from what it has itself; each has all that was acknowledged.
+//! since others wait for its answers meanwhile, and copies it to a new set of backups. When that
+//! set is committed it serves. If it is gone before, the next backup does the same from what it has
+//! itself; each has all that was acknowledged.
 
 use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkService, Wish};

@@ -302,8 +302,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.release(clock, out);
     }
 
-    /// Sends backups what was changed since the last call, and more to those who join: once for many
-    /// requests.
+    /// Sends backups what was changed since the last call, and more to those who join: once for
+    /// many requests.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
