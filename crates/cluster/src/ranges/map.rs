@@ -92,6 +92,7 @@ impl Node {
     }
 
     /// Entries of all leaves or blocks.
+    #[cfg(test)]
     fn entries(&self) -> usize {
         match self {
             Self::Leaves(node) => node.leaves.iter().map(Leaf::entries).sum(),
@@ -568,12 +569,12 @@ impl RangeMap {
         let entries = region.entries();
         self.entries += entries;
         if entries * 4 < self.limits.region_entries_min {
-            self.to_leaves(n);
+            self.dissolve(n);
         }
     }
 
     /// Puts leaves in the place of a region.
-    fn to_leaves(&mut self, n: usize) {
+    fn dissolve(&mut self, n: usize) {
         let mut pieces = Vec::new();
         (0..BLOCKS).for_each(|block| self.read((n, block), &mut pieces));
         self.forget_node(n);
@@ -595,7 +596,7 @@ impl RangeMap {
 
     /// Makes a region of the ids around the middle of node `n`, if it has entries enough. Returns
     /// whether it did.
-    fn to_region(&mut self, n: usize) -> bool {
+    fn gather(&mut self, n: usize) -> bool {
         let node = self.leaves_of(n);
         let middle = node.firsts[node.firsts.len() / 2];
         let first = middle - middle % REGION_IDS;
@@ -673,7 +674,7 @@ impl RangeMap {
         if count <= self.limits.node_leaves_max {
             return;
         }
-        if !self.to_region(n) {
+        if !self.gather(n) {
             self.split(n, count / 2);
             return;
         }
