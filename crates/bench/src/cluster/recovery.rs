@@ -152,7 +152,7 @@ pub fn run(arguments: &RecoveryArguments) -> anyhow::Result<RecoveryResult> {
     let ids = create(&mut client, arguments)?;
     let mut others = nodes.addresses[1..]
         .iter()
-        .map(|(address, _)| ClusterClient::connect(&[address.clone()], "", CACHE_BYTES))
+        .map(|(address, _)| ClusterClient::connect(std::slice::from_ref(address), "", CACHE_BYTES))
         .collect::<Result<Vec<_>, _>>()?;
     wait(|| Ok(client.status()?.reduced == (0, 0) && is_whole(&all(&mut others)?)))?;
     let load_seconds = began.elapsed().as_secs_f64();
