@@ -31,6 +31,7 @@ struct CommandLine {
 }
 
 #[derive(clap::Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 enum Command {
     /// Measures.
     #[command(subcommand)]
