@@ -41,8 +41,8 @@ pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: Bits) {
     }
 }
 
-/// The pieces of a leaf, or block, that ends before `leaf_end`, with one placement from `start` to before
-/// `end`.
+/// The pieces of a leaf, or block, that ends before `leaf_end`, with one placement from `start` to
+/// before `end`.
 pub(super) fn overwrite(
     pieces: &[Piece],
     leaf_end: u64,

@@ -1,7 +1,7 @@
-//! What accesses cost a worker: the items that they look at beyond those that heads led to, averaged
-//! over some thousands of requests. A high average calls for a rehash (section 3.4); one clearly
-//! above the usual means that other keys have become the popular ones, and heads should be led to
-//! them soon.
+//! What accesses cost a worker: the items that they look at beyond those that heads led to, on
+//! average over some thousands of requests. A high average calls for a rehash (section 3.4); one
+//! clearly above the usual means that other keys have become the popular ones, and heads should be
+//! led to them soon.
 //!
 //! Belongs to one worker; no other thread sees it.
 

@@ -37,8 +37,8 @@ const ROUNDS: usize = 512;
 const ROUNDS_PER_EVICTION: usize = 128;
 /// In the first rounds it only yields.
 const EAGER_ROUNDS: usize = 16;
-/// So many, where a grace period may be enough, before it evicts: some 15 ms, in which a worker that
-/// lost its processor between pin and unpin has it back.
+/// So many, where a grace period may be enough, before it evicts: some 15 ms, in which a worker
+/// that lost its processor between pin and unpin has it back.
 const GRACE_ROUNDS: usize = 120;
 /// How long it waits in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
