@@ -1,7 +1,7 @@
 //! The one table of engines that can be measured.
 
 use amalgam_index::Configuration;
-use amalgam_index::hotring::{HotRingR, HotRingS};
+use amalgam_index::hotring::{HotRing, HotRingR, HotRingS, RandomMovementEvery};
 use amalgam_index::memc3::Memc3;
 use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
 use amalgam_index::model::Model;
@@ -33,6 +33,10 @@ pub const ENGINES: &[Entry] = &[
         ..entry::<Engine<MercuryNoLock>>("mercury-nolock", "Mercury whose reads take no locks")
     },
     entry::<Engine<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
+    every::<1>("hotring-r-1", "the same, every request"),
+    every::<2>("hotring-r-2", "every second"),
+    every::<10>("hotring-r-10", "every tenth"),
+    every::<50>("hotring-r-50", "every fiftieth"),
     entry::<Engine<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
     Entry {
         open: open_without_predecessor,
@@ -61,6 +65,11 @@ pub const ENGINES: &[Entry] = &[
 /// A row for `S`.
 pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str) -> Entry {
     Entry { name, about, is_read_only: false, open: open::<S> }
+}
+
+/// hotring-r of figure 15b, whose heads follow every `R`th request.
+const fn every<const R: u32>(name: &'static str, about: &'static str) -> Entry {
+    entry::<Engine<HotRing<RandomMovementEvery<R>>>>(name, about)
 }
 
 fn open<S: Subject + 'static>(

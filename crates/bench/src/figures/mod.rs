@@ -11,6 +11,7 @@ mod fpl13;
 mod hotring;
 mod memc3;
 mod mercury;
+mod model;
 pub(crate) mod picture;
 pub(crate) mod plan;
 mod report;

@@ -147,6 +147,11 @@ pub struct Run {
     pub seconds: f64,
 }
 
+/// What ends the names of series that are the slowest and the fastest round of another.
+pub const LEAST: &str = ", least";
+/// See [`LEAST`].
+pub const MOST: &str = ", most";
+
 /// How a line of a result becomes points.
 pub enum Reading {
     /// A point a line: its series is the line's engine (or structure), its value a field over a
@@ -154,6 +159,9 @@ pub enum Reading {
     Field(&'static str, f64),
     /// The same, with a series of the figure's own.
     Named(String, &'static str, f64),
+    /// Operations a second over a divisor: the engine's median, and its slowest and fastest round
+    /// in series of their own.
+    Spread(f64),
     /// A point a line and field, whose series is what stands beside the field.
     Fields(Vec<(String, &'static str, f64)>),
     /// A list in a field: a point each, so many units of the horizontal axis apart.

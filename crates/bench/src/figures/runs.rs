@@ -9,7 +9,7 @@ use std::time::{Instant, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::plan::{Place, Point, Program, Reading, Run};
+use super::plan::{LEAST, MOST, Place, Point, Program, Reading, Run};
 use super::servers::Servers;
 use crate::measure::commit;
 
@@ -212,7 +212,8 @@ fn key(command: &str) -> u64 {
 fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
     let number = |field: &str| line.get(field).and_then(Value::as_f64);
     let name = || {
-        let name = ["engine", "structure"].iter().find_map(|field| line.get(field)?.as_str());
+        let name =
+            ["engine", "structure", "backend"].iter().find_map(|field| line.get(field)?.as_str());
         name.unwrap_or("measured").to_owned()
     };
     let point = |series: String, value: f64| Point::new(series, run.place.clone(), value);
@@ -222,6 +223,13 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
         }
         Reading::Named(series, field, unit) => {
             number(field).map(|value| point(series.clone(), value / unit)).into_iter().collect()
+        }
+        Reading::Spread(unit) => {
+            let ends = [("", "ops_per_second"), (LEAST, "min"), (MOST, "max")];
+            let of = |(end, field): (&str, &str)| {
+                number(field).map(|value| point(name() + end, value / unit))
+            };
+            ends.into_iter().filter_map(of).collect()
         }
         Reading::Fields(fields) => {
             let of = |(series, field, unit): &(String, &str, f64)| {
@@ -268,6 +276,12 @@ mod tests {
             [Point::new("memc3", two.clone(), 5.0)]
         );
         assert_eq!(read(Reading::Field("hit_ratio", 1.0)), []);
+        let spread = serde_json::json!({
+            "backend": "redis", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,
+        });
+        let spread = super::read(&run(Reading::Spread(1e6)), &spread).unwrap();
+        let spread: Vec<_> = spread.iter().map(|one| (one.series.as_str(), one.value)).collect();
+        assert_eq!(spread, [("redis", 5.0), ("redis, least", 4.0), ("redis, most", 6.0)]);
         let named = Reading::Named("+ tag".into(), "p50_ns", 1.0);
         assert_eq!(read(named), [Point::new("+ tag", two, 70.0)]);
         let timeline = read(Reading::Timeline("timeline", 0.1, 1e6));

@@ -19,7 +19,8 @@ use crate::maintenance::Signal;
 use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
 use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
 
-/// R: every so many requests a worker looks whether a head should move (section 3.2).
+/// R: every so many requests a worker looks whether a head should move (section 3.2), if the
+/// strategy says nothing else.
 pub(super) const REQUESTS_PER_LOOK: u32 = 5;
 /// Items a ring has at start, if `expected_items` come.
 const ITEMS_PER_RING: usize = 1;
@@ -35,10 +36,15 @@ pub trait Strategy: Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether heads move by samples; else they move to what the R-th request touched.
     const SAMPLES: bool;
+    /// R. A constant, for every request divides by it.
+    const REQUESTS_PER_LOOK: u32 = REQUESTS_PER_LOOK;
 }
 
 /// Section 3.2.1.
 pub struct RandomMovement;
+
+/// The same with another R, for figure 15b.
+pub struct RandomMovementEvery<const R: u32>;
 
 /// Section 3.2.2.
 pub struct StatisticalSampling;
@@ -46,6 +52,12 @@ pub struct StatisticalSampling;
 impl Strategy for RandomMovement {
     const NAME: &'static str = "hotring-r";
     const SAMPLES: bool = false;
+}
+
+impl<const R: u32> Strategy for RandomMovementEvery<R> {
+    const NAME: &'static str = "hotring-r";
+    const SAMPLES: bool = false;
+    const REQUESTS_PER_LOOK: u32 = R;
 }
 
 impl Strategy for StatisticalSampling {
@@ -297,14 +309,14 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     /// Whether it is this request's turn to look at a head: each is while the popular keys change.
     #[inline]
     pub(super) fn looks(&self) -> bool {
-        self.requests.is_multiple_of(REQUESTS_PER_LOOK) || self.cost.is_surprising()
+        self.requests.is_multiple_of(S::REQUESTS_PER_LOOK) || self.cost.is_surprising()
     }
 
     /// Whether it is this request's turn to look at `head`, which may have patience.
     #[inline]
     fn is_due(&self, head: Head) -> bool {
         let patience = if S::SAMPLES { head.patience() } else { 0 };
-        self.requests.is_multiple_of(REQUESTS_PER_LOOK << patience) || self.cost.is_surprising()
+        self.requests.is_multiple_of(S::REQUESTS_PER_LOOK << patience) || self.cost.is_surprising()
     }
 
     /// How many samples to take: as many as a ring has items, on average.

@@ -43,7 +43,9 @@ mod word;
 mod write;
 
 #[cfg(not(loom))]
-pub use engine::{HotRing, HotRingWorker, RandomMovement, StatisticalSampling, Strategy};
+pub use engine::{
+    HotRing, HotRingWorker, RandomMovement, RandomMovementEvery, StatisticalSampling, Strategy,
+};
 
 /// HotRing that moves a head to whatever the R-th request touched.
 #[cfg(not(loom))]

@@ -8,11 +8,13 @@ mod figure_12;
 mod figure_13;
 mod figure_14;
 mod figure_15a;
+mod figure_15b;
 mod figure_16;
 mod figure_17;
 mod figure_3;
 mod table_2;
 
+use super::model;
 use super::plan::{Figure, IndexRun, Panel, Place, Reading, Shape};
 use super::setting::Setting;
 
@@ -32,12 +34,14 @@ pub fn figures(setting: &Setting) -> Vec<Figure> {
         table_2::figure(setting),
         figure_3::figure(setting),
         figure_10::figure(setting),
+        model::hotring(setting),
         figure_11a::figure(setting),
         figure_11b::figure(setting),
         figure_12::figure(setting),
         figure_13::figure(setting),
         figure_14::figure(setting),
         figure_15a::figure(setting),
+        figure_15b::figure(setting),
         figure_16::figure(setting),
         figure_17::figure(setting),
     ]

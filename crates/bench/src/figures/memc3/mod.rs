@@ -10,6 +10,7 @@ mod table_1;
 mod table_2;
 mod table_3;
 
+use super::model;
 use super::plan::Figure;
 use super::setting::Setting;
 
@@ -21,6 +22,7 @@ pub fn figures(setting: &Setting) -> Vec<Figure> {
         table_3::figure(setting),
         figure_4::figure(setting),
         figure_5::figure(setting),
+        model::memc3(setting),
         figure_6::figure(setting),
         figure_7::figure(setting),
         figure_8::figure(setting),

@@ -7,6 +7,7 @@ mod figure_3;
 mod figure_4;
 mod figure_5;
 
+use super::model;
 use super::plan::Figure;
 use super::setting::Setting;
 
@@ -16,6 +17,7 @@ pub fn figures(setting: &Setting) -> Vec<Figure> {
         figure_1::figure(setting),
         figure_3::figure(setting),
         figure_4::figure(setting),
+        model::mercury(setting),
         figure_5::figure(setting),
         expansion::figure(setting),
     ]

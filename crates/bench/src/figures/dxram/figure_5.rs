@@ -1,0 +1,96 @@
+//! Figure 5: BG, a social network's actions, by storage nodes.
+
+use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
+use super::super::setting::Setting;
+use crate::measure::Machine;
+
+/// Actions a second that the text prints, by nodes. Of Cassandra it has the ends, of MongoDB one
+/// number for all.
+const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
+const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
+const MONGODB: f64 = 3_500.0;
+
+/// A member's objects, and about how many a second are loaded.
+const OBJECTS_A_MEMBER: f64 = 204.0;
+const OBJECTS_PER_SECOND: f64 = 150_000.0;
+
+pub fn figure(setting: &Setting) -> Figure {
+    let members = setting.choose(20, 500, 10_000);
+    let most_nodes = if is_installed("etcd") { setting.choose(1, 4, 8) } else { 1 };
+    let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
+    let run = |nodes: usize, members: u32, field| {
+        let has_redis = nodes == 1 && is_installed("redis-server");
+        let backends = if has_redis { "amalgam,redis" } else { "amalgam" };
+        let seconds = setting.choose(0.05, 0.5, 5.0);
+        let rounds = setting.choose(1, 1, 3);
+        let arguments = format!(
+            "bench bg --backend={backends} --nodes={nodes} --profiles={members} --mix=0.1 \
+             --seconds={seconds} --rounds={rounds} --json"
+        );
+        let subjects = if has_redis { 2.0 } else { 1.0 };
+        let load = f64::from(members) * OBJECTS_A_MEMBER / OBJECTS_PER_SECOND;
+        Run {
+            place: Place::named(nodes.ilog2() as usize, nodes.to_string()),
+            program: Program::Own,
+            arguments: arguments.split(' ').map(str::to_owned).collect(),
+            reading: Reading::Field(field, 1.0),
+            seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + 2.0,
+        }
+    };
+    let printed = |name: &str, points: &[(usize, f64)]| -> Vec<Point> {
+        let point = |(nodes, actions): &(usize, f64)| {
+            let place = Place::named(nodes.ilog2() as usize, nodes.to_string());
+            Point::new(format!("{name}, printed"), place, *actions)
+        };
+        points.iter().map(point).collect()
+    };
+    let panel = |title: &str, y, field, given| Panel {
+        title: title.to_owned(),
+        x: "storage nodes",
+        y,
+        shape: Shape::Bars,
+        runs: counts.clone().map(|nodes| run(nodes, members, field)).collect(),
+        given,
+        ..Panel::default()
+    };
+    let mongodb = [1, 2, 4, 8].map(|nodes| (nodes, MONGODB));
+    let given =
+        [printed("DXRAM", &DXRAM), printed("Cassandra", &CASSANDRA), printed("MongoDB", &mongodb)];
+    let mut panels = vec![
+        panel("actions a second", "actions a second", "actions_per_second", given.concat()),
+        panel("CPU time of the servers", "ns an action", "server_cpu_ns_per_action", Vec::new()),
+        panel("values that no write explains", "reads", "unpredictable_reads", Vec::new()),
+    ];
+    if setting.choose(false, false, true) && most_nodes >= 4 {
+        let mut large = panel("500,000 members, 4 nodes", "actions a second", "", Vec::new());
+        large.runs = vec![run(4, 500_000, "actions_per_second")];
+        panels.push(large);
+    }
+    let claim = |(nodes, printed): (usize, f64)| {
+        let what = format!("actions a second, {nodes} nodes, all on one core");
+        Claim::value(&what, printed, "amalgam", &nodes.to_string())
+    };
+    Figure {
+        paper: Paper::Dxram,
+        name: "figure-5",
+        title: "BG, a social network's actions, by storage nodes",
+        printed_setting: "10,000 and 500,000 members with 100 friends and 100 resources each, \
+                          0.1 % of the actions write; nodes of 4 cores on gigabit Ethernet, as \
+                          many clients. With 8 nodes the clients were the limit.",
+        our_setting: format!(
+            "{members} members; all nodes on one core, all clients on another, so rates do not \
+             grow with nodes here: CPU time an action says what each costs. Every value that is \
+             read is checked. Redis is one process. MongoDB and Cassandra are not run.{}",
+            if most_nodes == 1 { " More than one node needs etcd." } else { "" }
+        ),
+        panels,
+        claims: DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect(),
+    }
+}
+
+/// Whether a program is on the path, and the two cores that the benchmark needs are there.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Machine::describe().cores > 1
+        && std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
