@@ -148,13 +148,23 @@ module write_unit
 
   // Writing.
   logic is_line_wanted, is_last_line, is_key_line, is_line_done;
-  logic [LineWidth-1:0] last_key_line, last_line;
+  logic [LineWidth-1:0] last_key_line, last_key_line_q, last_line;
   logic [63:0] new_locator, new_terms;
-  assign last_key_line  = LineWidth'((KeyWord + (32'(meta.request.klen) - 1) / 8) / StripeWords);
-  assign is_key_line    = is_insert_q && line_q <= last_key_line;
+  // Compared with each line's end: a division by StripeWords would be the slowest path of all. The
+  // cycle of the decision knows it early enough.
+  always_comb begin
+    last_key_line = '0;
+    for (int unsigned l = 1; l < Lines; l++) begin
+      if (l * StripeWords <= KeyWord
+          || 32'(meta.request.klen) > 8 * (l * StripeWords - KeyWord)) begin
+        last_key_line = LineWidth'(l);
+      end
+    end
+  end
+  assign is_key_line    = is_insert_q && line_q <= last_key_line_q;
   assign is_line_wanted = line_q == '0 || line_q == LineWidth'(TermsLine) || is_key_line;
-  assign last_line      = is_insert_q && last_key_line > LineWidth'(TermsLine)
-                          ? last_key_line : LineWidth'(TermsLine);
+  assign last_line      = is_insert_q && last_key_line_q > LineWidth'(TermsLine)
+                          ? last_key_line_q : LineWidth'(TermsLine);
   assign is_last_line   = line_q == last_line;
   assign is_line_done   = !is_line_wanted || (write_ready_i && group_q == LastGroup);
 
@@ -247,6 +257,7 @@ module write_unit
     unique case (state_q)
       StDecide: begin
         target_q        <= target;
+        last_key_line_q <= last_key_line;
         is_insert_q     <= is_set && !has_match;
         is_placed_q     <= is_set && (!is_full || evict_i);
         needs_address_q <= is_set && (!has_match || !is_same_class) && (!is_full || evict_i);
@@ -370,7 +381,10 @@ module write_unit
       // A request that waits stays as it is, its key fits, and free slots hold and end nothing.
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
       if (f_waits_q) assume ({match_i, free_i, expired_i} == f_slots_q);
-      if (is_write) assume (meta.request.klen != '0 && 32'(last_key_line) < Lines);
+      if (is_write) begin
+        assume (meta.request.klen != '0
+                && (KeyWord + (32'(meta.request.klen) - 1) / 8) / StripeWords < Lines);
+      end
       assume ((free_i & (match_i | expired_i)) == '0);
 
       assert (!retire_o || (valid_i && is_write && !f_is_retired_q));
