@@ -3,9 +3,9 @@
 //! The model is a closed network of queues: each of `n` threads goes round, working by itself for a
 //! time and waiting for things that only one thread can have at a time (a lock, or a cache line
 //! that somebody else writes). Mean value analysis gives its throughput exactly for service times
-//! without memory. Both times follow from two measurements, the throughput of one and of two threads; how
-//! many such things there are follows from the engine: one for a global lock, and more than anybody
-//! can count for locks in buckets, so that only pairs of threads ever meet.
+//! without memory. Both times follow from two measurements, the throughput of one and of two
+//! threads; how many such things there are follows from the engine: one for a global lock, and more
+//! than anybody can count for locks in buckets, so that only pairs of threads ever meet.
 //!
 //! What it leaves out: bandwidth of memory, a second socket, threads that share a core. They make
 //! it an upper bound where they set in. What two threads differ by noise it takes for contention;
