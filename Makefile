@@ -44,7 +44,7 @@ differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth r
 #tsan:           ## data races under ThreadSanitizer, long form
 #clients:        ## memccapable, memcaslap and Python clients against the server
 #namespaces:     ## a cluster of processes in network namespaces, with etcd, small
-#cluster-test:   ## the same, large: links cut, nodes joining and leaving (NODES=8 FAULT_SECONDS=120)
+#cluster-test:   ## the same, large, nodes killed and cut off (NODES=8 FAULT_SECONDS=120 ROUNDS=4)
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was

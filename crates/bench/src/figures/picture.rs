@@ -93,7 +93,9 @@ fn series(points: &[Point]) -> Vec<&str> {
 }
 
 fn look(index: usize, name: &str) -> Look {
-    let own = COLORS.iter().find(|(own, _)| *own == name).map(|(_, color)| *color);
+    // "memc3, predicted" is memc3's.
+    let engine = name.split(", ").next().unwrap_or(name);
+    let own = COLORS.iter().find(|(own, _)| *own == engine).map(|(_, color)| *color);
     Look { color: own.unwrap_or(OTHERS[index % OTHERS.len()]), index }
 }
 

@@ -15,7 +15,8 @@ const OBJECTS_A_MEMBER: f64 = 204.0;
 const OBJECTS_PER_SECOND: f64 = 150_000.0;
 
 pub fn figure(setting: &Setting) -> Figure {
-    let members = setting.choose(20, 500, 10_000);
+    // A client's share must hold more members than one has friends.
+    let (members, clients) = setting.choose((110, 1), (500, 4), (10_000, 4));
     let most_nodes = if is_installed("etcd") { setting.choose(1, 4, 8) } else { 1 };
     let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
     let run = |nodes: usize, members: u32, field| {
@@ -24,8 +25,8 @@ pub fn figure(setting: &Setting) -> Figure {
         let seconds = setting.choose(0.05, 0.5, 5.0);
         let rounds = setting.choose(1, 1, 3);
         let arguments = format!(
-            "bench bg --backend={backends} --nodes={nodes} --profiles={members} --mix=0.1 \
-             --seconds={seconds} --rounds={rounds} --json"
+            "bench bg --backend={backends} --nodes={nodes} --profiles={members} \
+             --clients={clients} --mix=0.1 --seconds={seconds} --rounds={rounds} --json"
         );
         let subjects = if has_redis { 2.0 } else { 1.0 };
         let load = f64::from(members) * OBJECTS_A_MEMBER / OBJECTS_PER_SECOND;

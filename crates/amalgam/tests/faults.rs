@@ -1,0 +1,490 @@
+//! Faults of real processes in network namespaces of their own, with a real etcd: what was
+//! acknowledged is there afterwards, and how long it took is printed.
+//!
+//! It makes namespaces and a bridge, so it runs where nothing else is: `scripts/cluster-test` makes
+//! such a place and says so in the environment. Elsewhere it is skipped.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use amalgam_node::ClusterClient;
+use amalgam_node::cluster::chunks::{Action, ChunkError, Done};
+use amalgam_node::cluster::ids::{ChunkId, IdRange, NodeId};
+use amalgam_node::cluster::overlay::Peer;
+use support::temporary;
+
+const LEASE: Duration = Duration::from_secs(3);
+/// How much later than a lease a node may be taken out.
+const DETECTION_SLACK: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+const NODES: usize = 5;
+const CHUNKS: usize = 60;
+const BRIDGE: &str = "10.77.0.1";
+const ETCD_HOST: &str = "10.77.0.2";
+
+fn run(words: &str) {
+    let mut parts = words.split_whitespace();
+    let program = parts.next().expect("a program");
+    let output = Command::new(program).args(parts).output().expect("it runs");
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits for something; how long it took.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: still not so");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    begin.elapsed()
+}
+
+/// A namespace with one interface at the bridge.
+struct Space {
+    name: String,
+    host: String,
+}
+
+impl Space {
+    fn new(name: &str, host: &str) -> Self {
+        run(&format!("ip netns add {name}"));
+        run(&format!("ip link add v-{name} type veth peer name eth0 netns {name}"));
+        run(&format!("ip link set v-{name} master br0 up"));
+        let space = Self { name: name.to_owned(), host: host.to_owned() };
+        space.inside(&format!("ip addr add {host}/24 dev eth0"));
+        space.inside("ip link set eth0 up");
+        space.inside("ip link set lo up");
+        space
+    }
+
+    fn inside(&self, words: &str) {
+        run(&format!("ip netns exec {} {words}", self.name));
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Packets to and from another host go nowhere.
+    fn blind(&self, host: &str, is_blind: bool) {
+        let what = if is_blind { "add" } else { "del" };
+        self.inside(&format!("ip route {what} blackhole {host}/32"));
+    }
+
+    fn link(&self, state: &str) {
+        run(&format!("ip link set v-{} {state}", self.name));
+    }
+}
+
+/// A node, running or not.
+struct Node {
+    space: Space,
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+impl Node {
+    fn address(&self) -> String {
+        format!("{}:7911", self.space.host)
+    }
+
+    fn start(&mut self) {
+        let log = self.folder.join(format!("{}.log", self.space.name));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a file");
+        let mut command = self.space.command(env!("CARGO_BIN_EXE_amalgam"));
+        command.args(["cluster", "node", "--etcd", &format!("http://{ETCD_HOST}:2379")]);
+        command.args(["--name", &self.space.name, "--listen", &self.address()]);
+        command.args(["--clients", &format!("{}:11211", self.space.host), "-t", "1"]);
+        command.args(["--lease-seconds", &LEASE.as_secs().to_string(), "--engine", "memc3"]);
+        command.args(["--backups", "3", "--backup-space", "256M", "--backup-dir"]);
+        command.arg(self.folder.join(&self.space.name));
+        let output = log.try_clone().expect("a file");
+        self.child = Some(command.stdout(output).stderr(log).spawn().expect("it starts"));
+    }
+
+    fn signal(&self, name: &str) {
+        let child = self.child.as_ref().expect("it runs");
+        run(&format!("kill -{name} {}", child.id()));
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+        }
+    }
+
+    /// It ends by itself, and not as if all were well.
+    fn ends(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        eventually("who was cut off stops", || child.try_wait().expect("a child").is_some());
+        assert!(
+            !child.wait().expect("it ended").success(),
+            "it says that it stopped against its will"
+        );
+    }
+}
+
+/// What was written to a chunk: the last value that was acknowledged, and the last that was tried.
+#[derive(Clone, Copy)]
+struct Written {
+    id: ChunkId,
+    acknowledged: u64,
+    tried: u64,
+}
+
+/// Writes to all chunks, again and again, while it is not told to stop.
+struct Writer {
+    written: Arc<Mutex<Vec<Written>>>,
+    stops: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    fn start(home: &str, written: Vec<Written>) -> Self {
+        let written = Arc::new(Mutex::new(written));
+        let stops = Arc::new(AtomicBool::new(false));
+        let (shared, told, home) = (Arc::clone(&written), Arc::clone(&stops), home.to_owned());
+        let thread = std::thread::spawn(move || {
+            let mut client = connect(&home);
+            let mut next = 0;
+            while !told.load(Ordering::Acquire) {
+                let mut puts = Vec::new();
+                {
+                    let mut written = shared.lock().expect("nobody panicked");
+                    for place in 0..16 {
+                        let at = (next + place) % written.len();
+                        written[at].tried += 1;
+                        let value = written[at].tried.to_le_bytes().to_vec();
+                        puts.push((at, Action::Put(written[at].id, value)));
+                    }
+                    next += 16;
+                }
+                let (places, puts): (Vec<usize>, Vec<Action>) = puts.into_iter().unzip();
+                let answers = client.call_all(puts);
+                let mut written = shared.lock().expect("nobody panicked");
+                for (at, answer) in places.into_iter().zip(answers) {
+                    if answer.is_ok() {
+                        written[at].acknowledged = written[at].tried;
+                    }
+                }
+            }
+        });
+        Self { written, stops, thread: Some(thread) }
+    }
+
+    fn stop(mut self) -> Vec<Written> {
+        self.stops.store(true, Ordering::Release);
+        self.thread.take().expect("it was started").join().expect("nobody panicked");
+        self.written.lock().expect("nobody panicked").clone()
+    }
+}
+
+fn connect(address: &str) -> ClusterClient {
+    let mut client = None;
+    eventually("a node answers", || {
+        client = ClusterClient::connect(&[address.to_owned()], "", 1 << 20).ok();
+        client.is_some()
+    });
+    client.expect("it connected")
+}
+
+/// The whole of it.
+struct Trial {
+    nodes: Vec<Node>,
+    etcd: Child,
+    written: Vec<Written>,
+    /// Chunks that were created in a scene.
+    created: Vec<ChunkId>,
+    acknowledged: u64,
+}
+
+impl Trial {
+    fn new(folder: &Path) -> Self {
+        for words in [
+            "ip link set lo up",
+            "ip link add br0 type bridge",
+            &format!("ip addr add {BRIDGE}/24 dev br0"),
+            "ip link set br0 up",
+        ] {
+            run(words);
+        }
+        let space = Space::new("etcd", ETCD_HOST);
+        let url = format!("http://{ETCD_HOST}:2379");
+        let etcd = space
+            .command("etcd")
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", "http://127.0.0.1:2380", "--data-dir"])
+            .arg(folder.join("etcd-data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd starts");
+        let node = |number: usize| Node {
+            space: Space::new(&format!("n{number}"), &format!("10.77.0.{}", 10 + number)),
+            folder: folder.to_owned(),
+            child: None,
+        };
+        let nodes = (0..NODES).map(node).collect();
+        let mut trial =
+            Self { nodes, etcd, written: Vec::new(), created: Vec::new(), acknowledged: 0 };
+        trial.nodes.iter_mut().for_each(Node::start);
+        trial.is_whole();
+        // A third of the chunks with each of the nodes that will have something to bear.
+        for number in 2..NODES {
+            let mut client = connect(&trial.nodes[number].address());
+            let mut ids = Vec::new();
+            eventually("chunks are created", || {
+                ids.extend(client.create(&0_u64.to_le_bytes()).ok());
+                ids.len() == CHUNKS / (NODES - 2)
+            });
+            let begun = |id| Written { id, acknowledged: 0, tried: 0 };
+            trial.written.extend(ids.into_iter().map(begun));
+        }
+        trial
+    }
+
+    /// A super peer that is not the home.
+    fn super_peer(&self) -> usize {
+        let status = connect(&self.home()).status().expect("it answers");
+        let supers = status.members.iter().filter(|(peer, _)| status.supers.contains(peer));
+        let mut addresses = supers.map(|(_, address)| address);
+        let place = |address: &String| self.nodes.iter().position(|one| one.address() == *address);
+        addresses.find_map(|address| place(address).filter(|place| *place > 0)).expect("one")
+    }
+
+    fn node_id(&self, place: usize) -> NodeId {
+        let status = connect(&self.home()).status().expect("it answers");
+        let is_it = |(_, address): &&(Peer, String)| *address == self.nodes[place].address();
+        status.members.iter().find(is_it).expect("a member").0.node
+    }
+
+    fn home(&self) -> String {
+        self.nodes[0].address()
+    }
+
+    /// Waits until all nodes are members and all chunks have their backups.
+    fn is_whole(&self) {
+        eventually("all have their backups", || {
+            self.nodes.iter().all(|node| {
+                let client = ClusterClient::connect(&[node.address()], "", 0);
+                let status = client.and_then(|mut client| client.status());
+                status.is_ok_and(|status| {
+                    status.reduced == (0, 0) && status.members.len() == NODES && status.ids > 0
+                })
+            })
+        });
+    }
+
+    /// How long it takes until the home knows that nodes are gone.
+    fn detect(&self, victims: &[usize], begin: Instant) -> Duration {
+        let mut home = connect(&self.home());
+        let gone: Vec<String> = victims.iter().map(|one| self.nodes[*one].address()).collect();
+        eventually("who is gone is no member", || {
+            home.status().is_ok_and(|status| {
+                status.members.iter().all(|(_, address)| !gone.contains(address))
+            })
+        });
+        begin.elapsed()
+    }
+
+    /// Reads every chunk until it is there, and compares.
+    fn check(&self, home: &str) {
+        let mut client = connect(home);
+        for Written { id, acknowledged, tried } in &self.written {
+            let mut value = None;
+            eventually("a chunk can be read", || match client.call(Action::Get(*id)) {
+                Ok(Done::Value(bytes)) => {
+                    value = Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+                    true
+                }
+                answer => {
+                    assert!(!matches!(answer, Err(ChunkError::NoChunk)), "{id} is lost");
+                    false
+                }
+            });
+            let value = value.expect("it was read");
+            assert!((*acknowledged..=*tried).contains(&value), "{id}: {value}, not {acknowledged}");
+        }
+    }
+
+    /// Has something happen while chunks are written: `fault` returns who is to be taken out,
+    /// `after` mends it.
+    fn scene(
+        &mut self,
+        name: &str,
+        fault: impl FnOnce(&mut Self) -> Vec<usize>,
+        after: impl FnOnce(&mut Self),
+    ) {
+        let writer = Writer::start(&self.home(), std::mem::take(&mut self.written));
+        std::thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        let gone = fault(self);
+        let detected = (!gone.is_empty()).then(|| self.detect(&gone, begin));
+        let known = writer.written.lock().expect("nobody panicked").clone();
+        let mut reader = connect(&self.home());
+        for Written { id, .. } in known {
+            eventually("a chunk can be read", || reader.get(id).is_ok());
+        }
+        let readable = begin.elapsed();
+        after(self);
+        std::thread::sleep(Duration::from_millis(300));
+        self.written = writer.stop();
+        let begun = |id| Written { id, acknowledged: 0, tried: 0 };
+        self.written.extend(self.created.drain(..).map(begun));
+        let home = self.home();
+        self.check(&home);
+        self.is_whole();
+        let sum: u64 = self.written.iter().map(|one| one.acknowledged).sum();
+        println!(
+            "    {name}: detected after {}, readable after {:.1} s, {sum} writes, 0 lost",
+            detected.map_or("-".to_owned(), |time| format!("{:.1} s", time.as_secs_f64())),
+            readable.as_secs_f64()
+        );
+        if let Some(time) = detected {
+            assert!(time <= LEASE + DETECTION_SLACK, "{name}: detected after {time:?}");
+        }
+        assert!(sum > self.acknowledged, "{name}: nothing was written");
+        self.acknowledged = sum;
+    }
+
+    fn kill(&mut self, victims: &[usize]) -> Vec<usize> {
+        victims.iter().for_each(|one| self.nodes[*one].kill());
+        victims.to_vec()
+    }
+
+    fn restart(&mut self, victims: &[usize]) {
+        victims.iter().for_each(|one| self.nodes[*one].start());
+    }
+
+    /// Whom a node cannot reach: the other nodes.
+    fn blind(&self, victim: usize, is_blind: bool) {
+        let others = self.nodes.iter().enumerate().filter(|(number, _)| *number != victim);
+        others.for_each(|(_, other)| self.nodes[victim].space.blind(&other.space.host, is_blind));
+    }
+
+    fn faults(&mut self) {
+        let none = |_: &mut Self| {};
+        self.scene("kill -9", |t| t.kill(&[4]), |t| t.restart(&[4]));
+        self.scene(
+            "stopped past its lease",
+            |t| {
+                t.nodes[3].signal("STOP");
+                vec![3]
+            },
+            |t| {
+                t.nodes[3].signal("CONT");
+                t.nodes[3].ends();
+                t.restart(&[3]);
+            },
+        );
+        self.scene(
+            "cut off from etcd",
+            |t| {
+                t.nodes[4].space.blind(ETCD_HOST, true);
+                vec![4]
+            },
+            |t| {
+                t.nodes[4].space.blind(ETCD_HOST, false);
+                t.nodes[4].ends();
+                t.restart(&[4]);
+            },
+        );
+        self.scene(
+            "cut off from peers",
+            |t| {
+                t.blind(3, true);
+                std::thread::sleep(Duration::from_secs(2));
+                t.blind(3, false);
+                Vec::new()
+            },
+            none,
+        );
+        self.scene(
+            "cut off from both",
+            |t| {
+                t.nodes[4].space.link("down");
+                vec![4]
+            },
+            |t| {
+                t.nodes[4].space.link("up");
+                t.nodes[4].ends();
+                t.restart(&[4]);
+            },
+        );
+        self.scene(
+            "a second failure while the first is recovered",
+            |t| {
+                t.kill(&[4]);
+                std::thread::sleep(LEASE);
+                t.kill(&[3]);
+                Vec::new()
+            },
+            |t| t.restart(&[3, 4]),
+        );
+        self.scene(
+            "migration during failover",
+            |t| {
+                let mut owner = connect(&t.nodes[4].address());
+                let create = |_| owner.create(&[0; 8]).expect("it serves");
+                t.created = (0..20).map(create).collect();
+                t.created.sort_unstable();
+                let all = IdRange::starting_at(t.created[0], 64).expect("a range");
+                let target = t.node_id(3);
+                assert!(owner.migrate(all, target).expect("it answers"), "it begins to move");
+                t.kill(&[4])
+            },
+            |t| t.restart(&[4]),
+        );
+        let leader = self.super_peer();
+        let other = if leader == 4 { 3 } else { 4 };
+        self.scene(
+            "super peer and peer together",
+            |t| t.kill(&[leader, other]),
+            |t| t.restart(&[leader, other]),
+        );
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.nodes.iter_mut().for_each(Node::kill);
+        // It may have ended by itself.
+        let _ = self.etcd.kill();
+        let _ = self.etcd.wait();
+        if std::thread::panicking() {
+            for node in &self.nodes {
+                let log = node.folder.join(format!("{}.log", node.space.name));
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let last = &lines[lines.len().saturating_sub(15)..];
+                println!("--- {}\n{}", node.space.name, last.join("\n"));
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_whatever_happens() {
+    let Ok(rounds) = std::env::var("AMALGAM_FAULT_ROUNDS") else {
+        eprintln!("skipped: scripts/cluster-test makes a place where it can run");
+        return;
+    };
+    let rounds: u32 = rounds.parse().expect("AMALGAM_FAULT_ROUNDS is a number");
+    let folder = temporary("faults");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut trial = Trial::new(&folder);
+    for _ in 0..rounds {
+        trial.faults();
+    }
+    drop(trial);
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}
