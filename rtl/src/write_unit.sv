@@ -87,7 +87,7 @@ module write_unit
   function automatic logic [ClassWidth-1:0] class_of(logic [23:0] vlen);
     class_of = ClassWidth'(Classes - 1);
     for (int c = Classes - 2; c >= 0; c--) begin
-      if (32'(vlen) + 8 <= BlockBytes << (ClassShift * c)) class_of = ClassWidth'(c);
+      if (32'(vlen) <= (BlockBytes << (ClassShift * c)) - 8) class_of = ClassWidth'(c);
     end
   endfunction
 
@@ -107,6 +107,9 @@ module write_unit
   logic                 is_insert_q; // and a key
   logic                 needs_address_q;
   logic [15:0]          status_q;
+  // Of what lies there, and of what comes; found beside the decision, not on the way to a queue.
+  logic [ClassWidth-1:0] classes_q [Slots];
+  logic [ClassWidth-1:0] new_class_q;
   logic [47:0]          pointer_q;   // in beats
   logic [LineWidth-1:0] line_q;
   logic [GroupWidth-1:0] group_q;
@@ -140,10 +143,10 @@ module write_unit
   assign returning       = lowest(expired_returns != '0 ? expired_returns : returns_q);
   assign left_returns    = returns_q & ~(Slots'(1) << returning);
   assign free_valid_o   = state_q == StFree && returns_q != '0;
-  assign free_class_o   = class_of(terms_i[returning][55:32]);
+  assign free_class_o   = classes_q[returning];
   assign free_pointer_o = locators_i[returning][47:0] >> PointerShift;
 
-  assign alloc_class_o = class_of(meta.request.vlen);
+  assign alloc_class_o = new_class_q;
   assign alloc_take_o  = state_q == StAllocate && needs_address_q && alloc_valid_i;
 
   // Writing.
@@ -258,6 +261,8 @@ module write_unit
       StDecide: begin
         target_q        <= target;
         last_key_line_q <= last_key_line;
+        new_class_q     <= class_of(meta.request.vlen);
+        for (int unsigned i = 0; i < Slots; i++) classes_q[i] <= class_of(terms_i[i][55:32]);
         is_insert_q     <= is_set && !has_match;
         is_placed_q     <= is_set && (!is_full || evict_i);
         needs_address_q <= is_set && (!has_match || !is_same_class) && (!is_full || evict_i);
