@@ -125,6 +125,7 @@ impl Pool<'_> {
         let memory = self.memory;
         if let Need::Class(class) = need {
             let is_large = memory.geometries[class].slot_bytes as usize >= TRADED_SLOT_BYTES;
+            self.trade_limit_bytes = memory.budget.limit();
             self.set_trading(class, is_large && memory.evicts);
         }
     }
@@ -146,11 +147,9 @@ impl Pool<'_> {
             has_slot = self.set_slot_aside(class, false);
         }
         let free = self.slots_of(class).saturating_sub(self.memory.items_of(class));
-        // Where the limit was raised a page is to be had without an eviction.
-        let unused = self.memory.budget.limit().saturating_sub(self.memory.budget.used());
-        let goes_on = has_slot
-            && free <= 2 * self.evictions_ahead(class) as u64
-            && unused < self.memory.page_bytes();
+        // Where the limit was raised since, room may be had without an eviction.
+        let has_grown = self.memory.budget.limit() > self.trade_limit_bytes;
+        let goes_on = has_slot && !has_grown && free <= 2 * self.evictions_ahead(class) as u64;
         if goes_on {
             self.evict_class(class, 1, Take::Cold, now, swap);
         }

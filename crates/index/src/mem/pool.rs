@@ -53,6 +53,8 @@ pub struct Pool<'m> {
     cas_ids: CasIds,
     /// A slot found by `make_room`, for an item of the class.
     pub(super) aside: Option<(usize, ItemRef)>,
+    /// The memory limit when a class last began to trade slots.
+    pub(super) trade_limit_bytes: usize,
     /// The memory's count of pressure that this pool answered.
     pressure: u64,
 }
@@ -181,6 +183,7 @@ impl<'m> Pool<'m> {
             spare_bags: Vec::new(),
             cas_ids: CasIds::default(),
             aside: None,
+            trade_limit_bytes: 0,
             pressure: 0,
         }
     }

@@ -211,7 +211,7 @@ fn pages_follow_the_demand() {
 #[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
 fn one_item_of_a_large_slot_leaves_for_each_that_comes() {
-    let toy = Toy::new(8 << 20, 200 << 10, true, 3000);
+    let toy = Toy::new(8 << 20, 200 << 10, true, 3100);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
     let evicted = || toy.memory.statistics().classes.iter().map(|class| class.evictions).sum();
     let mut before: u64 = 0;
@@ -222,7 +222,13 @@ fn one_item_of_a_large_slot_leaves_for_each_that_comes() {
         assert!(number < 1000 || now == before + 1, "{} by item {number}", now - before);
         before = now;
     }
-    // Room that comes otherwise ends it.
+    // Room that comes otherwise ends it: a higher limit,
+    toy.memory.set_limit(16 << 20);
+    for number in 3000..3100 {
+        assert!(toy.set(&mut pool, &helper, number, 11_000));
+    }
+    assert_eq!(evicted(), before);
+    // or deletes.
     for number in 0..3000 {
         toy.delete(&mut pool, number);
     }
