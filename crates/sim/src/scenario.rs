@@ -131,10 +131,11 @@ mod tests {
         let (least, wrong) =
             Scenario::default().shrink(0, Planted::NoReplication).expect("it is found");
         assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
-        let off = [least.partitions, least.worst].iter().filter(|fault| !**fault).count();
-        let off =
-            off + usize::from(least.late_percent == 0) + usize::from(least.twice_percent == 0);
+        let faults = [least.partitions, least.worst, least.crashes];
+        let percents = [least.late_percent, least.twice_percent, least.lost_percent];
+        let off = faults.iter().filter(|fault| !**fault).count()
+            + percents.iter().filter(|percent| **percent == 0).count();
         let kills = least.crashes || least.worst;
-        assert!(off >= 2 && kills, "only deaths lose what has no backup: {least}");
+        assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
     }
 }
