@@ -41,7 +41,7 @@ impl Default for Limits {
             leaf_entries_max: 128,
             node_leaves_max: 128,
             placement_codes_max: CODES_MAX,
-            region_entries_min: 32_768,
+            region_entries_min: 4096,
         }
     }
 }
