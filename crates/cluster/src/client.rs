@@ -3,7 +3,8 @@
 //! Invariants of this room:
 //! 1. An operation keeps its number whoever is asked how often, so it counts once.
 //! 2. What is remembered of owners may be wrong; that costs a lookup and another try.
-//! 3. Each try is bounded in time, and tries in number.
+//! 3. Each try is bounded in time, tries in number, and an operation in time as a whole: where each
+//!    try waits for a connection that does not come, their number alone would bound nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,9 @@ const RETRY_MS: u64 = 200;
 const PAUSE_MS: u64 = 20;
 /// Tries of an operation at most.
 const TRIES_MAX: u32 = 500;
+/// After which time an operation is not tried again: longer than a dead owner's chunks need to be
+/// served by another.
+const PATIENCE_MS: u64 = 30_000;
 /// Tries after which the owner is looked up anew.
 const LOOK_UP_EVERY: u32 = 3;
 /// How long a session lasts without a request.
@@ -50,6 +54,8 @@ struct Pending {
     action: Action,
     state: State,
     tries: u32,
+    /// When it is given up.
+    until_ms: u64,
 }
 
 /// The operations of one client. Its node's [`Locator`] is handed in.
@@ -105,7 +111,8 @@ impl Client {
         let number = self.next_number;
         self.next_number += 1;
         let state = State::Paused { until_ms: now_ms };
-        self.pending.insert(number, Pending { action, state, tries: 0 });
+        let until_ms = now_ms + PATIENCE_MS;
+        self.pending.insert(number, Pending { action, state, tries: 0, until_ms });
         self.advance(number, None, locator, now_ms, commands, out);
         number
     }
@@ -162,7 +169,7 @@ impl Client {
         let due = self.pending.iter().filter(|(_, pending)| is_due(pending));
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
             let pending = &self.pending[&number];
-            if pending.tries >= TRIES_MAX {
+            if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
                 self.give_up(number, outcomes);
                 continue;
             }
@@ -258,5 +265,33 @@ impl Client {
     /// The chunk of an operation that is under way.
     pub fn chunk(&self, number: u64) -> Option<ChunkId> {
         self.pending.get(&number)?.action.id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeId;
+    use crate::overlay::Settings;
+
+    #[test]
+    fn an_operation_ends_however_long_each_try_takes() {
+        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
+        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        for step_ms in [20, 5_000] {
+            let mut client = Client::new(ClientId(1), home);
+            let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+            let action = Action::Create(Vec::new());
+            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+            let mut now_ms = 0;
+            while outcomes.is_empty() {
+                assert!(now_ms <= PATIENCE_MS, "it goes on at {now_ms}");
+                now_ms += step_ms;
+                let (to, done) = (&mut asked, &mut outcomes);
+                client.on_tick(&mut locator, now_ms, &mut commands, to, done);
+            }
+            assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
+            assert!(asked.len() > 5 && client.pending() == 0);
+        }
     }
 }

@@ -135,6 +135,8 @@ mod tests {
         let percents = [least.late_percent, least.twice_percent, least.lost_percent];
         let off = faults.iter().filter(|fault| !**fault).count()
             + percents.iter().filter(|percent| **percent == 0).count();
+        let is_needed = |one: Scenario| one.shrink(0, Planted::NoReplication).is_none();
+        assert!(least.smaller().into_iter().all(is_needed), "less is enough: {least}");
         let kills = least.crashes || least.worst;
         assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
     }
