@@ -268,3 +268,55 @@ impl Takeover {
         Some(furthest)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeId;
+    use crate::overlay::view::{Member, View};
+    use crate::overlay::{POSITIONS, Settings};
+    use crate::spans::Spans;
+
+    fn peer(number: u16) -> Peer {
+        Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
+    }
+
+    /// Another attempt, that came to nothing, took the replica that this one has to fetch along
+    /// into a later term.
+    #[test]
+    fn an_attempt_begins_again_when_what_it_fetches_is_of_a_later_term() {
+        let members: Vec<Peer> = [1, 3, 4].map(peer).to_vec();
+        let of = |number, leader| Term { number, leader: peer(leader) };
+        let mut groups = Spans::default();
+        groups.assign(0..POSITIONS, Some(Group { term: of(11, 1), members }));
+        let member = |number| (peer(number).node, Member { incarnation: 1, is_super: true });
+        let view = View { revision: 1, members: [2, 3, 4].map(member).into(), groups };
+        let (mut node, mut out) = (SuperPeer::new(peer(2), Settings::default()), Vec::new());
+        node.on_view(&view, &mut out);
+        let Some(Takeover { arc, term, .. }) = node.takeover else { panic!("it leads nobody") };
+        let creator = Creator::new(0).expect("a creator");
+        let version = |term| Version { term, sequence: 250 };
+        let mut answer = |node: &mut SuperPeer, from, message| {
+            out.clear();
+            node.on_message(peer(from), message, &mut out);
+            std::mem::take(&mut out)
+        };
+        let summary = Summary { creator, version: version(of(11, 1)), digest: 7 };
+        answer(&mut node, 3, Message::Sealed { arc, term, held: Vec::new() });
+        let asked = answer(&mut node, 4, Message::Sealed { arc, term, held: vec![summary] });
+        assert_eq!(asked, [Command::Send(peer(4), Message::Fetch { creator })]);
+
+        let later = of(term.number + 1, 3);
+        let (ranges, seen, lives, inherited) = Default::default();
+        let version = version(later);
+        let snapshot = Snapshot { creator, version, ranges, seen, lives, inherited };
+        answer(&mut node, 4, Message::Install { snapshot });
+        let mut out = Vec::new();
+        node.on_tick(1_000, &mut out);
+        let term = of(later.number + 1, 2);
+        for member in [3, 4] {
+            let seal = Command::Send(peer(member), Message::Seal { arc, term });
+            assert!(out.contains(&seal), "{out:?}");
+        }
+    }
+}
