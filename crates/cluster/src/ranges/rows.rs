@@ -137,3 +137,37 @@ impl Rows {
         assert_eq!(self.words, taken + self.unused + left, "invariant 2");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_what_was_written_and_are_used_again() {
+        let mut rows = Rows::default();
+        let mut taken: Vec<(u32, usize, u32)> = Vec::new();
+        let mut random = 1_u64;
+        let mut draw = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        for step in 0..20_000 {
+            if taken.len() > draw(60) {
+                let (at, words, tag) = taken.swap_remove(draw(taken.len()));
+                assert!(rows.row(at, words).iter().all(|word| *word == tag), "of step {tag}");
+                rows.give_back(at, words);
+            } else {
+                // Some are longer than a segment.
+                let words = (1 + draw(6)) * WORDS_AT_ONCE;
+                let at = rows.take(words);
+                rows.row_mut(at, words).fill(step);
+                taken.push((at, words, step));
+            }
+            rows.check(taken.iter().map(|(at, words, _)| (*at, *words)).collect());
+        }
+        assert!(rows.words < 6 * 60 * 24, "{} words: free rows are used again", rows.words);
+        assert!(rows.is_scattered());
+        rows.note_packed();
+        assert!(!rows.is_scattered());
+    }
+}
