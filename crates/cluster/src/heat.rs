@@ -5,7 +5,8 @@
 //! others how busy they are.
 //!
 //! Invariants of this room:
-//! 1. An operation costs a count, and one of [`amalgam_index::hot::ACCESSES_PER_SAMPLE`] a look at a set.
+//! 1. An operation costs a count, and one of [`amalgam_index::hot::ACCESSES_PER_SAMPLE`] a look at
+//!    a set.
 //! 2. A move must make the busier of the two less busy by a tenth at least; so what is moved back
 //!    and forth, or hot all alone, stays where it is.
 
