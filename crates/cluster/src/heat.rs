@@ -1,27 +1,29 @@
 //! Which ids a node is asked for most, and whether it helps to move one elsewhere.
 //!
-//! The hottest ids are kept by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005)
-//! on a sample of the operations, with counts that are halved every second. Once a second a node
-//! that has something hot asks a few others how busy they are.
+//! The hottest ids are counted as the server counts hot keys ([`amalgam_index::hot`]), of the
+//! operations that the owner carries out. Once a second a node that has something hot asks a few
+//! others how busy they are.
 //!
 //! Invariants of this room:
-//! 1. An operation costs a count, and one of `SAMPLE` a look at `HOTTEST` entries.
+//! 1. An operation costs a count, and one of [`amalgam_index::hot::ACCESSES_PER_SAMPLE`] a look at
+//!    a set.
 //! 2. A move must make the busier of the two less busy by a tenth at least; so what is moved back
 //!    and forth, or hot all alone, stays where it is.
+
+use amalgam_index::hot::{Gaps, Sketch};
+use amalgam_op::HashSeed;
 
 use crate::ids::ChunkId;
 use crate::overlay::Peer;
 
-/// One of so many operations is looked at; a prime, so that no rhythm of requests hides one.
-const SAMPLE: u64 = 17;
-/// Ids that are counted.
-const HOTTEST: usize = 64;
+/// For ids: nobody can choose them so that they collide.
+const SEED: HashSeed = HashSeed::new(0);
 /// Time is cut into pieces of so many milliseconds.
 const WINDOW_MS: u64 = 1_000;
 /// Below so many operations in a window nothing is worth moving.
 const OPERATIONS_MIN: u64 = 2_000;
 /// After a move, and before an id is moved again, so many windows pass.
-const REST_WINDOWS: u64 = 5;
+const REST_WINDOWS: u32 = 5;
 /// Others that are asked in a window.
 const ASKED_MAX: usize = 3;
 
@@ -43,44 +45,46 @@ pub enum HeatWish {
     Move(ChunkId, Peer),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    id: ChunkId,
-    count: u64,
-}
-
 /// See the head of this module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Heat {
-    entries: Vec<Entry>,
+    /// By window in place of second. No id stands where there is none yet.
+    sketch: Sketch<Option<ChunkId>>,
+    gaps: Gaps,
     operations: u64,
     /// Of the last whole window.
     rate: u64,
     window_ends_ms: u64,
-    windows: u64,
-    rests_until: u64,
+    windows: u32,
+    rests_until: u32,
     /// Who answered in this window, and how busy it is.
     answers: Vec<(Peer, u64)>,
     moved: u64,
+}
+
+impl Default for Heat {
+    fn default() -> Self {
+        Self {
+            sketch: Sketch::new(None),
+            gaps: Gaps::default(),
+            operations: 0,
+            rate: 0,
+            window_ends_ms: 0,
+            windows: 0,
+            rests_until: 0,
+            answers: Vec::new(),
+            moved: 0,
+        }
+    }
 }
 
 impl Heat {
     /// An operation on an id.
     pub fn note(&mut self, id: ChunkId) {
         self.operations += 1;
-        if self.operations.is_multiple_of(SAMPLE) {
-            self.count(id);
-        }
-    }
-
-    fn count(&mut self, id: ChunkId) {
-        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
-            entry.count += 1;
-        } else if self.entries.len() < HOTTEST {
-            self.entries.push(Entry { id, count: 1 });
-        } else if let Some(least) = self.entries.iter_mut().min_by_key(|entry| entry.count) {
-            // Its count is taken over: what is hot is never underestimated.
-            *least = Entry { id, count: least.count + 1 };
+        if !self.gaps.skip(1) {
+            let hash = SEED.hash(&id.bits().to_le_bytes());
+            self.gaps.choose(1, |_| self.sketch.record(hash, |name| *name = Some(id)));
         }
     }
 
@@ -103,10 +107,9 @@ impl Heat {
 
     /// The hottest of the ids that `serves` accepts, and how often it is asked for in a window.
     fn hottest(&self, serves: impl Fn(ChunkId) -> bool) -> Option<(ChunkId, u64)> {
-        let total: u64 = self.entries.iter().map(|entry| entry.count).sum();
-        let own = self.entries.iter().filter(|entry| serves(entry.id));
-        let hottest = own.max_by_key(|entry| entry.count)?;
-        Some((hottest.id, self.rate * hottest.count / total.max(1)))
+        let ids = self.sketch.seen().filter_map(|seen| Some(((*seen.name)?, seen.count)));
+        let (id, count) = ids.filter(|(id, _)| serves(*id)).max_by_key(|(_, count)| *count)?;
+        Some((id, self.rate * u64::from(count) / self.sketch.samples().max(1)))
     }
 
     /// Time went on. `others` are the other members, `serves` says what is this node's to move.
@@ -125,8 +128,7 @@ impl Heat {
         self.windows += 1;
         let wishes = self.decide(others, serves);
         self.answers.clear();
-        self.entries.iter_mut().for_each(|entry| entry.count /= 2);
-        self.entries.retain(|entry| entry.count > 0);
+        self.sketch.advance(self.windows);
         wishes
     }
 
@@ -142,7 +144,6 @@ impl Heat {
             Some((peer, rate)) if is_hot && rate + heat < bound => {
                 self.rests_until = self.windows + REST_WINDOWS;
                 self.moved += 1;
-                self.entries.retain(|entry| entry.id != id);
                 vec![HeatWish::Move(id, *peer)]
             }
             _ if is_hot && !others.is_empty() => {
@@ -172,7 +173,6 @@ mod tests {
     /// A window with `hot` operations on id 0 and as many on id 1, among `others`.
     fn window(heat: &mut Heat, now_ms: u64, hot: u64, others: u64) -> Vec<HeatWish> {
         for number in 0..hot.max(others) {
-            // Coprime to the sampling, so that each is seen.
             (number < hot).then(|| heat.note(id(0)));
             (number < hot).then(|| heat.note(id(1)));
             (number < others).then(|| heat.note(id(2 + number % 1_000)));

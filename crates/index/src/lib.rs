@@ -56,6 +56,7 @@
 
 mod configuration;
 mod engine;
+pub mod hot;
 pub mod hotring;
 pub mod maintenance;
 #[cfg(not(loom))]

@@ -1,29 +1,17 @@
 //! Hot keys: which keys got the largest shares of the accesses of the last seconds.
 //!
-//! Each worker samples one access in [`ACCESSES_PER_SAMPLE`] on its own thread and counts it in a
-//! sketch of its own: Space-Saving (Metwally et al., ICDT 2005) in sets of eight ways, with a count
-//! for each of the last seconds, so that what was hot before is forgotten to the second. Sketches
-//! are merged when somebody asks.
+//! Each worker samples on its own thread into a sketch of its own (see [`amalgam_index::hot`]).
+//! Sketches are merged when somebody asks.
 //!
 //! Invariants of this room:
 //! 1. A worker never waits: while a reader holds its sketch, its samples are dropped.
-//! 2. A way's total is the sum of its counts, and each inherited count is at most the count.
-//! 3. A key that is not in a full set was sampled at most as often as the set's smallest total.
-//! 4. Memory is fixed: [`SETS`] × [`WAYS`] keys of at most [`MAX_KEY_BYTES`] for each worker.
+//! 2. Memory is fixed: a sketch of keys of at most [`MAX_KEY_BYTES`] for each worker.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, TryLockError};
 
+use amalgam_index::hot::{Gaps, SETS, Sketch};
 use amalgam_op::{Key, MAX_KEY_BYTES};
-
-/// One access in so many is sampled, on average.
-const ACCESSES_PER_SAMPLE: u32 = 16;
-
-/// Seconds that shares are of, the present one included.
-const SECONDS: usize = 5;
-
-const SETS: usize = 128;
-const WAYS: usize = 8;
 
 /// The most keys that are reported.
 const REPORTED: usize = 20;
@@ -42,120 +30,38 @@ pub struct HotKey {
     pub error: f64,
 }
 
-/// Keys whose hashes fall into one set.
-#[derive(Clone, Copy)]
-struct Set {
-    /// Bits of the hashes that the set does not tell. Two keys with the same are taken for one:
-    /// a sketch is wrong about a key in some hundred million anyway.
-    tags: [u32; WAYS],
-    totals: [u32; WAYS],
-    /// Samples by second.
-    counts: [[u32; SECONDS]; WAYS],
-    /// What of the counts was another key's, which this one replaced.
-    inherited: [[u32; SECONDS]; WAYS],
-}
-
-const EMPTY: Set = Set {
-    tags: [0; WAYS],
-    totals: [0; WAYS],
-    counts: [[0; SECONDS]; WAYS],
-    inherited: [[0; SECONDS]; WAYS],
-};
-
-/// A key's bytes, apart from the counts: they are written only when a key enters.
-#[derive(Clone, Copy)]
+/// A key's bytes.
+#[derive(Clone)]
 struct Name {
     length: u8,
     bytes: [u8; MAX_KEY_BYTES],
 }
 
-/// One worker's samples.
-pub struct Sketch {
-    sets: Box<[Set]>,
-    names: Box<[Name]>,
-    /// Samples by second.
-    samples: [u32; SECONDS],
-    second: u32,
-}
+impl Name {
+    const EMPTY: Self = Self { length: 0, bytes: [0; _] };
 
-impl Default for Sketch {
-    fn default() -> Self {
-        let name = Name { length: 0, bytes: [0; _] };
-        Self {
-            sets: vec![EMPTY; SETS].into(),
-            names: vec![name; SETS * WAYS].into(),
-            samples: [0; SECONDS],
-            second: 0,
-        }
-    }
-}
-
-impl Sketch {
-    /// Forgets what is too old at `second`.
-    fn advance(&mut self, second: u32) {
-        // A worker's idea of the time may be older than that of the reader who was here last.
-        let passed = second.saturating_sub(self.second).min(SECONDS as u32);
-        for step in 0..passed {
-            let slot = (second - step) as usize % SECONDS;
-            self.samples[slot] = 0;
-            for set in &mut self.sets {
-                for way in 0..WAYS {
-                    set.totals[way] -= std::mem::take(&mut set.counts[way][slot]);
-                    set.inherited[way][slot] = 0;
-                }
-            }
-        }
-        self.second = self.second.max(second);
+    fn write(&mut self, key: &[u8]) {
+        self.length = key.len() as u8;
+        self.bytes[..key.len()].copy_from_slice(key);
     }
 
-    fn record(&mut self, key: &Key<'_>) {
-        let slot = self.second as usize % SECONDS;
-        let (place, tag) = place_and_tag(key.hash());
-        let set = &mut self.sets[place];
-        self.samples[slot] += 1;
-        let way = match set.tags.iter().position(|other| *other == tag) {
-            Some(way) => way,
-            None => {
-                let way = smallest(&set.totals);
-                set.tags[way] = tag;
-                set.inherited[way] = set.counts[way];
-                let name = &mut self.names[place * WAYS + way];
-                name.length = key.bytes().len() as u8;
-                name.bytes[..key.bytes().len()].copy_from_slice(key.bytes());
-                way
-            }
-        };
-        set.counts[way][slot] += 1;
-        set.totals[way] += 1;
+    fn key(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
     }
-}
-
-/// The set of a hash, and what tells its keys apart there.
-fn place_and_tag(hash: u64) -> (usize, u32) {
-    ((hash >> 32) as usize % SETS, hash as u32)
-}
-
-/// Where the smallest number is.
-fn smallest(totals: &[u32; WAYS]) -> usize {
-    let mut least = 0;
-    for way in 1..WAYS {
-        least = if totals[way] < totals[least] { way } else { least };
-    }
-    least
 }
 
 /// The sketches of all workers.
-pub struct HotKeys(Box<[Mutex<Sketch>]>);
+pub struct HotKeys(Box<[Mutex<Sketch<Name>>]>);
 
 impl HotKeys {
     /// Sketches for so many workers.
     pub fn new(workers: usize) -> Self {
-        Self((0..workers).map(|_| Mutex::default()).collect())
+        Self((0..workers).map(|_| Mutex::new(Sketch::new(Name::EMPTY))).collect())
     }
 
     /// What `worker` samples through.
     pub fn sampler(&self, worker: usize) -> Sampler<'_> {
-        Sampler { sketch: &self.0[worker], accesses_left: 0, state: worker as u32 }
+        Sampler { sketch: &self.0[worker], gaps: Gaps::new(worker as u32) }
     }
 
     /// The hottest keys at `second`, hottest first.
@@ -189,22 +95,16 @@ struct Merged {
 }
 
 impl Merged {
-    fn add(&mut self, sketch: &Sketch) {
+    fn add(&mut self, sketch: &Sketch<Name>) {
         self.missed.resize(SETS, 0);
-        self.samples += sketch.samples.iter().map(|count| u64::from(*count)).sum::<u64>();
-        for (place, set) in sketch.sets.iter().enumerate() {
-            let least = u64::from(set.totals[smallest(&set.totals)]);
-            self.missed[place] += least;
-            for way in (0..WAYS).filter(|way| set.totals[*way] > 0) {
-                let name = &sketch.names[place * WAYS + way];
-                let key = &name.bytes[..usize::from(name.length)];
-                let inherited: u32 = set.inherited[way].iter().sum();
-                let entry = self.entries.entry(key.to_vec()).or_default();
-                entry.place = place;
-                entry.count += u64::from(set.totals[way] - inherited);
-                entry.inherited += u64::from(inherited);
-                entry.not_missed += least;
-            }
+        self.samples += sketch.samples();
+        self.missed.iter_mut().enumerate().for_each(|(set, sum)| *sum += sketch.missed(set));
+        for seen in sketch.seen() {
+            let entry = self.entries.entry(seen.name.key().to_vec()).or_default();
+            entry.place = seen.set;
+            entry.count += u64::from(seen.count);
+            entry.inherited += u64::from(seen.inherited);
+            entry.not_missed += sketch.missed(seen.set);
         }
     }
 
@@ -227,21 +127,17 @@ impl Merged {
     }
 }
 
-/// Chooses the accesses that are sampled; belongs to one worker.
+/// Samples the accesses of one worker.
 pub struct Sampler<'s> {
-    sketch: &'s Mutex<Sketch>,
-    accesses_left: u32,
-    state: u32,
+    sketch: &'s Mutex<Sketch<Name>>,
+    gaps: Gaps,
 }
 
 impl Sampler<'_> {
     /// These keys were accessed.
     #[inline]
     pub fn see(&mut self, keys: &[Key<'_>], second: u32) {
-        let count = keys.len() as u32;
-        if self.accesses_left >= count {
-            self.accesses_left -= count;
-        } else {
+        if !self.gaps.skip(keys.len() as u32) {
             self.sample(keys, second);
         }
     }
@@ -255,25 +151,16 @@ impl Sampler<'_> {
             Err(TryLockError::WouldBlock) => None,
         };
         if let Some(sketch) = &mut sketch
-            && sketch.second != second
+            && sketch.second() != second
         {
+            // The worker's idea of the time may be older than that of who read it last.
             sketch.advance(second);
         }
-        let mut at = self.accesses_left as usize;
-        while let Some(key) = keys.get(at) {
+        self.gaps.choose(keys.len(), |at| {
             if let Some(sketch) = &mut sketch {
-                sketch.record(key);
+                sketch.record(keys[at].hash(), |name| name.write(keys[at].bytes()));
             }
-            at += 1 + self.gap() as usize;
-        }
-        self.accesses_left = (at - keys.len()) as u32;
-    }
-
-    /// How many accesses to leave out: uneven, so that no rhythm of the clients hides a key.
-    #[inline]
-    fn gap(&mut self) -> u32 {
-        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.state >> 16) % (2 * ACCESSES_PER_SAMPLE - 1)
+        });
     }
 }
 
@@ -298,6 +185,7 @@ pub fn append_uri_encoded(out: &mut Vec<u8>, key: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_index::hot::ACCESSES_PER_SAMPLE;
     use amalgam_op::HashSeed;
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
@@ -388,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn one_access_in_sixteen_is_sampled() {
+    fn batches_of_all_lengths_are_sampled_alike() {
         let hot_keys = HotKeys::new(1);
         let seed = HashSeed::new(7);
         let mut sampler = hot_keys.sampler(0);
@@ -396,8 +284,8 @@ mod tests {
         for length in (0..=100).cycle().take(10_000) {
             sampler.see(&keys[..length], 0);
         }
-        let samples = hot_keys.0[0].lock().unwrap().samples[0];
-        let expected = 10_000 * 50 / ACCESSES_PER_SAMPLE;
+        let samples = hot_keys.0[0].lock().unwrap().samples();
+        let expected = 10_000 * 50 / u64::from(ACCESSES_PER_SAMPLE);
         assert!(samples.abs_diff(expected) < expected / 20, "{samples}, not {expected}");
     }
 
@@ -409,27 +297,6 @@ mod tests {
         hot_keys.sampler(0).see(&[Key::new(b"a", &seed); 64], 0);
         drop(held);
         assert!(hot_keys.hottest(0).is_empty());
-    }
-
-    #[test]
-    fn random_keys_and_times_keep_the_sums() {
-        let mut random = SmallRng::seed_from_u64(5);
-        let seed = HashSeed::new(7);
-        let mut sketch = Sketch::default();
-        for _ in 0..100_000 {
-            if random.random_range(0..1000) == 0 {
-                sketch.advance(random.random_range(0..sketch.second + 3));
-            }
-            let bytes = random.random_range(0..5_000_u32).to_ne_bytes();
-            sketch.record(&Key::new(&bytes, &seed));
-        }
-        for set in &sketch.sets {
-            for way in 0..WAYS {
-                assert_eq!(set.totals[way], set.counts[way].iter().sum::<u32>());
-                let pairs = set.inherited[way].iter().zip(&set.counts[way]);
-                assert!(pairs.clone().all(|(inherited, count)| inherited <= count));
-            }
-        }
     }
 
     #[test]

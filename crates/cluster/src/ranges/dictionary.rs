@@ -9,7 +9,7 @@ use super::placement::{Bits, NOBODY};
 pub const CODES_MAX: usize = 1 << 16;
 /// A code costs some 50 bytes, so beyond so many there is one for so many entries at most: where
 /// each chunk has backups of its own, nearly no code would be used twice.
-const CODES_FREE: usize = 2048;
+const CODES_FREE: usize = 1024;
 const ENTRIES_PER_CODE: usize = 64;
 /// Bytes of the hash map for an entry: key, value and control byte, at half load.
 const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);

@@ -21,6 +21,7 @@ mod leaf;
 mod map;
 mod placement;
 mod region;
+mod rows;
 mod shape;
 #[cfg(test)]
 mod tests;

@@ -13,11 +13,12 @@
 //! 1. Offsets ascend strictly; an entry's ids end at or before the next offset and the block's end.
 //! 2. Read from the left, a block covers its ids with pieces; neighbours differ in placement.
 //! 3. A block's words lie in a row, with room for entries up to the next multiple of
-//!    [`WORDS_AT_ONCE`]; what lies in no block's row is unused until all rows are moved together.
+//!    [`WORDS_AT_ONCE`]; rows lie in [`Rows`].
 
 use super::dictionary::Dictionary;
-use super::leaf::{Entry, Found, Piece, overwrite, push_piece, to_entries};
+use super::leaf::{Found, Piece, overwrite, push_piece, to_entries};
 use super::placement::{Bits, NOBODY};
+use super::rows::{Rows, WORDS_AT_ONCE};
 
 /// Ids of a block, as a power of two; small in tests, so that they cross every border.
 const BLOCK_BITS: u32 = if cfg!(test) { 4 } else { 10 };
@@ -29,8 +30,6 @@ pub const BLOCKS: usize = (REGION_IDS / BLOCK_IDS) as usize;
 
 /// Runs up to this length are written down: six bits.
 const RUN_MAX: u64 = 63;
-/// Words by which a block's row grows.
-const WORDS_AT_ONCE: usize = 8;
 /// Entries that a search looks at first: two cache lines.
 const WINDOW: usize = 32;
 /// Of a block's count: its placements are written out.
@@ -75,7 +74,7 @@ impl Block {
 #[derive(Debug)]
 pub struct Region {
     blocks: Box<[Block]>,
-    words: Vec<u32>,
+    rows: Rows,
     entries: usize,
 }
 
@@ -95,24 +94,11 @@ fn run_of(head: u32) -> u32 {
 }
 
 impl Region {
-    /// Of pieces that satisfy invariant 2 of a leaf and cover the ids from `first` on.
-    pub fn new(pieces: &[Piece], first: u64, dictionary: &mut Dictionary) -> Self {
+    /// All ids are nobody's.
+    pub fn empty() -> Self {
         let empty = Block { at: 0, count: 0, default: 0 };
         let blocks = vec![empty; BLOCKS].into_boxed_slice();
-        let mut region = Self { blocks, words: Vec::new(), entries: 0 };
-        let (mut next, mut within) = (0, Vec::new());
-        for index in 0..BLOCKS {
-            let start = first + index as u64 * BLOCK_IDS;
-            while next < pieces.len() && pieces[next].start < start + BLOCK_IDS {
-                next += 1;
-            }
-            let begin = pieces[..next].partition_point(|piece| piece.start <= start) - 1;
-            within.clear();
-            within.push(Piece { start, ..pieces[begin] });
-            within.extend_from_slice(&pieces[begin + 1..next]);
-            region.write(index, &within, start, dictionary);
-        }
-        region
+        Self { blocks, rows: Rows::default(), entries: 0 }
     }
 
     /// How many entries all blocks have.
@@ -122,7 +108,7 @@ impl Region {
 
     /// Memory beside the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
-        self.blocks.len() * size_of::<Block>() + self.words.capacity() * size_of::<u32>()
+        self.blocks.len() * size_of::<Block>() + self.rows.bytes()
     }
 
     /// The block of an offset from the region's first id.
@@ -244,7 +230,7 @@ impl Region {
     }
 
     /// Gives one id another placement than its block's default, which it had, if that takes no more
-    /// than a new entry with a code: the case to be fast at. Otherwise nothing has changed.
+    /// than a new entry in the block's form: the case to be fast at. Otherwise nothing has changed.
     pub fn try_insert_single(
         &mut self,
         offset: u64,
@@ -253,42 +239,58 @@ impl Region {
     ) -> bool {
         let index = Self::block_of(offset);
         let block = self.blocks[index];
-        if block.is_wide() || placement == dictionary.placement(block.default) {
+        let default = dictionary.placement(block.default);
+        if placement == default {
             return false;
         }
-        let Some(code) = dictionary.intern(placement) else { return false };
+        let low = match block.is_wide() {
+            true => placement as u16,
+            false => match dictionary.intern(placement) {
+                Some(code) => code,
+                None => return false,
+            },
+        };
         let within = (offset % BLOCK_IDS) as u32;
         let heads = self.heads(block);
         let place = count_up_to(heads, within);
         if let Some(last) = place.checked_sub(1) {
             let (run, past) = (run_of(heads[last]), within - offset_of(heads[last]));
-            let value = heads[last] as u16;
+            let value = self.value(block, last, dictionary);
             // The id lies within an entry other than a written default, or begins or continues one.
-            let is_taken = if run == 0 { past == 0 || value != block.default } else { past < run };
-            if is_taken || (past == run && value == code) {
+            let is_taken = if run == 0 { past == 0 || value != default } else { past < run };
+            if is_taken || (past == run && value == placement) {
                 return false;
             }
         }
         let next = heads.get(place).copied();
-        if next.is_some_and(|next| offset_of(next) == within + 1 && next as u16 == code) {
+        if next.is_some_and(|next| offset_of(next) == within + 1)
+            && self.value(block, place, dictionary) == placement
+        {
             return false;
         }
-        let (at, entries) = (block.at as usize, block.entries());
-        if entries < block.room() {
-            self.words.copy_within(at + place..at + entries, at + place + 1);
-        } else {
-            let grown = Block { count: block.count + 1, ..block };
-            let to = self.row(grown.room());
-            // All rows may have been moved.
-            let at = self.blocks[index].at as usize;
-            self.words.copy_within(at..at + place, to);
-            self.words.copy_within(at + place..at + entries, to + place + 1);
-            self.blocks[index].at = to as u32;
+        let grown = Block { count: block.count + 1, ..block };
+        let at = match grown.room() == block.room() {
+            true => block.at,
+            false => self.move_row(index, grown),
+        };
+        let row = self.rows.row_mut(at, grown.words());
+        make_room(row, block.entries(), place, block.is_wide());
+        row[place] = head(within, 1, low);
+        if block.is_wide() {
+            write_backups(&mut row[grown.entries()..], place, placement);
         }
-        self.words[self.blocks[index].at as usize + place] = head(within, 1, code);
-        self.blocks[index].count += 1;
+        self.blocks[index] = Block { at, ..grown };
         self.entries += 1;
         true
+    }
+
+    /// Copies the words of a block to a row with room for what it grows to.
+    fn move_row(&mut self, index: usize, grown: Block) -> u32 {
+        let block = self.blocks[index];
+        let words = self.rows.row(block.at, block.words()).to_vec();
+        let to = self.new_row(index, block, grown.room());
+        self.rows.row_mut(to, words.len()).copy_from_slice(&words);
+        to
     }
 
     /// Marks the codes in use.
@@ -306,11 +308,9 @@ impl Region {
     /// Checks the invariants.
     #[cfg(test)]
     pub fn check(&self, dictionary: &Dictionary) {
-        let mut rows: Vec<_> = self.blocks.iter().filter(|block| block.count != 0).collect();
-        rows.sort_by_key(|block| block.at);
-        let ends =
-            rows.windows(2).all(|two| two[0].at as usize + two[0].room() <= two[1].at as usize);
-        assert!(ends, "invariant 3");
+        let rows: Vec<_> = self.blocks.iter().filter(|block| block.count != 0).collect();
+        let taken = rows.iter().map(|block| (block.at, block.room()));
+        self.rows.check(taken.collect());
         assert_eq!(self.entries, rows.iter().map(|block| block.entries()).sum::<usize>());
         for index in 0..BLOCKS {
             let mut covered = 0;
@@ -332,7 +332,7 @@ impl Region {
 
     #[inline]
     fn heads(&self, block: Block) -> &[u32] {
-        &self.words[block.at as usize..][..block.entries()]
+        self.rows.row(block.at, block.entries())
     }
 
     #[inline]
@@ -345,17 +345,22 @@ impl Region {
 
     #[cold]
     fn wide_value(&self, block: Block, index: usize) -> Bits {
-        let row = &self.words[block.at as usize..][..block.words()];
-        let (heads, backups) = row.split_at(block.entries());
-        (0..BACKUPS).rev().fold(0, |bits, backup| {
-            let half = BACKUPS * index + backup;
-            bits << 16 | u64::from((backups[half / 2] >> (half % 2 * 16)) as u16)
-        }) << 16
+        let (heads, backups) = self.rows.row(block.at, block.words()).split_at(block.entries());
+        (0..BACKUPS)
+            .rev()
+            .fold(0, |bits, backup| bits << 16 | u64::from(half(backups, BACKUPS * index + backup)))
+            << 16
             | u64::from(heads[index] as u16)
     }
 
     /// Writes a block anew, from pieces that cover it, with its first id.
-    fn write(&mut self, index: usize, pieces: &[Piece], first: u64, dictionary: &mut Dictionary) {
+    pub fn write(
+        &mut self,
+        index: usize,
+        pieces: &[Piece],
+        first: u64,
+        dictionary: &mut Dictionary,
+    ) {
         let before = self.blocks[index];
         self.entries -= before.entries();
         let end = first + BLOCK_IDS;
@@ -370,56 +375,73 @@ impl Region {
         let is_wide = codes.len() < entries.len();
         let count = entries.len() as u16 | if is_wide { WIDE } else { 0 };
         let block = Block { at: before.at, count, default };
-        self.blocks[index] = Block { count: 0, ..block };
         // In its old row, if that is as long.
-        let at = match block.room() {
-            0 => 0,
-            room if room == before.room() => before.at as usize,
-            room => self.row(room),
+        let at = match block.room() == before.room() {
+            true => before.at,
+            false => self.new_row(index, before, block.room()),
         };
-        self.blocks[index] = Block { at: at as u32, ..block };
+        self.blocks[index] = Block { at, ..block };
         self.entries += entries.len();
-        let row = &mut self.words[at..][..block.room()];
-        let low = |entry: &Entry, index: usize| match is_wide {
-            true => entry.placement as u16,
-            false => codes[index],
-        };
+        let row = self.rows.row_mut(at, block.words());
         for (index, entry) in entries.iter().enumerate() {
-            row[index] = head(entry.offset as u32, u32::from(entry.run), low(entry, index));
-        }
-        if is_wide {
-            let backups = &mut row[entries.len()..];
-            backups.fill(0);
-            for (index, entry) in entries.iter().enumerate() {
-                for backup in 0..BACKUPS {
-                    let (half, node) =
-                        (BACKUPS * index + backup, entry.placement >> (16 * backup + 16));
-                    backups[half / 2] |= u32::from(node as u16) << (half % 2 * 16);
-                }
+            let low = if is_wide { entry.placement as u16 } else { codes[index] };
+            row[index] = head(entry.offset as u32, u32::from(entry.run), low);
+            if is_wide {
+                write_backups(&mut row[entries.len()..], index, entry.placement);
             }
         }
     }
 
-    /// A new row. When there is no room left all rows are moved together, and room is made for an
-    /// eighth more: so a word is moved eight times for each that is written, at most.
-    fn row(&mut self, words: usize) -> usize {
-        if self.words.len() + words > self.words.capacity() {
-            let live: usize = self.blocks.iter().map(|block| block.room()).sum();
-            let mut moved = Vec::new();
-            moved.reserve_exact(live + live / 8 + words.max(4 * WORDS_AT_ONCE));
-            for block in &mut self.blocks {
-                if block.count != 0 {
-                    let from = block.at as usize;
-                    block.at = moved.len() as u32;
-                    moved.extend_from_slice(&self.words[from..from + block.room()]);
-                }
+    /// A new row for a block, whose old one is given back. What was in it is lost, and other rows
+    /// may have been moved.
+    fn new_row(&mut self, index: usize, before: Block, room: usize) -> u32 {
+        self.blocks[index].count = 0;
+        self.rows.give_back(before.at, before.room());
+        if self.rows.is_scattered() {
+            let mut packed = Rows::default();
+            for block in self.blocks.iter_mut().filter(|block| block.count != 0) {
+                let from = self.rows.row(block.at, block.room());
+                block.at = packed.take(block.room());
+                packed.row_mut(block.at, from.len()).copy_from_slice(from);
             }
-            self.words = moved;
+            packed.note_packed();
+            self.rows = packed;
         }
-        let at = self.words.len();
-        self.words.resize(at + words, 0);
-        at
+        self.rows.take(room)
     }
+}
+
+/// Writes the backups of an entry of a wide block.
+fn write_backups(backups: &mut [u32], index: usize, placement: Bits) {
+    for backup in 0..BACKUPS {
+        set_half(backups, BACKUPS * index + backup, (placement >> (16 * backup + 16)) as u16);
+    }
+}
+
+#[inline]
+fn half(words: &[u32], index: usize) -> u16 {
+    (words[index / 2] >> (index % 2 * 16)) as u16
+}
+
+#[inline]
+fn set_half(words: &mut [u32], index: usize, half: u16) {
+    let shift = index % 2 * 16;
+    let word = &mut words[index / 2];
+    *word = *word & !(0xFFFF << shift) | u32::from(half) << shift;
+}
+
+/// Moves what lies behind the `place`-th of a block's entries, for one more to fit there.
+fn make_room(row: &mut [u32], entries: usize, place: usize, is_wide: bool) {
+    if is_wide {
+        // From the back: what is written was read before.
+        for index in (BACKUPS * place..BACKUPS * entries).rev() {
+            let moved = half(&row[entries..], index);
+            set_half(&mut row[entries + 1..], index + BACKUPS, moved);
+        }
+        let before = (BACKUPS * place).div_ceil(2);
+        row.copy_within(entries..entries + before, entries + 1);
+    }
+    row.copy_within(place..entries, place + 1);
 }
 
 /// Where among `entries` an offset's would be if they were spread evenly.

@@ -150,21 +150,34 @@ impl RangeMap {
     fn region_of(&mut self, first: u64) -> Option<Region> {
         let end = first + REGION_IDS;
         let mut entries = 0;
-        let mut pieces = Vec::new();
         let mut place = self.locate(first);
         while place.0 < self.nodes.len() && self.first_of(place) < end {
             let Node::Leaves(node) = &self.nodes[place.0] else { return None };
             entries += node.leaves[place.1].entries();
-            self.read(place, &mut pieces);
             place = self.after(place);
         }
         if entries < self.limits.region_entries_min {
             return None;
         }
-        pieces.truncate(pieces.partition_point(|piece| piece.start < end));
-        pieces.drain(..pieces.partition_point(|piece| piece.start <= first) - 1);
-        pieces[0].start = first;
-        let region = Region::new(&pieces, first, &mut self.dictionary);
+        // Leaf by leaf: all pieces at once would be larger than what comes of them.
+        let (mut region, mut place) = (Region::empty(), self.locate(first));
+        let (mut pieces, mut within) = (Vec::new(), Vec::new());
+        for block in 0..BLOCKS {
+            let start = first + Region::start_of(block);
+            let end = first + Region::start_of(block + 1);
+            while place.0 < self.nodes.len() && self.first_of(place) < end {
+                self.read(place, &mut pieces);
+                place = self.after(place);
+            }
+            let next = pieces.partition_point(|piece| piece.start < end);
+            let begin = pieces[..next].partition_point(|piece| piece.start <= start) - 1;
+            within.clear();
+            within.push(Piece { start, ..pieces[begin] });
+            within.extend_from_slice(&pieces[begin + 1..next]);
+            region.write(block, &within, start, &mut self.dictionary);
+            // The last one may go on.
+            pieces.drain(..next - 1);
+        }
         // Leaves at its ends have entries outside of it.
         (region.entries() * 2 >= self.limits.region_entries_min).then_some(region)
     }

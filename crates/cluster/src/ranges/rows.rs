@@ -1,0 +1,173 @@
+//! The rows of a region's blocks, in segments of equal size.
+//!
+//! Regions grow in steps, at the same time, and to the same sizes: what one gave back in one piece
+//! would be too short for the next, and the heap would be half holes. So the words lie in segments
+//! as long as any other region's, and rows that are given back are used again.
+//!
+//! Invariants:
+//! 1. A row lies in one segment. One longer than a segment has one of its own, of its length.
+//! 2. A word is in one row that is taken, or in one that is free, or wasted: `unused` counts the
+//!    latter two.
+
+/// Words by which a row grows.
+pub const WORDS_AT_ONCE: usize = 4;
+/// Words of a segment; small in tests, so that rows cross every border.
+const SEGMENT_WORDS: usize = if cfg!(test) { 16 } else { 2048 };
+/// All is packed anew when so large a part of it is unused.
+const UNUSED_PART: usize = 8;
+/// No row.
+const NONE: u32 = u32::MAX;
+
+/// Rows of words. Which are taken is known to who took them.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// A row's place is its segment's number times [`SEGMENT_WORDS`], and its place there.
+    segments: Vec<Box<[u32]>>,
+    /// Words of the last segment that were given out.
+    filled: usize,
+    /// Free rows by length, in units of [`WORDS_AT_ONCE`]: the first, in whose first word is the
+    /// next one's place.
+    free: Vec<u32>,
+    unused: usize,
+    /// What was unused when all had been packed: what rows did not fill of their segments.
+    unused_at_first: usize,
+    words: usize,
+}
+
+impl Rows {
+    /// The first words of a row.
+    #[inline]
+    pub fn row(&self, at: u32, words: usize) -> &[u32] {
+        if words == 0 {
+            return &[];
+        }
+        let at = at as usize;
+        &self.segments[at / SEGMENT_WORDS][at % SEGMENT_WORDS..][..words]
+    }
+
+    /// The same.
+    #[inline]
+    pub fn row_mut(&mut self, at: u32, words: usize) -> &mut [u32] {
+        if words == 0 {
+            return &mut [];
+        }
+        let at = at as usize;
+        &mut self.segments[at / SEGMENT_WORDS][at % SEGMENT_WORDS..][..words]
+    }
+
+    /// A row of so many words, a multiple of [`WORDS_AT_ONCE`].
+    pub fn take(&mut self, words: usize) -> u32 {
+        if words == 0 {
+            return 0;
+        }
+        let class = words / WORDS_AT_ONCE;
+        if let Some(at) = self.free.get(class).copied().filter(|at| *at != NONE) {
+            self.free[class] = self.row(at, 1)[0];
+            self.unused -= words;
+            return at;
+        }
+        let left = self.segments.last().map_or(0, |last| last.len() - self.filled);
+        if left < words {
+            self.unused += left;
+            let segment = vec![0; words.max(SEGMENT_WORDS)].into_boxed_slice();
+            self.words += segment.len();
+            self.segments.push(segment);
+            self.filled = 0;
+        }
+        let at = (self.segments.len() - 1) * SEGMENT_WORDS + self.filled;
+        self.filled += words;
+        at as u32
+    }
+
+    /// A row is not needed any more.
+    pub fn give_back(&mut self, at: u32, words: usize) {
+        if words == 0 {
+            return;
+        }
+        let class = words / WORDS_AT_ONCE;
+        if self.free.len() <= class {
+            self.free.reserve_exact(class + 1 - self.free.len());
+            self.free.resize(class + 1, NONE);
+        }
+        self.row_mut(at, 1)[0] = self.free[class];
+        self.free[class] = at;
+        self.unused += words;
+    }
+
+    /// Whether so much has become unused that all rows should be taken anew.
+    pub fn is_scattered(&self) -> bool {
+        self.unused.saturating_sub(self.unused_at_first) * UNUSED_PART > self.words
+    }
+
+    /// All rows have been taken anew.
+    pub fn note_packed(&mut self) {
+        self.unused_at_first = self.unused;
+    }
+
+    /// Memory beside the struct itself, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.segments.capacity() * size_of::<Box<[u32]>>()
+            + (self.words + self.free.capacity()) * size_of::<u32>()
+    }
+
+    /// Checks that these rows, places and lengths, are apart from each other and from free ones,
+    /// and that the sums are right.
+    #[cfg(test)]
+    pub fn check(&self, mut rows: Vec<(u32, usize)>) {
+        let taken: usize = rows.iter().map(|(_, words)| words).sum();
+        for (class, first) in self.free.iter().enumerate() {
+            let mut at = *first;
+            while at != NONE {
+                rows.push((at, class * WORDS_AT_ONCE));
+                at = self.row(at, 1)[0];
+            }
+        }
+        rows.sort_unstable();
+        for (at, words) in &rows {
+            let segment = &self.segments[*at as usize / SEGMENT_WORDS];
+            assert!(*at as usize % SEGMENT_WORDS + words <= segment.len(), "invariant 1");
+        }
+        let is_apart = |two: &[(u32, usize)]| {
+            let (segment, next) = (two[0].0 as usize / SEGMENT_WORDS, two[1].0 as usize);
+            segment != next / SEGMENT_WORDS || two[0].0 as usize + two[0].1 <= next
+        };
+        assert!(rows.windows(2).all(is_apart), "invariant 2");
+        assert_eq!(self.words, self.segments.iter().map(|segment| segment.len()).sum::<usize>());
+        let left = self.segments.last().map_or(0, |last| last.len() - self.filled);
+        assert_eq!(self.words, taken + self.unused + left, "invariant 2");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_what_was_written_and_are_used_again() {
+        let mut rows = Rows::default();
+        let mut taken: Vec<(u32, usize, u32)> = Vec::new();
+        let mut random = 1_u64;
+        let mut draw = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        for step in 0..20_000 {
+            if taken.len() > draw(60) {
+                let (at, words, tag) = taken.swap_remove(draw(taken.len()));
+                assert!(rows.row(at, words).iter().all(|word| *word == tag), "of step {tag}");
+                rows.give_back(at, words);
+            } else {
+                // Some are longer than a segment.
+                let words = (1 + draw(6)) * WORDS_AT_ONCE;
+                let at = rows.take(words);
+                rows.row_mut(at, words).fill(step);
+                taken.push((at, words, step));
+            }
+            rows.check(taken.iter().map(|(at, words, _)| (*at, *words)).collect());
+        }
+        assert!(rows.words < 6 * 60 * 24, "{} words: free rows are used again", rows.words);
+        assert!(rows.is_scattered());
+        rows.note_packed();
+        assert!(!rows.is_scattered());
+    }
+}
