@@ -28,7 +28,7 @@ const PAPERS: [(Paper, &str); 5] = [
 /// # Errors
 ///
 /// If a folder cannot be read or written, or its figures are not all of one commit and scale.
-pub fn write(measured: &Path, folder: &Path) -> anyhow::Result<()> {
+pub fn write(measured: &Path, folder: &Path, remark: Option<&str>) -> anyhow::Result<()> {
     let figures = kept(measured)?;
     let pictures = folder.join(NAME);
     fs::create_dir_all(&pictures).with_context(|| pictures.display().to_string())?;
@@ -38,11 +38,22 @@ pub fn write(measured: &Path, folder: &Path) -> anyhow::Result<()> {
             .with_context(|| format!("{name}.svg"))?;
     }
     let document = folder.join(NAME).with_extension("md");
-    let figures: Vec<Kept> = figures.into_values().collect();
-    fs::write(&document, text(&figures)?).with_context(|| document.display().to_string())
+    let mut figures: Vec<Kept> = figures.into_values().collect();
+    figures.sort_by_cached_key(|figure| order(&figure.paper, &figure.figure));
+    fs::write(&document, text(&figures, remark)?).with_context(|| document.display().to_string())
 }
 
-fn text(figures: &[Kept]) -> anyhow::Result<String> {
+/// Papers as above; of each its figures and tables by number.
+fn order(paper: &str, figure: &str) -> (usize, usize, String) {
+    let paper = PAPERS.iter().position(|(one, _)| one.name() == paper);
+    let digits = figure.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    // What has no number stands last.
+    let number = digits[..end].parse().unwrap_or(usize::MAX);
+    (paper.unwrap_or(PAPERS.len()), number, figure.to_owned())
+}
+
+fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
     let first = figures.first().context("there are no figures")?;
     let is_like = |figure: &Kept| {
         figure.commit == first.commit
@@ -52,6 +63,9 @@ fn text(figures: &[Kept]) -> anyhow::Result<String> {
     let is_one = figures.iter().all(is_like);
     ensure!(is_one, "the figures are of several commits, scales or machines");
     let mut text = head(first);
+    if let Some(remark) = remark {
+        let _ = write!(text, "\n**Of this run:** {}\n", escaped(remark));
+    }
     text += "\n## What falls short\n\n";
     let short = rows(figures, |one| one.reached == Some(false));
     text += if short.is_empty() { "Nothing.\n" } else { &short };
@@ -111,7 +125,8 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
         for one in figure.compared.iter().filter(|one| is_wanted(one)) {
             let _ = writeln!(
                 rows,
-                "| [{}](#{id}) | {} | {} | {} | {} | {} | {} |",
+                "| [{}, {}](#{id}) | {} | {} | {} | {} | {} | {} |",
+                figure.paper,
                 figure.figure.replace('-', " "),
                 escaped(&one.what),
                 one.ours(),
@@ -188,8 +203,9 @@ mod tests {
 
     #[test]
     fn what_falls_short_stands_first_and_everything_stands_there() {
-        let text = text(&[figure("abc")]).expect("a document");
+        let text = text(&[figure("abc")], Some("a remark")).expect("a document");
         let (short, rest) = text.split_once("## MemC3").expect("a paper");
+        assert!(short.contains("**Of this run:** a remark"));
         assert!(short.contains("| % full | 45 | ± 10 % | 90 | 0.5 | short of it |"), "{text}");
         assert!(
             !short.contains("bytes |") && rest.contains("| bytes | 8 |  | 9 | 0.9 | reached |")
@@ -200,6 +216,13 @@ mod tests {
 
     #[test]
     fn figures_of_two_commits_make_no_document() {
-        assert!(text(&[figure("abc"), figure("def")]).is_err());
+        assert!(text(&[figure("abc"), figure("def")], None).is_err());
+    }
+
+    #[test]
+    fn figures_are_in_the_order_of_their_numbers() {
+        let mut names = ["figure-10", "conflicts", "figure-3", "figure-11b", "figure-11a"];
+        names.sort_by_cached_key(|name| order("hotring", name));
+        assert_eq!(names, ["figure-3", "figure-10", "figure-11a", "figure-11b", "conflicts"]);
     }
 }

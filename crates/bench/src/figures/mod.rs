@@ -53,6 +53,9 @@ pub struct ReproduceArguments {
     /// Measure nothing: write FOLDER/reproduce.md and its pictures from what `--out` holds.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["quick", "what", "list"])]
     pub docs: Option<PathBuf>,
+    /// What the document says of the run: what else the machine did meanwhile.
+    #[arg(long, value_name = "TEXT", requires = "docs")]
+    pub remark: Option<String>,
     /// Measure nothing: say how far the numbers of two folders lie apart, and fail where they do
     /// not agree.
     #[arg(long, value_names = ["ONE", "OTHER"], num_args = 2, conflicts_with_all = ["quick",
@@ -72,7 +75,7 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
         return Ok(write!(std::io::stdout().lock(), "{text}")?);
     }
     if let Some(folder) = &arguments.docs {
-        return document::write(&arguments.out, folder);
+        return document::write(&arguments.out, folder, arguments.remark.as_deref());
     }
     let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
     let setting = Setting::of_this_machine(arguments.scale.unwrap_or(quick));

@@ -23,11 +23,11 @@ pub fn figure(setting: &Setting) -> Figure {
     // More than what the cache that holds most can hold of them: one that holds all of a circle of
     // requests always hits.
     let requests =
-        |mebibytes: u64| setting.choose(150_000, 100_000 * mebibytes, 500_000 * mebibytes);
+        |mebibytes: u64| setting.choose(400_000, 100_000 * mebibytes, 500_000 * mebibytes);
     let panel = |y, field, unit| {
         let run = |(mebibytes, ..): &(u64, [f64; 3], [f64; 3])| {
             let requests = requests(*mebibytes);
-            let size = setting.choose(2, *mebibytes, *mebibytes);
+            let size = setting.choose(4, *mebibytes, *mebibytes);
             let arguments =
                 format!("bench caches --sizes={size}Mi --keys={keys} --requests={requests} --json");
             Run {
@@ -39,8 +39,14 @@ pub fn figure(setting: &Setting) -> Figure {
             }
         };
         let runs = sizes.iter().map(run).collect();
-        Panel { x: "MiB for items", y, shape: Shape::LogLines, runs, ..Panel::default() }
+        // One size makes no line.
+        let shape = if sizes.len() == 1 { Shape::Bars } else { Shape::LogLines };
+        Panel { x: "MiB for items", y, shape, runs, ..Panel::default() }
     };
+    let mut hits = panel("% of reads that hit", "hit_ratio", 0.01);
+    if hits.shape == Shape::LogLines {
+        hits.shape = Shape::Lines;
+    }
     let mut claims = Vec::new();
     for (mebibytes, items, hits) in sizes {
         let place = mebibytes.to_string();
@@ -64,10 +70,7 @@ pub fn figure(setting: &Setting) -> Figure {
              with the size. Our items are smaller than the paper's, so CLOCK has more of them \
              and hits more."
         ),
-        panels: vec![
-            panel("million items", "items", 1e6),
-            Panel { shape: Shape::Lines, ..panel("% of reads that hit", "hit_ratio", 0.01) },
-        ],
+        panels: vec![panel("million items", "items", 1e6), hits],
         claims,
     }
 }

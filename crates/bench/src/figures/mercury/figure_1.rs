@@ -84,7 +84,8 @@ fn waiting(rates: &[Point]) -> Vec<Point> {
     let share = |point: &Point| {
         // Noise may make it less than nothing.
         let value = (100.0 * (1.0 - point.value / alone(point)?)).max(0.0);
-        Some(Point { value, ..point.clone() })
+        // What is left of a difference has other rounds than its parts.
+        Some(Point { value, spread: None, ..point.clone() })
     };
     rates.iter().filter(|point| point.place.number > 1.0).filter_map(share).collect()
 }
