@@ -64,7 +64,8 @@ fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
     ensure!(is_one, "the figures are of several commits, scales or machines");
     let mut text = head(first);
     if let Some(remark) = remark {
-        let _ = write!(text, "\n**Of this run:** {}\n", escaped(remark));
+        let remark = wrapped(&format!("**Of this run:** {}", escaped(remark)));
+        let _ = write!(text, "\n{remark}\n");
     }
     text += "\n## What falls short\n\n";
     let short = rows(figures, |one| one.reached == Some(false));
@@ -88,21 +89,27 @@ fn head(first: &Kept) -> String {
     let of = |pointer| first.setting.pointer(pointer);
     let scale = of("/scale").and_then(serde_json::Value::as_str).unwrap_or("unknown");
     let switch = if scale == "quick" { " --quick" } else { "" };
+    let written = format!(
+        "Written by `amalgam reproduce --docs docs/results` from the JSON that `amalgam reproduce\
+         {switch}` left; not to be edited."
+    );
+    let columns = format!(
+        "**Rounds** is half of what lies between the slowest and the fastest round of a number, and \
+         for a ratio the sum of both; a number without is counted, computed or measured once. Two \
+         runs agree where they differ by less than their rounds together, or by less than {} %. \
+         Printed numbers for 12 or 64 threads stand beside ours for the threads of this machine, \
+         unless the line says that ours is predicted; [threads.md](threads.md) explains those.",
+        number(100.0 * LEAST_SPREAD)
+    );
     format!(
-        "# Five papers, measured again\n\n\
-         Written by `amalgam reproduce --docs docs/results` from the JSON that `amalgam reproduce\
-         {switch}` left; not to be edited.\n\n\
+        "# Five papers, measured again\n\n{}\n\n\
          | | |\n| --- | --- |\n\
          | command | `amalgam reproduce{switch}`; one figure: `amalgam reproduce hotring/figure-10\
          {switch}` |\n\
          | commit | {} |\n\
          | machine | {} cores of {}, {:.0} GiB |\n\
-         | scale | {} |\n\n\
-         **Rounds** is half of what lies between the slowest and the fastest round of a number, and \
-         for a ratio the sum of both; a number without is counted, computed or measured once. Two \
-         runs agree where they differ by less than their rounds together, or by less than {} %. \
-         Printed numbers for 12 or 64 threads stand beside ours for the threads of this machine, \
-         unless the line says that ours is predicted; [threads.md](threads.md) explains those.\n",
+         | scale | {} |\n\n{}\n",
+        wrapped(&written),
         first.commit,
         of("/machine/cores").and_then(serde_json::Value::as_u64).unwrap_or(0),
         of("/machine/cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown"),
@@ -113,7 +120,7 @@ fn head(first: &Kept) -> String {
             "full" => "full: the papers' sizes, as far as this machine's memory goes",
             _ => "toy: these numbers mean nothing",
         },
-        number(100.0 * LEAST_SPREAD),
+        wrapped(&columns)
     )
 }
 
@@ -146,32 +153,51 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
     )
 }
 
+/// The heading's words are the link's: `memc3 table 2` is `#memc3-table-2`.
 fn section(text: &mut String, figure: &Kept) {
     let id = format!("{}-{}", figure.paper, figure.figure);
+    let title = escaped(&figure.title);
     let _ = write!(
         text,
-        "\n<a id=\"{id}\"></a>\n\n### {}: {}\n\nThe paper: {}\n\nHere: {}\n\n![{}]({NAME}/{id}.svg)\n",
-        capitalised(&figure.figure.replace('-', " ")),
-        escaped(&figure.title),
-        escaped(&figure.printed_setting),
-        escaped(&figure.our_setting),
-        escaped(&figure.title),
+        "\n### {}\n\n{}\n\n{}\n\n{}\n\n![{title}]({NAME}/{id}.svg)\n",
+        id.replace('-', " "),
+        wrapped(&format!("**{title}**")),
+        wrapped(&format!("The paper: {}", escaped(&figure.printed_setting))),
+        wrapped(&format!("Here: {}", escaped(&figure.our_setting))),
     );
     for failure in &figure.failures {
-        let _ = writeln!(text, "\n**Not measured: {}**", escaped(failure));
+        let _ = writeln!(text, "\n{}", wrapped(&format!("**Not measured: {}**", escaped(failure))));
     }
     if !figure.commands.is_empty() {
-        let commands = figure.commands.join("\n");
-        let _ = write!(
-            text,
-            "\n<details><summary>Commands</summary>\n\n```sh\n{commands}\n```\n\n</details>\n"
-        );
+        let _ = write!(text, "\n<details><summary>Commands</summary>\n\n```sh\n");
+        for command in &figure.commands {
+            let lines = wrapped_to(command, COLUMNS - 6);
+            let _ = writeln!(text, "{}", lines.join(" \\\n    "));
+        }
+        text.push_str("```\n\n</details>\n");
     }
 }
 
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+/// Columns of a line.
+const COLUMNS: usize = 100;
+
+/// Words in lines of so many columns; a word that is longer has a line of its own.
+fn wrapped_to(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always one");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
+            lines.push(word.to_owned());
+        } else {
+            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+fn wrapped(text: &str) -> String {
+    wrapped_to(text, COLUMNS).join("\n")
 }
 
 /// What Markdown would take for its own.

@@ -114,7 +114,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> 
     let (plot, names) = area.split_vertically(PANEL_HEIGHT as i32);
     debug_assert!(legend >= 0);
     write(&plot, &panel.title, (16, 16), 15.0, HPos::Left)?;
-    let below = plot.margin(28, 4, 8, 16);
+    let below = plot.margin(28, 4, 8, 36);
     if points.is_empty() {
         return write(&plot, "not measured", (WIDTH as i32 / 2, 180), 14.0, HPos::Center);
     }
