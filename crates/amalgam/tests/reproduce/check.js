@@ -35,7 +35,9 @@ addEventListener("load", () => {
     const frame = picture.getBoundingClientRect();
     const labels = [...picture.querySelectorAll("text")]
       .filter((label) => label.textContent.trim())
-      .map((label) => ({ label, text: label.textContent.trim(), at: label.getBoundingClientRect() }));
+      .map((label) => {
+        return { label, text: label.textContent.trim(), at: label.getBoundingClientRect() };
+      });
     texts += labels.length;
     for (const { label, text, at } of labels) {
       const is_inside = at.width > 0 && at.left >= frame.left - 0.5 && at.top >= frame.top - 0.5 &&

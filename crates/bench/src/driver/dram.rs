@@ -3,8 +3,8 @@
 //! The program runs itself under cachegrind, once loading and warming up only, once with more
 //! operations behind that; the difference is what the operations missed. The driver's own misses
 //! (it streams through its requests) are counted in the same way with the `null` engine and taken
-//! off. The model has one level, of 32 MiB where nothing else is asked for, behind small first-level
-//! caches, and knows neither prefetching nor page walks.
+//! off. The model has one level, of 32 MiB where nothing else is asked for, behind small caches of
+//! the first level, and knows neither prefetching nor page walks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -94,8 +94,8 @@ fn head(first: &Kept) -> String {
          {switch}` left; not to be edited."
     );
     let columns = format!(
-        "**Rounds** is half of what lies between the slowest and the fastest round of a number, and \
-         for a ratio the sum of both; a number without is counted, computed or measured once. Two \
+        "**Rounds** is half of what lies between the slowest and the fastest round of a number, \
+         and for a ratio the sum of both; a number without is counted, computed or measured once. Two \
          runs agree where they differ by less than their rounds together, or by less than {} %. \
          Printed numbers for 12 or 64 threads stand beside ours for the threads of this machine, \
          unless the line says that ours is predicted; [threads.md](threads.md) explains those.",
