@@ -110,6 +110,9 @@ pub struct IndexArguments {
     /// Count DRAM accesses too: last-level misses on one thread, under cachegrind. Takes minutes.
     #[arg(long)]
     pub dram: bool,
+    /// The cache that is modelled for it: a power of two. Fewer keys want a smaller one.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
+    pub dram_cache: u64,
     /// Load, warm up, run so many operations and end: what `--dram` looks at.
     #[arg(long, hide = true)]
     pub count: Option<u64>,
@@ -182,6 +185,9 @@ impl IndexArguments {
         ensure!(self.fill.is_none_or(|f| f > 0.0 && f <= 1.0), "--fill must be above 0, at most 1");
         ensure!(self.fill.is_none() || self.ratio.is_none(), "--fill and --ratio contradict");
         let counts = self.dram && self.workload.starts_empty();
+        let is_modelled =
+            self.dram_cache.is_power_of_two() && (1 << 16..=1 << 30).contains(&self.dram_cache);
+        ensure!(is_modelled, "--dram-cache must be a power of two from 64 KiB to 1 GiB");
         ensure!(!counts, "--dram counts at a steady state, which {:?} has not", self.workload);
         let resizes = self.fill.is_some() && self.workload.starts_empty();
         ensure!(!resizes, "--fill loads a table and {:?} starts empty", self.workload);

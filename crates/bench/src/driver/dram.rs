@@ -3,8 +3,8 @@
 //! The program runs itself under cachegrind, once loading and warming up only, once with more
 //! operations behind that; the difference is what the operations missed. The driver's own misses
 //! (it streams through its requests) are counted in the same way with the `null` engine and taken
-//! off. The model has one level of 32 MiB behind small first-level caches, and knows neither
-//! prefetching nor page walks.
+//! off. The model has one level, of 32 MiB where nothing else is asked for, behind small caches of
+//! the first level, and knows neither prefetching nor page walks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,10 @@ const COUNTED: u64 = 1_000_000;
 pub const WARM_UP: u64 = 1_000_000;
 
 /// What a result says about the count.
-pub const METHOD: &str = "cachegrind, last-level data and instruction misses, LL 32 MiB 16-way";
+pub fn method(arguments: &IndexArguments) -> String {
+    let size = arguments.dram_cache >> 10;
+    format!("cachegrind, last-level data and instruction misses, LL {size} KiB 16-way")
+}
 
 /// Counts last-level misses an operation of each engine, on one thread.
 ///
@@ -47,7 +50,8 @@ fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new("valgrind");
     command
-        .args(["--tool=cachegrind", "--cache-sim=yes", "--LL=33554432,16,64"])
+        .args(["--tool=cachegrind", "--cache-sim=yes"])
+        .arg(format!("--LL={},16,64", arguments.dram_cache))
         .args(["--I1=32768,8,64", "--D1=32768,8,64"])
         .arg(format!("--cachegrind-out-file={}", output.0.display()))
         .arg(program)

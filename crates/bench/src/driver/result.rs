@@ -44,7 +44,7 @@ pub struct IndexResult {
     pub dram_accesses_per_op: Option<f64>,
     /// How they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dram_counted_by: Option<&'static str>,
+    pub dram_counted_by: Option<String>,
     /// Items that an operation passed before it came to its own, where the engine counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items_passed_per_op: Option<f64>,

@@ -121,7 +121,7 @@ fn measure(
         let names: Vec<&str> = contests.iter().map(|contest| contest.entry.name).collect();
         for (result, misses) in results.iter_mut().zip(dram::count(arguments, &names)?) {
             result.dram_accesses_per_op = Some(misses);
-            result.dram_counted_by = Some(dram::METHOD);
+            result.dram_counted_by = Some(dram::method(arguments));
         }
     }
     Ok(results)

@@ -6,6 +6,8 @@
 //! 2. Each command is one that a reader can type, and stands beside its figure.
 //! 3. Where we fall short of a printed number, the report says so in the same place and size.
 
+mod compare;
+mod document;
 mod dxram;
 mod fpl13;
 mod hotring;
@@ -48,6 +50,17 @@ pub struct ReproduceArguments {
     /// Only say which figures there are, and how long they will take.
     #[arg(long)]
     pub list: bool,
+    /// Measure nothing: write FOLDER/reproduce.md and its pictures from what `--out` holds.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["quick", "what", "list"])]
+    pub docs: Option<PathBuf>,
+    /// What the document says of the run: what else the machine did meanwhile.
+    #[arg(long, value_name = "TEXT", requires = "docs")]
+    pub remark: Option<String>,
+    /// Measure nothing: say how far the numbers of two folders lie apart, and fail where they do
+    /// not agree.
+    #[arg(long, value_names = ["ONE", "OTHER"], num_args = 2, conflicts_with_all = ["quick",
+        "what", "list", "docs"])]
+    pub compare: Vec<PathBuf>,
 }
 
 /// Reproduces; the table goes to standard output, progress to standard error.
@@ -57,9 +70,17 @@ pub struct ReproduceArguments {
 /// If there is no such figure, or the folder cannot be written, or a figure could not be measured;
 /// in the last case after all others were.
 pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
+    if let [one, other] = arguments.compare.as_slice() {
+        let text = compare::compare(one, other)?;
+        return Ok(write!(std::io::stdout().lock(), "{text}")?);
+    }
+    if let Some(folder) = &arguments.docs {
+        return document::write(&arguments.out, folder, arguments.remark.as_deref());
+    }
     let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
     let setting = Setting::of_this_machine(arguments.scale.unwrap_or(quick));
-    let figures = chosen(all(&setting), &arguments.what)?;
+    let mut figures = chosen(all(&setting), &arguments.what)?;
+    figures.iter_mut().for_each(plan::Figure::count_each_command_once);
     if arguments.list {
         return list(&figures);
     }

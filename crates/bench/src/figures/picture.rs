@@ -34,6 +34,12 @@ const COLORS: &[(&str, RGBColor)] = &[
     ("chaining", RGBColor(120, 120, 120)),
     ("global-lock", RGBColor(150, 110, 60)),
     ("lru-cuckoo", RGBColor(86, 180, 233)),
+    ("amalgam", RGBColor(0, 114, 178)),
+    ("memcached", RGBColor(120, 120, 120)),
+    ("redis", RGBColor(200, 150, 0)),
+    ("DXRAM", RGBColor(0, 158, 115)),
+    ("Cassandra", RGBColor(204, 121, 167)),
+    ("MongoDB", RGBColor(150, 110, 60)),
 ];
 
 /// For series that have no colour of their own, in order.
@@ -44,7 +50,7 @@ const OTHERS: [RGBColor; 8] = [
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(200, 150, 0),
-    RGBColor(120, 120, 120),
+    RGBColor(170, 60, 60),
     RGBColor(90, 70, 160),
 ];
 
@@ -108,7 +114,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> 
     let (plot, names) = area.split_vertically(PANEL_HEIGHT as i32);
     debug_assert!(legend >= 0);
     write(&plot, &panel.title, (16, 16), 15.0, HPos::Left)?;
-    let below = plot.margin(28, 4, 8, 16);
+    let below = plot.margin(28, 4, 8, 36);
     if points.is_empty() {
         return write(&plot, "not measured", (WIDTH as i32 / 2, 180), 14.0, HPos::Center);
     }
@@ -209,9 +215,18 @@ fn draw_log_lines(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::R
     let least = positive.iter().map(|point| point.value).fold(f64::INFINITY, f64::min);
     let x = places(&positive);
     let first = positive.iter().map(|point| point.place.number).fold(f64::INFINITY, f64::min);
-    let across = (first * 0.9..x.end * 1.05).log_scale();
-    let up = (least * 0.7..heights(&positive).end * 1.3).log_scale();
+    let across = with_tens(first * 0.9..x.end * 1.05).log_scale();
+    let up = with_tens(least * 0.7..heights(&positive).end * 1.3).log_scale();
     draw_chart(area, panel, &positive, across, up)
+}
+
+/// Only powers of ten are written: a range that has less than two grows to the next ones.
+fn with_tens(range: Range<f64>) -> Range<f64> {
+    let (first, last) = (range.start.log10(), range.end.log10());
+    if last.floor() - first.ceil() >= 1.0 {
+        return range;
+    }
+    10f64.powf(first.floor())..10f64.powf(last.ceil())
 }
 
 fn draw_chart<X, Y>(
@@ -237,9 +252,13 @@ where
         // No half threads.
         if are_whole && value.fract().abs() > 1e-9 { String::new() } else { number(*value) }
     };
+    // With more, a logarithmic axis has lines between powers of ten, and each power twice.
+    let most_labels = if panel.shape == Shape::LogLines { 8 } else { 11 };
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .x_labels(most_labels)
+        .y_labels(most_labels)
         .axis_style(INK)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
@@ -298,7 +317,12 @@ pub fn number(value: f64) -> String {
     let size = value.abs();
     let text = match size {
         _ if size < 5e-5 => return "0".to_owned(),
-        _ if size >= 1e6 => return format!("{:.3e}", value),
+        _ if size >= 1e6 => {
+            let text = format!("{value:.2e}");
+            let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            return format!("{digits}e{power}");
+        }
         _ if size >= 100.0 => format!("{value:.0}"),
         _ if size >= 10.0 => format!("{value:.1}"),
         _ if size >= 0.1 => format!("{value:.2}"),
@@ -337,10 +361,27 @@ mod tests {
     }
 
     #[test]
+    fn a_logarithmic_axis_has_two_powers_of_ten() {
+        assert_eq!(with_tens(5.0..5000.0), 5.0..5000.0);
+        for range in [200.0..900.0, 0.5..7.0, 9.0..11.0, 90.0..900.0] {
+            let wide = with_tens(range.clone());
+            assert!(wide.start <= range.start && wide.end >= range.end);
+            let is_in = |ten: &f64| *ten >= wide.start * 0.999 && *ten <= wide.end * 1.001;
+            assert!((-3..9).map(|power| 10f64.powi(power)).filter(is_in).count() >= 2, "{wide:?}");
+        }
+    }
+
+    #[test]
     fn numbers_have_three_digits() {
-        for (value, text) in
-            [(0.0, "0"), (1234.5, "1234"), (12.34, "12.3"), (2.5, "2.5"), (0.012, "0.012")]
-        {
+        for (value, text) in [
+            (0.0, "0"),
+            (1234.5, "1234"),
+            (12.34, "12.3"),
+            (2.5, "2.5"),
+            (0.012, "0.012"),
+            (1e6, "1e6"),
+            (1_234_567.0, "1.23e6"),
+        ] {
             assert_eq!(number(value), text);
         }
     }

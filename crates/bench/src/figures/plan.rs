@@ -1,5 +1,8 @@
 //! What a figure is made of: panels, the runs behind their points, and what the paper prints.
 
+use std::collections::HashSet;
+
+use super::runs::command_line;
 use super::setting::Setting;
 
 /// A paper that is reproduced.
@@ -49,6 +52,19 @@ pub struct Figure {
     pub claims: Vec<Claim>,
 }
 
+impl Figure {
+    /// Of runs with the same command the first takes its time and the others none: what it printed
+    /// is kept.
+    pub fn count_each_command_once(&mut self) {
+        let mut seen = HashSet::new();
+        for run in self.panels.iter_mut().flat_map(|panel| &mut panel.runs) {
+            if !seen.insert(command_line(run)) {
+                run.seconds = 0.0;
+            }
+        }
+    }
+}
+
 /// Makes points of others, as ratios or shares.
 pub type Derive = fn(&[Point]) -> Vec<Point>;
 
@@ -84,7 +100,7 @@ pub enum Shape {
 }
 
 /// A place on the horizontal axis.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Place {
     /// As it is written.
     pub label: String,
@@ -105,7 +121,7 @@ impl Place {
 }
 
 /// A point of a series.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Point {
     /// Whose it is: an engine, as a rule.
     pub series: String,
@@ -113,12 +129,16 @@ pub struct Point {
     pub place: Place,
     /// How high.
     pub value: f64,
+    /// Half of what lies between the slowest and the fastest round, over the value, where there
+    /// were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
 }
 
 impl Point {
     /// The point of `series` at `place`.
     pub fn new(series: impl Into<String>, place: Place, value: f64) -> Self {
-        Self { series: series.into(), place, value }
+        Self { series: series.into(), place, value, spread: None }
     }
 }
 
@@ -131,6 +151,9 @@ pub enum Program {
     Hardware,
     /// This one, after servers were started: engines or memcached, with so many threads each.
     Servers(&'static [&'static str], usize),
+    /// A script of the source tree where its tools are there, and otherwise what it printed before,
+    /// line by line.
+    Script(Option<&'static str>),
 }
 
 /// A command, and what becomes of the lines of JSON that it prints.
@@ -178,6 +201,19 @@ pub struct Claim {
     pub printed: f64,
     /// Ours.
     pub ours: Ours,
+    /// Which is better.
+    pub better: Better,
+}
+
+/// What we want beside a printed number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// At least as much.
+    More,
+    /// At most as much.
+    Less,
+    /// About the same: it is a property of what is measured.
+    Same,
 }
 
 /// Where our number beside a printed one comes from.
@@ -192,13 +228,13 @@ impl Claim {
     /// `printed` of `series` at `place` in the first panel.
     pub fn value(what: &str, printed: f64, series: &str, place: &str) -> Self {
         let ours = Ours::Value(0, series.to_owned(), place.to_owned());
-        Self { what: what.to_owned(), printed, ours }
+        Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
     /// `printed` times `to` by `series` at `place` in the first panel.
     pub fn ratio(what: &str, printed: f64, series: &str, to: &str, place: &str) -> Self {
         let ours = Ours::Ratio(0, series.to_owned(), to.to_owned(), place.to_owned());
-        Self { what: what.to_owned(), printed, ours }
+        Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
     /// The same number, of another panel.
@@ -210,21 +246,38 @@ impl Claim {
         self
     }
 
-    /// Our number, where it was measured.
-    pub fn ours(&self, panels: &[Vec<Point>]) -> Option<f64> {
+    /// The same of which less is wanted.
+    #[must_use]
+    pub fn less(self) -> Self {
+        Self { better: Better::Less, ..self }
+    }
+
+    /// The same of which neither more nor less is wanted.
+    #[must_use]
+    pub fn same(self) -> Self {
+        Self { better: Better::Same, ..self }
+    }
+
+    /// Our number and how far its rounds lie apart, where it was measured.
+    pub fn ours(&self, panels: &[Vec<Point>]) -> Option<(f64, Option<f64>)> {
         let find = |panel: usize, series: &str, place: &str| {
             let points = panels.get(panel)?;
             let is_it = |point: &&Point| point.series == series && point.place.label == place;
-            points.iter().find(is_it).map(|point| point.value)
+            points.iter().find(is_it)
         };
-        let ours = match &self.ours {
-            Ours::Value(panel, series, place) => find(*panel, series, place)?,
+        let (ours, spread) = match &self.ours {
+            Ours::Value(panel, series, place) => {
+                let point = find(*panel, series, place)?;
+                (point.value, point.spread)
+            }
             Ours::Ratio(panel, series, to, place) => {
-                find(*panel, series, place)? / find(*panel, to, place)?
+                let (one, to) = (find(*panel, series, place)?, find(*panel, to, place)?);
+                let both = one.spread.zip(to.spread).map(|(one, to)| one + to);
+                (one.value / to.value, both)
             }
         };
         // Nothing over nothing was not measured.
-        ours.is_finite().then_some(ours)
+        ours.is_finite().then_some((ours, spread))
     }
 }
 

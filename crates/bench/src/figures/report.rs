@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::picture::{self, number};
-use super::plan::{Figure, Point};
+use super::plan::{Better, Figure, Point};
 use super::runs::command_line;
 use super::setting::{Scale, Setting};
 use crate::measure::commit;
@@ -20,21 +20,46 @@ pub struct Finished {
     pub failures: Vec<String>,
 }
 
-/// A printed number beside ours.
-struct Compared<'f> {
-    what: &'f str,
-    printed: f64,
-    ours: Option<f64>,
+/// A printed number beside ours, as the JSON has it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Compared {
+    /// What it is of.
+    pub what: String,
+    /// The number.
+    pub printed: f64,
+    /// Ours, where it was measured.
+    pub ours: Option<f64>,
+    /// How far its rounds lie apart, as of a point.
+    pub spread: Option<f64>,
+    /// Ours over the printed one.
+    pub ratio: Option<f64>,
+    /// Whether ours is as good, where one is better than the other.
+    pub reached: Option<bool>,
 }
 
-impl Compared<'_> {
-    fn ours(&self) -> String {
+impl Compared {
+    /// For people.
+    pub fn ours(&self) -> String {
         self.ours.map_or("not measured".to_owned(), number)
     }
 
-    fn ratio(&self) -> String {
-        let ratio = self.ours.filter(|_| self.printed != 0.0).map(|ours| ours / self.printed);
-        ratio.map_or("–".to_owned(), number)
+    /// See [`Self::ours`].
+    pub fn spread(&self) -> String {
+        self.spread.map_or(String::new(), |part| format!("± {} %", number(100.0 * part)))
+    }
+
+    /// See [`Self::ours`].
+    pub fn ratio(&self) -> String {
+        self.ratio.map_or("–".to_owned(), number)
+    }
+
+    /// Whether ours is as good; in words that need no column of their own to be understood.
+    pub fn verdict(&self) -> &'static str {
+        match self.reached {
+            Some(true) => "reached",
+            Some(false) => "short of it",
+            None => "",
+        }
     }
 }
 
@@ -49,11 +74,23 @@ impl Finished {
         picture::draw(&panels.collect::<Vec<_>>())
     }
 
-    fn compared(&self) -> impl Iterator<Item = Compared<'_>> {
-        self.figure.claims.iter().map(|claim| Compared {
-            what: &claim.what,
-            printed: claim.printed,
-            ours: claim.ours(&self.panels),
+    fn compared(&self) -> impl Iterator<Item = Compared> {
+        self.figure.claims.iter().map(|claim| {
+            let found = claim.ours(&self.panels);
+            let ours = found.map(|(ours, _)| ours);
+            let reached = |ours: f64| match claim.better {
+                Better::More => Some(ours >= claim.printed),
+                Better::Less => Some(ours <= claim.printed),
+                Better::Same => None,
+            };
+            Compared {
+                what: claim.what.clone(),
+                printed: claim.printed,
+                ours,
+                spread: found.and_then(|(_, spread)| spread),
+                ratio: ours.filter(|_| claim.printed != 0.0).map(|ours| ours / claim.printed),
+                reached: ours.and_then(reached),
+            }
         })
     }
 
@@ -65,19 +102,34 @@ impl Finished {
     }
 }
 
+/// A figure as its JSON has it.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Kept {
+    pub paper: String,
+    pub figure: String,
+    pub title: String,
+    pub commit: String,
+    pub setting: Value,
+    pub printed_setting: String,
+    pub our_setting: String,
+    pub panels: Vec<KeptPanel>,
+    pub compared: Vec<Compared>,
+    pub commands: Vec<String>,
+    pub failures: Vec<String>,
+}
+
+/// A panel as its figure's JSON has it.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct KeptPanel {
+    pub x: String,
+    pub points: Vec<Point>,
+}
+
 /// A figure as JSON.
 pub fn object(setting: &Setting, done: &Finished) -> Value {
     let figure = &done.figure;
     let panels = figure.panels.iter().zip(&done.panels).map(|(panel, points)| {
         json!({ "title": panel.title, "x": panel.x, "y": panel.y, "points": points })
-    });
-    let compared = done.compared().map(|one| {
-        json!({
-            "what": one.what,
-            "printed": one.printed,
-            "ours": one.ours,
-            "ratio": one.ours.map(|ours| ours / one.printed),
-        })
     });
     json!({
         "paper": figure.paper,
@@ -88,7 +140,7 @@ pub fn object(setting: &Setting, done: &Finished) -> Value {
         "printed_setting": figure.printed_setting,
         "our_setting": figure.our_setting,
         "panels": panels.collect::<Vec<_>>(),
-        "compared": compared.collect::<Vec<_>>(),
+        "compared": done.compared().collect::<Vec<_>>(),
         "commands": done.commands(),
         "failures": done.failures,
     })
@@ -96,13 +148,21 @@ pub fn object(setting: &Setting, done: &Finished) -> Value {
 
 /// All printed numbers beside ours, for a terminal.
 pub fn table(finished: &[Finished]) -> String {
-    let mut text = format!("{:<20} {:<58} {:>9} {:>9} {:>6}\n", "", "", "ours", "paper", "ratio");
+    let mut text = format!(
+        "{:<20} {:<58} {:>9} {:>8} {:>9} {:>6}\n",
+        "", "", "ours", "rounds", "paper", "ratio"
+    );
     for done in finished {
         let id = format!("{}/{}", done.figure.paper.name(), done.figure.name);
         for one in done.compared() {
             let ours = one.ours.map_or("–".to_owned(), number);
             let (printed, ratio) = (number(one.printed), one.ratio());
-            let _ = writeln!(text, "{id:<20} {:<58} {ours:>9} {printed:>9} {ratio:>6}", one.what);
+            let (spread, verdict) = (one.spread(), one.verdict());
+            let _ = writeln!(
+                text,
+                "{id:<20} {:<58} {ours:>9} {spread:>8} {printed:>9} {ratio:>6} {verdict}",
+                one.what
+            );
         }
     }
     text
@@ -137,8 +197,8 @@ pub fn page(setting: &Setting, finished: &[Finished]) -> String {
 fn summary(text: &mut String, finished: &[Finished]) {
     text.push_str(
         "<h2>What the papers state, and what this machine does</h2><div class=\"wide\"><table>\
-         <thead><tr><th>figure</th><th>number</th><th>ours</th><th>paper</th><th>ratio</th></tr>\
-         </thead><tbody>",
+         <thead><tr><th>figure</th><th>number</th><th>ours</th><th>rounds</th><th>paper</th>\
+         <th>ratio</th><th></th></tr></thead><tbody>",
     );
     for done in finished {
         let id = id(done);
@@ -146,11 +206,13 @@ fn summary(text: &mut String, finished: &[Finished]) {
             let _ = write!(
                 text,
                 "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td><td>{}</td>\
-                 <td>{}</td></tr>",
-                escaped(one.what),
+                 <td>{}</td><td>{}</td><td>{}</td></tr>",
+                escaped(&one.what),
                 one.ours(),
+                one.spread(),
                 number(one.printed),
-                one.ratio()
+                one.ratio(),
+                one.verdict()
             );
         }
     }

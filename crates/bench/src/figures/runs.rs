@@ -96,10 +96,13 @@ impl Runs {
     }
 
     fn lines(&self, run: &Run) -> anyhow::Result<Vec<Value>> {
+        if let Program::Script(Some(recorded)) = run.program {
+            return parsed(recorded).context("a record of this program");
+        }
         let program = self.program(run.program)?;
         let servers = match run.program {
             Program::Servers(names, threads) => Servers::start(&self.own, names, threads)?,
-            Program::Own | Program::Hardware => Servers::default(),
+            Program::Own | Program::Hardware | Program::Script(_) => Servers::default(),
         };
         let mut command = Command::new(&program);
         command.args(&run.arguments);
@@ -114,8 +117,8 @@ impl Runs {
             bail!("{} ended with {}: {last}", command_line(run), output.status);
         }
         let text = String::from_utf8(output.stdout)?;
-        let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
-        let mut lines = lines.with_context(|| format!("the output of {}", command_line(run)))?;
+        let mut lines =
+            parsed(&text).with_context(|| format!("the output of {}", command_line(run)))?;
         for line in &mut lines {
             let name = line.get("target").and_then(Value::as_str).and_then(|at| servers.name(at));
             if let Some(name) = name {
@@ -139,8 +142,16 @@ impl Runs {
                 }
                 Ok(path)
             }
+            Program::Script(_) => Ok(SYNTHESIS.into()),
         }
     }
+}
+
+/// What maps the hardware to a chip's cells, from the source tree's root.
+pub const SYNTHESIS: &str = "rtl/scripts/synthesize";
+
+fn parsed(lines: &str) -> serde_json::Result<Vec<Value>> {
+    lines.lines().map(serde_json::from_str).collect()
 }
 
 impl Progress {
@@ -195,6 +206,7 @@ pub fn command_line(run: &Run) -> String {
     match run.program {
         Program::Own => format!("amalgam {arguments}"),
         Program::Hardware => format!("figures {arguments}"),
+        Program::Script(_) => format!("{SYNTHESIS} {arguments}"),
         Program::Servers(names, threads) => {
             format!("amalgam {arguments} --target {} (of {threads} threads each)", names.join(","))
         }
@@ -208,6 +220,24 @@ fn key(command: &str) -> u64 {
     hasher.finish()
 }
 
+/// Half of what lies between the ends of a field's rounds, over the field, where a line has both.
+fn spread(line: &Value, field: &str) -> Option<f64> {
+    let number = |value: &Value| value.as_f64();
+    let ends = match line.get(format!("{field}_min_max")).and_then(Value::as_array) {
+        Some(ends) => (number(ends.first()?)?, number(ends.get(1)?)?),
+        // A line's rounds are of its rates.
+        None if field.starts_with("ops_per_second") => {
+            let median = line.get("ops_per_second").and_then(number)?;
+            let end = |name: &str| line.get(name).and_then(number);
+            return Some((end("max")? - end("min")?) / 2.0 / median)
+                .filter(|part| part.is_finite());
+        }
+        None => return None,
+    };
+    let value = line.get(field).and_then(number)?;
+    Some((ends.1 - ends.0) / 2.0 / value).filter(|part| part.is_finite())
+}
+
 /// The points of a line.
 fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
     let number = |field: &str| line.get(field).and_then(Value::as_f64);
@@ -217,13 +247,14 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
         name.unwrap_or("measured").to_owned()
     };
     let point = |series: String, value: f64| Point::new(series, run.place.clone(), value);
+    let of_rounds = |series: String, field: &str, unit: f64| {
+        let spread = spread(line, field);
+        let points = number(field).map(|value| Point { spread, ..point(series, value / unit) });
+        points.into_iter().collect()
+    };
     let points = match &run.reading {
-        Reading::Field(field, unit) => {
-            number(field).map(|value| point(name(), value / unit)).into_iter().collect()
-        }
-        Reading::Named(series, field, unit) => {
-            number(field).map(|value| point(series.clone(), value / unit)).into_iter().collect()
-        }
+        Reading::Field(field, unit) => of_rounds(name(), field, *unit),
+        Reading::Named(series, field, unit) => of_rounds(series.clone(), field, *unit),
         Reading::Spread(unit) => {
             let ends = [("", "ops_per_second"), (LEAST, "min"), (MOST, "max")];
             let of = |(end, field): (&str, &str)| {
@@ -247,7 +278,7 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
             let points = line.get("points").cloned().unwrap_or_default();
             let points: Vec<(String, f64, f64)> = serde_json::from_value(points)
                 .with_context(|| format!("the points of {}", command_line(run)))?;
-            let point = |(series, at, value)| Point { series, place: Place::number(at), value };
+            let point = |(series, at, value)| Point::new(series, Place::number(at), value);
             points.into_iter().map(point).collect()
         }
     };
@@ -275,6 +306,12 @@ mod tests {
             read(Reading::Field("ops_per_second", 1e6)),
             [Point::new("memc3", two.clone(), 5.0)]
         );
+        let rounds = serde_json::json!({
+            "engine": "memc3", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,
+            "get_ns": 20, "get_ns_min_max": [19, 23],
+        });
+        let of = |field| super::read(&run(Reading::Field(field, 1.0)), &rounds).unwrap()[0].spread;
+        assert_eq!((of("ops_per_second"), of("get_ns")), (Some(0.2), Some(0.1)));
         assert_eq!(read(Reading::Field("hit_ratio", 1.0)), []);
         let spread = serde_json::json!({
             "backend": "redis", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,

@@ -27,7 +27,7 @@ pub struct Setting {
 
 /// Keys of a figure at most, by scale: beyond the caches of today's machines but at toy scale.
 const TOY_KEYS: u64 = 4_000;
-const QUICK_KEYS: u64 = 1_500_000;
+const QUICK_KEYS: u64 = 1_000_000;
 
 impl Setting {
     /// This machine.

@@ -1,5 +1,5 @@
 //! BG: a social network's actions (Barahmand and Ghandeharizadeh, CIDR 2013), on chunks of a
-//! cluster and on Redis, with the same clients.
+//! cluster, on Redis and on memcached, with the same clients.
 
 mod member;
 mod stores;
@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 
 pub use member::Mix;
 use member::{Client, Tally};
-use stores::{Backend, Chunks, Redis};
+use stores::{Backend, Chunks, Memcached, Redis};
 use world::World;
 
 use crate::measure::{Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to};
@@ -28,6 +28,8 @@ pub enum BackendName {
     Amalgam,
     /// Redis.
     Redis,
+    /// Several memcached; clients know which has a key.
+    Memcached,
 }
 
 /// Parameters of `bench bg`.
@@ -36,7 +38,8 @@ pub struct BgArguments {
     /// Who keeps the objects; several are measured in turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "amalgam")]
     pub backend: Vec<BackendName>,
-    /// Node processes of the cluster; from two on they need etcd. Redis is always one.
+    /// Node processes of the cluster (from two on they need etcd), and of memcached. Redis is
+    /// always one.
     #[arg(long, default_value_t = 1)]
     pub nodes: usize,
     /// Members, with 100 friends and 100 resources each.
@@ -54,6 +57,9 @@ pub struct BgArguments {
     /// Redis.
     #[arg(long, value_name = "FILE", default_value = "redis-server")]
     pub redis: PathBuf,
+    /// memcached.
+    #[arg(long, value_name = "FILE", default_value = "memcached")]
+    pub memcached: PathBuf,
     /// etcd.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     pub etcd: PathBuf,
@@ -110,7 +116,7 @@ impl BgResult {
     pub fn summary(&self) -> String {
         let ratio = self.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2})"));
         format!(
-            "{:<8} {} nodes  {:>7.0} actions/s  CPU an action {:>6.2} us{ratio}  at half p95 \
+            "{:<9} {} nodes  {:>7.0} actions/s  CPU an action {:>6.2} us{ratio}  at half p95 \
              {:.3} ms, p99 {:.3} ms ({:.3} since due), full p99 {:.3} ms  {} unpredictable, {} \
              writes",
             self.backend,
@@ -161,6 +167,7 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
         let backend: Box<dyn Backend> = match name {
             BackendName::Amalgam => Box::new(Chunks::load(arguments, world, core)?),
             BackendName::Redis => Box::new(Redis::load(arguments, world, core)?),
+            BackendName::Memcached => Box::new(Memcached::load(arguments, world, core)?),
         };
         eprintln!("{} objects loaded into {}", world.objects(), backend.name());
         let client = |number| {

@@ -19,6 +19,6 @@ pub fn figure(_setting: &Setting) -> Figure {
             runs: vec![table("loss", 10.0)],
             ..Panel::default()
         }],
-        claims: vec![Claim::value("% lost at half fill, 8 slots (at most)", 1.0, "8 slots", "50")],
+        claims: vec![Claim::value("% lost at half fill, 8 slots", 1.0, "8 slots", "50").less()],
     }
 }

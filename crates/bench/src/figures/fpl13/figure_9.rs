@@ -27,7 +27,7 @@ pub fn figure(_setting: &Setting) -> Figure {
         ],
         claims: vec![
             Claim::value("million GETs a second, 6-byte keys", 31.0, "GET", "6"),
-            Claim::value("microseconds, 6-byte keys", 0.61, "GET", "6").of_panel(1),
+            Claim::value("microseconds, 6-byte keys", 0.61, "GET", "6").of_panel(1).less(),
         ],
     }
 }

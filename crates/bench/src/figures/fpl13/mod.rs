@@ -3,13 +3,19 @@
 mod conflicts;
 mod figure_6;
 mod figure_9;
+mod table_1;
 
 use super::plan::{Figure, Place, Program, Reading, Run};
 use super::setting::Setting;
 
 /// Its figures.
 pub fn figures(setting: &Setting) -> Vec<Figure> {
-    vec![figure_6::figure(setting), figure_9::figure(setting), conflicts::figure(setting)]
+    vec![
+        table_1::figure(setting),
+        figure_6::figure(setting),
+        figure_9::figure(setting),
+        conflicts::figure(setting),
+    ]
 }
 
 /// One of the hardware's own tables; its points say where they stand.

@@ -17,7 +17,8 @@ pub fn figure(setting: &Setting) -> Figure {
         let place = Place::named(index, format!("theta {theta}"));
         Point::new("chaining", place, PASSED_IN_CHAINS)
     };
-    let share = |what, printed, place| Claim::ratio(what, printed, "hotring-s", "chaining", place);
+    let share =
+        |what, printed, place| Claim::ratio(what, printed, "hotring-s", "chaining", place).less();
     Figure {
         paper: Paper::HotRing,
         name: "figure-13",

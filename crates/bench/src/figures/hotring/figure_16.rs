@@ -19,7 +19,7 @@ pub fn figure(setting: &Setting) -> Figure {
         run.only("hotring-s")
             .at(Place::named(index, format!("theta {theta}")), Reading::Fields(fields.to_vec()))
     };
-    let claim = |what, printed, series, place| Claim::value(what, printed, series, place);
+    let claim = |what, printed, series, place| Claim::value(what, printed, series, place).less();
     Figure {
         paper: Paper::HotRing,
         name: "figure-16",

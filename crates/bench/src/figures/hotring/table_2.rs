@@ -28,7 +28,7 @@ pub fn figure(_setting: &Setting) -> Figure {
             // All stand in the picture; these four are what the paper's argument rests on.
             if theta >= 0.99 && theta != 1.11 && part <= 0.1 {
                 let what = format!("% of accesses to the top {label}, {series}");
-                claims.push(Claim::value(&what, printed, &series, label));
+                claims.push(Claim::value(&what, printed, &series, label).same());
             }
         }
     }

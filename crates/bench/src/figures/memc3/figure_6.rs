@@ -22,6 +22,6 @@ pub fn figure(setting: &Setting) -> Figure {
             runs: ["1", "2", "3", "4", "bfs"].iter().map(curve).collect(),
             ..Panel::default()
         }],
-        claims: vec![Claim::value("displacements at 80 %, 2 paths", 0.1, "2 paths", "80")],
+        claims: vec![Claim::value("displacements at 80 %, 2 paths", 0.1, "2 paths", "80").less()],
     }
 }

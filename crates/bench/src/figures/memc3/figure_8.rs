@@ -8,7 +8,7 @@ const SERVERS: [&str; 2] = ["memc3", MEMCACHED];
 
 pub fn figure(setting: &Setting) -> Figure {
     let keys = setting.choose(2_000u64, 500_000, 8_000_000);
-    let (rounds, seconds) = (setting.rounds(), setting.seconds().max(0.02));
+    let (rounds, seconds) = (setting.rounds(), setting.seconds().max(0.1));
     let threads = setting.threads();
     let run = |threads: &usize, field, unit| {
         let arguments = format!(

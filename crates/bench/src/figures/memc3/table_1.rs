@@ -29,6 +29,6 @@ pub fn figure(setting: &Setting) -> Figure {
             runs: ["global-lock", "memc3"].into_iter().enumerate().map(bytes).collect(),
             ..Panel::default()
         }],
-        claims: vec![Claim::value("table, bytes an item", 9.7, "memc3", "memc3")],
+        claims: vec![Claim::value("table, bytes an item", 9.7, "memc3", "memc3").less()],
     }
 }

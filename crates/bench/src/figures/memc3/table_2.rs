@@ -37,7 +37,7 @@ pub fn figure(setting: &Setting) -> Figure {
     let claims = PRINTED.iter().flat_map(|(paths, full, bytes)| {
         let full = Claim::value(&format!("% full, {paths} paths"), *full, "memc3", paths);
         let bytes = Claim::value(&format!("bytes an item, {paths} paths"), *bytes, "memc3", paths);
-        [full, bytes.of_panel(1)]
+        [full, bytes.of_panel(1).less()]
     });
     Figure {
         paper: Paper::MemC3,

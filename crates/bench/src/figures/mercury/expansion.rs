@@ -7,14 +7,14 @@ const ENGINE: &str = "mercury";
 
 pub fn figure(setting: &Setting) -> Figure {
     // Just under a power of two of buckets at three items to four, so that one expansion comes.
-    let buckets = 1u64 << setting.choose(18, 20, 24);
+    let buckets = 1u64 << setting.choose(18, 19, 24);
     let keys = buckets * 3 / 4 - buckets / setting.choose(16, 64, 64);
     let run = |reading| {
         IndexRun::new(setting, &[ENGINE], "d", keys)
             .with("--theta=0")
             .with(format!("--expected={}", buckets * 3 / 4))
             .with("--memory=3Gi")
-            .lasting(setting.choose(160.0, 10.0, 3.0), 0.25)
+            .lasting(setting.choose(160.0, 15.0, 3.0), 0.25)
             .once()
             .at(Place::named(0, "1"), reading)
     };

@@ -15,27 +15,51 @@ pub fn figure(setting: &Setting) -> Figure {
         IndexRun::new(setting, &ENGINES, "get", keys).at(place, per_operation)
     };
     let runs = vec![time(SMALL_KEYS, Place::named(0, SMALL)), time(keys, Place::named(1, LARGE))];
+    let threads = setting.threads_up_to(12);
+    let together = || {
+        let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
+        IndexRun::new(setting, &ENGINES, "get", keys)
+            .with(format!("--threads={threads}"))
+            .at(Place::number(threads as f64), per_operation)
+    };
+    let mut panels = vec![Panel {
+        x: "",
+        y: "% of a GET's time waiting for memory",
+        shape: Shape::Bars,
+        runs,
+        derive: Some(shares),
+        ..Panel::default()
+    }];
+    let mut claims =
+        vec![Claim::value("DRAM's % of a GET, one thread", 44.0, "global-lock", "1").same()];
+    if threads > 1 {
+        panels.push(Panel {
+            x: "threads",
+            y: "% of a GET's time waiting for others",
+            shape: Shape::Bars,
+            runs: vec![time(keys, Place::number(1.0)), together()],
+            derive: Some(waiting),
+            ..Panel::default()
+        });
+        let what = format!("synchronization's % of a GET, {threads} threads (printed: 12)");
+        let place = threads.to_string();
+        claims.push(Claim::value(&what, 63.0, "global-lock", &place).of_panel(1).same());
+    }
     Figure {
         paper: Paper::Mercury,
         name: "figure-1",
         title: "what a GET waits for",
         printed_setting: "memcached 1.4.13, GET; a profile by PAPI. Of one thread's time 44 % are \
-                          DRAM accesses.",
+                          DRAM accesses; of 12 threads' time 63 % are synchronization.",
         our_setting: format!(
             "{} The share of memory is what a GET takes less when its keys fit into the \
-             first-level cache, so no profiler is needed; the share of synchronization needs \
-             the paper's many cores.",
+             first-level cache, so no profiler is needed; the share of synchronization is what \
+             each of {threads} threads takes longer than one alone, with the shared cores and \
+             caches of this machine in it.",
             setting.about(keys, 1)
         ),
-        panels: vec![Panel {
-            x: "",
-            y: "% of a GET's time waiting for memory",
-            shape: Shape::Bars,
-            runs,
-            derive: Some(shares),
-            ..Panel::default()
-        }],
-        claims: vec![Claim::value("DRAM's % of a GET, one thread", 44.0, "global-lock", "1")],
+        panels,
+        claims,
     }
 }
 
@@ -49,4 +73,19 @@ fn shares(rates: &[Point]) -> Vec<Point> {
         Some(Point::new(*engine, Place::named(1, "1"), share))
     };
     ENGINES.iter().filter_map(share).collect()
+}
+
+/// Of the time of each of several threads, what one thread alone does not take.
+fn waiting(rates: &[Point]) -> Vec<Point> {
+    let alone = |point: &Point| {
+        let is_it = |one: &&Point| one.series == point.series && one.place.number == 1.0;
+        rates.iter().find(is_it).map(|one| one.value)
+    };
+    let share = |point: &Point| {
+        // Noise may make it less than nothing.
+        let value = (100.0 * (1.0 - point.value / alone(point)?)).max(0.0);
+        // What is left of a difference has other rounds than its parts.
+        Some(Point { value, spread: None, ..point.clone() })
+    };
+    rates.iter().filter(|point| point.place.number > 1.0).filter_map(share).collect()
 }

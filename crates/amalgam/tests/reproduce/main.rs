@@ -1,6 +1,8 @@
 //! `amalgam reproduce` at toy size: every figure that needs no other program is there, none is
 //! empty, and what was measured is not measured again.
 
+mod browser;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,8 +12,15 @@ use serde_json::Value;
 /// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware,
 /// which needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is
 /// not for a test to say.
-const FIGURES: [&str; 6] =
-    ["mercury/figure-1", "mercury/figure-4", "mercury/figure-5", "hotring", "memc3", "dxram"];
+const FIGURES: [&str; 7] = [
+    "mercury/figure-1",
+    "mercury/figure-4",
+    "mercury/figure-5",
+    "hotring",
+    "memc3",
+    "fpl13/table-1",
+    "dxram",
+];
 
 /// A map this small may fit into memory that its process had before, and then has no size.
 const RESIDENT: &str = "dxram-figure-3.json";
@@ -57,14 +66,52 @@ fn every_figure_is_measured_once() {
         assert!(picture.starts_with("<svg") && !picture.contains("not measured"));
         figures += 1;
     }
-    assert!(figures >= 24, "{figures} figures");
+    assert!(figures >= 25, "{figures} figures");
     let page = fs::read_to_string(folder.join("report.html")).expect("the page");
     assert_eq!(page.matches("<section").count(), figures);
+    browser::look_at(&page);
 
     let again = reproduce(&folder, &FIGURES);
     let progress = String::from_utf8_lossy(&again.stderr);
     assert!(progress.contains("figures") && !progress.contains(" left"), "{progress}");
+    documents_and_comparisons(&folder, figures);
     fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// What is made of a folder of figures without measuring anything.
+fn documents_and_comparisons(folder: &Path, figures: usize) {
+    let amalgam = |arguments: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_amalgam"))
+            .arg("reproduce")
+            .args(arguments)
+            .output()
+            .expect("the program starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let docs = folder.join("docs");
+    let (is_written, _) = amalgam(&["--out".as_ref(), folder, "--docs".as_ref(), &docs]);
+    assert!(is_written);
+    let text = fs::read_to_string(docs.join("reproduce.md")).expect("the document");
+    assert!(text.contains("## What falls short") && text.contains("amalgam bench index"));
+    let pictures = text.matches("](reproduce/").count();
+    assert_eq!(pictures, figures, "a picture for each figure");
+    assert_eq!(fs::read_dir(docs.join("reproduce")).expect("pictures").count(), figures);
+
+    let (agrees, told) = amalgam(&["--compare".as_ref(), folder, folder]);
+    assert!(agrees && told.contains("differ by 0 % in the median"), "{told}");
+    let other = folder.join("other");
+    fs::create_dir_all(&other).expect("a folder");
+    for entry in fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("one").path()) {
+        if entry.extension().is_some_and(|extension| extension == "json") {
+            fs::copy(&entry, other.join(entry.file_name().expect("a name"))).expect("a copy");
+        }
+    }
+    // Another number: they no longer agree.
+    let table = other.join("hotring-table-2.json");
+    let text = fs::read_to_string(&table).expect("a figure");
+    fs::write(&table, text.replace("\"ours\": 9", "\"ours\": 1")).expect("it is written");
+    let (agrees, _) = amalgam(&["--compare".as_ref(), folder, &other]);
+    assert!(!agrees, "a number was changed");
 }
 
 #[test]
