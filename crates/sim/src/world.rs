@@ -614,7 +614,7 @@ impl<A: Actor> World<A> {
 fn as_if_kept(message: &BackupMessage) -> BackupMessage {
     match message {
         BackupMessage::Append { link, first, entries } => {
-            BackupMessage::Appended { link: *link, next: first + entries.len() as u64 }
+            BackupMessage::Appended { link: *link, next: first + entries.count() as u64 }
         }
         BackupMessage::Refused { link, .. } => {
             BackupMessage::Appended { link: *link, next: u64::MAX }
@@ -648,11 +648,14 @@ fn plant(planted: Planted, packet: Packet, out: &mut Vec<Effect>, from: Peer) ->
         {
             Some(Packet::Backup(as_if_kept(&message)))
         }
-        Packet::Backup(BackupMessage::Append { link, first, mut entries })
-            if planted == Planted::LostBuffer
-                && entries.iter().any(|entry| entry.what == What::Answers) =>
+        Packet::Backup(BackupMessage::Append { link, first, entries })
+            if planted == Planted::LostBuffer =>
         {
-            entries.iter_mut().for_each(|entry| entry.what = What::Answers);
+            let mut list = entries.to_vec();
+            if list.iter().any(|entry| entry.what == What::Answers) {
+                list.iter_mut().for_each(|entry| entry.what = What::Answers);
+            }
+            let entries = list.into();
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
         }
         Packet::Overlay(Message::Inherit(heritage))

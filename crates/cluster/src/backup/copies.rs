@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{BackupMessage, Entry, What};
+use super::entry::Encoded;
+use super::{BackupMessage, Entries, Entry, What};
 use crate::chunks::{ChunkStore, SessionExport, overlap};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Peer, Refusal};
@@ -59,7 +60,7 @@ struct Link {
     number: u64,
     /// The number of the first that waits.
     first: u64,
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<Encoded>,
     /// How many of them were sent.
     sent: usize,
     sent_ms: u64,
@@ -71,7 +72,7 @@ struct Link {
 #[derive(Debug)]
 struct Write {
     id: ChunkId,
-    missing: BTreeSet<Peer>,
+    missing: Vec<Peer>,
 }
 
 #[derive(Debug)]
@@ -123,6 +124,8 @@ pub struct Copies {
     avoided: BTreeMap<Peer, u64>,
     done: Vec<u64>,
     is_deposed: bool,
+    /// Empty memory.
+    scratch: Vec<u8>,
 }
 
 impl Copies {
@@ -144,6 +147,7 @@ impl Copies {
             avoided: BTreeMap::new(),
             done: Vec::new(),
             is_deposed: false,
+            scratch: Vec::new(),
         }
     }
 
@@ -270,11 +274,14 @@ impl Copies {
     }
 
     /// Who must have each change of an id: the set, and those about to join it.
-    fn peers(&self, id: ChunkId) -> BTreeSet<Peer> {
-        let set = self.sets.get(id.bits()).into_iter().flatten();
-        let changes = self.changes.values().filter(|change| change.ids.contains(id));
-        let joining = changes.flat_map(|change| &change.joining);
-        set.chain(joining).copied().collect()
+    fn peers(&self, id: ChunkId) -> Vec<Peer> {
+        let mut peers = self.sets.get(id.bits()).cloned().unwrap_or_default();
+        for change in self.changes.values().filter(|change| change.ids.contains(id)) {
+            let new = change.joining.iter().filter(|peer| !peers.contains(peer));
+            let new: Vec<Peer> = new.copied().collect();
+            peers.extend(new);
+        }
+        peers
     }
 
     /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
@@ -284,11 +291,7 @@ impl Copies {
         if missing.is_empty() {
             return;
         }
-        let version = self.take_version();
-        for peer in &missing {
-            let entry = Entry { version, what: what.clone(), sessions: sessions.clone() };
-            self.link(*peer).waiting.push_back(entry);
-        }
+        let version = self.send_all(&missing, what, sessions);
         self.writes.insert(version, Write { id, missing });
         self.dirty.insert(id, version);
     }
@@ -304,14 +307,9 @@ impl Copies {
         self.dirty.range(ids.first()..=ids.last()).next().is_some()
     }
 
-    /// Versions that all have.
-    pub fn take_done(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.done)
-    }
-
-    fn take_version(&mut self) -> u64 {
-        self.next_version += 1;
-        self.next_version - 1
+    /// Hands out versions that all have.
+    pub fn take_done(&mut self, each: impl FnMut(u64)) {
+        self.done.drain(..).for_each(each);
     }
 
     fn link(&mut self, peer: Peer) -> &mut Link {
@@ -334,11 +332,7 @@ impl Copies {
     ) -> u64 {
         let number = self.next_change;
         self.next_change += 1;
-        for peer in &joining {
-            let version = self.take_version();
-            let entry = Entry { version, what: What::Clear(ids), sessions: Vec::new() };
-            self.link(*peer).waiting.push_back(entry);
-        }
+        self.send_all(&joining, What::Clear(ids), Vec::new());
         let stage = if is_staged { Stage::Staged } else { Stage::Filling(ids.start()) };
         self.changes.insert(number, SetChange { ids, base, joining, stage });
         number
@@ -360,14 +354,9 @@ impl Copies {
 
     /// Tells backups of ids that what they keep of them in the name of `source` is not needed.
     pub fn bury(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
-        for peer in backups.iter().copied() {
-            if !self.others.contains(&peer) {
-                continue;
-            }
-            let version = self.take_version();
-            let entry = Entry { version, what: What::Bury(source, ids), sessions: Vec::new() };
-            self.link(peer).waiting.push_back(entry);
-        }
+        let members = backups.iter().copied().filter(|peer| self.others.contains(peer));
+        let members: Vec<Peer> = members.collect();
+        self.send_all(&members, What::Bury(source, ids), Vec::new());
     }
 
     /// A backup answered.
@@ -375,19 +364,18 @@ impl Copies {
         let Some(link) = self.links.get_mut(&from) else { return };
         match message {
             BackupMessage::Appended { link: number, next } if *number == link.number => {
-                let mut versions = Vec::new();
-                while link.first < *next
-                    && let Some(entry) = link.waiting.pop_front()
-                {
-                    link.first += 1;
-                    link.sent = link.sent.saturating_sub(1);
-                    versions.push(entry.version);
-                }
+                let count = next.saturating_sub(link.first).min(link.waiting.len() as u64);
+                link.first += count;
+                let count = count as usize;
+                link.sent = link.sent.saturating_sub(count);
                 link.owes_since_ms = (link.sent > 0).then_some(now_ms);
-                for version in versions {
-                    if let Some(write) = self.writes.get_mut(&version) {
-                        write.missing.remove(&from);
-                        self.check_write(version);
+                let has: Vec<Encoded> = link.waiting.drain(..count).collect();
+                for entry in has {
+                    if let Some(write) = self.writes.get_mut(&entry.version) {
+                        write.missing.retain(|peer| *peer != from);
+                        if write.missing.is_empty() {
+                            self.check_write(entry.version);
+                        }
                     }
                 }
             }
@@ -577,14 +565,14 @@ impl Copies {
             let mut value = None;
             store.read(id, &mut |bytes| value = Some(bytes.to_vec()));
             if let Some(value) = value {
-                self.tell(&change.joining, &What::Put(id, value), &[]);
+                self.send_all(&change.joining, What::Put(id, value), Vec::new());
             }
             at += 1;
         }
         if at < end {
             return Stage::Filling(at);
         }
-        self.tell(&change.joining, &What::Answers, &export(change.ids));
+        self.send_all(&change.joining, What::Answers, export(change.ids));
         let last = |peer: &Peer| {
             let link = &self.links[peer];
             (*peer, link.first + link.waiting.len() as u64 - 1)
@@ -592,12 +580,15 @@ impl Copies {
         Stage::Filled(change.joining.iter().map(last).collect())
     }
 
-    fn tell(&mut self, to: &[Peer], what: &What, sessions: &[SessionExport]) {
-        let version = self.take_version();
+    /// Queues a change for some, with a version of its own, which is returned.
+    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionExport>) -> u64 {
+        let version = self.next_version;
+        self.next_version += 1;
+        let entry = Encoded::new(&Entry { version, what, sessions }, &mut self.scratch);
         for peer in to {
-            let entry = Entry { version, what: what.clone(), sessions: sessions.to_vec() };
-            self.link(*peer).waiting.push_back(entry);
+            self.link(*peer).waiting.push_back(entry.clone());
         }
+        version
     }
 
     /// Forgets those who are in no set, and what they were not sent.
@@ -628,16 +619,17 @@ impl Copies {
                 continue;
             }
             let first = link.first + link.sent as u64;
-            let (mut entries, mut bytes) = (Vec::new(), 0);
+            let (mut count, mut bytes) = (0, 0);
             for entry in link.waiting.range(link.sent..) {
                 if bytes >= MESSAGE_BYTES {
                     break;
                 }
-                bytes += entry.bytes();
-                entries.push(entry.clone());
+                (count, bytes) = (count + 1, bytes + entry.bytes.len());
             }
+            let mut entries = Entries::with_capacity(bytes);
+            link.waiting.range(link.sent..).take(count).for_each(|entry| entries.push(entry));
             link.owes_since_ms.get_or_insert(now_ms);
-            link.sent += entries.len();
+            link.sent += count;
             link.sent_ms = now_ms;
             let message = BackupMessage::Append { link: link.number, first, entries };
             out.push(Wanted::Send(*peer, message));

@@ -17,15 +17,13 @@
 //! 5. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
 
 mod copies;
+mod entry;
 #[cfg(test)]
 mod tests;
 mod vault;
 
-use crate::chunks::SessionExport;
-use crate::ids::{ChunkId, IdRange};
-use crate::overlay::Peer;
-
 pub use copies::{Copies, CopySettings, Wanted};
+pub use entry::{Entries, Entry, Omitted, What};
 pub use vault::{Heritage, Vault};
 
 /// What owner and backup say to each other. The sender's life is the owner's name.
@@ -38,7 +36,7 @@ pub enum BackupMessage {
         /// The number of the first; they are counted from 1 on.
         first: u64,
         /// Changes, in their order.
-        entries: Vec<Entry>,
+        entries: Entries,
     },
     /// From the backup: everything below is kept.
     Appended {
@@ -54,39 +52,4 @@ pub enum BackupMessage {
         /// Because somebody else takes the owner's place, and not because its log failed.
         is_sealed: bool,
     },
-}
-
-/// One change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Ascends over all changes of an owner's life.
-    pub version: u64,
-    /// The change.
-    pub what: What,
-    /// What its client was answered, to be answered again rather than carried out twice.
-    pub sessions: Vec<SessionExport>,
-}
-
-impl Entry {
-    /// Bytes that it takes, about.
-    fn bytes(&self) -> usize {
-        let value = if let What::Put(_, value) = &self.what { value.len() } else { 0 };
-        let answers = self.sessions.iter().map(|session| 64 + 64 * session.answers.len());
-        64 + value + answers.sum::<usize>()
-    }
-}
-
-/// What is changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A chunk has that value.
-    Put(ChunkId, Vec<u8>),
-    /// A chunk is gone.
-    Remove(ChunkId),
-    /// All ids are empty, whatever was said of them before: what follows is all there is.
-    Clear(IdRange),
-    /// No chunk: only answers.
-    Answers,
-    /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
-    Bury(Peer, IdRange),
 }

@@ -1,9 +1,10 @@
 //! A backup by itself: what it keeps, refuses and hands out; and an owner by itself.
 
 use super::*;
-use crate::chunks::{ChunkStore, ClientId, Done, StoreError};
-use crate::ids::{Creator, NodeId};
+use crate::chunks::{ChunkStore, ClientId, Done, SessionExport, StoreError};
+use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::{Durability, LogError, LogSettings, MemoryStorage};
+use crate::overlay::Peer;
 
 const SETTINGS: LogSettings = LogSettings {
     segment_bytes: 2_048,
@@ -46,6 +47,24 @@ fn recovered(vault: &mut Vault) -> Vec<(ChunkId, Vec<u8>)> {
     assert_eq!(heritage.damaged, []);
     found.sort_unstable();
     found
+}
+
+#[test]
+fn entries_are_taken_apart_as_they_were_put_together() {
+    let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
+    let answers = vec![(6, id(1), Ok(Done::Value(vec![7; 9]))), (7, id(2), Ok(Done::Ok))];
+    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let [put, remove] = [What::Put(id(1), vec![1; 70]), What::Remove(id(2))];
+    let [clear, bury] = [What::Clear(ids(3, 4)), What::Bury(owner(), ids(5, 6))];
+    let all = [put, remove, clear, What::Answers, bury].into_iter().zip([2, 1, 0, 1, 0]);
+    let entry = |(what, count)| Entry { version: 8, what, sessions: vec![session.clone(); count] };
+    let list: Vec<Entry> = all.map(entry).collect();
+    let entries = Entries::from(list.clone());
+    assert_eq!((entries.count(), entries.to_vec()), (5, list.clone()));
+    for (seen, entry) in entries.iter().zip(&list) {
+        assert_eq!(seen.sessions(), entry.sessions);
+        assert_eq!(matches!(seen.what, What::Put(..)), matches!(entry.what, What::Put(..)));
+    }
 }
 
 #[test]
@@ -98,7 +117,7 @@ fn the_log_is_cleaned_and_a_new_life_has_nothing() {
     for round in 0..200u64 {
         let entries =
             (0..10).map(|n| entry(round * 10 + n, What::Put(id(n), vec![round as u8; 90])));
-        vault.on_append(owner(), 1, round * 10 + 1, entries.collect());
+        vault.on_append(owner(), 1, round * 10 + 1, entries.collect::<Vec<_>>());
         let next = round * 10 + 11;
         assert_eq!(answer(&mut vault), [BackupMessage::Appended { link: 1, next }]);
     }
@@ -115,7 +134,8 @@ fn a_backup_without_room_says_so_and_keeps_nothing_more() {
     let mut full = MemoryStorage::default();
     full.capacity_bytes = Some(4_096);
     let mut vault = vault(full);
-    let entries = (0..100).map(|n| entry(n, What::Put(id(n), vec![1; 90]))).collect();
+    let entries = (0..100).map(|n| entry(n, What::Put(id(n), vec![1; 90])));
+    let entries: Vec<Entry> = entries.collect();
     vault.on_append(owner(), 1, 1, entries);
     let refused = [BackupMessage::Refused { link: 1, is_sealed: false }];
     assert_eq!(answer(&mut vault), refused);
@@ -160,10 +180,13 @@ fn the_only_backup_is_left_out_only_when_it_is_gone() {
     };
     for now_ms in [10, 100, 1_000, 10_000] {
         assert_eq!(tick(&mut copies, now_ms), [], "perhaps it is this node that is cut off");
-        assert!(copies.awaited(id(1)).is_some() && copies.take_done().is_empty());
+        assert!(copies.awaited(id(1)).is_some());
+        copies.take_done(|version| panic!("{version} has one copy"));
     }
     copies.set_members([owner()].into_iter());
     assert_eq!(tick(&mut copies, 11_000), [Wanted::Commit(1, ids(0, 10), Vec::new())]);
     copies.on_committed(1, Ok(5));
-    assert_eq!(copies.take_done().len(), 1, "it is alone");
+    let mut done = Vec::new();
+    copies.take_done(|version| done.push(version));
+    assert_eq!(done, [1], "it is alone");
 }

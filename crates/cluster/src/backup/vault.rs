@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BackupMessage, Entry, What};
+use super::entry::EntryRef;
+use super::{BackupMessage, Entries, Entry, What};
 use crate::chunks::{Export, SessionExport};
 use crate::ids::{ChunkId, IdRange};
 use crate::log::{Log, LogError, LogSettings, Place, Replay, Storage};
@@ -54,6 +55,8 @@ pub struct Vault {
     unanswered: BTreeSet<Peer>,
     failed: Option<LogError>,
     replay: Replay,
+    /// The record that is being made.
+    record: Vec<u8>,
 }
 
 impl Vault {
@@ -72,7 +75,7 @@ impl Vault {
         let (mut log, replay) = Log::open(storage, cluster, settings, &mut each)?;
         places.into_iter().for_each(|place| log.release(place));
         let (streams, unanswered) = Default::default();
-        Ok(Self { log, streams, unanswered, failed: None, replay })
+        Ok(Self { log, streams, unanswered, failed: None, replay, record: Vec::new() })
     }
 
     /// What the log held when it was opened.
@@ -96,7 +99,7 @@ impl Vault {
     }
 
     /// An owner's changes. They are answered by [`Self::flush`].
-    pub fn on_append(&mut self, from: Peer, link: u64, first: u64, entries: Vec<Entry>) {
+    pub fn on_append(&mut self, from: Peer, link: u64, first: u64, entries: impl Into<Entries>) {
         if self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&from) {
             self.failed = self.failed.or(Some(LogError::Full));
         }
@@ -111,8 +114,8 @@ impl Vault {
         if stream.is_sealed || self.failed.is_some() || first > stream.next {
             return;
         }
-        let known = stream.next - first;
-        for entry in entries.into_iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
+        let (known, entries) = (stream.next - first, entries.into());
+        for entry in entries.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
             match self.keep(from, entry) {
                 Ok(()) => self.stream(from).next += 1,
                 Err(error) => {
@@ -127,13 +130,13 @@ impl Vault {
         self.streams.entry(owner).or_default()
     }
 
-    fn keep(&mut self, owner: Peer, entry: Entry) -> Result<(), LogError> {
-        let mut record = Vec::new();
-        owner.encode(&mut record);
-        entry.encode(&mut record);
+    fn keep(&mut self, owner: Peer, entry: EntryRef<'_>) -> Result<(), LogError> {
         match entry.what {
             What::Put(id, _) | What::Remove(id) => {
-                let place = self.log.append(&record)?;
+                self.record.clear();
+                owner.encode(&mut self.record);
+                self.record.extend_from_slice(entry.bytes);
+                let place = self.log.append(&self.record)?;
                 let born = self.log.sequence(place);
                 let is_removed = matches!(entry.what, What::Remove(_));
                 let held = Held { place, is_removed, born };
@@ -149,7 +152,7 @@ impl Vault {
             What::Bury(..) | What::Answers => {}
         }
         let stream = self.stream(owner);
-        entry.sessions.into_iter().for_each(|session| stream.note(session));
+        entry.sessions().into_iter().for_each(|session| stream.note(session));
         Ok(())
     }
 

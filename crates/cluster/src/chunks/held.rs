@@ -29,8 +29,10 @@ pub(super) enum Waiting {
 /// Answers and the versions that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    answers: BTreeMap<u64, (BTreeSet<u64>, Waiting)>,
-    by_version: BTreeMap<u64, Vec<u64>>,
+    /// By number: how many versions an answer waits for yet.
+    answers: BTreeMap<u64, (usize, Waiting)>,
+    /// Versions, and numbers of answers that wait for them.
+    awaited: BTreeSet<(u64, u64)>,
     next: u64,
 }
 
@@ -40,37 +42,46 @@ impl Held {
         self.answers.len() >= HELD_MAX
     }
 
-    /// Keeps an answer until all of `versions` were released.
-    pub fn hold(&mut self, versions: BTreeSet<u64>, waiting: Waiting) {
-        for version in &versions {
-            self.by_version.entry(*version).or_default().push(self.next);
-        }
-        self.answers.insert(self.next, (versions, waiting));
+    /// Keeps an answer until all of `versions`, of which there is one at least, were released.
+    pub fn hold(&mut self, versions: impl IntoIterator<Item = u64>, waiting: Waiting) {
+        let (number, awaited) = (self.next, &mut self.awaited);
+        let new = versions.into_iter().filter(|version| awaited.insert((*version, number)));
+        let count = new.count();
+        self.answers.insert(number, (count, waiting));
         self.next += 1;
     }
 
     /// A version is with all backups: hands out what waited for nothing else.
-    pub fn release(&mut self, version: u64) -> Vec<Waiting> {
-        let mut ready = Vec::new();
-        for number in self.by_version.remove(&version).unwrap_or_default() {
-            if let Some((versions, _)) = self.answers.get_mut(&number) {
-                versions.remove(&version);
-                if versions.is_empty() {
-                    ready.extend(self.answers.remove(&number).map(|(_, waiting)| waiting));
-                }
+    pub fn release(&mut self, version: u64, ready: &mut Vec<Waiting>) {
+        while let Some(number) = self.take(version) {
+            let Some((count, _)) = self.answers.get_mut(&number) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                ready.extend(self.answers.remove(&number).map(|(_, waiting)| waiting));
             }
         }
-        ready
+    }
+
+    /// One that waits for a version; it does no more.
+    fn take(&mut self, version: u64) -> Option<u64> {
+        // Versions end in the order in which they began, nearly always.
+        let first = match self.awaited.first() {
+            Some((first, number)) if *first == version => Some((version, *number)),
+            _ => self.awaited.range((version, 0)..=(version, u64::MAX)).next().copied(),
+        }?;
+        self.awaited.remove(&first);
+        Some(first.1)
     }
 
     /// Drops answers that wait for what will never be: their askers ask again.
     pub fn keep(&mut self, is_awaited: impl Fn(u64) -> bool) {
-        let dropped: Vec<u64> =
-            self.by_version.keys().copied().filter(|version| !is_awaited(*version)).collect();
-        for version in dropped {
-            for number in self.by_version.remove(&version).unwrap_or_default() {
-                self.answers.remove(&number);
+        let Self { answers, awaited, .. } = self;
+        awaited.retain(|(version, number)| {
+            let is_kept = is_awaited(*version);
+            if !is_kept {
+                answers.remove(number);
             }
-        }
+            is_kept
+        });
     }
 }

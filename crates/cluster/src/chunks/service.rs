@@ -1,6 +1,6 @@
 //! A node's chunks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::heir::Loading;
 use super::held::{Asker, Held, Waiting};
@@ -252,7 +252,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if request.operations.len() > OPERATIONS_MAX || self.held.is_full() {
             return refuse(ChunkError::Busy);
         }
-        let mut awaited = BTreeSet::new();
+        let mut awaited = Vec::new();
         self.sessions.touch(request.client, request.answered_below, now_ms);
         let mut reply = Vec::with_capacity(request.operations.len());
         for operation in &request.operations {
@@ -276,16 +276,16 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Answers what no longer waits for backups.
     pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<Wish>) {
-        for version in self.copies.take_done() {
-            for ready in self.held.release(version) {
-                match ready {
-                    Waiting::Reply(asker, reply) if clock() < self.deadline_ms => {
-                        out.push(Wish::Answer(asker, reply));
-                    }
-                    // The client asks again, and is told what its operations came to.
-                    Waiting::Reply(..) => {}
-                    Waiting::Got(to, message) => out.push(Wish::Send(to, message)),
+        let mut ready = Vec::new();
+        self.copies.take_done(|version| self.held.release(version, &mut ready));
+        for waiting in ready {
+            match waiting {
+                Waiting::Reply(asker, reply) if clock() < self.deadline_ms => {
+                    out.push(Wish::Answer(asker, reply));
                 }
+                // The client asks again, and is told what its operations came to.
+                Waiting::Reply(..) => {}
+                Waiting::Got(to, message) => out.push(Wish::Send(to, message)),
             }
         }
     }
@@ -720,7 +720,7 @@ mod tests {
             let what = What::Put(id(version), vec![version as u8]);
             Entry { version, what, sessions: Vec::new() }
         };
-        vault.on_append(peer(2), 1, 1, (5..10).map(put).collect());
+        vault.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
         let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
         let heritage = Inheritance { ids, epoch, source, holders: vec![me()] };
         service.copies.avoid(peer(1), 1_000);

@@ -55,6 +55,11 @@ impl<'b> Reader<'b> {
     pub fn left(&self) -> usize {
         self.left.len()
     }
+
+    /// What was read of these bytes by `later`, which began as this.
+    pub fn until(&self, later: &Self) -> &'b [u8] {
+        &self.left[..self.left.len() - later.left.len()]
+    }
 }
 
 /// What travels.
@@ -88,6 +93,24 @@ pub trait Wire: Sized {
             list.push(Self::decode(from)?);
         }
         Ok(list)
+    }
+
+    /// Passes one over, and checks it as reading would.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode`].
+    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+        Self::decode(from).map(drop)
+    }
+
+    /// Passes over so many; there are at least [`Self::BYTES_MIN`] bytes for each.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode`].
+    fn skip_many(count: usize, from: &mut Reader<'_>) -> Result<(), WireError> {
+        (0..count).try_for_each(|_| Self::skip(from))
     }
 
     /// Reads one that is all there is.
@@ -139,6 +162,10 @@ impl Wire for u8 {
 
     fn decode_many(count: usize, from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
         Ok(from.take(count)?.to_vec())
+    }
+
+    fn skip_many(count: usize, from: &mut Reader<'_>) -> Result<(), WireError> {
+        from.take(count).map(drop)
     }
 }
 
@@ -196,12 +223,18 @@ impl<T: Wire> Wire for Vec<T> {
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let count = u32::decode(from)? as usize;
-        if count > from.left() / T::BYTES_MIN {
-            return Err(WireError::Short);
-        }
-        T::decode_many(count, from)
+        T::decode_many(count_of::<T>(from)?, from)
     }
+
+    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+        T::skip_many(count_of::<T>(from)?, from)
+    }
+}
+
+/// The length of a list, for which there are bytes enough.
+fn count_of<T: Wire>(from: &mut Reader<'_>) -> Result<usize, WireError> {
+    let count = u32::decode(from)? as usize;
+    if count > from.left() / T::BYTES_MIN { Err(WireError::Short) } else { Ok(count) }
 }
 
 impl<T: Wire> Wire for Option<T> {
@@ -266,15 +299,23 @@ macro_rules! wire_struct {
             fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
                 Ok(Self { $($field: <$kind as Wire>::decode(from)?),* })
             }
+
+            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+                $(<$kind as Wire>::skip(from)?;)*
+                Ok(())
+            }
         }
     };
 }
 
 /// A choice is one byte, which never gets another meaning, and the fields.
 macro_rules! wire_enum {
-    ($name:ty { $($code:literal $variant:ident
+    (for $parameter:ident, $($rest:tt)*) => {
+        wire_enum!(@ [<$parameter: Wire>] $($rest)*);
+    };
+    (@ [$($parameters:tt)*] $name:ty { $($code:literal $variant:ident
         $({ $($field:ident),* })? $(( $($place:ident),* ))?),* $(,)? }) => {
-        impl Wire for $name {
+        impl $($parameters)* Wire for $name {
             const BYTES_MIN: usize = 1;
 
             fn encode(&self, to: &mut Vec<u8>) {
@@ -298,6 +339,9 @@ macro_rules! wire_enum {
                 })
             }
         }
+    };
+    ($($all:tt)*) => {
+        wire_enum!(@ [] $($all)*);
     };
 }
 

@@ -381,7 +381,7 @@ wire_enum!(BackupMessage {
     3 Refused { link, is_sealed },
 });
 wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionExport> });
-wire_enum!(What {
+wire_enum!(for V, What<V> {
     1 Put(id, value),
     2 Remove(id),
     3 Clear(ids),

@@ -165,7 +165,8 @@ fn packets() -> Vec<Packet> {
         What::Answers,
         What::Bury(peer, ids),
     ];
-    let entries = whats.map(|what| Entry { version: 3, what, sessions: sessions.clone() }).to_vec();
+    let entry = |what| Entry { version: 3, what, sessions: sessions.clone() };
+    let entries = whats.map(entry).to_vec().into();
     let backups = [
         BackupMessage::Append { link: 1, first: 2, entries },
         BackupMessage::Appended { link: 1, next: 9 },
@@ -286,7 +287,7 @@ fn strangers_are_told_apart() {
         bytes[at] ^= 1;
         own.check(&Hello::decode_all(&bytes).expect("a hello"))
     };
-    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(0))));
+    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(3))));
 }
 
 proptest! {

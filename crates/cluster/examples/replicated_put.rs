@@ -1,0 +1,168 @@
+//! What a put costs beside the system calls: an owner of chunks and its backups in one thread, each
+//! message encoded and decoded as on a wire, logs in memory. For a profiler, or to count
+//! instructions.
+//!
+//! usage: replicated_put [BATCHES [BACKUPS [IN_FLIGHT]]]
+
+use std::collections::HashMap;
+
+use amalgam_cluster::backup::{BackupMessage, CopySettings, Vault, Wanted};
+use amalgam_cluster::chunks::{
+    Action, Asker, ChunkService, ChunkStore, ClientId, Done, Limits, Operation, Reply, Request,
+    StoreError, Wish,
+};
+use amalgam_cluster::ids::{ChunkId, NodeId};
+use amalgam_cluster::log::{LogSettings, MemoryStorage};
+use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::wire::{FrameReader, Packet, encode_frame};
+
+const VALUE_BYTES: usize = 64;
+const CHUNKS: u64 = 10_000;
+
+#[derive(Default)]
+struct Store(HashMap<ChunkId, Vec<u8>>);
+
+impl ChunkStore for Store {
+    fn read(&mut self, id: ChunkId, see: &mut dyn FnMut(&[u8])) -> bool {
+        self.0.get(&id).map(|value| see(value)).is_some()
+    }
+
+    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError> {
+        let kept = self.0.entry(id).or_default();
+        kept.clear();
+        kept.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: ChunkId) -> bool {
+        self.0.remove(&id).is_some()
+    }
+}
+
+/// A connection in one direction.
+#[derive(Default)]
+struct Wire(Vec<u8>, FrameReader);
+
+impl Wire {
+    fn push(&mut self, number: u64, packet: &Packet) {
+        encode_frame(number, packet, &mut self.0).expect("it is short enough");
+    }
+
+    fn take(&mut self) -> Vec<Packet> {
+        self.1.feed(&self.0);
+        self.0.clear();
+        let mut next = || self.1.next_frame().expect("it was encoded");
+        std::iter::from_fn(|| next().map(|(_, packet)| packet)).collect()
+    }
+}
+
+struct Cluster {
+    owner: ChunkService<Store>,
+    backups: Vec<(Peer, Vault, Wire, Wire)>,
+    client: (Wire, Wire),
+    number: u64,
+}
+
+fn peer(node: u16) -> Peer {
+    Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
+}
+
+impl Cluster {
+    fn new(backups: u16) -> Self {
+        let copies = CopySettings { backups: backups.into(), ..CopySettings::default() };
+        let limits = Limits { copies, ..Limits::default() };
+        let mut owner = ChunkService::new(peer(0), limits, Store::default());
+        owner.set_deadline(u64::MAX);
+        owner.set_members((0..=backups).map(peer));
+        let mut wishes = Vec::new();
+        owner.on_tick(0, &mut wishes);
+        for wish in wishes {
+            if let Wish::Claim(ids, _) = wish {
+                owner.on_claimed(ids, Ok(1));
+            }
+        }
+        let vault = |node| {
+            let storage = Box::new(MemoryStorage::default());
+            let vault = Vault::open(storage, 7, LogSettings::default()).expect("it opens");
+            (peer(node), vault, Wire::default(), Wire::default())
+        };
+        let backups = (1..=backups).map(vault).collect();
+        Self { owner, backups, client: Default::default(), number: 0 }
+    }
+
+    /// A request, until its reply has arrived.
+    fn call(&mut self, actions: impl Iterator<Item = Action>) -> Reply {
+        let operation =
+            |(place, action)| Operation { number: self.number + place as u64, epoch: 1, action };
+        let operations: Vec<_> = actions.enumerate().map(operation).collect();
+        let (client, answered_below) = (ClientId(5), self.number);
+        self.number += operations.len() as u64;
+        let request = Request { client, incarnation: 1, answered_below, operations };
+        self.client.0.push(1, &Packet::Request(request));
+        let mut wishes = Vec::new();
+        for packet in self.client.0.take() {
+            let Packet::Request(request) = packet else { unreachable!("it asks nothing else") };
+            let reply = self.owner.execute(Asker::Local(1), &request, &mut || 1);
+            wishes.extend(reply.map(|reply| Wish::Answer(Asker::Local(1), reply)));
+        }
+        loop {
+            self.owner.flush(1, &mut wishes);
+            for wish in wishes.drain(..) {
+                match wish {
+                    Wish::Backup(Wanted::Send(to, message)) => {
+                        let (.., wire, _) = &mut self.backups[usize::from(to.node.get()) - 1];
+                        wire.push(0, &Packet::Backup(message));
+                    }
+                    Wish::Answer(_, reply) => self.client.1.push(1, &Packet::Reply(reply)),
+                    _ => {}
+                }
+            }
+            if let Some(Packet::Reply(reply)) = self.client.1.take().pop() {
+                return reply;
+            }
+            for (name, vault, wire, back) in &mut self.backups {
+                for packet in wire.take() {
+                    let Packet::Backup(BackupMessage::Append { link, first, entries }) = packet
+                    else {
+                        unreachable!("an owner sends nothing else")
+                    };
+                    vault.on_append(peer(0), link, first, entries);
+                }
+                let mut answers = Vec::new();
+                vault.flush(&mut answers);
+                answers.into_iter().for_each(|(_, answer)| back.push(0, &Packet::Backup(answer)));
+                for packet in back.take() {
+                    let Packet::Backup(answer) = packet else { unreachable!("as above") };
+                    self.owner.on_backup(*name, &answer, &mut || 1, &mut wishes);
+                }
+            }
+        }
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
+    let mut next = |default: u64| arguments.next().unwrap_or(default);
+    let (batches, backups, in_flight) = (next(1_000), next(3), next(64));
+    let mut cluster = Cluster::new(u16::try_from(backups).expect("fewer backups"));
+    cluster.call([Action::Open { lease_ms: 60_000 }].into_iter());
+    let mut ids = Vec::new();
+    while (ids.len() as u64) < CHUNKS {
+        let create = |_| Action::Create(vec![0; VALUE_BYTES]);
+        for (_, result) in cluster.call((0..50).map(create)) {
+            let Ok(Done::Created(id)) = result else { panic!("not created: {result:?}") };
+            ids.push(id);
+        }
+    }
+    let mut at = 0;
+    for batch in 0..batches {
+        let put = |place: u64| {
+            let id = ids[((at + place * 7_919) % CHUNKS) as usize];
+            Action::Put(id, vec![batch as u8; VALUE_BYTES])
+        };
+        let reply = cluster.call((0..in_flight).map(put));
+        assert!(reply.iter().all(|(_, result)| *result == Ok(Done::Ok)), "{reply:?}");
+        at += in_flight;
+    }
+    println!("{} puts with {backups} backups", batches * in_flight);
+}

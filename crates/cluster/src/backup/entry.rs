@@ -1,0 +1,159 @@
+//! Changes, as they travel and as they are kept: encoded once, by the owner.
+
+use std::sync::Arc;
+
+use crate::chunks::SessionExport;
+use crate::ids::{ChunkId, IdRange};
+use crate::overlay::Peer;
+use crate::wire::{Reader, Wire, WireError};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Ascends over all changes of an owner's life.
+    pub version: u64,
+    /// The change.
+    pub what: What,
+    /// What its client was answered, to be answered again rather than carried out twice.
+    pub sessions: Vec<SessionExport>,
+}
+
+/// What is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What<V = Vec<u8>> {
+    /// A chunk has that value.
+    Put(ChunkId, V),
+    /// A chunk is gone.
+    Remove(ChunkId),
+    /// All ids are empty, whatever was said of them before: what follows is all there is.
+    Clear(IdRange),
+    /// No chunk: only answers.
+    Answers,
+    /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
+    Bury(Peer, IdRange),
+}
+
+/// An encoded [`Entry`], shared by the queues of all who are sent it.
+#[derive(Clone, Debug)]
+pub(super) struct Encoded {
+    pub version: u64,
+    pub bytes: Arc<[u8]>,
+}
+
+impl Encoded {
+    /// `scratch` is memory for the work, and empty again afterwards.
+    pub fn new(entry: &Entry, scratch: &mut Vec<u8>) -> Self {
+        entry.encode(scratch);
+        let bytes = Arc::from(scratch.as_slice());
+        scratch.clear();
+        Self { version: entry.version, bytes }
+    }
+}
+
+/// Changes in their order. What a backup was sent is what it keeps: the bytes are not taken apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    bytes: Vec<u8>,
+}
+
+impl Entries {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
+    pub(super) fn push(&mut self, entry: &Encoded) {
+        self.bytes.extend_from_slice(&entry.bytes);
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// All of them, taken apart.
+    pub fn to_vec(&self) -> Vec<Entry> {
+        let decode = |entry: EntryRef<'_>| Entry::decode_all(entry.bytes).ok();
+        self.iter().filter_map(decode).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = EntryRef<'_>> {
+        let mut from = Reader::new(&self.bytes);
+        // All are entries: they were encoded here, or decoded.
+        std::iter::from_fn(move || {
+            (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten()
+        })
+    }
+}
+
+impl From<Vec<Entry>> for Entries {
+    fn from(entries: Vec<Entry>) -> Self {
+        let mut bytes = Vec::new();
+        Entry::encode_all(&entries, &mut bytes);
+        Self { bytes }
+    }
+}
+
+impl Wire for Entries {
+    const BYTES_MIN: usize = Vec::<u8>::BYTES_MIN;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.bytes.encode(to);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = Vec::<u8>::decode(from)?;
+        let mut entries = Reader::new(&bytes);
+        while entries.left() > 0 {
+            EntryRef::parse(&mut entries)?;
+        }
+        Ok(Self { bytes })
+    }
+}
+
+/// A value that was passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Omitted;
+
+impl Wire for Omitted {
+    const BYTES_MIN: usize = Vec::<u8>::BYTES_MIN;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        Vec::<u8>::new().encode(to);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Vec::<u8>::skip(from).map(|()| Self)
+    }
+}
+
+/// An encoded [`Entry`], seen without taking its value out.
+#[derive(Clone, Debug)]
+pub(super) struct EntryRef<'b> {
+    pub what: What<Omitted>,
+    /// All of it.
+    pub bytes: &'b [u8],
+    sessions: &'b [u8],
+}
+
+impl<'b> EntryRef<'b> {
+    /// Reads one, and checks all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] if it is none.
+    pub fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
+        let begin = *from;
+        u64::skip(from)?;
+        let what = Wire::decode(from)?;
+        let sessions = *from;
+        Vec::<SessionExport>::skip(from)?;
+        let (bytes, sessions) = (begin.until(from), sessions.until(from));
+        Ok(Self { what, bytes, sessions })
+    }
+
+    /// What clients were answered.
+    pub fn sessions(&self) -> Vec<SessionExport> {
+        // It was checked.
+        Wire::decode_all(self.sessions).unwrap_or_default()
+    }
+}
