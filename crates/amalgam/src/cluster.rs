@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
+use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
@@ -22,6 +23,8 @@ use crate::logs::{self, Format, Threshold};
 use crate::options::layered;
 use crate::serve::{STOP_SIGNALS, random_seed};
 use crate::size::Size;
+
+mod holding;
 
 /// How long a node may take to share the keys with the others.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
@@ -189,6 +192,13 @@ pub struct StatusOptions {
     /// The cluster's CA (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
+    /// Show where this key is, its copies, and how far they are behind; and the chunk, if it is the
+    /// name of one
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+    /// The same of a chunk: creator in hexadecimal, colon, counter
+    #[arg(long, value_name = "ID", conflicts_with = "key", value_parser = holding::parse_id)]
+    id: Option<ChunkId>,
 }
 
 impl StatusOptions {
@@ -452,6 +462,10 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         .with_context(|| format!("no node of a cluster answers at {}", options.node))?
         .status()?;
     let mut output = std::io::stdout().lock();
+    if options.key.is_some() || options.id.is_some() {
+        let named = holding::Named { key: options.key.as_deref(), id: options.id };
+        return holding::show(&mut output, &named, &home, &options.node, connect);
+    }
     writeln!(
         output,
         "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} \

@@ -90,6 +90,20 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
     let status = String::from_utf8(status.expect("runs").stdout).expect("text");
     assert_eq!(status.lines().count(), 4, "a line a node and a head: {status}");
     assert!(status.contains(&cluster.nodes[2].0), "{status}");
+    // Of one key, and of its id.
+    let ask = |what: [&str; 2]| {
+        let node = cluster.nodes[1].0.as_str();
+        let output = command(&["cluster", "status", "--node", node, what[0], what[1]]).output();
+        let output = output.expect("runs");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (does, of_key) = ask(["--key", "k1"]);
+    assert!(does && of_key.contains(" owner ") && !of_key.contains("names chunk"), "{of_key}");
+    let (head, rest) = of_key.split_once('\n').expect("lines");
+    let id = head.strip_prefix("key k1: ").expect("the key's id");
+    assert_eq!(ask(["--id", id]), (true, rest.to_owned()));
+    assert!(!ask(["--id", "7:1"]).0, "nobody owns it");
+    assert!(!ask(["--key", ""]).0 && !ask(["--id", "7"]).0, "what is none is refused");
 }
 
 #[test]

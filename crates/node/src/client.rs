@@ -21,7 +21,7 @@ use amalgam_cluster::chunks::{
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Command, Locator, Peer, Settings};
-use amalgam_cluster::wire::{Control, FrameReader, NodeStatus, Packet, encode_frame};
+use amalgam_cluster::wire::{Control, FrameReader, Holding, NodeStatus, Packet, encode_frame};
 use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome as ItemOutcome, Store, StoreMode, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -305,6 +305,33 @@ impl ClusterClient {
     pub fn status(&mut self) -> Result<NodeStatus, ClientError> {
         match self.control(&Control::Ask)? {
             Control::Status(status) => Ok(*status),
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// What the home says of an id, if it owns it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn holding(&mut self, id: ChunkId) -> Result<Option<Holding>, ClientError> {
+        match self.control(&Control::Hold(id))? {
+            Control::Held(holding) => Ok(holding),
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// The named id of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]; its text says so if the key is none.
+    pub fn place(&mut self, key: &[u8]) -> Result<ChunkId, ClientError> {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            return Err(ClientError::Answer(format!("a key has 1 to {MAX_KEY_BYTES} bytes")));
+        }
+        match self.control(&Control::Place(key.to_vec()))? {
+            Control::Placed(id) => Ok(id),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
@@ -638,9 +665,7 @@ impl ClusterClient {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(ChunkError::TooLarge);
         }
-        let Ok(Control::Placed(id)) = self.control(&Control::Place(key.to_vec())) else {
-            return Err(ChunkError::Unavailable);
-        };
+        let id = self.place(key).map_err(|_| ChunkError::Unavailable)?;
         let op = Box::new(ItemOp { key: key.to_vec(), verb });
         match self.call(Action::Item { id, op })? {
             Done::Item(answer) => Ok(*answer),

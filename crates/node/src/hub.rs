@@ -22,7 +22,7 @@ use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Effect, Node};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
-use amalgam_cluster::wire::{Control, NodeStatus, Packet};
+use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -403,6 +403,14 @@ impl<S: ChunkStore> Hub<S> {
                 if let Some(id) = self.node.chunks().place(&key) {
                     self.push(link, number, &Packet::Control(Control::Placed(id)));
                 }
+            }
+            Packet::Control(Control::Hold(id)) => {
+                let chunks = self.node.chunks();
+                let held = chunks.around(id).map(|(ids, epoch)| {
+                    let copies = chunks.copies().behind(id);
+                    Holding { ids, epoch, copies }
+                });
+                self.push(link, number, &Packet::Control(Control::Held(held)));
             }
             Packet::Control(Control::Migrate { ids, target }) => {
                 let incarnation = self.snapshot.view.incarnation(target);

@@ -284,6 +284,12 @@ impl Copies {
         peers
     }
 
+    /// Who must have each change of an id, and how many changes each owes an answer for.
+    pub fn behind(&self, id: ChunkId) -> Vec<(Peer, u64)> {
+        let waiting = |peer| self.links.get(peer).map_or(0, |link| link.waiting.len() as u64);
+        self.peers(id).iter().map(|peer| (*peer, waiting(peer))).collect()
+    }
+
     /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
     /// names the version.
     pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionExport>) {

@@ -204,6 +204,14 @@ impl<S: ChunkStore> ChunkService<S> {
         self.owned.get(id.bits()).is_some() && self.frozen.get(id.bits()).is_none()
     }
 
+    /// The ids around one that this node owns since the same epoch, if it owns that.
+    pub fn around(&self, id: ChunkId) -> Option<(IdRange, u64)> {
+        let (span, since) = self.owned.around(id.bits())?;
+        let creator = id.bits() & !COUNTER_MAX;
+        let (first, end) = (span.start.max(creator), span.end.min(creator + COUNTER_MAX + 1));
+        Some((IdRange::from_bits(first, end), *since))
+    }
+
     /// Ids that this node owns and since which epoch, as far as they lie in a range.
     pub fn owned(&self, ids: IdRange) -> impl Iterator<Item = (IdRange, u64)> {
         let over = self.owned.over(ids.start()..ids.end());

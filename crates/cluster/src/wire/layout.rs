@@ -69,6 +69,21 @@ pub enum Control {
     Placed(ChunkId),
     /// Whether it began.
     Migrating(bool),
+    /// Do you own that id?
+    Hold(ChunkId),
+    /// So, if it does.
+    Held(Option<Holding>),
+}
+
+/// What the owner of an id says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The ids that it owns together with this one.
+    pub ids: IdRange,
+    /// Since which epoch.
+    pub epoch: u64,
+    /// Who must have each change of the id too, and how many changes each owes an answer for.
+    pub copies: Vec<(Peer, u64)>,
 }
 
 /// What a node says of itself.
@@ -114,7 +129,10 @@ wire_enum!(Control {
     4 Migrating(does),
     5 Place(key),
     6 Placed(id),
+    7 Hold(id),
+    8 Held(holding),
 });
+wire_struct!(Holding { ids: IdRange, epoch: u64, copies: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {
     peer: Peer,
     members: Vec<(Peer, String)>,

@@ -18,4 +18,4 @@ mod tests;
 
 pub use codec::{Reader, Wire, WireError};
 pub use frame::{FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_VERSION, encode_frame};
-pub use layout::{Control, NodeStatus, Packet};
+pub use layout::{Control, Holding, NodeStatus, Packet};

@@ -70,7 +70,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// What nodes say of themselves.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 7] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -93,6 +93,9 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
         Control::Status(Box::new(status)),
         Control::Migrate { ids, target: peer.node },
         Control::Migrating(true),
+        Control::Hold(ids.first()),
+        Control::Held(None),
+        Control::Held(Some(Holding { ids, epoch: 16, copies: vec![(peer, 17)] })),
     ]
 }
 
