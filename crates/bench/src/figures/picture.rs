@@ -140,10 +140,17 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> 
     Ok(())
 }
 
-/// From zero to a little above the highest point.
+/// From zero, or from a little below the lowest point, to a little above the highest. A share of a
+/// difference is below zero where noise is larger than the difference.
 fn heights(points: &[Point]) -> Range<f64> {
-    let most = points.iter().map(|point| point.value).fold(0.0, f64::max);
-    0.0..if most > 0.0 { most * 1.12 } else { 1.0 }
+    let values = || points.iter().map(|point| point.value);
+    let (least, most) = (values().fold(0.0, f64::min), values().fold(0.0, f64::max));
+    if least == 0.0 && most == 0.0 {
+        return 0.0..1.0;
+    }
+    let room = (most - least) * 0.12;
+    let below = if least < 0.0 { room } else { 0.0 };
+    least - below..most + room
 }
 
 fn places(points: &[Point]) -> Range<f64> {
@@ -164,10 +171,12 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
     labels.sort_by(|one, other| one.0.total_cmp(&other.0));
     let names = series(points);
     let groups = 0.0..labels.len() as f64;
+    let up = heights(points);
+    let foot = up.start;
     let mut chart = ChartBuilder::on(area)
         .x_label_area_size(42)
         .y_label_area_size(64)
-        .build_cartesian_2d(groups, heights(points))?;
+        .build_cartesian_2d(groups, up)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -188,13 +197,13 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
         let corners = [(left, 0.0), (left + width * 0.9, point.value)];
         let color = look(index, &point.series).color;
         chart.draw_series([Rectangle::new(corners, color.filled())])?;
-        let top = chart.backend_coord(&(left + width * 0.45, point.value));
+        let top = chart.backend_coord(&(left + width * 0.45, point.value.max(0.0)));
         let own = area.get_base_pixel();
         let at = (top.0 - own.0, top.1 - own.1 - 7);
         write(area, &number(point.value), at, 10.0, HPos::Center)?;
     }
     for (index, (_, label)) in labels.iter().enumerate() {
-        let foot = chart.backend_coord(&(index as f64 + 0.5, 0.0));
+        let foot = chart.backend_coord(&(index as f64 + 0.5, foot));
         let own = area.get_base_pixel();
         write(area, label, (foot.0 - own.0, foot.1 - own.1 + 12), 12.0, HPos::Center)?;
     }
@@ -358,6 +367,18 @@ mod tests {
             assert!(text.contains("a fifth &lt;thing&gt;"), "{text}");
             assert_eq!(series(&points).len(), 3);
         }
+    }
+
+    #[test]
+    fn what_is_below_zero_has_room() {
+        let heights = |values: &[f64]| {
+            let point = |value: &f64| Point::new("mercury", Place::number(1.0), *value);
+            heights(&values.iter().map(point).collect::<Vec<_>>())
+        };
+        assert_eq!(heights(&[50.0, 100.0]), 0.0..112.0);
+        assert_eq!(heights(&[-50.0, 50.0]), -62.0..62.0);
+        assert_eq!(heights(&[-50.0]), -56.0..6.0);
+        assert_eq!(heights(&[0.0]), 0.0..1.0);
     }
 
     #[test]
