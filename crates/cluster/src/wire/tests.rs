@@ -70,7 +70,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// What nodes say of themselves.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 6] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -93,6 +93,8 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 4] {
         Control::Status(Box::new(status)),
         Control::Migrate { ids, target: peer.node },
         Control::Migrating(true),
+        Control::Drain,
+        Control::Drained(false),
     ]
 }
 
@@ -116,6 +118,8 @@ fn packets() -> Vec<Packet> {
         Change::Release,
         Change::Fence,
         Change::Bury(peer),
+        Change::Lose(peer),
+        Change::Revive(peer, 9),
     ];
     let edits = changes.map(edit).to_vec();
     let inheritance = Inheritance { ids, epoch: 6, source: peer, holders: vec![peer, peer] };
@@ -132,7 +136,7 @@ fn packets() -> Vec<Packet> {
         Message::Changed { request, creator, result: Err(Refusal::TooWide) },
         Message::Supers { revision: 2, supers: vec![peer, peer] },
         Message::Seal { arc, term },
-        Message::Sealed { arc, term, held: held.clone() },
+        Message::Sealed { arc, term, held: held.clone(), since: 2 },
         Message::Overruled { at: 3, promised: term },
         Message::Fetch { creator },
         Message::Install { snapshot },
@@ -142,6 +146,10 @@ fn packets() -> Vec<Packet> {
         Message::Append { creator, version, edits },
         Message::Appended { creator, version },
         Message::Inherit(inheritance),
+        Message::Remember { creator, former: peer },
+        Message::Remembered { creator, former: peer, is_whole: true },
+        Message::Needed { creator, source: peer, revision: 8 },
+        Message::Unneeded { creator, source: peer },
     ];
     let client = ClientId(5);
     let answers = vec![(1, id, Ok(Done::Created(id))), (2, id, Err(ChunkError::Locked))];
@@ -170,6 +178,7 @@ fn packets() -> Vec<Packet> {
         BackupMessage::Append { link: 1, first: 2, entries },
         BackupMessage::Appended { link: 1, next: 9 },
         BackupMessage::Refused { link: 1, is_sealed: true },
+        BackupMessage::Lacking { link: 1, ids: vec![id, id] },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },
@@ -286,7 +295,7 @@ fn strangers_are_told_apart() {
         bytes[at] ^= 1;
         own.check(&Hello::decode_all(&bytes).expect("a hello"))
     };
-    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(0))));
+    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(3))));
 }
 
 proptest! {
