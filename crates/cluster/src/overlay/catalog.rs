@@ -287,6 +287,12 @@ impl Catalog {
         record.is_some_and(|record| record.inherited.get(id.bits()).is_some())
     }
 
+    /// Creators of whose ids some have yet to be recovered.
+    pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
+        let records = self.records.iter().filter(|(_, record)| !record.inherited.is_empty());
+        records.map(|(creator, _)| *creator)
+    }
+
     /// What the owners of a creator's ids have yet to recover.
     pub fn inheritances(&self, creator: Creator) -> Vec<Inheritance> {
         let Some(record) = self.records.get(&creator) else { return Vec::new() };

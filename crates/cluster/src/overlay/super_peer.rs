@@ -41,6 +41,10 @@ pub struct SuperPeer {
     /// Nobody is buried before; none before the first tick.
     bury_from_ms: Option<u64>,
     may_bury: bool,
+    /// Of which state all creators were looked at for lives that are over.
+    looked_at: Option<(u64, bool)>,
+    /// Creators that named such lives then, or at a later look.
+    with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
     next_retry_ms: u64,
@@ -72,6 +76,8 @@ impl SuperPeer {
             keeps_notes: false,
             bury_from_ms: None,
             may_bury: false,
+            looked_at: None,
+            with_dead: BTreeSet::new(),
             batches: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_retry_ms: 0,
@@ -224,16 +230,31 @@ impl SuperPeer {
     /// Who starts with a log, or has just lost it, cannot know whether the whole cluster stopped.
     /// It gives the others the time of a lease and half of one: as long as the dead may still look
     /// alive, and who comes back first must not be taken for the last.
+    ///
+    /// No edit names who is not a member, so all creators are looked at only when members, groups
+    /// or the right to bury changed, and otherwise those that still name the dead.
     fn bury_the_dead(&mut self, now_ms: u64, out: &mut Vec<Command>) {
         let lease_ms = self.settings.lease_ms;
         let waits_ms = if self.keeps_notes { lease_ms + lease_ms / 2 } else { 0 };
         let from_ms = *self.bury_from_ms.get_or_insert(now_ms + waits_ms);
         self.may_bury = now_ms >= from_ms;
-        let led = self.catalog.summaries().map(|summary| summary.creator);
-        let led: Vec<Creator> =
-            led.filter(|creator| self.leads(position(*creator)).is_some()).collect();
+        let state = (self.view.revision, self.may_bury);
+        if self.looked_at.replace(state) != Some(state) {
+            let named = self.catalog.summaries().map(|summary| summary.creator);
+            let is_concerned = |creator: &Creator| {
+                self.leads(position(*creator)).is_some() && !self.dead(*creator).is_empty()
+            };
+            self.with_dead = named.filter(is_concerned).collect();
+        }
+        for creator in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.start_batch(creator, out);
+        }
         let mut asked = 0;
-        for creator in led {
+        for creator in self.with_dead.iter().copied().collect::<Vec<_>>() {
+            if self.dead(creator).is_empty() {
+                self.with_dead.remove(&creator);
+                continue;
+            }
             let (burials, last) = self.burials(creator);
             let queue = self.queues.entry(creator).or_default();
             for edit in burials {
@@ -325,8 +346,7 @@ impl SuperPeer {
 
     /// As a leader: says who has to recover what, of what is committed.
     fn tell_heirs(&self, out: &mut Vec<Command>) {
-        for summary in self.catalog.summaries() {
-            let creator = summary.creator;
+        for creator in self.catalog.creators_to_recover() {
             if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
                 continue;
             }
