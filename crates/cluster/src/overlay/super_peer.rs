@@ -687,8 +687,8 @@ impl SuperPeer {
         }
         let (creator, version, at) =
             (snapshot.creator, snapshot.version, position(snapshot.creator));
-        // The holder from which an attempt fetches may follow a later one by now, which was given up
-        // or is not in force yet: what it sends is stamped so, and what was asked for is gone.
+        // The holder from which an attempt fetches may follow a later one by now, which was given
+        // up or is not in force yet: what it sends is stamped so, and what was asked for is gone.
         self.overruled(at, version.term);
         let is_leaders = version.term.leader == from && from != self.me;
         // A group is not told twice: who leads under this term may correct a replica that differs.
