@@ -10,6 +10,7 @@ use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
+use amalgam_node::cluster::wire::NodeStatus;
 use amalgam_node::{
     BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, Membership, NodeConfiguration,
     RunningNode, Tls, TlsFiles, start_local,
@@ -30,6 +31,8 @@ mod holding;
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a node that is told to stop may take to hand what it has to others.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
+/// Between two questions whether a node has handed over what it had.
+const DRAIN_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a node has stopped.
 const WATCH: Duration = Duration::from_millis(50);
 /// Memory for where chunks are.
@@ -45,7 +48,9 @@ pub enum ClusterCommand {
     /// Runs a whole cluster on this machine.
     Dev(Box<DevOptions>),
     /// Shows the nodes of a cluster and what they hold.
-    Status(StatusOptions),
+    Status(ConnectOptions),
+    /// Has a node hand all it has to the others, and waits until it did: it can be stopped then.
+    Drain(ConnectOptions),
 }
 
 /// What backups survive.
@@ -174,9 +179,9 @@ pub struct DevOptions {
     node: NodeOptions,
 }
 
-/// Options of `amalgam cluster status`.
+/// How to reach a node.
 #[derive(Args)]
-pub struct StatusOptions {
+pub struct ConnectOptions {
     /// A node, where it listens for other nodes
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7911")]
     node: String,
@@ -201,7 +206,7 @@ pub struct StatusOptions {
     id: Option<ChunkId>,
 }
 
-impl StatusOptions {
+impl ConnectOptions {
     fn credentials(&self) -> anyhow::Result<Credentials> {
         let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca)?;
         let tls = files.map(Tls::open).transpose().map_err(anyhow::Error::msg)?;
@@ -251,6 +256,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
             engine(&common)?.run_local(&common, options.nodes, options.port)
         }
         ClusterCommand::Status(options) => status(options),
+        ClusterCommand::Drain(options) => drain(options),
     }
 }
 
@@ -455,7 +461,7 @@ fn run_local<I: Index + 'static>(
     serve(running, false)
 }
 
-fn status(options: &StatusOptions) -> anyhow::Result<()> {
+fn status(options: &ConnectOptions) -> anyhow::Result<()> {
     let credentials = options.credentials()?;
     let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &credentials, 0);
     let home = connect(&options.node)
@@ -480,9 +486,9 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         "ranges",
         "from",
         "to",
-        "reduced",
+        "copies",
         "kept",
-        "behind",
+        "lag",
         "lease ms",
         "ops/s",
         "hot"
@@ -501,7 +507,7 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
                 own.ranges.0,
                 own.moves.0,
                 own.moves.1,
-                own.reduced.0 + own.reduced.1,
+                copies(&own),
                 own.kept,
                 home.revision.saturating_sub(own.revision),
                 own.lease_left_ms,
@@ -511,6 +517,37 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
             Err(error) => writeln!(output, "does not answer: {error}")?,
         }
     }
+    Ok(())
+}
+
+/// Whether all that a node owns has its backups; else how many spans have not.
+fn copies(status: &NodeStatus) -> String {
+    match status.reduced.0 + status.reduced.1 {
+        0 => "whole".to_owned(),
+        spans => format!("short:{spans}"),
+    }
+}
+
+fn drain(options: &ConnectOptions) -> anyhow::Result<()> {
+    let mut client =
+        ClusterClient::connect(std::slice::from_ref(&options.node), &options.credentials()?, 0)
+            .with_context(|| format!("no node of a cluster answers at {}", options.node))?;
+    let mut output = std::io::stdout().lock();
+    let mut last = None;
+    while !client.drain()? {
+        let status = client.status()?;
+        ensure!(
+            status.members.len() > 1,
+            "the node is the only one: nobody could take what it has"
+        );
+        let left = (status.partitions, status.ids);
+        if last != Some(left) {
+            writeln!(output, "{} partitions and {} chunk ids are left", left.0, left.1)?;
+        }
+        last = Some(left);
+        std::thread::sleep(DRAIN_PAUSE);
+    }
+    writeln!(output, "others have all that the node had: it can be stopped")?;
     Ok(())
 }
 

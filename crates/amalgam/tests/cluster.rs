@@ -481,3 +481,76 @@ fn what_a_killed_node_acknowledged_is_there() {
     drop(nodes);
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
+
+#[test]
+fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("cold");
+    let start = || -> Vec<Running> {
+        std::thread::scope(|scope| {
+            let (etcd, folder) = (&etcd, &folder);
+            let start = |name| scope.spawn(move || backed_up(etcd, folder, name));
+            let starting: Vec<_> = ["one", "two", "three", "four"].map(start).into_iter().collect();
+            starting.into_iter().map(|one| one.join().expect("it serves")).collect()
+        })
+    };
+    let connect = |node: &Running| {
+        ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
+    };
+    let mut nodes = start();
+    wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    let mut written = Written(Vec::new());
+    for node in &nodes {
+        written.0.extend(Written::create(&mut connect(node), 60).0);
+    }
+    // Twice: the second life has the logs of the first.
+    for _ in 0..2 {
+        let mut home = connect(&nodes[0]);
+        for _ in 0..3 {
+            written.write(&mut home);
+        }
+        nodes.iter_mut().for_each(|node| node.child.kill().expect("it runs"));
+        drop(nodes);
+        let killed = Instant::now();
+        nodes = start();
+        written.check(&mut connect(&nodes[1]));
+        println!("all was read {} ms after all were killed", killed.elapsed().as_millis());
+        expect(&nodes[2].nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+        wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    }
+    // A node that is drained has nothing that would be missed.
+    let drained = command(&["cluster", "drain", "--node", &nodes[3].nodes[0].0]).output();
+    let text = String::from_utf8(drained.expect("runs").stdout).expect("text");
+    assert!(text.contains("can be stopped"), "{text}");
+    let left = connect(&nodes[3]).status().expect("it serves on");
+    assert_eq!((left.partitions, left.ids, left.reduced), (0, 0, (0, 0)));
+    nodes[3].kill();
+    written.check(&mut connect(&nodes[0]));
+    // The log of another node is none for this one.
+    drop(nodes);
+    std::fs::rename(folder.join("one"), folder.join("five")).expect("it is there");
+    std::fs::rename(folder.join("two"), folder.join("one")).expect("it is there");
+    let foreign = folder.join("one");
+    let foreign = foreign.to_str().expect("text");
+    let text = complaint(&[
+        "cluster",
+        "node",
+        "--etcd",
+        &etcd.endpoint,
+        "--name",
+        "one",
+        "--listen",
+        "127.0.0.1:0",
+        "--backups",
+        "3",
+        "--backup-dir",
+        foreign,
+        "--clients",
+        "127.0.0.1:0",
+    ]);
+    assert!(text.contains("the log is that of node"), "{text}");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}

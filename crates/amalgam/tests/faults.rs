@@ -371,6 +371,21 @@ impl Trial {
         others.for_each(|(_, other)| self.nodes[victim].space.blind(&other.space.host, is_blind));
     }
 
+    /// All processes end at once, and start again.
+    fn cold_start(&mut self) {
+        let writer = Writer::start(&self.home(), std::mem::take(&mut self.written));
+        std::thread::sleep(Duration::from_millis(500));
+        let all: Vec<usize> = (0..NODES).collect();
+        self.kill(&all);
+        self.written = writer.stop();
+        let begin = Instant::now();
+        self.restart(&all);
+        let home = self.home();
+        self.check(&home);
+        println!("    cold start: readable after {:.1} s, 0 lost", begin.elapsed().as_secs_f64());
+        self.is_whole();
+    }
+
     fn faults(&mut self) {
         let none = |_: &mut Self| {};
         self.scene("kill -9", |t| t.kill(&[4]), |t| t.restart(&[4]));
@@ -451,6 +466,7 @@ impl Trial {
             |t| t.kill(&[leader, other]),
             |t| t.restart(&[leader, other]),
         );
+        self.cold_start();
     }
 }
 

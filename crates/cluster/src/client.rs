@@ -21,6 +21,9 @@ const TRIES_MAX: u32 = 500;
 /// After which time an operation is not tried again: longer than a dead owner's chunks need to be
 /// served by another.
 const PATIENCE_MS: u64 = 30_000;
+/// Tries that may follow each other at once: who owns a chunk and does not know yet, as after a
+/// crash, would be asked again as fast as messages travel.
+const PROMPT_TRIES: u32 = 2;
 /// Tries after which the owner is looked up anew.
 const LOOK_UP_EVERY: u32 = 3;
 /// How long a session lasts without a request.
@@ -240,8 +243,10 @@ impl Client {
                     if let (Some(id), State::Asked { .. }) = (pending.action.id(), &pending.state) {
                         self.statistics.misdirected += 1;
                         locator.forget(IdRange::single(id));
-                        let token = locator.look_up(id, now_ms, commands);
-                        pending.state = State::Locating(token);
+                        pending.state = match pending.tries <= PROMPT_TRIES {
+                            true => State::Locating(locator.look_up(id, now_ms, commands)),
+                            false => State::Paused { until_ms: now_ms + PAUSE_MS },
+                        };
                     }
                 }
                 Err(ChunkError::NoSession) => {

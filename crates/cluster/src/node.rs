@@ -3,10 +3,12 @@
 //! Invariants of this room:
 //! 1. Packets, views and ticks go in, effects come out; what is done is decided by them alone.
 //! 2. Ids change hands only by an edit that a super peer answered.
+//! 3. A node with a log ([`Node::resume`]) sends nothing about metadata before what that rests on
+//!    is safe in the log; if it cannot be made safe, nothing at all, and the node is to stop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backup::{BackupMessage, Vault, Wanted};
+use crate::backup::{BackupMessage, Remains, Vault, Wanted};
 use crate::chunks::{
     Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, MOVES_MAX, Reply,
     Request, Wish,
@@ -16,9 +18,10 @@ use crate::coordinator::Proposal;
 use crate::heat::{HeatMessage, HeatWish};
 use crate::homes::Homes;
 use crate::ids::{ChunkId, Creator, IdRange};
+use crate::log::LogError;
 use crate::overlay::{
     Answer, Change, Command, Event, Locator, Message, Peer, Placed, Refusal, RequestId, Settings,
-    SuperPeer, View,
+    SuperPeer, View, position,
 };
 use crate::wire::Packet;
 
@@ -35,6 +38,8 @@ pub enum Effect {
     Reply(u64, Reply),
     /// An operation of the node's own client was answered.
     Answered(u64, Result<Done, ChunkError>),
+    /// The node cannot keep what it would have to promise: it is to stop.
+    Stop(LogError),
 }
 
 /// Parameters of a [`Node`].
@@ -53,6 +58,14 @@ pub struct NodeSettings {
 
 /// Moves that a node makes at once to tidy up; some are left for operators and hot items.
 const TIDYING_MAX: usize = MOVES_MAX - 16;
+
+/// How often a node reads again what it keeps, and how many chunks then.
+const SCRUB_MS: u64 = 100;
+const SCRUB_CHUNKS: usize = 32;
+/// How often a node asks whether what it keeps of lives that are over is needed.
+const NEEDED_MS: u64 = 5_000;
+/// Of how many creators it asks at once.
+const NEEDED_MAX: usize = 256;
 
 /// Why the metadata is changed.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +98,14 @@ pub struct Node<S> {
     lookups: BTreeMap<u64, ChunkId>,
     /// Others' chunks, where this node is their backup; none if it is nobody's.
     vault: Option<Vault>,
+    /// Whether the vault has the metadata, too.
+    is_noting: bool,
+    /// What waits until the log is safe.
+    unsaid: Vec<Effect>,
+    /// Owners that were gone when it was asked last, and when to ask again.
+    gone: BTreeSet<Peer>,
+    next_needed_ms: u64,
+    next_scrub_ms: u64,
 }
 
 impl<S: ChunkStore> Node<S> {
@@ -106,11 +127,24 @@ impl<S: ChunkStore> Node<S> {
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
             vault: None,
+            is_noting: false,
+            unsaid: Vec::new(),
+            gone: BTreeSet::new(),
+            next_needed_ms: 0,
+            next_scrub_ms: 0,
         }
     }
 
     /// Keeps backups from now on.
     pub fn set_vault(&mut self, vault: Vault) {
+        self.vault = Some(vault);
+    }
+
+    /// Keeps backups from now on, and its part of the metadata, where its former lives left theirs.
+    /// To be called first.
+    pub fn resume(&mut self, vault: Vault, remains: &Remains) {
+        self.super_peer.resume(remains.since, &remains.notes);
+        self.is_noting = true;
         self.vault = Some(vault);
     }
 
@@ -172,7 +206,19 @@ impl<S: ChunkStore> Node<S> {
         self.grant(wishes, now_ms, out);
         let mut answers = Vec::new();
         if let Some(vault) = &mut self.vault {
+            if self.is_noting {
+                let super_peer = &mut self.super_peer;
+                let notes = super_peer.take_notes();
+                vault.note(&notes, &|creator| super_peer.catalog().snapshot(creator));
+            }
             vault.flush(&mut answers);
+            match vault.notes_failed() {
+                None => out.append(&mut self.unsaid),
+                Some(error) => {
+                    self.unsaid.clear();
+                    out.push(Effect::Stop(error));
+                }
+            }
         }
         let answers = answers.into_iter();
         out.extend(answers.map(|(to, answer)| Effect::Send(to, Packet::Backup(answer))));
@@ -209,14 +255,59 @@ impl<S: ChunkStore> Node<S> {
         for gone in before.into_iter().filter(|peer| !self.super_peer.view().has(*peer)) {
             self.chunks.on_gone(gone);
         }
-        send(commands, Vec::new(), out);
+        self.say(commands, out);
+    }
+
+    /// What this node says as a super peer: when the log is safe, if there is one.
+    fn say(&mut self, commands: Vec<Command>, out: &mut Vec<Effect>) {
+        send(commands, Vec::new(), if self.is_noting { &mut self.unsaid } else { out });
+    }
+
+    /// Reads a part of its log again.
+    fn scrub(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        let Some(vault) = self.vault.as_mut().filter(|_| now_ms >= self.next_scrub_ms) else {
+            return;
+        };
+        self.next_scrub_ms = now_ms + SCRUB_MS;
+        let mut asked = Vec::new();
+        for (owner, ids) in vault.scrub(SCRUB_CHUNKS, &mut asked) {
+            out.push(Effect::Log(Event::Unreadable(owner, ids)));
+        }
+        out.extend(asked.into_iter().map(|(to, ask)| Effect::Send(to, Packet::Backup(ask))));
+    }
+
+    /// Asks leaders whether anybody needs what it keeps of lives that are over, and were when it
+    /// asked last: views may come late.
+    fn ask_what_is_needed(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        let Some(vault) = self.vault.as_ref().filter(|_| now_ms >= self.next_needed_ms) else {
+            return;
+        };
+        self.next_needed_ms = now_ms + NEEDED_MS;
+        let view = self.super_peer.view();
+        let gone: BTreeSet<Peer> = vault.owners().filter(|owner| !view.has(*owner)).collect();
+        let were_gone = gone.intersection(&self.gone);
+        let kept = were_gone.flat_map(|source| {
+            vault.creators(*source).into_iter().map(move |creator| (*source, creator))
+        });
+        for (source, creator) in kept.take(NEEDED_MAX) {
+            let group = view.groups.get(position(creator));
+            if let Some(leader) = group.and_then(|group| group.members.first()) {
+                let message = Message::Needed { creator, source, revision: view.revision };
+                out.push(Effect::Send(*leader, Packet::Overlay(message)));
+            }
+        }
+        self.gone = gone;
     }
 
     /// Time went on.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
         let (mut asked, mut outcomes, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
-        self.super_peer.on_tick(now_ms, &mut commands);
+        let mut own = Vec::new();
+        self.super_peer.on_tick(now_ms, &mut own);
+        self.say(own, out);
+        self.ask_what_is_needed(now_ms, out);
+        self.scrub(now_ms, out);
         let (chunks, view) = (&self.chunks, self.super_peer.view());
         let owns = |partition: Creator| chunks.serves(partition.ids().first());
         if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
@@ -307,6 +398,14 @@ impl<S: ChunkStore> Node<S> {
                     self.chunks.inherit(&inheritance, vault);
                 }
             }
+            Packet::Overlay(Message::Unneeded { creator, source }) => {
+                // What cannot be forgotten now is asked about again.
+                if let Some(vault) = &mut self.vault
+                    && !self.super_peer.view().has(source)
+                {
+                    let _ = vault.forget(source, creator);
+                }
+            }
             Packet::Backup(BackupMessage::Append { link, first, entries }) => {
                 if let Some(vault) = &mut self.vault {
                     vault.on_append(from, link, first, entries);
@@ -320,8 +419,10 @@ impl<S: ChunkStore> Node<S> {
             Packet::Overlay(message) => {
                 let (mut commands, mut answers) = (Vec::new(), Vec::new());
                 self.locator.on_message(&message, now_ms, &mut commands, &mut answers);
-                self.super_peer.on_message(from, message, &mut commands);
                 send(commands, Vec::new(), out);
+                let mut own = Vec::new();
+                self.super_peer.on_message(from, message, &mut own);
+                self.say(own, out);
                 self.answered(&answers, now_ms, out);
             }
             Packet::Move(message) => {

@@ -348,6 +348,19 @@ impl ClusterClient {
         }
     }
 
+    /// Has the home hand all it has to others and take nothing more; whether they have it all. To
+    /// be asked again until they do.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn drain(&mut self) -> Result<bool, ClientError> {
+        match self.control(&Control::Drain)? {
+            Control::Drained(is) => Ok(is),
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+
     /// Asks the home and waits. No operation is under way meanwhile.
     fn control(&mut self, question: &Control) -> Result<Control, ClientError> {
         let gone = || ClientError::Answer("the home is gone".to_owned());

@@ -49,6 +49,8 @@ const RELAYED_MS: u64 = 5_000;
 /// Lookups of clients have numbers from here on.
 const RELAY_FIRST: u64 = 1 << 63;
 const EVENTS: usize = 256;
+/// Rounds of packets from the node to itself in one turn.
+const SETTLINGS_MAX: usize = 64;
 
 /// Events of the listener and the bell; connections count from [`FIRST_LINK`].
 const LISTENER: u64 = 0;
@@ -217,12 +219,18 @@ impl<S: ChunkStore> Hub<S> {
     /// Hands the node what it sent to itself, lets it write its log once for all that arrived, and
     /// sends what others are owed.
     fn settle(&mut self) {
-        while let Some(packet) = self.local.pop_front() {
-            self.receive(self.me, packet);
+        for _ in 0..SETTLINGS_MAX {
+            while let Some(packet) = self.local.pop_front() {
+                self.receive(self.me, packet);
+            }
+            let mut out = Vec::new();
+            self.node.flush(boot_ms(), &mut out);
+            self.carry_out(out);
+            // What the log made safe may be for this node itself.
+            if self.local.is_empty() {
+                break;
+            }
         }
-        let mut out = Vec::new();
-        self.node.flush(boot_ms(), &mut out);
-        self.carry_out(out);
         for number in std::mem::take(&mut self.owed) {
             self.send(number);
         }
@@ -422,6 +430,14 @@ impl<S: ChunkStore> Hub<S> {
                 self.carry_out(out);
                 self.push(link, number, &Packet::Control(Control::Migrating(does)));
             }
+            Packet::Control(Control::Drain) => {
+                if !self.shared.is_leaving() {
+                    log::info!("the node hands all it has to others");
+                    self.shared.leave();
+                }
+                let is_drained = Control::Drained(self.shared.has_left());
+                self.push(link, number, &Packet::Control(is_drained));
+            }
             // Nothing that clients say.
             Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) | Packet::Heat(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
@@ -457,6 +473,26 @@ impl<S: ChunkStore> Hub<S> {
                 }
                 Effect::Log(event @ overlay::Event::Damaged(..)) => {
                     log::error!(event:?; "backups are lost")
+                }
+                Effect::Log(event @ overlay::Event::Lost(..)) => {
+                    log::error!(event:?; "nobody has a copy any more");
+                }
+                Effect::Log(event @ overlay::Event::Unreadable(..)) => {
+                    log::error!(event:?; "the log is damaged: the owner is asked again");
+                }
+                Effect::Log(event @ overlay::Event::Forgotten(..)) => {
+                    log::error!(
+                        event:?;
+                        "metadata is lost with all who held it: chunks there cannot be served; a \
+                         cluster under another name (--cluster) begins anew"
+                    );
+                }
+                Effect::Stop(error) => {
+                    if !self.shared.is_stopping() {
+                        log::error!(error:%; "metadata cannot be kept: the node stops");
+                    }
+                    self.shared.set_deadline_ms(0);
+                    self.shared.stop();
                 }
                 Effect::Log(event) => log::trace!(event:?; "the overlay"),
                 Effect::Reply(waiting, reply) => {

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::backup::{CopySettings, Vault};
+use amalgam_cluster::backup::{CopySettings, Remains, Vault};
 use amalgam_cluster::chunks::{ClientId, ItemStore, Limits};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
@@ -19,6 +19,7 @@ use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{Peer, Settings};
 use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::attendant::attend;
 use crate::client::{ClientError, try_at};
@@ -79,20 +80,41 @@ impl BackupConfiguration {
         Limits { claim_ids, low_ids, copies, ..Limits::default() }
     }
 
-    /// Opens the log.
-    fn vault(&self, cluster: u64) -> Result<Vault, NodeError> {
+    /// Opens the log, and says what former lives left in it.
+    fn vault(&self, joined: &Joined) -> Result<(Vault, Remains), NodeError> {
         let storage = FileStorage::open(&self.folder)?;
         let settings = LogSettings::default();
         let segments_max = self.space_bytes / u64::from(settings.segment_bytes);
         let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
         let settings = LogSettings { durability: self.durability, segments_max, ..settings };
-        let vault = Vault::open(Box::new(storage), cluster, settings)
-            .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
+        let (cluster, me) = (joined.cluster, joined.peer);
+        let (vault, remains) =
+            Vault::resume(Box::new(storage), (cluster, me, boot_number()), settings)
+                .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
         for damage in &vault.replay().damages {
             log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
         }
-        Ok(vault)
+        let (records, since) = (vault.replay().records, remains.since);
+        if since < me.incarnation {
+            log::info!(records, since; "the log has all that former lives kept");
+        } else if records > 0 {
+            log::warn!(records; "the log does not count: it may lack what was kept last");
+        }
+        Ok((vault, remains))
     }
+}
+
+/// Another number after each start of the machine; one that never comes again if the system does
+/// not say.
+fn boot_number() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or_else(|_| {
+        let mut bytes = [0; 8];
+        // Without random numbers no connection is opened either.
+        let _ = SystemRandom::new().fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    })
 }
 
 /// Segments of the smallest log: one to write, one to clean, one to clean into, and one more.
@@ -255,11 +277,11 @@ impl<I: Index + 'static> RunningNode<I> {
             upkeep_stops: Arc::default(),
             threads: Vec::new(),
         };
-        let vault = configuration.backups.as_ref().map(|backups| backups.vault(joined.cluster));
+        let vault = configuration.backups.as_ref().map(|backups| backups.vault(&joined));
         let vault = vault.transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let settings = NodeSettings {
-            overlay: Settings::default(),
+            overlay: Settings { lease_ms, ..Settings::default() },
             chunks: limits.unwrap_or_default(),
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
@@ -272,7 +294,7 @@ impl<I: Index + 'static> RunningNode<I> {
         &mut self,
         listener: TcpListener,
         settings: NodeSettings,
-        vault: Option<Vault>,
+        vault: Option<(Vault, Remains)>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (shared, membership, me) =
@@ -288,8 +310,8 @@ impl<I: Index + 'static> RunningNode<I> {
             // Its own client is not used; others draw their numbers from 64 bits.
             let client = ClientId(joined.life);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
-            if let Some(vault) = vault {
-                node.set_vault(vault);
+            if let Some((vault, remains)) = vault {
+                node.resume(vault, &remains);
             }
             let introduction = Introduction::new(joined.cluster, Some(joined.peer), &credentials);
             let hub =

@@ -54,6 +54,9 @@ impl Ledger {
             Event::Damaged(source, chunks) => {
                 self.violations.push(format!("{chunks:?} of {source:?} cannot be read"));
             }
+            Event::Unreadable(..) | Event::Lost(..) | Event::Forgotten(_) => {
+                self.violations.push(format!("what was kept is gone: {event:?}"));
+            }
             Event::Diverged(creator, version) => {
                 self.violations.push(format!("replicas of {creator:?} differ at {version:?}"));
             }

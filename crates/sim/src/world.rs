@@ -327,7 +327,7 @@ impl<A: Actor> World<A> {
             }
             Packet::Overlay(Message::Seal { arc, term }) if planted == Planted::NoSeal => {
                 let (arc, term, held) = (*arc, *term, Vec::new());
-                let message = Message::Sealed { arc, term, held };
+                let message = Message::Sealed { arc, term, held, since: to.incarnation };
                 out.push(Effect::Send(from, Packet::Overlay(message)));
             }
             Packet::Overlay(Message::Compare { arc, term, held })
@@ -463,6 +463,7 @@ impl<A: Actor> World<A> {
                 }
                 // The actor saw it; and nobody has no node of its own.
                 Effect::Answered(..) | Effect::Reply(..) => {}
+                Effect::Stop(error) => panic!("nobody notes metadata down here: {error}"),
             }
         }
     }

@@ -365,6 +365,15 @@ impl Copies {
         self.send_all(&members, What::Bury(source, ids), Vec::new());
     }
 
+    /// Sends a backup a chunk once more, as it is now: it cannot read what it kept.
+    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, value: Option<Vec<u8>>) {
+        let is_present = self.links.get(&peer).is_some_and(|known| known.number == link);
+        if is_present && self.peers(id).contains(&peer) {
+            let what = value.map_or(What::Remove(id), |value| What::Put(id, value));
+            self.send_all(&[peer], what, Vec::new());
+        }
+    }
+
     /// A backup answered.
     pub fn on_message(&mut self, from: Peer, message: &BackupMessage, now_ms: u64) {
         let Some(link) = self.links.get_mut(&from) else { return };

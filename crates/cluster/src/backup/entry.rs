@@ -129,6 +129,7 @@ impl Wire for Omitted {
 /// An encoded [`Entry`], seen without taking its value out.
 #[derive(Clone, Debug)]
 pub(super) struct EntryRef<'b> {
+    pub version: u64,
     pub what: What<Omitted>,
     /// All of it.
     pub bytes: &'b [u8],
@@ -143,12 +144,12 @@ impl<'b> EntryRef<'b> {
     /// [`WireError`] if it is none.
     pub fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
         let begin = *from;
-        u64::skip(from)?;
+        let version = Wire::decode(from)?;
         let what = Wire::decode(from)?;
         let sessions = *from;
         Vec::<SessionExport>::skip(from)?;
         let (bytes, sessions) = (begin.until(from), sessions.until(from));
-        Ok(Self { what, bytes, sessions })
+        Ok(Self { version, what, bytes, sessions })
     }
 
     /// What clients were answered.

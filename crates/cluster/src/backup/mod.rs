@@ -13,18 +13,25 @@
 //!    Who is about to join gets every change from its first day on.
 //! 3. A backup that sealed an owner's life takes nothing of it any more; so an owner that was
 //!    replaced, and does not know, acknowledges nothing.
-//! 4. A backup in a new life is in no set: what it has in its log has no vote.
+//! 4. A backup in a new life is in no set: what it has in its log has no vote. But where all who
+//!    have something are gone, a leader asks their new lives; whose log is whole
+//!    ([`Vault::resume`]) is what it was before. So a cluster that lost its power has all that was
+//!    acknowledged.
 //! 5. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
 
 mod copies;
 mod entry;
+mod record;
 #[cfg(test)]
 mod tests;
 mod vault;
 
+use crate::ids::ChunkId;
+
 pub use copies::{Copies, CopySettings, Wanted};
 pub use entry::{Entries, Entry, Omitted, What};
-pub use vault::{Heritage, Vault};
+pub use record::Life;
+pub use vault::{Heritage, Remains, Vault};
 
 /// What owner and backup say to each other. The sender's life is the owner's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,5 +58,12 @@ pub enum BackupMessage {
         link: u64,
         /// Because somebody else takes the owner's place, and not because its log failed.
         is_sealed: bool,
+    },
+    /// From the backup: what it kept of these chunks cannot be read any more. Send them again.
+    Lacking {
+        /// The attempt.
+        link: u64,
+        /// The chunks.
+        ids: Vec<ChunkId>,
     },
 }

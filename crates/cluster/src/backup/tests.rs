@@ -1,10 +1,12 @@
 //! A backup by itself: what it keeps, refuses and hands out; and an owner by itself.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::chunks::{ChunkStore, ClientId, Done, SessionExport, StoreError};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
-use crate::log::{Durability, LogError, LogSettings, MemoryStorage};
-use crate::overlay::Peer;
+use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
+use crate::overlay::{Catalog, Change, Edit, Note, Peer, Placed, RequestId, Term, Version};
 
 const SETTINGS: LogSettings = LogSettings {
     segment_bytes: 2_048,
@@ -189,4 +191,232 @@ fn the_only_backup_is_left_out_only_when_it_is_gone() {
     let mut done = Vec::new();
     copies.take_done(|version| done.push(version));
     assert_eq!(done, [1], "it is alone");
+}
+
+/// A vault, and what it was told, so that it may be told more.
+struct Told {
+    vault: Vault,
+    catalog: Catalog,
+    versions: [u64; 2],
+    /// Attempts of the owners with this backup, one a life, and where the present one began.
+    links: u64,
+    firsts: [u64; 2],
+    /// Below which number no operation of the owners' clients is asked for again.
+    answered_below: [u64; 2],
+    is_over: bool,
+}
+
+const CLIENT: ClientId = ClientId(5);
+
+/// Chunks, and operations that were answered.
+type Found = (Vec<(ChunkId, Vec<u8>)>, Vec<(u64, ChunkId)>);
+
+fn owners() -> [Peer; 2] {
+    [owner(), Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 }]
+}
+
+impl Told {
+    /// One change of any kind, of one of two owners; the second buries the first at some time.
+    fn tell(&mut self, step: u64, (who, kind, at, length): (usize, u8, u64, u64)) {
+        let who = if self.is_over { 1 } else { who };
+        let version = self.versions[who] + 1;
+        let some = ids(at, length);
+        let answered = [(step, id(at), Ok(Done::Ok))];
+        let session = |answers: &[_]| SessionExport {
+            client: CLIENT,
+            lease_ms: 9,
+            answered_below: step.saturating_sub(20),
+            answers: answers.to_vec(),
+        };
+        let (what, sessions) = match kind {
+            0..6 => (What::Put(id(at), vec![step as u8; 20 + at as usize]), vec![]),
+            6 => (What::Put(id(at), vec![step as u8]), vec![session(&answered)]),
+            7 | 8 => (What::Remove(id(at)), vec![session(&answered)]),
+            9 => (What::Clear(some), vec![]),
+            10 => (What::Answers, vec![session(&answered)]),
+            11 if who == 1 && length == 4 && at == 0 => {
+                self.is_over = true;
+                (What::Bury(owner(), some), vec![])
+            }
+            _ => return self.note(step, at, length),
+        };
+        self.versions[who] = version;
+        let belows = sessions.iter().map(|session| session.answered_below);
+        self.answered_below[who] = belows.fold(self.answered_below[who], u64::max);
+        let number = version - self.firsts[who];
+        let entry = Entry { version, what, sessions };
+        self.vault.on_append(owners()[who], self.links, number, vec![entry]);
+        self.vault.flush(&mut Vec::new());
+    }
+
+    fn note(&mut self, step: u64, at: u64, length: u64) {
+        let term = Term { number: step, leader: owner() };
+        let creator = Creator::from(owner().node);
+        let request = RequestId { peer: owner(), sequence: step };
+        let placed = Placed::new(owner(), &owners()[1..]).expect("two nodes");
+        let change = [Change::Claim(placed), Change::Release][(step % 2) as usize];
+        let edits = [Edit { request, ids: ids(at, length), change }];
+        self.catalog.apply(creator, Version { term, sequence: step }, &edits);
+        if step.is_multiple_of(5) {
+            self.catalog.restamp(creator, Version { term, sequence: step + 1 });
+        }
+        if step.is_multiple_of(31) {
+            self.catalog.remove(creator);
+        }
+        let mut notes = self.catalog.take_notes();
+        notes.push(Note::Promises(vec![(0, at, term)]));
+        let catalog = &self.catalog;
+        self.vault.note(&notes, &|creator| catalog.snapshot(creator));
+        self.vault.flush(&mut Vec::new());
+    }
+
+    /// All that a vault would hand out.
+    fn all(vault: &mut Vault) -> [Found; 2] {
+        let of = |vault: &mut Vault, owner| {
+            let mut chunks = Vec::new();
+            let heritage =
+                vault.recover(owner, ids(0, 100), &mut |id, value| chunks.push((id, value)));
+            assert_eq!(heritage.damaged, []);
+            let answers = heritage.export.sessions.into_iter().flat_map(|one| one.answers);
+            let mut answers: Vec<_> = answers.map(|(number, id, _)| (number, id)).collect();
+            answers.sort_unstable();
+            (chunks, answers)
+        };
+        owners().map(|owner| of(vault, owner))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// However often the cleaner ran, the next life finds what the last one had.
+    #[test]
+    fn a_log_is_taken_up_as_it_was_left(
+        steps in prop::collection::vec((0..2usize, 0..13u8, 0..12u64, 1..5u64), 1..700),
+    ) {
+        let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+        let settings =
+            LogSettings { segments_max: 64, durability: Durability::Buffered, ..SETTINGS };
+        let resume = |storage, life| {
+            Vault::resume(storage, (7, me(life), 3), settings).expect("it is its own")
+        };
+        let (vault, remains) = resume(Box::<MemoryStorage>::default(), 1);
+        prop_assert_eq!((remains.since, remains.notes), (1, vec![]));
+        let mut catalog = Catalog::default();
+        catalog.begin_notes();
+        let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
+        let (links, is_over) = (1, false);
+        let mut told =
+            Told { vault, catalog, versions, links, firsts, answered_below, is_over };
+        let creator = Creator::from(owner().node);
+        for (life, steps) in (2..).zip(steps.chunks(250)) {
+            for (step, what) in (1..).zip(steps) {
+                told.tell(u64::from(life) * 250 + step, *what);
+            }
+            prop_assert_eq!((told.vault.failed(), told.vault.notes_failed()), (None, None));
+            let before = Told::all(&mut told.vault);
+            let (mut vault, remains) = resume(told.vault.into_storage(), life);
+            prop_assert_eq!(remains.since, 1);
+            let both = Told::all(&mut vault).into_iter().zip(before);
+            for ((found, before), below) in both.zip(told.answered_below) {
+                prop_assert_eq!(found.0, before.0);
+                // What nobody asks for again may be there once more.
+                let asked = |answers: Vec<(u64, ChunkId)>| -> Vec<_> {
+                    answers.into_iter().filter(|(number, _)| *number >= below).collect()
+                };
+                prop_assert_eq!(asked(found.1), asked(before.1));
+            }
+            let mut again = Catalog::default();
+            remains.notes.iter().for_each(|note| again.replay(note));
+            prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
+            let promises = |note: &&Note| matches!(note, Note::Promises(_));
+            prop_assert!(remains.notes.iter().filter(promises).count() <= 1);
+            told.vault = vault;
+            told.links += 1;
+            told.firsts = told.versions;
+        }
+    }
+}
+
+#[test]
+fn what_nobody_needs_is_forgotten_for_good() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let resume = |storage, life| Vault::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
+    let (mut vault, _) = resume(Box::<MemoryStorage>::default(), 1);
+    let creator = Creator::from(owner().node);
+    vault.on_append(owner(), 1, 1, vec![entry(1, What::Put(id(1), vec![1]))]);
+    vault.flush(&mut Vec::new());
+    assert_eq!(
+        (vault.owners().collect::<Vec<_>>(), vault.creators(owner())),
+        (vec![owner()], vec![creator])
+    );
+    assert_eq!(vault.forget(owner(), creator), Ok(()));
+    assert_eq!(vault.owners().count(), 0);
+    vault.on_append(owners()[1], 1, 1, vec![entry(1, What::Put(id(2), vec![1]))]);
+    vault.flush(&mut Vec::new());
+    let (again, remains) = resume(vault.into_storage(), 2);
+    assert_eq!((remains.since, again.owners().collect::<Vec<_>>()), (1, vec![owners()[1]]));
+    // After the machine was started again it may lack what was said last.
+    let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
+    let open = |storage, life, boot| {
+        Vault::resume(storage, (7, me(life), boot), settings).expect("it opens")
+    };
+    let (buffered, _) = open(again.into_storage(), 3, 3);
+    let (lacking, remains) = open(buffered.into_storage(), 4, 4);
+    assert_eq!((remains.since, lacking.owners().count()), (4, 0));
+}
+
+#[test]
+fn what_cannot_be_read_any_more_is_asked_for_again() {
+    let mut vault = vault(MemoryStorage::default());
+    let entries = (0..6).map(|n| entry(n + 1, What::Put(id(n), vec![n as u8; 90])));
+    vault.on_append(owner(), 3, 1, entries.collect::<Vec<_>>());
+    answer(&mut vault);
+    let mut out = Vec::new();
+    assert!(vault.scrub(100, &mut out).is_empty() && out.is_empty());
+    // The medium changes in the middle of the third.
+    let third = vault.log.storage_mut();
+    let mut segment = vec![0; 2_048];
+    third.read(0, 0, &mut segment).expect("memory");
+    let at = segment.windows(90).position(|bytes| bytes == [2; 90]).expect("it is there");
+    third.write(0, at as u32 + 40, &[9]).expect("memory");
+    let expected = vec![id(2)];
+    assert!(vault.scrub(2, &mut out).is_empty(), "the first two are as they were");
+    let found: Vec<_> = vault.scrub(100, &mut out).into_iter().collect();
+    assert_eq!(found, [(owner(), expected.clone())]);
+    assert_eq!(out, [(owner(), BackupMessage::Lacking { link: 3, ids: expected })]);
+    vault.on_append(owner(), 3, 7, vec![entry(7, What::Put(id(2), vec![2; 90]))]);
+    out.clear();
+    assert!(vault.scrub(100, &mut out).is_empty() && vault.scrub(100, &mut out).is_empty());
+}
+
+#[test]
+fn an_owner_sends_again_what_a_backup_lacks() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = CopySettings { backups: 1, ..CopySettings::default() };
+    let mut copies = Copies::new(owner(), settings);
+    copies.set_members([owner(), other].into_iter());
+    copies.own(ids(0, 10), vec![other]);
+    copies.write(id(1), What::Put(id(1), vec![1]), Vec::new());
+    let sent = |copies: &mut Copies| {
+        let mut out = Vec::new();
+        copies.flush(0, &mut out);
+        let Some(Wanted::Send(to, BackupMessage::Append { link, first, entries })) = out.pop()
+        else {
+            return None;
+        };
+        assert_eq!(to, other);
+        Some((
+            link,
+            first,
+            entries.to_vec().into_iter().map(|entry| entry.what).collect::<Vec<_>>(),
+        ))
+    };
+    let (link, ..) = sent(&mut copies).expect("the change");
+    copies.repair(other, link, id(1), Some(vec![1]));
+    copies.repair(other, link, id(2), None);
+    copies.repair(other, link + 1, id(3), None);
+    copies.repair(other, link, id(11), None);
+    let again = vec![What::Put(id(1), vec![1]), What::Remove(id(2))];
+    assert_eq!(sent(&mut copies), Some((link, 2, again)));
 }

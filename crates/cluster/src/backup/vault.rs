@@ -1,19 +1,43 @@
-//! A backup: other nodes' chunks in a log.
+//! A backup: other nodes' chunks in a log, and what this node noted down of the metadata.
+//!
+//! The log is not read in the order in which it was written, since the cleaner appends again what
+//! it keeps. So nothing depends on that order: changes of an owner are told by their versions,
+//! notes by their numbers. What says that others are gone (a removal, a change of kind
+//! [`What::Clear`] or [`What::Bury`]) is kept until nothing that is older is in the log; and what
+//! is gone is never appended again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::entry::EntryRef;
+use super::record::{
+    Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_record, is_of_answers,
+    owner_and_id, value_of,
+};
 use super::{BackupMessage, Entries, Entry, What};
 use crate::chunks::{Export, SessionExport};
-use crate::ids::{ChunkId, IdRange};
-use crate::log::{Log, LogError, LogSettings, Place, Replay, Storage};
-use crate::overlay::Peer;
+use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdRange};
+use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, Storage};
+use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
 /// Owners' lives that are kept at most.
 const STREAMS_MAX: usize = 1 << 16;
 /// Answers that are kept of one client at most; the oldest go first.
 const ANSWERS_MAX: usize = 1 << 12;
+/// Answers in one record.
+const RECORD_ANSWERS_MAX: usize = 64;
+/// Notes about one creator before all that is held of it is written anew.
+const CHAPTER_NOTES_MAX: usize = if cfg!(test) { 8 } else { 256 };
+
+/// What former lives of a node left in its log.
+#[derive(Debug, Default)]
+pub struct Remains {
+    /// The first life whose records are all there; that of the node now if none are.
+    pub since: u32,
+    /// What they noted down of the metadata.
+    pub notes: Vec<Note>,
+}
 
 /// A chunk as it was last changed.
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +70,31 @@ pub struct Heritage {
     pub damaged: Vec<ChunkId>,
 }
 
+/// How a record gets into the log.
+type Appending = fn(&mut Log<Box<dyn Storage>>, &[u8]) -> Result<Place, LogError>;
+
 /// The backup's side. Not shared: one thread calls it.
 #[derive(Debug)]
 pub struct Vault {
-    log: Log<Box<dyn Storage>>,
+    pub(super) log: Log<Box<dyn Storage>>,
     streams: BTreeMap<Peer, Stream>,
+    /// Records that only say that others are gone, or what clients were answered; since when.
+    marks: BTreeMap<Place, u64>,
+    /// The notes that count, by creator.
+    chapters: BTreeMap<Creator, Vec<Place>>,
+    /// The last note of promises, and of the life that writes.
+    promises: Option<Place>,
+    life: Option<Place>,
+    next_number: u64,
     /// Owners that wait for [`Self::flush`].
     unanswered: BTreeSet<Peer>,
+    has_unsafe_notes: bool,
     failed: Option<LogError>,
+    /// Why notes are not kept any more.
+    notes_failed: Option<LogError>,
     replay: Replay,
+    /// What was read again last.
+    scrubbed: Option<(Peer, ChunkId)>,
     /// The record that is being made.
     record: Vec<u8>,
 }
@@ -72,10 +112,180 @@ impl Vault {
     ) -> Result<Self, LogError> {
         let mut places = Vec::new();
         let mut each = |place, _: &[u8]| places.push(place);
-        let (mut log, replay) = Log::open(storage, cluster, settings, &mut each)?;
-        places.into_iter().for_each(|place| log.release(place));
-        let (streams, unanswered) = Default::default();
-        Ok(Self { log, streams, unanswered, failed: None, replay, record: Vec::new() })
+        let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
+        let mut vault = Self::around(log, replay);
+        places.into_iter().for_each(|place| vault.log.release(place));
+        Ok(vault)
+    }
+
+    fn around(log: Log<Box<dyn Storage>>, replay: Replay) -> Self {
+        Self {
+            log,
+            streams: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            chapters: BTreeMap::new(),
+            promises: None,
+            life: None,
+            next_number: 1,
+            unanswered: BTreeSet::new(),
+            has_unsafe_notes: false,
+            failed: None,
+            notes_failed: None,
+            replay,
+            scrubbed: None,
+            record: Vec::new(),
+        }
+    }
+
+    /// Opens the log of a node that begins the life `me`. What former lives left counts if all of
+    /// it is there for certain: nothing is damaged, and where it was not synced the machine has
+    /// been running since (`boot`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::open`]; [`LogError::Node`] if another node of the cluster wrote it.
+    pub fn resume(
+        storage: Box<dyn Storage>,
+        (cluster, me, boot): (u64, Peer, u64),
+        settings: LogSettings,
+    ) -> Result<(Self, Remains), LogError> {
+        let (mut records, mut unknown) = (Vec::new(), 0_usize);
+        let mut places = Vec::new();
+        let mut each = |place, bytes: &[u8]| {
+            places.push(place);
+            match Record::parse(bytes) {
+                Ok(record) => records.push((place, record)),
+                Err(_) => unknown += 1,
+            }
+        };
+        let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
+        let mut vault = Self::around(log, replay);
+        let lives = records.iter().filter_map(|(_, record)| match record {
+            Record::Life(number, life) => Some((*number, *life)),
+            _ => None,
+        });
+        let last = lives.max_by_key(|(number, _)| *number).map(|(_, life)| life);
+        if let Some(other) = last.filter(|life| life.peer.node != me.node) {
+            return Err(LogError::Node(other.peer.node.get()));
+        }
+        let is_whole = |life: &Life| {
+            let is_there = life.is_synced || life.boot == boot;
+            let is_read =
+                vault.replay.damages.is_empty() && vault.replay.is_current && unknown == 0;
+            is_there && is_read && life.peer.incarnation < me.incarnation
+        };
+        let whole = last.filter(is_whole);
+        let notes = match whole {
+            Some(_) => vault.take_up(records),
+            None => {
+                places.into_iter().for_each(|place| vault.log.release(place));
+                Vec::new()
+            }
+        };
+        let since = whole.map_or(me.incarnation, |life| life.since);
+        let is_synced =
+            settings.durability == Durability::Synced && whole.is_none_or(|life| life.is_synced);
+        vault.begin(Life { peer: me, since, boot, is_synced })?;
+        Ok((vault, Remains { since, notes }))
+    }
+
+    /// Says who writes from now on.
+    fn begin(&mut self, life: Life) -> Result<(), LogError> {
+        let mut record = vec![LIFE];
+        self.take_number().encode(&mut record);
+        life.encode(&mut record);
+        let place = self.log.append_reserved(&record)?;
+        if let Some(last) = self.life.replace(place) {
+            self.log.release(last);
+        }
+        self.log.commit()
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// Makes of records what there was when they were written. Returns the notes that count.
+    fn take_up(&mut self, records: Vec<(Place, Record)>) -> Vec<Note> {
+        let (mut entries, mut notes, mut lives) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, record) in records {
+            let born = self.log.sequence(place);
+            match record {
+                Record::Entry(owner, version, change, sessions) => {
+                    entries.push(((owner, version, born, place), change, sessions));
+                }
+                Record::Note(number, note) => notes.push((number, place, note)),
+                Record::Life(number, _) => lives.push((number, place)),
+            }
+        }
+        entries.sort_by_key(|(name, ..)| *name);
+        let mut burials = Vec::new();
+        for ((owner, _, born, place), change, sessions) in entries {
+            match change {
+                Change::Chunk(id, is_removed) => {
+                    let held = Held { place, is_removed, born };
+                    if let Some(old) = self.stream(owner).chunks.insert(id, held) {
+                        self.log.release(old.place);
+                    }
+                }
+                Change::Clear(ids) => self.drop_chunks(owner, ids),
+                Change::Bury(source, ids) => burials.push((source, ids)),
+                Change::Nothing => {}
+            }
+            if !matches!(change, Change::Chunk(..)) {
+                self.marks.insert(place, born);
+            }
+            let stream = self.stream(owner);
+            sessions.into_iter().for_each(|session| stream.note(session));
+        }
+        // Of lives that were over before: whatever came in their names was older.
+        burials.into_iter().for_each(|(source, ids)| self.drop_chunks(source, ids));
+        let sessions = self.streams.values_mut().flat_map(|stream| stream.sessions.values_mut());
+        for session in sessions {
+            // The cleaner may have written some twice.
+            session.answers.sort_by_key(|(number, ..)| *number);
+            session.answers.dedup_by_key(|(number, ..)| *number);
+        }
+        lives.sort_unstable();
+        self.life = lives.pop().map(|(number, place)| {
+            self.next_number = self.next_number.max(number + 1);
+            place
+        });
+        lives.into_iter().for_each(|(_, place)| self.log.release(place));
+        self.take_up_notes(notes)
+    }
+
+    fn take_up_notes(&mut self, mut notes: Vec<(u64, Place, Note)>) -> Vec<Note> {
+        notes.sort_by_key(|(number, ..)| *number);
+        self.next_number = self.next_number.max(notes.last().map_or(0, |last| last.0) + 1);
+        let is_base = |note: &Note| matches!(note, Note::Whole(_) | Note::Gone(_));
+        let mut bases: BTreeMap<Creator, u64> = BTreeMap::new();
+        let mut last_promises = 0;
+        for (number, _, note) in &notes {
+            match creator_of(note) {
+                Some(creator) if is_base(note) => drop(bases.insert(creator, *number)),
+                Some(_) => {}
+                None => last_promises = *number,
+            }
+        }
+        let mut counting = Vec::new();
+        for (number, place, note) in notes {
+            let from = match creator_of(&note) {
+                Some(creator) => bases.get(&creator).copied().unwrap_or(0),
+                None => last_promises,
+            };
+            if number < from {
+                self.log.release(place);
+                continue;
+            }
+            match creator_of(&note) {
+                Some(creator) => self.chapters.entry(creator).or_default().push(place),
+                None => self.promises = Some(place),
+            }
+            counting.push(note);
+        }
+        counting
     }
 
     /// What the log held when it was opened.
@@ -88,9 +298,33 @@ impl Vault {
         self.failed
     }
 
+    /// Why the metadata is not noted down any more, if so: nothing may be said of it then.
+    pub fn notes_failed(&self) -> Option<LogError> {
+        self.notes_failed
+    }
+
     /// Chunks that are kept, and in the name of how many lives.
     pub fn holdings(&self) -> (usize, usize) {
         (self.streams.values().map(|stream| stream.chunks.len()).sum(), self.streams.len())
+    }
+
+    /// Owners' lives of which something is kept.
+    pub fn owners(&self) -> impl Iterator<Item = Peer> {
+        self.streams.iter().filter(|(_, stream)| !stream.chunks.is_empty()).map(|(peer, _)| *peer)
+    }
+
+    /// The creators of what is kept in the name of a life.
+    pub fn creators(&self, owner: Peer) -> Vec<Creator> {
+        let mut creators = Vec::new();
+        let Some(stream) = self.streams.get(&owner) else { return creators };
+        let mut next = stream.chunks.keys().next().copied();
+        while let Some(id) = next {
+            creators.push(id.creator());
+            let last = ChunkId::new(id.creator(), COUNTER_MAX).expect("each creator has a last id");
+            let after = (Bound::Excluded(last), Bound::Unbounded);
+            next = stream.chunks.range(after).next().map(|(id, _)| *id);
+        }
+        creators
     }
 
     /// The medium.
@@ -131,28 +365,53 @@ impl Vault {
     }
 
     fn keep(&mut self, owner: Peer, entry: EntryRef<'_>) -> Result<(), LogError> {
-        match entry.what {
-            What::Put(id, _) | What::Remove(id) => {
-                self.record.clear();
-                owner.encode(&mut self.record);
-                self.record.extend_from_slice(entry.bytes);
-                let place = self.log.append(&self.record)?;
-                let born = self.log.sequence(place);
-                let is_removed = matches!(entry.what, What::Remove(_));
-                let held = Held { place, is_removed, born };
-                if let Some(old) = self.stream(owner).chunks.insert(id, held) {
-                    self.log.release(old.place);
+        let sessions = entry.sessions();
+        if entry.what == What::Answers {
+            self.keep_answers(owner, (entry.version, &sessions), Log::append)?;
+        } else {
+            self.record.clear();
+            encode_entry(owner, entry.bytes, &mut self.record);
+            let place = self.log.append(&self.record)?;
+            let born = self.log.sequence(place);
+            match entry.what {
+                What::Put(id, _) | What::Remove(id) => {
+                    let is_removed = matches!(entry.what, What::Remove(_));
+                    let held = Held { place, is_removed, born };
+                    if let Some(old) = self.stream(owner).chunks.insert(id, held) {
+                        self.log.release(old.place);
+                    }
                 }
-                self.clean()?;
+                What::Clear(ids) => self.drop_chunks(owner, ids),
+                What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
+                    self.drop_chunks(source, ids);
+                }
+                What::Bury(..) | What::Answers => {}
             }
-            What::Clear(ids) => self.drop_chunks(owner, ids),
-            What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
-                self.drop_chunks(source, ids);
+            if !matches!(entry.what, What::Put(..) | What::Remove(_)) {
+                self.marks.insert(place, born);
             }
-            What::Bury(..) | What::Answers => {}
         }
         let stream = self.stream(owner);
-        entry.sessions().into_iter().for_each(|session| stream.note(session));
+        sessions.into_iter().for_each(|session| stream.note(session));
+        self.clean()
+    }
+
+    /// Appends answers, in records of a bounded length.
+    fn keep_answers(
+        &mut self,
+        owner: Peer,
+        (version, sessions): (u64, &[SessionExport]),
+        append: Appending,
+    ) -> Result<(), LogError> {
+        for session in sessions {
+            for answers in session.answers.chunks(RECORD_ANSWERS_MAX) {
+                let part = SessionExport { answers: answers.to_vec(), ..session.clone() };
+                let (what, sessions) = (What::Answers, vec![part]);
+                let record = entry_record(owner, &Entry { version, what, sessions });
+                let place = append(&mut self.log, &record)?;
+                self.marks.insert(place, self.log.sequence(place));
+            }
+        }
         Ok(())
     }
 
@@ -173,13 +432,49 @@ impl Vault {
         }
     }
 
+    /// Nobody needs what is kept of a creator in the name of a life that is over.
+    ///
+    /// # Errors
+    ///
+    /// If the log does not take that.
+    pub fn forget(&mut self, owner: Peer, creator: Creator) -> Result<(), LogError> {
+        let all = ChunkId::new(creator, 0)
+            .and_then(|id| IdRange::starting_at(id, COUNTER_MAX + 1))
+            .expect("all ids of a creator");
+        if self.streams.contains_key(&owner) && self.failed.is_none() {
+            // As if the next owner had said so, or the next life would have it again.
+            let what = What::Bury(owner, all);
+            let entry = Entry { version: 0, what, sessions: Vec::new() };
+            let place = self.log.append_reserved(&entry_record(owner, &entry))?;
+            self.marks.insert(place, self.log.sequence(place));
+            self.drop_chunks(owner, all);
+        }
+        Ok(())
+    }
+
     /// Makes room where little of a segment is live. A removal goes when all that is older did.
     fn clean(&mut self) -> Result<(), LogError> {
         let Some(victim) = self.log.victim() else { return Ok(()) };
         let oldest = self.log.oldest(victim);
-        let streams = &mut self.streams;
+        self.rescue_answers(victim, oldest)?;
+        let (streams, marks) = (&mut self.streams, &mut self.marks);
+        let noted: BTreeSet<Place> = {
+            let chapters = self.chapters.values().flatten();
+            chapters.chain(&self.promises).chain(&self.life).copied().collect()
+        };
         let mut owners = BTreeMap::new();
         let mut is_live = |place: Place, record: &[u8]| {
+            if noted.contains(&place) {
+                return true;
+            }
+            if let Some(born) = marks.get(&place).copied() {
+                // Answers were rescued, if somebody needs them.
+                let is_needed = born >= oldest && !is_of_answers(record);
+                if !is_needed {
+                    marks.remove(&place);
+                }
+                return is_needed;
+            }
             let Some((owner, id)) = owner_and_id(record) else { return false };
             let Some(stream) = streams.get_mut(&owner) else { return false };
             let Some(held) = stream.chunks.get(&id).filter(|held| held.place == place) else {
@@ -193,21 +488,110 @@ impl Vault {
             true
         };
         for (from, to) in self.log.clean(victim, &mut is_live)? {
-            let (owner, id) = owners[&from];
-            if let Some(held) = self.stream(owner).chunks.get_mut(&id) {
-                held.place = to;
+            if let Some((owner, id)) = owners.get(&from).copied() {
+                if let Some(held) = self.stream(owner).chunks.get_mut(&id) {
+                    held.place = to;
+                }
+            } else if let Some(born) = self.marks.remove(&from) {
+                self.marks.insert(to, born);
+            } else {
+                self.move_note(from, to);
             }
         }
         Ok(())
     }
 
+    fn move_note(&mut self, from: Place, to: Place) {
+        let chapters = self.chapters.values_mut().flatten();
+        let places = chapters.chain(&mut self.promises).chain(&mut self.life);
+        places.filter(|place| **place == from).for_each(|place| *place = to);
+    }
+
+    /// What clients may ask for again goes on, though the change that it was the answer to may not.
+    fn rescue_answers(&mut self, victim: u32, oldest: u64) -> Result<(), LogError> {
+        let (streams, mut rescued) = (&self.streams, Vec::new());
+        self.log.each(victim, &mut |place, record| {
+            let Ok(Record::Entry(owner, version, change, mut sessions)) = Record::parse(record)
+            else {
+                return;
+            };
+            let Some(stream) = streams.get(&owner) else { return };
+            let stays =
+                |held: &Held| held.place == place && !(held.is_removed && held.born < oldest);
+            let is_live = matches!(change, Change::Chunk(id, _)
+                if stream.chunks.get(&id).is_some_and(stays));
+            sessions.retain_mut(|session| {
+                let Some(held) = stream.sessions.get(&session.client) else { return false };
+                session.answers.retain(|(number, ..)| held.has(*number));
+                !session.answers.is_empty()
+            });
+            if !is_live && !sessions.is_empty() {
+                rescued.push((owner, Entry { version, what: What::Answers, sessions }));
+            }
+        })?;
+        for (owner, entry) in rescued {
+            self.keep_answers(owner, (entry.version, &entry.sessions), Log::append_reserved)?;
+        }
+        Ok(())
+    }
+
+    /// Notes down what changed in the metadata; `whole` says what is held of a creator now. It is
+    /// safe after [`Self::flush`], if [`Self::notes_failed`] says nothing.
+    pub fn note(&mut self, notes: &[Note], whole: &dyn Fn(Creator) -> Option<Snapshot>) {
+        let mut long = BTreeSet::new();
+        for note in notes {
+            let creator = creator_of(note);
+            if let Err(error) = self.write_note(note) {
+                self.notes_failed = Some(error);
+                return;
+            }
+            long.extend(creator.filter(|creator| {
+                self.chapters.get(creator).is_some_and(|places| places.len() > CHAPTER_NOTES_MAX)
+            }));
+        }
+        for creator in long {
+            let result = whole(creator).map(|snapshot| self.write_note(&Note::Whole(snapshot)));
+            // One that is too long for a record is left in pieces.
+            if let Some(Err(error)) = result.filter(|result| *result != Err(LogError::Length)) {
+                self.notes_failed = Some(error);
+            }
+        }
+        if !notes.is_empty()
+            && let Err(error) = self.clean()
+        {
+            self.notes_failed = Some(error);
+        }
+    }
+
+    fn write_note(&mut self, note: &Note) -> Result<(), LogError> {
+        let mut record = vec![NOTE];
+        self.take_number().encode(&mut record);
+        note.encode(&mut record);
+        let place = self.log.append_reserved(&record)?;
+        self.has_unsafe_notes = true;
+        let Some(creator) = creator_of(note) else {
+            if let Some(last) = self.promises.replace(place) {
+                self.log.release(last);
+            }
+            return Ok(());
+        };
+        let chapter = self.chapters.entry(creator).or_default();
+        if matches!(note, Note::Whole(_) | Note::Gone(_)) {
+            chapter.drain(..).for_each(|place| self.log.release(place));
+        }
+        chapter.push(place);
+        Ok(())
+    }
+
     /// Makes safe what was appended, all at once, and answers it.
     pub fn flush(&mut self, out: &mut Vec<(Peer, BackupMessage)>) {
-        if self.unanswered.is_empty() {
+        if self.unanswered.is_empty() && !self.has_unsafe_notes {
             return;
         }
-        if self.failed.is_none() {
-            self.failed = self.log.commit().err();
+        let committed = self.log.commit().err();
+        self.failed = self.failed.or(committed);
+        if std::mem::take(&mut self.has_unsafe_notes) {
+            self.notes_failed = self.notes_failed.or(committed);
         }
         let failed = self.failed.is_some();
         for owner in std::mem::take(&mut self.unanswered) {
@@ -220,6 +604,51 @@ impl Vault {
                 },
             ));
         }
+    }
+
+    /// Reads again what it keeps, so many chunks from where it stopped, and asks owners for what
+    /// cannot be read any more. Returns that.
+    pub fn scrub(
+        &mut self,
+        chunks: usize,
+        out: &mut Vec<(Peer, BackupMessage)>,
+    ) -> BTreeMap<Peer, Vec<ChunkId>> {
+        let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
+        for _ in 0..chunks {
+            let Some((owner, id, place)) = self.next_held() else {
+                self.scrubbed = None;
+                break;
+            };
+            self.scrubbed = Some((owner, id));
+            if self.log.read(place) == Err(LogError::Damaged) {
+                damaged.entry(owner).or_default().push(id);
+            }
+        }
+        for (owner, ids) in &damaged {
+            let link = self.stream(*owner).link;
+            out.push((*owner, BackupMessage::Lacking { link, ids: ids.clone() }));
+        }
+        damaged
+    }
+
+    /// What comes after what was read again last.
+    fn next_held(&self) -> Option<(Peer, ChunkId, Place)> {
+        let from = match self.scrubbed {
+            Some((owner, id)) => {
+                let after = (Bound::Excluded(id), Bound::Unbounded);
+                let chunks = self.streams.get(&owner).map(|stream| stream.chunks.range(after));
+                if let Some((id, held)) = chunks.and_then(|mut chunks| chunks.next()) {
+                    return Some((owner, *id, held.place));
+                }
+                Bound::Excluded(owner)
+            }
+            None => Bound::Unbounded,
+        };
+        let streams = self.streams.range((from, Bound::Unbounded));
+        let mut firsts = streams.filter_map(|(owner, stream)| {
+            stream.chunks.first_key_value().map(|(id, held)| (*owner, *id, held.place))
+        });
+        firsts.next()
     }
 
     /// Takes nothing of a life of an owner any more (invariant 3).
@@ -262,18 +691,10 @@ impl Vault {
     }
 }
 
-fn owner_and_id(record: &[u8]) -> Option<(Peer, ChunkId)> {
-    let (owner, entry) = <(Peer, Entry)>::decode_all(record).ok()?;
-    match entry.what {
-        What::Put(id, _) | What::Remove(id) => Some((owner, id)),
-        _ => None,
-    }
-}
-
-fn value_of(record: &[u8]) -> Option<Vec<u8>> {
-    match <(Peer, Entry)>::decode_all(record).ok()?.1.what {
-        What::Put(_, value) => Some(value),
-        _ => None,
+impl SessionExport {
+    fn has(&self, number: u64) -> bool {
+        // Most that is asked for is older.
+        number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
     }
 }
 

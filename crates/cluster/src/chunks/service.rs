@@ -96,6 +96,9 @@ pub struct ChunkService<S> {
     /// Counters below it were claimed, by this life or another.
     claimed_end: u64,
     is_claiming: bool,
+    /// A claim named somebody who is gone: the next one waits.
+    claim_waits: bool,
+    next_claim_ms: u64,
     deadline_ms: u64,
     pub(super) copies: Copies,
     pub(super) held: Held,
@@ -129,6 +132,8 @@ impl<S: ChunkStore> ChunkService<S> {
             allocator: IdAllocator::new(Creator::from(me.node)),
             claimed_end: 0,
             is_claiming: false,
+            claim_waits: false,
+            next_claim_ms: 0,
             deadline_ms: 0,
             copies: Copies::new(me, limits.copies),
             held: Held::default(),
@@ -306,6 +311,13 @@ impl<S: ChunkStore> ChunkService<S> {
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<Wish>,
     ) {
+        if let BackupMessage::Lacking { link, ids } = message {
+            for id in ids {
+                let mut value = None;
+                self.store.read(*id, &mut |bytes| value = Some(bytes.to_vec()));
+                self.copies.repair(from, *link, *id, value);
+            }
+        }
         self.copies.on_message(from, message, clock());
         self.release(clock, out);
     }
@@ -324,7 +336,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Time went on: leases end, moves go on.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
         self.sessions.expire(now_ms);
+        if std::mem::take(&mut self.claim_waits) {
+            self.next_claim_ms = now_ms + self.limits.retry_ms;
+        }
         if !self.is_claiming
+            && now_ms >= self.next_claim_ms
             && self.copies.is_ready()
             && !self.is_leaving
             && self.claimed_end - self.allocator.next_counter() < self.limits.low_ids
@@ -352,6 +368,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.is_claiming = false;
         if result == Err(Refusal::Gone) {
             // Of a backup: the next try names others.
+            self.claim_waits = true;
             return;
         }
         let end = ids.last().counter() + 1;

@@ -9,7 +9,9 @@
 use super::LogError;
 
 const MAGIC: [u8; 4] = *b"AMLG";
-const VERSION: u16 = 1;
+/// Of the segments that are written. Those of version 1 are read, too: their records begin with no
+/// kind, and nothing says whose log it was.
+pub(super) const VERSION: u16 = 2;
 pub(super) const HEAD_BYTES: u32 = 32;
 /// Checksum and length.
 pub(super) const PREFIX_BYTES: u32 = 8;
@@ -26,8 +28,8 @@ pub(super) fn head(cluster: u64, sequence: u64) -> [u8; HEAD_BYTES as usize] {
     head
 }
 
-/// The number of the use that a head names; none if it is no head.
-pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<u64>, LogError> {
+/// The number of the use that a head names, and its format's version; none if it is no head.
+pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<(u64, u16)>, LogError> {
     if head.len() < HEAD_BYTES as usize
         || head[..4] != MAGIC
         || number(&head[24..28]) != u64::from(crc32c::crc32c(&head[..24]))
@@ -41,7 +43,7 @@ pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<u64>, LogEr
     if owner != cluster {
         return Err(LogError::Foreign(owner));
     }
-    Ok(Some(number(&head[16..24])))
+    Ok(Some((number(&head[16..24]), version)))
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -12,7 +12,8 @@
 //!    any other, what cannot be read is reported, and the rest is replayed.
 //! 3. A segment is used again only when all that is live in it was appended again and committed.
 //! 4. After a write failed nothing is appended any more: the log says so rather than lie.
-//! 5. The log of another cluster, or of a later format, is refused and not touched.
+//! 5. The log of another cluster, or of a later format, is refused and not touched. That of the
+//!    format before is read, but its records count for nothing: they do not say whose they are.
 
 mod format;
 mod memory;
@@ -91,6 +92,8 @@ pub enum LogError {
     Foreign(u64),
     /// It was written by a later version, whose format this is.
     Later(u16),
+    /// It was written by another node of the cluster, whose number this is.
+    Node(u16),
     /// A record longer than a segment takes, or empty.
     Length,
     /// All segments are in use.
@@ -122,6 +125,7 @@ impl fmt::Display for LogError {
         match self {
             Self::Foreign(cluster) => write!(f, "the log belongs to cluster {cluster:#x}"),
             Self::Later(version) => write!(f, "the log has format {version}, of a later version"),
+            Self::Node(node) => write!(f, "the log is that of node {node}"),
             Self::Length => f.write_str("the record is empty or too long for a segment"),
             Self::Full => f.write_str("all segments of the log are in use"),
             Self::Damaged => f.write_str("the log is damaged there"),

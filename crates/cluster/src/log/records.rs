@@ -58,6 +58,8 @@ pub struct Replay {
     pub was_torn: bool,
     /// What was lost otherwise.
     pub damages: Vec<Damage>,
+    /// Whether all segments have the format that is written today.
+    pub is_current: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,12 +110,14 @@ impl<S: Storage> Log<S> {
             next_sequence: 1,
             failed: None,
         };
+        let mut replay = Replay { is_current: true, ..Replay::default() };
         let mut used = BTreeMap::new();
         for (segment, bytes) in log.storage.segments()? {
             let mut head = vec![0; HEAD_BYTES.min(bytes) as usize];
             log.storage.read(segment, 0, &mut head)?;
             match format::parse_head(&head, cluster)? {
-                Some(sequence) => {
+                Some((sequence, version)) => {
+                    replay.is_current &= version == format::VERSION;
                     used.insert(sequence, (segment, bytes));
                 }
                 // Never used, cleaned, or torn while it was begun: nothing in it was committed.
@@ -121,7 +125,6 @@ impl<S: Storage> Log<S> {
                 None => {}
             }
         }
-        let mut replay = Replay::default();
         let newest = used.keys().next_back().copied().unwrap_or(0);
         log.next_sequence = newest + 1;
         for (sequence, (segment, bytes)) in used {
@@ -186,6 +189,15 @@ impl<S: Storage> Log<S> {
     /// [`LogError::Length`], [`LogError::Full`], or what the medium said, now or earlier.
     pub fn append(&mut self, record: &[u8]) -> Result<Place, LogError> {
         self.append_with(record, self.settings.segments_max.saturating_sub(1))
+    }
+
+    /// The same for what is short and must go on, in the segment that is kept for the cleaner.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append`].
+    pub fn append_reserved(&mut self, record: &[u8]) -> Result<Place, LogError> {
+        self.append_with(record, self.settings.segments_max)
     }
 
     fn append_with(&mut self, record: &[u8], segments_max: u32) -> Result<Place, LogError> {
@@ -377,6 +389,36 @@ impl<S: Storage> Log<S> {
         (u64::from(least.live_bytes) < most).then_some(*number)
     }
 
+    /// Hands out the records of a segment, in their order.
+    ///
+    /// # Errors
+    ///
+    /// What the medium said.
+    pub fn each(
+        &mut self,
+        segment: u32,
+        each: &mut dyn FnMut(Place, &[u8]),
+    ) -> Result<(), LogError> {
+        let Some(Segment { sequence, end, .. }) = self.segments.get(&segment).copied() else {
+            return Ok(());
+        };
+        let mut all = vec![0; end as usize];
+        self.storage.read(segment, 0, &mut all)?;
+        let mut offset = HEAD_BYTES;
+        while offset < end {
+            match format::find(&all, sequence, offset) {
+                Found::Record(record) => {
+                    let place = Place { segment, offset, length: record.len() as u32 };
+                    each(place, record);
+                    offset += PREFIX_BYTES + place.length;
+                }
+                Found::Nothing(Some(next)) => offset = next,
+                Found::Complete | Found::Nothing(None) => break,
+            }
+        }
+        Ok(())
+    }
+
     /// Empties a segment: `is_live` says which of its records are appended again. Returns their old
     /// and new places. The segment is free then.
     ///
@@ -388,23 +430,17 @@ impl<S: Storage> Log<S> {
         segment: u32,
         is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
     ) -> Result<Vec<(Place, Place)>, LogError> {
-        let Some(victim) = self.segments.get(&segment).copied() else { return Ok(Vec::new()) };
-        let mut all = vec![0; victim.end as usize];
-        self.storage.read(segment, 0, &mut all)?;
-        let (mut offset, mut moved) = (HEAD_BYTES, Vec::new());
-        while offset < victim.end {
-            match format::find(&all, victim.sequence, offset) {
-                Found::Record(record) => {
-                    let place = Place { segment, offset, length: record.len() as u32 };
-                    if is_live(place, record) {
-                        let to = self.append_with(record, self.settings.segments_max)?;
-                        moved.push((place, to));
-                    }
-                    offset += PREFIX_BYTES + place.length;
-                }
-                Found::Nothing(Some(next)) => offset = next,
-                Found::Complete | Found::Nothing(None) => break,
+        if !self.segments.contains_key(&segment) {
+            return Ok(Vec::new());
+        }
+        let (mut live, mut moved) = (Vec::new(), Vec::new());
+        self.each(segment, &mut |place, record| {
+            if is_live(place, record) {
+                live.push((place, record.to_vec()));
             }
+        })?;
+        for (place, record) in live {
+            moved.push((place, self.append_reserved(&record)?));
         }
         self.commit()?;
         // Or the next replay would find again what was released.

@@ -130,12 +130,21 @@ fn other_clusters_and_later_formats_are_refused() {
         opened.map(|_| ()).expect_err("it is refused")
     };
     assert_eq!(open(storage.clone(), 8), LogError::Foreign(CLUSTER));
-    let mut later = storage;
-    let head = later.segment(0).expect("it is there");
-    head[4] = 2;
-    let checksum = crc32c::crc32c(&head[..24]).to_le_bytes();
-    head[24..28].copy_from_slice(&checksum);
-    assert_eq!(open(later, CLUSTER), LogError::Later(2));
+    let of_version = |version: u8| {
+        let mut storage = storage.clone();
+        let head = storage.segment(0).expect("it is there");
+        head[4] = version;
+        let checksum = crc32c::crc32c(&head[..24]).to_le_bytes();
+        head[24..28].copy_from_slice(&checksum);
+        storage
+    };
+    assert_eq!(open(of_version(3), CLUSTER), LogError::Later(3));
+    // That of the format before is read, and says so.
+    for (version, is_current) in [(1, false), (2, true)] {
+        let storage = of_version(version);
+        let (_, records, replay) = open_with_replay(storage, Durability::Buffered);
+        assert_eq!((&records[..], replay.is_current), (&[b"mine".to_vec()][..], is_current));
+    }
 }
 
 #[test]

@@ -2,199 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::view::{Peer, Term};
+use super::edit::{
+    Change, EDIT_IDS_MAX, Edit, Inheritance, Note, Placed, Refusal, Seen, Snapshot, Summary,
+    Version,
+};
+use super::record::{Record, digest_of_range, digest_of_run};
+use super::view::Peer;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
-use crate::ranges::{BACKUPS_MAX, Limits, Placement, PlacementError, Range, RangeMap};
-use crate::spans::Spans;
-
-/// Ids that one edit names at most, but for named ids, which are sparse.
-pub const EDIT_IDS_MAX: u64 = 1 << 31;
-
-/// How far a replica of a creator's metadata is. Sequences go on over terms, and count the batches
-/// of edits; they are the *epochs* that data requests carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// Under whose lead it was written.
-    pub term: Term,
-    /// How many batches it holds.
-    pub sequence: u64,
-}
-
-/// Names a request for ever: a peer counts its edits of each creator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId {
-    /// Who asks.
-    pub peer: Peer,
-    /// The number of the request, ascending.
-    pub sequence: u64,
-}
-
-/// A placement in which each node is meant in one of its lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// The owner and its backups.
-    pub placement: Placement,
-    /// Their lives, in the same order; 0 for a backup that is missing.
-    pub lives: [u32; BACKUPS_MAX + 1],
-}
-
-impl Placed {
-    /// An owner without backups.
-    pub fn of_owner(owner: Peer) -> Self {
-        Self::new(owner, &[]).expect("one node is there once")
-    }
-
-    /// An owner and its backups.
-    ///
-    /// # Errors
-    ///
-    /// As [`Placement::new`].
-    pub fn new(owner: Peer, backups: &[Peer]) -> Result<Self, PlacementError> {
-        let nodes: Vec<NodeId> = backups.iter().map(|backup| backup.node).collect();
-        let placement = Placement::new(owner.node, &nodes)?;
-        let mut lives = [0; BACKUPS_MAX + 1];
-        let peers = std::iter::once(&owner).chain(backups);
-        lives.iter_mut().zip(peers).for_each(|(life, peer)| *life = peer.incarnation);
-        Ok(Self { placement, lives })
-    }
-
-    /// The owner, then the backups.
-    pub fn peers(&self) -> impl Iterator<Item = Peer> {
-        let nodes = std::iter::once(self.placement.owner()).chain(self.placement.backups());
-        nodes.zip(self.lives).map(|(node, incarnation)| Peer { node, incarnation })
-    }
-}
-
-/// What shall become of ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Ids that nobody owns become the asker's.
-    Claim(Placed),
-    /// Ids of the asker become somebody else's, or get other backups.
-    Migrate(Placed),
-    /// Ids that the asker inherited in that name are recovered, and get backups.
-    Take(Placed, Peer),
-    /// Ids of the asker become nobody's.
-    Release,
-    /// Nothing but that no older request of the asker is carried out any more.
-    Fence,
-    /// Of the leader: that life is over. Where it was the owner the first backup takes its place,
-    /// and has to recover what it has of it; elsewhere it is a backup no more. What had no backup
-    /// is nobody's.
-    Bury(Peer),
-}
-
-/// A request to change who owns ids of one creator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edit {
-    /// Its name. A repetition is answered as the first was, an older one refused.
-    pub request: RequestId,
-    /// The ids.
-    pub ids: IdRange,
-    /// What shall become of them.
-    pub change: Change,
-}
-
-impl Change {
-    /// The placement that it gives, if it does.
-    pub fn placed(&self) -> Option<Placed> {
-        match self {
-            Self::Claim(placed) | Self::Migrate(placed) | Self::Take(placed, _) => Some(*placed),
-            Self::Release | Self::Fence | Self::Bury(_) => None,
-        }
-    }
-}
-
-impl Edit {
-    /// The same, naming lives that nobody has: it will be refused as [`Refusal::Gone`].
-    pub(super) fn refused(self) -> Self {
-        let gone = |placed: Placed| Placed { lives: [0; BACKUPS_MAX + 1], ..placed };
-        let change = match self.change {
-            Change::Claim(placed) => Change::Claim(gone(placed)),
-            Change::Migrate(placed) => Change::Migrate(gone(placed)),
-            Change::Take(placed, source) => Change::Take(gone(placed), source),
-            other => other,
-        };
-        Self { change, ..self }
-    }
-}
-
-/// Why an edit changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Somebody owns one of the ids already.
-    Owned,
-    /// The asker does not own all of them, or claims for somebody else.
-    NotOwner,
-    /// A later request of the asker was carried out before.
-    Outdated,
-    /// More than [`EDIT_IDS_MAX`] ids.
-    TooWide,
-    /// Somebody is named in a life that is over, or whose former one is not buried yet.
-    Gone,
-}
-
-/// The last request of a peer, and how it was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// The request.
-    pub request: RequestId,
-    /// From which epoch on, or why not.
-    pub result: Result<u64, Refusal>,
-}
-
-#[derive(Clone, Debug)]
-struct Record {
-    version: Version,
-    /// Sum over ranges and seen requests: the same for the same content, however it came about.
-    digest: u64,
-    seen: BTreeMap<NodeId, Seen>,
-    /// In which life each node is meant that ranges name, or did.
-    lives: BTreeMap<NodeId, u32>,
-    /// Ids whose owner has yet to recover them, and in whose name they were backed up.
-    inherited: Spans<Peer>,
-}
-
-/// How far a replica is, and a fingerprint of what it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// Whose ids.
-    pub creator: Creator,
-    /// How far.
-    pub version: Version,
-    /// Of ranges and requests.
-    pub digest: u64,
-}
-
-/// All metadata of a creator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Whose ids.
-    pub creator: Creator,
-    /// How far.
-    pub version: Version,
-    /// Who owns them.
-    pub ranges: Vec<Range>,
-    /// The last request of each peer.
-    pub seen: Vec<Seen>,
-    /// In which life nodes are meant.
-    pub lives: Vec<Peer>,
-    /// Ids that their owners have yet to recover, and in whose name they were backed up.
-    pub inherited: Vec<(IdRange, Peer)>,
-}
-
-/// Ids that a node owns and has to recover first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inheritance {
-    /// The ids.
-    pub ids: IdRange,
-    /// The epoch at which this is so.
-    pub epoch: u64,
-    /// In whose name they were backed up.
-    pub source: Peer,
-    /// Owner and backups: each has all that was acknowledged.
-    pub holders: Vec<Peer>,
-}
+use crate::ranges::{Limits, Placement, Range, RangeMap};
 
 /// The metadata of many creators. What [`Self::apply`] answers depends on the edits before it and
 /// on nothing else.
@@ -202,15 +17,44 @@ pub struct Inheritance {
 pub struct Catalog {
     map: RangeMap,
     records: BTreeMap<Creator, Record>,
+    /// What changed since it was asked for; none while nobody wants to know.
+    notes: Option<Vec<Note>>,
 }
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { map: RangeMap::new(Limits::default()), records: BTreeMap::new() }
+        Self { map: RangeMap::new(Limits::default()), records: BTreeMap::new(), notes: None }
     }
 }
 
 impl Catalog {
+    /// Notes down what changes from now on.
+    pub fn begin_notes(&mut self) {
+        self.notes = Some(Vec::new());
+    }
+
+    /// What changed since the last call, in that order.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        self.notes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note(&mut self, note: impl FnOnce() -> Note) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(note());
+        }
+    }
+
+    /// Does again what a note says. Promises are not the catalog's.
+    pub fn replay(&mut self, note: &Note) {
+        match note {
+            Note::Batch(creator, version, edits) => self.apply(*creator, *version, edits),
+            Note::Whole(snapshot) => self.install(snapshot),
+            Note::Restamp(creator, version) => self.restamp(*creator, *version),
+            Note::Gone(creator) => self.remove(*creator),
+            Note::Promises(_) => {}
+        }
+    }
+
     /// How far the metadata of a creator is; none if there is none.
     pub fn version(&self, creator: Creator) -> Option<Version> {
         self.records.get(&creator).map(|record| record.version)
@@ -245,9 +89,20 @@ impl Catalog {
     /// Carries out a batch of edits of one creator, which becomes `version`.
     pub fn apply(&mut self, creator: Creator, version: Version, edits: &[Edit]) {
         let mut record = self.records.remove(&creator).unwrap_or_else(|| Record::new(version));
+        let over = edits.iter().filter_map(|edit| match edit.change {
+            Change::Bury(peer) | Change::Lose(peer) => Some(peer),
+            _ => None,
+        });
+        let dead: Vec<NodeId> =
+            over.filter(|peer| record.is_life(*peer)).map(|peer| peer.node).collect();
         for edit in edits {
-            if let Change::Bury(peer) = edit.change {
-                self.bury(creator, peer, &mut record);
+            match edit.change {
+                Change::Bury(peer) => self.bury(creator, peer, &dead, &mut record),
+                Change::Lose(peer) => self.bury(creator, peer, &[], &mut record),
+                Change::Revive(peer, life) => self.revive(creator, peer, life, &mut record),
+                _ => {}
+            }
+            if edit.change.is_of_leader() {
                 continue;
             }
             let last = record.seen.get(&edit.request.peer.node);
@@ -259,6 +114,7 @@ impl Catalog {
         }
         record.version = version;
         self.records.insert(creator, record);
+        self.note(|| Note::Batch(creator, version, edits.to_vec()));
     }
 
     fn carry_out(
@@ -274,7 +130,7 @@ impl Catalog {
         let node = request.peer.node;
         debug_assert_eq!(ids.first().creator(), creator, "who asks is told so before");
         let placed = match change {
-            Change::Fence | Change::Bury(_) => return Ok(()),
+            Change::Fence | Change::Bury(_) | Change::Lose(_) | Change::Revive(..) => return Ok(()),
             Change::Claim(placed) if placed.placement.owner() != node => {
                 return Err(Refusal::NotOwner);
             }
@@ -327,25 +183,76 @@ impl Catalog {
         record.digest = record.digest.wrapping_sub(before).wrapping_add(after);
     }
 
-    /// Carries out [`Change::Bury`].
-    fn bury(&mut self, creator: Creator, peer: Peer, record: &mut Record) {
-        if record.lives.get(&peer.node) != Some(&peer.incarnation) {
+    /// Carries out [`Change::Bury`], and, if nobody is among the `dead`, [`Change::Lose`].
+    fn bury(&mut self, creator: Creator, peer: Peer, dead: &[NodeId], record: &mut Record) {
+        if !record.is_life(peer) {
             return;
         }
-        let names = |range: &Range| {
-            let nodes = std::iter::once(range.placement.owner()).chain(range.placement.backups());
-            nodes.into_iter().any(|node| node == peer.node)
-        };
-        let named: Vec<Range> = self.ranges_of(creator).filter(names).collect();
+        let named: Vec<Range> =
+            self.ranges_of(creator).filter(|range| names(range, peer.node)).collect();
+        let mut is_named = false;
         for range in named {
             let placement = range.placement.without(peer.node);
             let was_owner = range.placement.owner() == peer.node;
+            let is_last = nodes_of(&range).all(|node| dead.contains(&node));
             for (ids, source) in record.inherited_in(range.ids) {
+                if is_last && (placement.is_some() || source.is_some()) {
+                    is_named = true;
+                    continue;
+                }
                 let source = source.or(was_owner.then_some(peer)).filter(|_| placement.is_some());
                 self.assign(ids, placement, source, record);
             }
         }
+        if !is_named {
+            record.forget_life(peer);
+        }
+    }
+
+    /// Carries out [`Change::Revive`].
+    fn revive(&mut self, creator: Creator, peer: Peer, life: u32, record: &mut Record) {
+        if !record.is_life(peer) || life <= peer.incarnation {
+            return;
+        }
+        let is_owned = |range: &Range| range.placement.owner() == peer.node;
+        let owned: Vec<Range> = self.ranges_of(creator).filter(is_owned).collect();
+        for range in owned {
+            let placement = range.placement.without(peer.node);
+            for (ids, source) in record.inherited_in(range.ids) {
+                // What it had to recover is in its log; what it served was in its memory.
+                if source.is_none() {
+                    self.assign(ids, placement, placement.map(|_| peer), record);
+                }
+            }
+        }
         record.forget_life(peer);
+        record.note_life(Peer { incarnation: life, ..peer });
+    }
+
+    /// Lives without which some ids of a creator have nobody left, if these are over; and whether
+    /// there is anything to bury.
+    pub fn last_holders(&self, creator: Creator, dead: &[Peer]) -> (Vec<Peer>, bool) {
+        let Some(record) = self.records.get(&creator) else { return Default::default() };
+        let is_dead = |node: NodeId| dead.iter().any(|peer| peer.node == node);
+        let (mut last, mut others) = (Vec::new(), Vec::new());
+        for range in self.ranges_of(creator) {
+            let has_copies = range.placement.backups().count() > 0
+                || record.inherited.over(range.ids.start()..range.ids.end()).next().is_some();
+            let is_last = has_copies && nodes_of(&range).all(is_dead);
+            let of = if is_last { &mut last } else { &mut others };
+            of.extend(nodes_of(&range).filter(|node| is_dead(*node)));
+        }
+        let about = |nodes: &[NodeId], peer: &Peer| nodes.contains(&peer.node);
+        let is_to_bury = dead.iter().any(|peer| about(&others, peer) || !about(&last, peer));
+        (dead.iter().copied().filter(|peer| about(&last, peer)).collect(), is_to_bury)
+    }
+
+    /// Whether what was backed up in somebody's name is or may be asked for, where its ids are of
+    /// that creator.
+    pub fn needs(&self, creator: Creator, source: Peer) -> bool {
+        self.records.get(&creator).is_some_and(|record| {
+            record.is_life(source) || record.inherited.iter().any(|(_, name)| *name == source)
+        })
     }
 
     fn ranges_of(&self, creator: Creator) -> impl Iterator<Item = Range> {
@@ -361,10 +268,7 @@ impl Catalog {
             node,
             incarnation: self.life(creator, node).unwrap_or_default(),
         };
-        self.ranges_of(creator).map(move |range| {
-            let nodes = std::iter::once(range.placement.owner()).chain(range.placement.backups());
-            nodes.map(life).collect()
-        })
+        self.ranges_of(creator).map(move |range| nodes_of(&range).map(life).collect())
     }
 
     /// Lives that ranges of a creator name, or did.
@@ -383,6 +287,12 @@ impl Catalog {
         record.is_some_and(|record| record.inherited.get(id.bits()).is_some())
     }
 
+    /// Creators of whose ids some have yet to be recovered.
+    pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
+        let records = self.records.iter().filter(|(_, record)| !record.inherited.is_empty());
+        records.map(|(creator, _)| *creator)
+    }
+
     /// What the owners of a creator's ids have yet to recover.
     pub fn inheritances(&self, creator: Creator) -> Vec<Inheritance> {
         let Some(record) = self.records.get(&creator) else { return Vec::new() };
@@ -394,8 +304,7 @@ impl Catalog {
                     range.ids.start().max(span.start),
                     range.ids.end().min(span.end),
                 );
-                let nodes =
-                    std::iter::once(range.placement.owner()).chain(range.placement.backups());
+                let nodes = nodes_of(&range);
                 let life = |node: NodeId| record.lives.get(&node).copied().unwrap_or_default();
                 let holders = nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
                 inheritances.push(Inheritance { ids, epoch, source: *source, holders });
@@ -439,8 +348,11 @@ impl Catalog {
 
     /// Says that what is held of a creator is held under another version.
     pub fn restamp(&mut self, creator: Creator, version: Version) {
-        if let Some(record) = self.records.get_mut(&creator) {
+        if let Some(record) = self.records.get_mut(&creator)
+            && record.version != version
+        {
             record.version = version;
+            self.note(|| Note::Restamp(creator, version));
         }
     }
 
@@ -460,7 +372,7 @@ impl Catalog {
     /// Holds that and nothing else of a creator. Ranges of other creators are left out.
     pub fn install(&mut self, snapshot: &Snapshot) {
         let creator = snapshot.creator;
-        self.remove(creator);
+        self.drop_all(creator);
         let mut record = Record::new(snapshot.version);
         snapshot.seen.iter().for_each(|seen| record.note(*seen));
         snapshot.lives.iter().for_each(|peer| record.note_life(*peer));
@@ -474,15 +386,24 @@ impl Catalog {
             record.digest = record.digest.wrapping_add(digest_of_range(range));
         }
         self.records.insert(creator, record);
+        self.note(|| Note::Whole(snapshot.clone()));
     }
 
     /// Forgets a creator.
     pub fn remove(&mut self, creator: Creator) {
-        if self.records.remove(&creator).is_some() {
+        if self.drop_all(creator) {
+            self.note(|| Note::Gone(creator));
+        }
+    }
+
+    fn drop_all(&mut self, creator: Creator) -> bool {
+        let was_held = self.records.remove(&creator).is_some();
+        if was_held {
             let all = ChunkId::new(creator, 0)
                 .and_then(|id| IdRange::starting_at(id, crate::ids::COUNTER_MAX + 1));
             self.map.assign(all.expect("all ids of a creator"), None);
         }
+        was_held
     }
 
     /// All ranges, ascending.
@@ -491,97 +412,25 @@ impl Catalog {
     }
 }
 
+/// The owner, then the backups.
+fn nodes_of(range: &Range) -> impl Iterator<Item = NodeId> {
+    std::iter::once(range.placement.owner()).chain(range.placement.backups())
+}
+
+fn names(range: &Range, node: NodeId) -> bool {
+    nodes_of(range).any(|other| other == node)
+}
+
 fn is_of(ids: IdRange, creator: Creator) -> bool {
     ids.first().creator() == creator && ids.last().creator() == creator
-}
-
-impl Record {
-    fn new(version: Version) -> Self {
-        let (seen, lives, inherited) = Default::default();
-        Self { version, digest: 0, seen, lives, inherited }
-    }
-
-    fn lives(&self) -> impl Iterator<Item = Peer> {
-        self.lives.iter().map(|(node, life)| Peer { node: *node, incarnation: *life })
-    }
-
-    fn note_life(&mut self, peer: Peer) {
-        if self.lives.insert(peer.node, peer.incarnation).is_none() {
-            self.digest = self.digest.wrapping_add(digest_of_life(peer));
-        }
-    }
-
-    fn forget_life(&mut self, peer: Peer) {
-        if self.lives.remove(&peer.node).is_some() {
-            self.digest = self.digest.wrapping_sub(digest_of_life(peer));
-        }
-    }
-
-    /// Parts of `ids` and in whose name each is to be recovered, if it is.
-    fn inherited_in(&self, ids: IdRange) -> Vec<(IdRange, Option<Peer>)> {
-        let (mut parts, mut at) = (Vec::new(), ids.start());
-        for (span, source) in self.inherited.over(ids.start()..ids.end()) {
-            if at < span.start {
-                parts.push((IdRange::from_bits(at, span.start), None));
-            }
-            at = span.end;
-            parts.push((IdRange::from_bits(span.start, span.end), Some(*source)));
-        }
-        if at < ids.end() {
-            parts.push((IdRange::from_bits(at, ids.end()), None));
-        }
-        parts
-    }
-
-    /// Of the runs that an assignment to `ids` can change: those that overlap or touch them.
-    fn digest_of_inherited(&self, ids: IdRange) -> u64 {
-        let runs = self.inherited.iter();
-        let near = runs.filter(|(span, _)| span.start <= ids.end() && span.end >= ids.start());
-        near.fold(0, |sum: u64, (span, source)| sum.wrapping_add(digest_of_run(&span, *source)))
-    }
-
-    fn note(&mut self, seen: Seen) {
-        self.digest = self.digest.wrapping_add(digest_of_seen(&seen));
-        if let Some(last) = self.seen.insert(seen.request.peer.node, seen) {
-            self.digest = self.digest.wrapping_sub(digest_of_seen(&last));
-        }
-    }
-}
-
-fn digest_of_range(range: &Range) -> u64 {
-    mix(&[1, range.ids.start(), range.ids.end(), range.placement.bits()])
-}
-
-fn digest_of_run(span: &std::ops::Range<u64>, source: Peer) -> u64 {
-    let Peer { node, incarnation } = source;
-    mix(&[3, span.start, span.end, u64::from(node.get()), u64::from(incarnation)])
-}
-
-fn digest_of_life(peer: Peer) -> u64 {
-    mix(&[4, u64::from(peer.node.get()), u64::from(peer.incarnation)])
-}
-
-fn digest_of_seen(seen: &Seen) -> u64 {
-    let result = match seen.result {
-        Ok(epoch) => epoch,
-        Err(refusal) => u64::MAX - refusal as u64,
-    };
-    let Peer { node, incarnation } = seen.request.peer;
-    mix(&[2, u64::from(node.get()), u64::from(incarnation), seen.request.sequence, result])
-}
-
-/// Finds differences that happen, not those that somebody makes on purpose.
-fn mix(words: &[u64]) -> u64 {
-    words.iter().fold(0x243f_6a88_85a3_08d3, |state: u64, word| {
-        let mixed = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::edit::RequestId;
+    use super::super::view::Term;
     use super::*;
 
     fn peer(number: u16) -> Peer {
@@ -657,6 +506,55 @@ mod tests {
     }
 
     #[test]
+    fn what_all_lost_at_once_waits_for_one_who_comes_back() {
+        let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
+        let placed = Placed::new(peer(1), &[peer(2), peer(3)]).expect("valid");
+        let shared = Placed::new(peer(2), &[peer(1), peer(4)]).expect("valid");
+        let claims = [
+            edit(1, 1, ids(0, 10), Change::Claim(placed)),
+            edit(2, 1, ids(10, 5), Change::Claim(shared)),
+            edit(3, 1, ids(20, 5), Change::Claim(of(3))),
+        ];
+        let mut epoch = 0;
+        let mut ask = |catalog: &mut Catalog, changes: &[Change]| {
+            epoch += 1;
+            let edits: Vec<Edit> =
+                changes.iter().map(|change| edit(9, 0, ids(0, 1), *change)).collect();
+            let edits = if changes.is_empty() { &claims[..] } else { &edits };
+            catalog.apply(creator, version(epoch), edits);
+            let ranges = catalog.all_ranges().map(|range| format!("{:?}", range.placement));
+            let inherited = catalog.inheritances(creator);
+            let inherited = inherited.iter().map(|found| (found.source, found.ids.len()));
+            (ranges.collect::<Vec<_>>(), inherited.collect::<Vec<_>>())
+        };
+        ask(&mut catalog, &[]);
+        let dead = [peer(1), peer(2), peer(3)];
+        let (last, is_to_bury) = catalog.last_holders(creator, &dead);
+        assert_eq!((last, is_to_bury), (dead.to_vec(), true));
+        let buried = ask(&mut catalog, &dead.map(Change::Bury));
+        let waiting = ["1+2+3", "4"].map(str::to_owned).to_vec();
+        assert_eq!(buried, (waiting.clone(), vec![(peer(2), 5)]), "what had no copy is free");
+        assert_eq!(catalog.last_holders(creator, &dead), (dead.to_vec(), false));
+        let again = ask(&mut catalog, &dead.map(Change::Bury));
+        assert_eq!(again.0, waiting);
+        // The owner's memory is gone, whatever its log has of others.
+        let (ranges, inherited) = ask(&mut catalog, &[Change::Revive(peer(1), 2)]);
+        assert_eq!((&ranges[0][..], inherited[0]), ("2+3", (peer(1), 10)));
+        let (ranges, inherited) = ask(&mut catalog, &[Change::Revive(peer(3), 2)]);
+        assert_eq!((&ranges[0][..], inherited[0]), ("2+3", (peer(1), 10)));
+        let (ranges, inherited) = ask(&mut catalog, &[Change::Bury(peer(2))]);
+        assert_eq!((&ranges[0][..], inherited[0]), ("3", (peer(1), 10)));
+        let heir = catalog.inheritances(creator)[0].holders.clone();
+        assert_eq!(heir, [Peer { incarnation: 2, ..peer(3) }], "in its new life");
+        assert!(catalog.needs(creator, peer(1)));
+        // It goes as well, and says when it comes back that it has nothing.
+        let gone = Peer { incarnation: 2, ..peer(3) };
+        assert_eq!(ask(&mut catalog, &[Change::Bury(gone)]).0[0], "3");
+        assert_eq!(ask(&mut catalog, &[Change::Lose(gone)]).0, ["4"]);
+        assert!(!catalog.needs(creator, peer(1)) && catalog.needs(creator, peer(2)));
+    }
+
+    #[test]
     fn only_owners_give_away_and_requests_count_once() {
         let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
         let mut epoch = 0;
@@ -683,9 +581,11 @@ mod tests {
         /// The digest that edits keep up is that of the same content put in anew.
         #[test]
         fn digests_depend_on_the_content_alone(
-            steps in prop::collection::vec((1..4u16, 0..30u64, 1..9u64, 0..6u8), 1..80),
+            steps in prop::collection::vec((1..4u16, 0..30u64, 1..9u64, 0..9u8), 1..80),
         ) {
             let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
+            let mut noted = Catalog::default();
+            catalog.begin_notes();
             for (step, (from, start, length, what)) in (1..).zip(steps) {
                 let change = match what {
                     0 => Change::Claim(of(from)),
@@ -693,6 +593,8 @@ mod tests {
                     2 => Change::Migrate(of((from + 1) % 3 + 1)),
                     3 => Change::Release,
                     4 => Change::Bury(peer(from)),
+                    5 => Change::Lose(peer(from)),
+                    6 => Change::Revive(peer(from), 1 + start as u32),
                     _ => {
                         let backups = [peer(from % 3 + 1)];
                         Change::Claim(Placed::new(peer(from), &backups).expect("two nodes"))
@@ -704,6 +606,10 @@ mod tests {
                 let mut other = Catalog::default();
                 other.install(&catalog.snapshot(creator).expect("it has one"));
                 prop_assert_eq!(other.summary(creator), catalog.summary(creator));
+                for note in catalog.take_notes() {
+                    noted.replay(&note);
+                }
+                prop_assert_eq!(noted.summary(creator), catalog.summary(creator));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::catalog::{Change, Edit, Refusal, RequestId};
+use super::edit::{Change, Edit, Refusal, RequestId};
 use super::message::{Command, Message};
 use super::ring::position;
 use super::view::{Peer, Settings};

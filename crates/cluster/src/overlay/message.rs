@@ -1,6 +1,6 @@
 //! What nodes say to each other about metadata.
 
-use super::catalog::{Edit, Inheritance, Refusal, RequestId, Snapshot, Summary, Version};
+use super::edit::{Edit, Inheritance, Refusal, RequestId, Snapshot, Summary, Version};
 use super::ring::Arc;
 use super::view::{Peer, Term};
 use crate::coordinator::Proposal;
@@ -77,6 +77,9 @@ pub enum Message {
         term: Term,
         /// How far the replica is.
         held: Vec<Summary>,
+        /// The first life of the sender's node that it speaks for: its own, or an earlier one
+        /// whose promises and replicas it has from a log.
+        since: u32,
     },
     /// Somebody has a later term there.
     Overruled {
@@ -137,6 +140,38 @@ pub enum Message {
     /// From a leader: you own these ids and have to recover them. Repeated until they are yours by
     /// an edit of your own.
     Inherit(Inheritance),
+    /// From a leader: is all there that this former life of your node had as a backup?
+    Remember {
+        /// Whose ids it is about.
+        creator: Creator,
+        /// The former life.
+        former: Peer,
+    },
+    /// The answer.
+    Remembered {
+        /// Whose ids it is about.
+        creator: Creator,
+        /// The former life.
+        former: Peer,
+        /// Whether all is there; else nothing counts.
+        is_whole: bool,
+    },
+    /// From a backup to a leader: does somebody need what I keep in that name?
+    Needed {
+        /// Whose ids it is about.
+        creator: Creator,
+        /// The owner's life, which is over.
+        source: Peer,
+        /// Of the coordinator's state in which it is. Who knows an older one does not answer.
+        revision: u64,
+    },
+    /// The answer of a leader, if nobody does.
+    Unneeded {
+        /// Whose ids it is about.
+        creator: Creator,
+        /// The owner's life.
+        source: Peer,
+    },
 }
 
 /// What the logic wants done.
@@ -161,6 +196,12 @@ pub enum Event {
     Leads(Arc, Term, Vec<Summary>),
     /// Chunks that were backed up in somebody's name cannot be read any more.
     Damaged(Peer, Vec<ChunkId>),
+    /// What is kept of chunks in somebody's name cannot be read; their owner is asked for it.
+    Unreadable(Peer, Vec<ChunkId>),
+    /// Nobody has what a creator's ids held any more that this life was the last to have.
+    Lost(Creator, Peer),
+    /// All who held an arc's metadata live again and have nothing: it stays unserved.
+    Forgotten(Arc),
     /// A replica differed from its leader at the same version.
     Diverged(Creator, Version),
 }

@@ -19,19 +19,25 @@
 //!    is older than the asker's last is refused.
 //! 4. What a leader answers to a lookup may be out of date or not yet committed: owners check the
 //!    epoch of every request, so a wrong answer costs its user a retry and nothing else.
-//! 5. Who restarts has another incarnation: neither its promises nor its replicas count.
-//! 6. Replicas of a group come to have the same digests while messages arrive.
+//! 5. Who restarts has another incarnation: neither its promises nor its replicas count, unless it
+//!    has them whole from a log. Then it speaks for its former lives ([`SuperPeer::resume`]).
+//! 6. Ids that were backed up are not given up because all who have them are gone: one may come
+//!    back with its log. They are once it says that it has nothing.
+//! 7. Replicas of a group come to have the same digests while messages arrive.
 
 mod catalog;
+mod edit;
 mod locator;
 mod message;
+mod record;
 mod ring;
 mod super_peer;
 mod takeover;
 mod view;
 
-pub use catalog::{
-    Catalog, Change, EDIT_IDS_MAX, Edit, Inheritance, Placed, Refusal, RequestId, Seen, Snapshot,
+pub use catalog::Catalog;
+pub use edit::{
+    Change, EDIT_IDS_MAX, Edit, Inheritance, Note, Placed, Refusal, RequestId, Seen, Snapshot,
     Summary, Version,
 };
 pub use locator::{Answer, Located, Locator};

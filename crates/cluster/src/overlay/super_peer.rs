@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::catalog::{Catalog, Change, Edit, Refusal, RequestId, Snapshot, Summary, Version};
+use super::catalog::Catalog;
+use super::edit::{Change, Edit, Note, Refusal, RequestId, Snapshot, Summary, Version};
 use super::message::{Command, Event, HOPS_MAX, Message};
 use super::ring::{Arc, position};
 use super::takeover::Takeover;
@@ -13,6 +14,8 @@ use crate::spans::Spans;
 
 /// Edits that go to a group together at most.
 const BATCH_EDITS_MAX: usize = 256;
+/// Nodes that are asked at once whether they have their former lives' copies.
+const ASKED_MAX: usize = 256;
 
 /// A super peer's logic. Every node has one; it does nothing while the node is an ordinary peer.
 ///
@@ -30,6 +33,18 @@ pub struct SuperPeer {
     pub(super) takeover: Option<Takeover>,
     /// What it led so far, for the log.
     pub(super) led: Spans<Term>,
+    /// The first life of this node whose promises and replicas are here: this one, or an earlier.
+    pub(super) since: u32,
+    /// Promises are noted down, and changed since they were asked for.
+    has_promised: bool,
+    keeps_notes: bool,
+    /// Nobody is buried before; none before the first tick.
+    bury_from_ms: Option<u64>,
+    may_bury: bool,
+    /// Of which state all creators were looked at for lives that are over.
+    looked_at: Option<(u64, bool)>,
+    /// Creators that named such lives then, or at a later look.
+    with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
     next_retry_ms: u64,
@@ -56,12 +71,60 @@ impl SuperPeer {
             promised: Spans::default(),
             takeover: None,
             led: Spans::default(),
+            since: me.incarnation,
+            has_promised: false,
+            keeps_notes: false,
+            bury_from_ms: None,
+            may_bury: false,
+            looked_at: None,
+            with_dead: BTreeSet::new(),
             batches: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_retry_ms: 0,
             next_compare_ms: 0,
             next_announce_ms: 0,
         }
+    }
+
+    /// Notes down all that it promises and holds from now on ([`Self::take_notes`]), and begins
+    /// with what earlier lives from `since` on noted down, all of it. To be called first.
+    pub fn resume(&mut self, since: u32, notes: &[Note]) {
+        for note in notes {
+            self.catalog.replay(note);
+            if let Note::Promises(terms) = note {
+                self.promised = Spans::default();
+                for (first, last, term) in terms {
+                    self.promised.assign(*first..last.saturating_add(1), Some(*term));
+                }
+            }
+        }
+        self.since = since.min(self.me.incarnation);
+        self.keeps_notes = true;
+        self.catalog.begin_notes();
+    }
+
+    /// What changed since the last call. It must be safe before anything is sent that this node
+    /// wanted sent meanwhile.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        let mut notes = self.catalog.take_notes();
+        if std::mem::take(&mut self.has_promised) {
+            let terms = self.promised.iter();
+            let terms = terms.map(|(span, term)| (span.start, span.end - 1, *term));
+            notes.push(Note::Promises(terms.collect()));
+        }
+        notes
+    }
+
+    /// Follows a term at some positions from now on.
+    pub(super) fn promise(&mut self, part: std::ops::Range<u64>, term: Term) {
+        self.promised.assign(part, Some(term));
+        self.has_promised = self.keeps_notes;
+    }
+
+    /// Whether it speaks for a life of its node.
+    pub(super) fn speaks_for(&self, peer: Peer) -> bool {
+        let lives = self.since..=self.me.incarnation;
+        peer.node == self.me.node && lives.contains(&peer.incarnation)
     }
 
     /// Whether it is that life of that node.
@@ -117,7 +180,7 @@ impl SuperPeer {
             !attempt
                 && group.is_some_and(|group| {
                     let promised = self.promised.get(at).is_none_or(|term| *term <= group.term);
-                    promised && !group.members.contains(&self.me)
+                    promised && !group.members.iter().any(|member| self.speaks_for(*member))
                 })
         };
         let foreign: Vec<Summary> = self.catalog.summaries().filter(is_foreign).collect();
@@ -148,7 +211,7 @@ impl SuperPeer {
         for creator in self.batches.keys().copied().collect::<Vec<_>>() {
             self.send_batch(creator, out);
         }
-        self.bury_the_dead(out);
+        self.bury_the_dead(now_ms, out);
         self.tell_heirs(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;
@@ -163,15 +226,36 @@ impl SuperPeer {
     /// As a leader: who is named in a life that is over is named no more. A node that this leader
     /// does not know (yet) is in no edit that it accepted ([`Self::is_known`]); leaders before it
     /// knew less, since its group was decided after their last edit.
-    fn bury_the_dead(&mut self, out: &mut Vec<Command>) {
-        let led = self.catalog.summaries().map(|summary| summary.creator);
-        let led: Vec<Creator> =
-            led.filter(|creator| self.leads(position(*creator)).is_some()).collect();
-        for creator in led {
-            let dead: Vec<Peer> =
-                self.catalog.lives(creator).filter(|peer| !self.view.has(*peer)).collect();
-            let burials: Vec<Edit> =
-                dead.into_iter().map(|peer| self.burial(creator, peer)).collect();
+    ///
+    /// Who starts with a log, or has just lost it, cannot know whether the whole cluster stopped.
+    /// It gives the others the time of a lease and half of one: as long as the dead may still look
+    /// alive, and who comes back first must not be taken for the last.
+    ///
+    /// No edit names who is not a member, so all creators are looked at only when members, groups
+    /// or the right to bury changed, and otherwise those that still name the dead.
+    fn bury_the_dead(&mut self, now_ms: u64, out: &mut Vec<Command>) {
+        let lease_ms = self.settings.lease_ms;
+        let waits_ms = if self.keeps_notes { lease_ms + lease_ms / 2 } else { 0 };
+        let from_ms = *self.bury_from_ms.get_or_insert(now_ms + waits_ms);
+        self.may_bury = now_ms >= from_ms;
+        let state = (self.view.revision, self.may_bury);
+        if self.looked_at.replace(state) != Some(state) {
+            let named = self.catalog.summaries().map(|summary| summary.creator);
+            let is_concerned = |creator: &Creator| {
+                self.leads(position(*creator)).is_some() && !self.dead(*creator).is_empty()
+            };
+            self.with_dead = named.filter(is_concerned).collect();
+        }
+        for creator in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.start_batch(creator, out);
+        }
+        let mut asked = 0;
+        for creator in self.with_dead.iter().copied().collect::<Vec<_>>() {
+            if self.dead(creator).is_empty() {
+                self.with_dead.remove(&creator);
+                continue;
+            }
+            let (burials, last) = self.burials(creator);
             let queue = self.queues.entry(creator).or_default();
             for edit in burials {
                 if !queue.contains(&edit) {
@@ -182,20 +266,87 @@ impl SuperPeer {
                 self.queues.remove(&creator);
             }
             self.start_batch(creator, out);
+            for former in last {
+                if let Some(incarnation) = self.view.incarnation(former.node)
+                    && asked < ASKED_MAX
+                {
+                    asked += 1;
+                    let message = Message::Remember { creator, former };
+                    out.push(Command::Send(Peer { incarnation, ..former }, message));
+                }
+            }
         }
     }
 
+    /// The burials of a creator that change something, and lives that are over and the last to
+    /// have had something.
+    fn burials(&self, creator: Creator) -> (Vec<Edit>, Vec<Peer>) {
+        let dead = self.dead(creator);
+        // What has no copies cannot wait for one.
+        if dead.is_empty() || !(self.may_bury || creator.is_named()) {
+            return Default::default();
+        }
+        let (last, is_to_bury) = self.catalog.last_holders(creator, &dead);
+        // All of them or none: who is left out would count as alive.
+        let buried = dead.into_iter().filter(|_| is_to_bury);
+        (buried.map(|peer| self.own_edit(creator, Change::Bury(peer))).collect(), last)
+    }
+
+    fn dead(&self, creator: Creator) -> Vec<Peer> {
+        self.catalog.lives(creator).filter(|peer| !self.view.has(*peer)).collect()
+    }
+
     /// It answers nobody, so it needs no number of its own.
-    fn burial(&self, creator: Creator, peer: Peer) -> Edit {
+    fn own_edit(&self, creator: Creator, change: Change) -> Edit {
         let first = ChunkId::new(creator, 0).expect("each creator has a first id");
         let request = RequestId { peer: self.me, sequence: 0 };
-        Edit { request, ids: IdRange::single(first), change: Change::Bury(peer) }
+        Edit { request, ids: IdRange::single(first), change }
+    }
+
+    /// As a leader: a node says whether it has all that a former life of it had.
+    fn remembered(
+        &mut self,
+        from: Peer,
+        (creator, former): (Creator, Peer),
+        is_whole: bool,
+        out: &mut Vec<Command>,
+    ) {
+        let is_later = from.node == former.node && from.incarnation > former.incarnation;
+        if self.leads(position(creator)).is_none() || !is_later || !self.view.has(from) {
+            return;
+        }
+        // A batch may be on its way: it changes nothing about what the node has.
+        let (_, last) = self.burials(creator);
+        if !last.contains(&former) {
+            return;
+        }
+        let change = match is_whole {
+            true => Change::Revive(former, from.incarnation),
+            false => Change::Lose(former),
+        };
+        if !is_whole && last.len() == 1 {
+            out.push(Command::Log(Event::Lost(creator, former)));
+        }
+        let edit = self.own_edit(creator, change);
+        let queue = self.queues.entry(creator).or_default();
+        if !queue.contains(&edit) {
+            queue.push_front(edit);
+        }
+        self.start_batch(creator, out);
+    }
+
+    /// As a leader: says so if nobody needs what is kept in the name of a life that is over.
+    fn needed(&self, from: Peer, creator: Creator, source: Peer, out: &mut Vec<Command>) {
+        let is_settled =
+            self.leads(position(creator)).is_some() && !self.batches.contains_key(&creator);
+        if is_settled && !self.view.has(source) && !self.catalog.needs(creator, source) {
+            out.push(Command::Send(from, Message::Unneeded { creator, source }));
+        }
     }
 
     /// As a leader: says who has to recover what, of what is committed.
     fn tell_heirs(&self, out: &mut Vec<Command>) {
-        for summary in self.catalog.summaries() {
-            let creator = summary.creator;
+        for creator in self.catalog.creators_to_recover() {
             if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
                 continue;
             }
@@ -226,14 +377,27 @@ impl SuperPeer {
             Message::Compare { arc, term, held } => self.compare(from, arc, term, &held, out),
             Message::Lacking { term, creators } => self.send_lacking(from, term, &creators, out),
             Message::Seal { arc, term } => self.seal(from, arc, term, out),
-            Message::Sealed { arc, term, held } => self.sealed(from, arc, term, held, out),
+            Message::Sealed { arc, term, held, since } => {
+                self.sealed((from, since), arc, term, held, out);
+            }
             Message::Same { arc, term } => self.same(from, arc, term, out),
             Message::Fetch { creator } => self.send_snapshot(from, creator, out),
             Message::Install { snapshot } => self.install(from, &snapshot, out),
             Message::Overruled { at, promised } => self.overruled(u64::from(at), promised),
+            Message::Remember { creator, former } => {
+                let is_whole = self.speaks_for(former) && former != self.me;
+                let answer = Message::Remembered { creator, former, is_whole };
+                out.push(Command::Send(from, answer));
+            }
+            Message::Remembered { creator, former, is_whole } => {
+                self.remembered(from, (creator, former), is_whole, out);
+            }
+            Message::Needed { creator, source, revision } if revision <= self.view.revision => {
+                self.needed(from, creator, source, out);
+            }
             // Answers to peers.
-            Message::Found { .. } | Message::Changed { .. } => {}
-            Message::Supers { .. } | Message::Inherit(_) => {}
+            Message::Found { .. } | Message::Changed { .. } | Message::Unneeded { .. } => {}
+            Message::Supers { .. } | Message::Inherit(_) | Message::Needed { .. } => {}
         }
     }
 
@@ -281,7 +445,7 @@ impl SuperPeer {
             return self.hand_on((origin, at, hops), message, out);
         }
         // Who is not known yet asks again; who lives no more is not carried out.
-        if !self.view.has(origin) {
+        if !self.view.has(origin) || edit.change.is_of_leader() {
             return;
         }
         if let Change::Claim(placed) = edit.change
@@ -305,7 +469,7 @@ impl SuperPeer {
         let Some(mut queue) = self.queues.remove(&creator) else { return };
         let mut edits = Vec::new();
         while let Some(edit) = queue.pop_front() {
-            if let Change::Bury(_) = edit.change {
+            if edit.change.is_of_leader() {
                 edits.push(edit);
                 continue;
             }
@@ -345,12 +509,12 @@ impl SuperPeer {
     /// Former lives of those whom an edit names are over before it.
     fn burials_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
         let Some(placed) = edit.change.placed() else { return Vec::new() };
-        let former = placed.peers().filter_map(|peer| {
-            let life = self.catalog.life(creator, peer.node)?;
-            let former = Peer { incarnation: life, ..peer };
-            (former != peer && !self.view.has(former)).then(|| self.burial(creator, former))
-        });
-        former.collect()
+        let is_former = |peer: Peer| {
+            let life = self.catalog.life(creator, peer.node);
+            let former = life.map(|incarnation| Peer { incarnation, ..peer });
+            former.is_some_and(|former| former != peer && !self.view.has(former))
+        };
+        if placed.peers().any(is_former) { self.burials(creator).0 } else { Vec::new() }
     }
 
     fn send_batch(&self, creator: Creator, out: &mut Vec<Command>) {
@@ -442,7 +606,9 @@ impl SuperPeer {
             return false;
         }
         for part in parts {
-            self.promised.assign(part, Some(term));
+            if !self.promised.all(part.clone(), |promised| *promised == term) {
+                self.promise(part, term);
+            }
         }
         true
     }
@@ -453,7 +619,7 @@ impl SuperPeer {
         let is_led = self.leads(at).is_some_and(|group| group.term < promised);
         let attempt = self.takeover.as_ref().filter(|takeover| takeover.arc.contains(at));
         if is_led || attempt.is_some_and(|takeover| takeover.term < promised) {
-            self.promised.assign(at..at + 1, Some(promised));
+            self.promise(at..at + 1, promised);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::catalog::{Snapshot, Summary, Version};
+use super::edit::{Snapshot, Summary, Version};
 use super::message::{Command, Event, Message};
 use super::ring::{Arc, position};
 use super::super_peer::SuperPeer;
@@ -20,13 +20,17 @@ pub(super) struct Takeover {
     members: Vec<Peer>,
     /// Who holds it today.
     replaces: Vec<(Range<u64>, Group)>,
+    /// Those of them whose nodes live again, and have nothing.
+    forgot: BTreeSet<Peer>,
+    has_told: bool,
     step: Step,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// A majority of every old group must promise, and tell what it holds.
-    Sealing(BTreeMap<Peer, Vec<Summary>>),
+    /// A majority of every old group must promise, and tell what it holds: who speaks for each
+    /// member, itself or a later life that has all it had, and what that holds.
+    Sealing(BTreeMap<Peer, (Peer, Vec<Summary>)>),
     /// What others hold and this node does not: who has it.
     Fetching(BTreeMap<Creator, (Summary, Peer)>),
     /// A majority of the new group must hold the same.
@@ -60,10 +64,14 @@ impl SuperPeer {
         let number = promised.chain(held).max().unwrap_or(0) + 1;
         let term = Term { number, leader: self.me };
         for part in arc.parts() {
-            self.promised.assign(part, Some(term));
+            self.promise(part, term);
         }
-        let step = Step::Sealing(BTreeMap::from([(self.me, self.held(arc))]));
-        self.takeover = Some(Takeover { arc, term, members, replaces, step });
+        let step = Step::Sealing(BTreeMap::new());
+        let forgot = BTreeSet::new();
+        let has_told = false;
+        let mut takeover = Takeover { arc, term, members, replaces, forgot, has_told, step };
+        takeover.credit((self.me, self.since), &self.held(arc));
+        self.takeover = Some(takeover);
         self.retry_takeover(out);
         self.fetch_if_sealed(out);
     }
@@ -122,7 +130,10 @@ impl SuperPeer {
             Step::Sealing(sealed) => {
                 let old: BTreeSet<Peer> = takeover.old_members().collect();
                 for member in old.iter().filter(|member| !sealed.contains_key(member)) {
-                    out.push(Command::Send(*member, Message::Seal { arc, term }));
+                    let incarnation =
+                        self.view.incarnation(member.node).unwrap_or(member.incarnation);
+                    let living = Peer { incarnation, ..*member };
+                    out.push(Command::Send(living, Message::Seal { arc, term }));
                 }
             }
             Step::Fetching(missing) => {
@@ -145,24 +156,24 @@ impl SuperPeer {
     /// As a member of an old group: promises, and tells what it holds.
     pub(super) fn seal(&mut self, from: Peer, arc: Arc, term: Term, out: &mut Vec<Command>) {
         if from == term.leader && self.follow(from, arc.parts().collect::<Vec<_>>(), term, out) {
-            let held = self.held(arc);
-            out.push(Command::Send(from, Message::Sealed { arc, term, held }));
+            let (held, since) = (self.held(arc), self.since);
+            out.push(Command::Send(from, Message::Sealed { arc, term, held, since }));
         }
     }
 
     pub(super) fn sealed(
         &mut self,
-        from: Peer,
+        from: (Peer, u32),
         arc: Arc,
         term: Term,
         held: Vec<Summary>,
         out: &mut Vec<Command>,
     ) {
         let Some(takeover) = &mut self.takeover else { return };
-        if let Step::Sealing(sealed) = &mut takeover.step
-            && (takeover.arc, takeover.term) == (arc, term)
-        {
-            sealed.insert(from, held);
+        if (takeover.arc, takeover.term) == (arc, term) {
+            takeover.credit(from, &held);
+            let lost: Vec<Arc> = takeover.newly_lost();
+            out.extend(lost.into_iter().map(|arc| Command::Log(Event::Forgotten(arc))));
             self.fetch_if_sealed(out);
         }
     }
@@ -237,6 +248,31 @@ impl SuperPeer {
 }
 
 impl Takeover {
+    /// Somebody promised, for all lives of its node from `since` on.
+    fn credit(&mut self, (from, since): (Peer, u32), held: &[Summary]) {
+        let old: BTreeSet<Peer> = self.old_members().collect();
+        let Step::Sealing(sealed) = &mut self.step else { return };
+        let lives = since..=from.incarnation;
+        for member in old.into_iter().filter(|member| member.node == from.node) {
+            if lives.contains(&member.incarnation) {
+                sealed.insert(member, (from, held.to_vec()));
+            } else if member.incarnation < since {
+                self.forgot.insert(member);
+            }
+        }
+    }
+
+    /// Parts whose metadata is gone, as all who held it live again and have nothing. Nobody can
+    /// know then who owns what, and serves it: the attempt goes on without an end. Says so once.
+    fn newly_lost(&mut self) -> Vec<Arc> {
+        let has_forgotten =
+            |group: &Group| group.members.iter().all(|member| self.forgot.contains(member));
+        let lost = self.replaces.iter().filter(|(_, group)| has_forgotten(group));
+        let arc = |part: &Range<u64>| Arc { first: part.start as u16, last: (part.end - 1) as u16 };
+        let lost: Vec<Arc> = lost.map(|(part, _)| arc(part)).collect();
+        if std::mem::replace(&mut self.has_told, !lost.is_empty()) { Vec::new() } else { lost }
+    }
+
     fn old_members(&self) -> impl Iterator<Item = Peer> {
         self.replaces.iter().flat_map(|(_, group)| group.members.iter().copied())
     }
@@ -251,7 +287,7 @@ impl Takeover {
         let Step::Sealing(sealed) = &self.step else { return None };
         let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
         for (part, group) in &self.replaces {
-            let promised = group.members.iter().filter_map(|member| sealed.get_key_value(member));
+            let promised = group.members.iter().filter_map(|member| sealed.get(member));
             let promised: Vec<_> = promised.collect();
             if promised.len() < group.majority() {
                 return None;
@@ -302,8 +338,9 @@ mod tests {
             std::mem::take(&mut out)
         };
         let summary = Summary { creator, version: version(of(11, 1)), digest: 7 };
-        answer(&mut node, 3, Message::Sealed { arc, term, held: Vec::new() });
-        let asked = answer(&mut node, 4, Message::Sealed { arc, term, held: vec![summary] });
+        answer(&mut node, 3, Message::Sealed { arc, term, held: Vec::new(), since: 1 });
+        let sealed = Message::Sealed { arc, term, held: vec![summary], since: 1 };
+        let asked = answer(&mut node, 4, sealed);
         assert_eq!(asked, [Command::Send(peer(4), Message::Fetch { creator })]);
 
         let later = of(term.number + 1, 3);

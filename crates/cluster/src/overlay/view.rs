@@ -142,6 +142,8 @@ pub struct Settings {
     pub compare_ms: u64,
     /// How often super peers tell their peers who they are.
     pub announce_ms: u64,
+    /// How long a member may be gone before it is none.
+    pub lease_ms: u64,
     /// Edits of one creator that wait at most; more are dropped, and asked for again.
     pub queue_max: usize,
 }
@@ -154,6 +156,7 @@ impl Default for Settings {
             retry_ms: 100,
             compare_ms: 1_000,
             announce_ms: 1_000,
+            lease_ms: 3_000,
             queue_max: 4_096,
         }
     }

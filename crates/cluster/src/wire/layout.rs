@@ -5,7 +5,7 @@ use amalgam_op::{
 };
 
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
-use crate::backup::{BackupMessage, Entry, What};
+use crate::backup::{BackupMessage, Entry, Life, What};
 use crate::chunks::{
     Action, CarriedItem, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord,
     ItemVerb, MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
@@ -13,7 +13,7 @@ use crate::chunks::{
 use crate::heat::HeatMessage;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
-    Arc, Change, Edit, Group, Inheritance, Message, Peer, Placed, Refusal, RequestId, Seen,
+    Arc, Change, Edit, Group, Inheritance, Message, Note, Peer, Placed, Refusal, RequestId, Seen,
     Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
@@ -73,6 +73,10 @@ pub enum Control {
     Hold(ChunkId),
     /// So, if it does.
     Held(Option<Holding>),
+    /// Hand all you have to others, and take nothing more.
+    Drain,
+    /// Whether others have it all.
+    Drained(bool),
 }
 
 /// What the owner of an id says of it.
@@ -131,6 +135,8 @@ wire_enum!(Control {
     6 Placed(id),
     7 Hold(id),
     8 Held(holding),
+    9 Drain,
+    10 Drained(is),
 });
 wire_struct!(Holding { ids: IdRange, epoch: u64, copies: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {
@@ -239,6 +245,15 @@ wire_enum!(Change {
     4 Fence,
     5 Bury(peer),
     6 Take(placed, source),
+    7 Lose(peer),
+    8 Revive(peer, life),
+});
+wire_enum!(Note {
+    1 Batch(creator, version, edits),
+    2 Whole(snapshot),
+    3 Restamp(creator, version),
+    4 Gone(creator),
+    5 Promises(terms),
 });
 wire_enum!(Refusal { 1 Owned, 2 NotOwner, 3 Outdated, 4 TooWide, 5 Gone });
 
@@ -249,7 +264,7 @@ wire_enum!(Message {
     4 Changed { request, creator, result },
     5 Supers { revision, supers },
     6 Seal { arc, term },
-    7 Sealed { arc, term, held },
+    7 Sealed { arc, term, held, since },
     8 Overruled { at, promised },
     9 Fetch { creator },
     10 Install { snapshot },
@@ -259,6 +274,10 @@ wire_enum!(Message {
     14 Append { creator, version, edits },
     15 Appended { creator, version },
     16 Inherit(inheritance),
+    17 Remember { creator, former },
+    18 Remembered { creator, former, is_whole },
+    19 Needed { creator, source, revision },
+    20 Unneeded { creator, source },
 });
 
 wire_struct!(Request {
@@ -397,7 +416,9 @@ wire_enum!(BackupMessage {
     1 Append { link, first, entries },
     2 Appended { link, next },
     3 Refused { link, is_sealed },
+    4 Lacking { link, ids },
 });
+wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
 wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionExport> });
 wire_enum!(for V, What<V> {
     1 Put(id, value),

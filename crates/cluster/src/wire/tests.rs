@@ -70,7 +70,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// What nodes say of themselves.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 7] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -96,6 +96,8 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 7] {
         Control::Hold(ids.first()),
         Control::Held(None),
         Control::Held(Some(Holding { ids, epoch: 16, copies: vec![(peer, 17)] })),
+        Control::Drain,
+        Control::Drained(false),
     ]
 }
 
@@ -119,6 +121,8 @@ fn packets() -> Vec<Packet> {
         Change::Release,
         Change::Fence,
         Change::Bury(peer),
+        Change::Lose(peer),
+        Change::Revive(peer, 9),
     ];
     let edits = changes.map(edit).to_vec();
     let inheritance = Inheritance { ids, epoch: 6, source: peer, holders: vec![peer, peer] };
@@ -135,7 +139,7 @@ fn packets() -> Vec<Packet> {
         Message::Changed { request, creator, result: Err(Refusal::TooWide) },
         Message::Supers { revision: 2, supers: vec![peer, peer] },
         Message::Seal { arc, term },
-        Message::Sealed { arc, term, held: held.clone() },
+        Message::Sealed { arc, term, held: held.clone(), since: 2 },
         Message::Overruled { at: 3, promised: term },
         Message::Fetch { creator },
         Message::Install { snapshot },
@@ -145,6 +149,10 @@ fn packets() -> Vec<Packet> {
         Message::Append { creator, version, edits },
         Message::Appended { creator, version },
         Message::Inherit(inheritance),
+        Message::Remember { creator, former: peer },
+        Message::Remembered { creator, former: peer, is_whole: true },
+        Message::Needed { creator, source: peer, revision: 8 },
+        Message::Unneeded { creator, source: peer },
     ];
     let client = ClientId(5);
     let answers = vec![(1, id, Ok(Done::Created(id))), (2, id, Err(ChunkError::Locked))];
@@ -174,6 +182,7 @@ fn packets() -> Vec<Packet> {
         BackupMessage::Append { link: 1, first: 2, entries },
         BackupMessage::Appended { link: 1, next: 9 },
         BackupMessage::Refused { link: 1, is_sealed: true },
+        BackupMessage::Lacking { link: 1, ids: vec![id, id] },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },

@@ -1,0 +1,122 @@
+//! What the records of a backup's log say: a kind (1 byte), and an owner and a change of its
+//! ([`Entry`]), a [`Note`] of the metadata with its number, or the [`Life`] that writes from there
+//! on.
+
+use super::{Entry, What};
+use crate::chunks::SessionExport;
+use crate::ids::{ChunkId, Creator, IdRange};
+use crate::overlay::{Note, Peer};
+use crate::wire::{Reader, Wire, WireError};
+
+/// The kinds of records.
+pub(super) const ENTRY: u8 = 1;
+pub(super) const NOTE: u8 = 2;
+pub(super) const LIFE: u8 = 3;
+
+/// Who writes a log, from one record on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The node, in which life.
+    pub peer: Peer,
+    /// The first life whose records are all there.
+    pub since: u32,
+    /// When the machine was started, or something else that is another after a loss of power.
+    pub boot: u64,
+    /// Whether all is synced before it is answered.
+    pub is_synced: bool,
+}
+
+/// A record, without values.
+pub(super) enum Record {
+    Entry(Peer, u64, Change, Vec<SessionExport>),
+    Note(u64, Note),
+    Life(u64, Life),
+}
+
+/// What an entry does to chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Chunk(ChunkId, bool),
+    Clear(IdRange),
+    Bury(Peer, IdRange),
+    Nothing,
+}
+
+pub(super) fn entry_record(owner: Peer, entry: &Entry) -> Vec<u8> {
+    let (mut entry_bytes, mut record) = (Vec::new(), Vec::new());
+    entry.encode(&mut entry_bytes);
+    encode_entry(owner, &entry_bytes, &mut record);
+    record
+}
+
+/// The same of an entry that is encoded already.
+pub(super) fn encode_entry(owner: Peer, entry: &[u8], record: &mut Vec<u8>) {
+    record.push(ENTRY);
+    owner.encode(record);
+    record.extend_from_slice(entry);
+}
+
+/// The owner and the change of a record, if it is one of that kind.
+pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, Entry)> {
+    let (kind, rest) = record.split_first()?;
+    if *kind == ENTRY { <(Peer, Entry)>::decode_all(rest).ok() } else { None }
+}
+
+pub(super) fn is_of_answers(record: &[u8]) -> bool {
+    entry_of(record).is_some_and(|(_, entry)| entry.what == What::Answers)
+}
+
+pub(super) fn owner_and_id(record: &[u8]) -> Option<(Peer, ChunkId)> {
+    let (owner, entry) = entry_of(record)?;
+    match entry.what {
+        What::Put(id, _) | What::Remove(id) => Some((owner, id)),
+        _ => None,
+    }
+}
+
+pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
+    match entry_of(record)?.1.what {
+        What::Put(_, value) => Some(value),
+        _ => None,
+    }
+}
+
+/// Whose metadata a note is about; none if it is about promises.
+pub(super) fn creator_of(note: &Note) -> Option<Creator> {
+    match note {
+        Note::Batch(creator, ..) | Note::Restamp(creator, _) | Note::Gone(creator) => {
+            Some(*creator)
+        }
+        Note::Whole(snapshot) => Some(snapshot.creator),
+        Note::Promises(_) => None,
+    }
+}
+
+impl Record {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let record = match u8::decode(&mut from)? {
+            ENTRY => {
+                let (owner, entry): (Peer, Entry) = Wire::decode(&mut from)?;
+                let change = match entry.what {
+                    What::Put(id, _) => Change::Chunk(id, false),
+                    What::Remove(id) => Change::Chunk(id, true),
+                    What::Clear(ids) => Change::Clear(ids),
+                    What::Bury(source, ids) => Change::Bury(source, ids),
+                    What::Answers => Change::Nothing,
+                };
+                Self::Entry(owner, entry.version, change, entry.sessions)
+            }
+            NOTE => {
+                let (number, note) = Wire::decode(&mut from)?;
+                Self::Note(number, note)
+            }
+            LIFE => {
+                let (number, life) = Wire::decode(&mut from)?;
+                Self::Life(number, life)
+            }
+            _ => return Err(WireError::Invalid),
+        };
+        if from.left() == 0 { Ok(record) } else { Err(WireError::Long) }
+    }
+}

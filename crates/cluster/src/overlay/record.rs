@@ -1,0 +1,109 @@
+//! What a replica holds of one creator beside its ranges, and fingerprints of all of it.
+
+use std::collections::BTreeMap;
+
+use super::edit::{Seen, Version};
+use super::view::Peer;
+use crate::ids::{IdRange, NodeId};
+use crate::ranges::Range;
+use crate::spans::Spans;
+
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) version: Version,
+    /// Sum over ranges and seen requests: the same for the same content, however it came about.
+    pub(super) digest: u64,
+    pub(super) seen: BTreeMap<NodeId, Seen>,
+    /// In which life each node is meant that ranges name, or did.
+    pub(super) lives: BTreeMap<NodeId, u32>,
+    /// Ids whose owner has yet to recover them, and in whose name they were backed up.
+    pub(super) inherited: Spans<Peer>,
+}
+
+impl Record {
+    pub(super) fn new(version: Version) -> Self {
+        let (seen, lives, inherited) = Default::default();
+        Self { version, digest: 0, seen, lives, inherited }
+    }
+
+    /// Whether a node is meant in that life.
+    pub(super) fn is_life(&self, peer: Peer) -> bool {
+        self.lives.get(&peer.node) == Some(&peer.incarnation)
+    }
+
+    pub(super) fn lives(&self) -> impl Iterator<Item = Peer> {
+        self.lives.iter().map(|(node, life)| Peer { node: *node, incarnation: *life })
+    }
+
+    pub(super) fn note_life(&mut self, peer: Peer) {
+        if self.lives.insert(peer.node, peer.incarnation).is_none() {
+            self.digest = self.digest.wrapping_add(digest_of_life(peer));
+        }
+    }
+
+    pub(super) fn forget_life(&mut self, peer: Peer) {
+        if self.lives.remove(&peer.node).is_some() {
+            self.digest = self.digest.wrapping_sub(digest_of_life(peer));
+        }
+    }
+
+    /// Parts of `ids` and in whose name each is to be recovered, if it is.
+    pub(super) fn inherited_in(&self, ids: IdRange) -> Vec<(IdRange, Option<Peer>)> {
+        let (mut parts, mut at) = (Vec::new(), ids.start());
+        for (span, source) in self.inherited.over(ids.start()..ids.end()) {
+            if at < span.start {
+                parts.push((IdRange::from_bits(at, span.start), None));
+            }
+            at = span.end;
+            parts.push((IdRange::from_bits(span.start, span.end), Some(*source)));
+        }
+        if at < ids.end() {
+            parts.push((IdRange::from_bits(at, ids.end()), None));
+        }
+        parts
+    }
+
+    /// Of the runs that an assignment to `ids` can change: those that overlap or touch them.
+    pub(super) fn digest_of_inherited(&self, ids: IdRange) -> u64 {
+        let runs = self.inherited.iter();
+        let near = runs.filter(|(span, _)| span.start <= ids.end() && span.end >= ids.start());
+        near.fold(0, |sum: u64, (span, source)| sum.wrapping_add(digest_of_run(&span, *source)))
+    }
+
+    pub(super) fn note(&mut self, seen: Seen) {
+        self.digest = self.digest.wrapping_add(digest_of_seen(&seen));
+        if let Some(last) = self.seen.insert(seen.request.peer.node, seen) {
+            self.digest = self.digest.wrapping_sub(digest_of_seen(&last));
+        }
+    }
+}
+
+pub(super) fn digest_of_range(range: &Range) -> u64 {
+    mix(&[1, range.ids.start(), range.ids.end(), range.placement.bits()])
+}
+
+pub(super) fn digest_of_run(span: &std::ops::Range<u64>, source: Peer) -> u64 {
+    let Peer { node, incarnation } = source;
+    mix(&[3, span.start, span.end, u64::from(node.get()), u64::from(incarnation)])
+}
+
+fn digest_of_life(peer: Peer) -> u64 {
+    mix(&[4, u64::from(peer.node.get()), u64::from(peer.incarnation)])
+}
+
+fn digest_of_seen(seen: &Seen) -> u64 {
+    let result = match seen.result {
+        Ok(epoch) => epoch,
+        Err(refusal) => u64::MAX - refusal as u64,
+    };
+    let Peer { node, incarnation } = seen.request.peer;
+    mix(&[2, u64::from(node.get()), u64::from(incarnation), seen.request.sequence, result])
+}
+
+/// Finds differences that happen, not those that somebody makes on purpose.
+fn mix(words: &[u64]) -> u64 {
+    words.iter().fold(0x243f_6a88_85a3_08d3, |state: u64, word| {
+        let mixed = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
+    })
+}

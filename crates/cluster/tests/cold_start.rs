@@ -1,0 +1,426 @@
+//! A whole cluster loses its power, or all its processes, and starts again from its logs: what was
+//! acknowledged is there. Nodes in memory, in one thread; nothing is lost but by the crash.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use amalgam_cluster::backup::{CopySettings, Vault};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits, StoreError};
+use amalgam_cluster::coordinator::Coordinator;
+use amalgam_cluster::ids::ChunkId;
+use amalgam_cluster::log::{
+    Crash, Durability, LogError, LogSettings, MemoryStorage, Storage, StorageError,
+};
+use amalgam_cluster::node::{Effect, Node, NodeSettings};
+use amalgam_cluster::overlay::{Event, Peer, Settings, position};
+use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
+use amalgam_cluster::wire::Packet;
+use proptest::prelude::*;
+
+const LEASE_MS: u64 = 400;
+const TICK_MS: u64 = 10;
+/// Longer than anything here takes.
+const PATIENCE_MS: u64 = 20_000;
+
+/// A disk that outlives the node that uses it.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<Mutex<MemoryStorage>>);
+
+impl Disk {
+    fn with<T>(&self, act: impl FnOnce(&mut MemoryStorage) -> T) -> T {
+        act(&mut self.0.lock().expect("nobody panicked"))
+    }
+}
+
+impl Storage for Disk {
+    fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
+        self.with(Storage::segments)
+    }
+
+    fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
+        self.with(|disk| disk.create(segment, bytes))
+    }
+
+    fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
+        self.with(|disk| disk.write(segment, offset, bytes))
+    }
+
+    fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
+        self.with(|disk| disk.read(segment, offset, bytes))
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        self.with(Storage::sync)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Chunks(BTreeMap<ChunkId, Vec<u8>>);
+
+impl ChunkStore for Chunks {
+    fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool {
+        self.0.get(&id).map(|value| read(value)).is_some()
+    }
+
+    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError> {
+        self.0.insert(id, value.to_vec());
+        Ok(())
+    }
+
+    fn remove(&mut self, id: ChunkId) -> bool {
+        self.0.remove(&id).is_some()
+    }
+}
+
+/// What was written to a chunk: the last value that was acknowledged, and the last that was tried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    acknowledged: u64,
+    tried: u64,
+}
+
+/// What an operation is about.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Creation,
+    Put(ChunkId, u64),
+    Get(ChunkId),
+}
+
+struct World {
+    coordinator: Coordinator,
+    durability: Durability,
+    disks: Vec<Disk>,
+    nodes: BTreeMap<usize, (Peer, Node<Chunks>)>,
+    revisions: BTreeMap<Peer, u64>,
+    mail: VecDeque<(Peer, Peer, Packet)>,
+    doing: BTreeMap<(Peer, u64), About>,
+    written: BTreeMap<ChunkId, Written>,
+    read: BTreeMap<ChunkId, Result<Vec<u8>, ChunkError>>,
+    now_ms: u64,
+    /// How often the machines were started.
+    boot: u64,
+    /// Packets that are delivered before everything stops.
+    left: u64,
+    is_forgotten: bool,
+}
+
+impl World {
+    fn new(nodes: usize, durability: Durability) -> Self {
+        let settings = Settings { lease_ms: LEASE_MS, ..Settings::default() };
+        let mut world = Self {
+            coordinator: Coordinator::new(settings, LEASE_MS),
+            durability,
+            disks: (0..nodes).map(|_| Disk::default()).collect(),
+            nodes: BTreeMap::new(),
+            revisions: BTreeMap::new(),
+            mail: VecDeque::new(),
+            doing: BTreeMap::new(),
+            written: BTreeMap::new(),
+            read: BTreeMap::new(),
+            now_ms: 1_000,
+            boot: 1,
+            left: u64::MAX,
+            is_forgotten: false,
+        };
+        (0..nodes).for_each(|number| world.start(number).expect("an empty log"));
+        world.wait_for("everybody has backups", Self::are_whole);
+        world
+    }
+
+    fn start(&mut self, number: usize) -> Result<(), LogError> {
+        let name = format!("node-{number}");
+        let peer = self.coordinator.join(&name, self.now_ms).expect("there is room");
+        let log = LogSettings {
+            segment_bytes: 8 << 10,
+            segments_max: 200,
+            durability: self.durability,
+            ..LogSettings::default()
+        };
+        let disk = Box::new(self.disks[number].clone());
+        let (vault, remains) = Vault::resume(disk, (7, peer, self.boot), log)?;
+        let copies = CopySettings { backups: 3, silent_ms: 120, ..CopySettings::default() };
+        let settings = NodeSettings {
+            overlay: Settings { lease_ms: LEASE_MS, ..Settings::default() },
+            chunks: Limits { claim_ids: 40, low_ids: 10, copies, ..Limits::default() },
+            holds_items: false,
+            cache_bytes: LIMIT_BYTES_MIN,
+        };
+        let supers = self.coordinator.view().supers().collect();
+        let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
+        let mut node = Node::new(peer, settings, supers, client, Chunks::default());
+        node.resume(vault, &remains);
+        self.nodes.insert(number, (peer, node));
+        Ok(())
+    }
+
+    /// All processes end; of what was not synced so many writes survive, if the power goes.
+    fn crash(&mut self, power: Option<usize>) {
+        self.nodes.clear();
+        (self.mail, self.doing) = Default::default();
+        self.left = u64::MAX;
+        for disk in &self.disks {
+            disk.with(|disk| {
+                disk.crash(match power {
+                    Some(writes) => Crash::Power { writes, bytes: 7 },
+                    None => Crash::Process,
+                });
+            });
+        }
+        self.boot += u64::from(power.is_some());
+    }
+
+    fn carry_out(&mut self, from: Peer, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send(to, packet) => self.mail.push_back((from, to, packet)),
+                Effect::Propose(proposal) => drop(self.coordinator.propose(&proposal)),
+                Effect::Answered(number, result) => self.note(from, number, result),
+                Effect::Stop(error) => panic!("{from:?} stops: {error}"),
+                Effect::Log(Event::Forgotten(_)) => self.is_forgotten = true,
+                Effect::Log(_) | Effect::Reply(..) => {}
+            }
+        }
+    }
+
+    fn note(&mut self, from: Peer, number: u64, result: Result<Done, ChunkError>) {
+        match (self.doing.remove(&(from, number)), result) {
+            (Some(About::Creation), Ok(Done::Created(id))) => {
+                self.written.entry(id).or_default();
+            }
+            (Some(About::Put(id, value)), Ok(_)) => {
+                let written = self.written.entry(id).or_default();
+                written.acknowledged = written.acknowledged.max(value);
+            }
+            (Some(About::Get(id)), result) => {
+                let value = result.map(|done| match done {
+                    Done::Value(value) => value,
+                    other => panic!("{id}: {other:?}"),
+                });
+                self.read.insert(id, value);
+            }
+            _ => {}
+        }
+    }
+
+    fn deliver(&mut self) {
+        while self.left > 0
+            && let Some((from, to, packet)) = self.mail.pop_front()
+        {
+            self.left -= 1;
+            let now_ms = self.now_ms;
+            let found = self.nodes.values_mut().find(|(peer, _)| *peer == to);
+            let Some((_, node)) = found else { continue };
+            let mut out = Vec::new();
+            node.on_packet(from, packet, &mut || now_ms, &mut out);
+            node.flush(now_ms, &mut out);
+            self.carry_out(to, out);
+        }
+    }
+
+    fn tick(&mut self) {
+        self.now_ms += TICK_MS;
+        let now_ms = self.now_ms;
+        for number in 0..self.disks.len() {
+            let Some(peer) = self.nodes.get(&number).map(|(peer, _)| *peer) else { continue };
+            // Who is cut off from the coordinator would be a test of something else.
+            self.coordinator.keep_alive(peer, now_ms).expect("it is a member");
+            let view = self.coordinator.view().clone();
+            let (_, node) = self.nodes.get_mut(&number).expect("it runs");
+            let mut out = Vec::new();
+            node.set_deadline(now_ms + LEASE_MS);
+            if self.revisions.insert(peer, view.revision) != Some(view.revision) {
+                node.on_view(&view, &mut out);
+            }
+            node.on_tick(now_ms, &mut out);
+            node.flush(now_ms, &mut out);
+            self.carry_out(peer, out);
+            self.deliver();
+        }
+        self.coordinator.expire(now_ms);
+    }
+
+    fn submit(&mut self, number: usize, action: Action, about: About) {
+        let now_ms = self.now_ms;
+        let Some((peer, node)) = self.nodes.get_mut(&number) else { return };
+        let (peer, mut out) = (*peer, Vec::new());
+        let named = node.submit(action, now_ms, &mut out);
+        node.flush(now_ms, &mut out);
+        self.doing.insert((peer, named), about);
+        self.carry_out(peer, out);
+        self.deliver();
+    }
+
+    fn wait_for(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let end_ms = self.now_ms + PATIENCE_MS;
+        while !is_so(self) {
+            assert!(self.now_ms < end_ms, "{what}: still not so");
+            self.tick();
+        }
+    }
+
+    /// Writes here and there; every third time a new chunk.
+    fn write(&mut self, count: u64) {
+        for step in 0..count {
+            let number = (step % self.disks.len() as u64) as usize;
+            let ids: Vec<ChunkId> = self.written.keys().copied().collect();
+            if step % 3 == 0 || ids.is_empty() {
+                self.submit(number, Action::Create(0_u64.to_le_bytes().into()), About::Creation);
+            } else {
+                let id = ids[(step as usize * 7) % ids.len()];
+                let written = self.written.get_mut(&id).expect("it is listed");
+                written.tried += 1;
+                let value = written.tried;
+                let put = Action::Put(id, value.to_le_bytes().into());
+                self.submit(number, put, About::Put(id, value));
+            }
+            if step % 4 == 0 {
+                self.tick();
+            }
+        }
+    }
+
+    fn is_asked_for(&self, id: ChunkId) -> bool {
+        self.doing.values().any(|about| matches!(about, About::Get(own) if *own == id))
+    }
+
+    /// Reads all that was acknowledged, through a node, until it is there.
+    fn check(&mut self, number: usize) {
+        self.read.clear();
+        let end_ms = self.now_ms + PATIENCE_MS;
+        for id in self.written.keys().copied().collect::<Vec<_>>() {
+            let value = loop {
+                match self.read.remove(&id) {
+                    Some(Ok(value)) => break value,
+                    Some(Err(ChunkError::NoChunk)) => panic!("{id} is lost\n{}", self.state()),
+                    Some(Err(_)) | None if self.now_ms < end_ms => {}
+                    other => panic!("{id} cannot be read: {other:?}\n{}", self.state()),
+                }
+                if !self.is_asked_for(id) {
+                    self.submit(number, Action::Get(id), About::Get(id));
+                }
+                if !matches!(self.read.get(&id), Some(Ok(_))) {
+                    self.tick();
+                }
+            };
+            let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
+            let Written { acknowledged, tried } = self.written[&id];
+            assert!((acknowledged..=tried).contains(&value), "{id}: {value}, not {acknowledged}");
+            // What was read once stays.
+            self.written.insert(id, Written { acknowledged: value, tried });
+        }
+    }
+
+    /// What everybody knows, for who has to find out why.
+    fn state(&self) -> String {
+        let mut text = format!("{:?}\n", self.coordinator.view());
+        for (peer, node) in self.nodes.values() {
+            let (copies, heirs) = (node.chunks().copies().status(), node.chunks().heirs());
+            let kept = node.vault().map(Vault::holdings);
+            text += &format!("{peer:?}: {copies:?} {heirs} heirs, keeps {kept:?}\n");
+            let catalog = node.super_peer().catalog();
+            for summary in catalog.summaries() {
+                let leads = node.super_peer().leads(position(summary.creator)).is_some();
+                let lives: Vec<Peer> = catalog.lives(summary.creator).collect();
+                let inherited = catalog.inheritances(summary.creator);
+                text += &format!("  {summary:?} {leads} {lives:?} {inherited:?}\n");
+            }
+            for range in catalog.all_ranges() {
+                text += &format!("  {:?} {:?}\n", range.ids, range.placement);
+            }
+        }
+        text
+    }
+
+    fn are_whole(&self) -> bool {
+        let is_whole = |node: &Node<Chunks>| {
+            let chunks = node.chunks();
+            chunks.copies().status().0 == 0 && chunks.heirs() == 0 && chunks.holdings().1 > 0
+        };
+        self.nodes.values().all(|(_, node)| is_whole(node))
+    }
+}
+
+#[test]
+fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
+    for durability in [Durability::Buffered, Durability::Synced] {
+        let mut world = World::new(4, durability);
+        world.write(200);
+        assert!(world.written.len() > 40, "only {}", world.written.len());
+        // Once more after it was whole again: the second life's logs count, too.
+        for _ in 0..2 {
+            world.crash((durability == Durability::Synced).then_some(0));
+            (0..4).for_each(|number| world.start(number).expect("its own log"));
+            world.check(1);
+            world.wait_for("everybody has backups again", World::are_whole);
+            world.write(100);
+        }
+        world.check(2);
+    }
+}
+
+#[test]
+fn a_log_that_may_lack_something_does_not_count() {
+    let mut world = World::new(4, Durability::Buffered);
+    world.write(60);
+    // The power was gone, and nobody had synced: what was there is given up, and told so.
+    world.crash(Some(3));
+    (0..4).for_each(|number| world.start(number).expect("its own log"));
+    world.wait_for("it is said that metadata is lost", |world| world.is_forgotten);
+    let first = *world.written.keys().next().expect("one");
+    world.submit(0, Action::Get(first), About::Get(first));
+    world.wait_for("it is known", |world| world.read.contains_key(&first));
+    let answer = world.read[&first].clone().expect_err("nobody has it");
+    assert_ne!(answer, ChunkError::NoChunk, "it is not as if it had never been");
+    // Another node's log.
+    let (taken, own) = (world.disks[1].clone(), world.disks[2].clone());
+    world.crash(None);
+    world.disks[2] = taken;
+    assert_eq!(world.start(2).err(), Some(LogError::Node(1)));
+    world.disks[2] = own;
+    world.start(2).expect("its own log");
+}
+
+#[test]
+fn who_comes_back_without_a_disk_does_not_take_the_last_for_the_only_one() {
+    let mut world = World::new(4, Durability::Buffered);
+    world.write(20);
+    world.crash(None);
+    world.disks[0] = Disk::default();
+    // The first leads, and has no log that says that all were there before.
+    (0..3).for_each(|number| world.start(number).expect("its own log"));
+    world.tick();
+    world.tick();
+    // Until now its former life looked alive.
+    world.start(3).expect("its own log");
+    world.check(3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Everything stops at any packet; nodes come back one after the other, one of them perhaps
+    /// without its disk.
+    #[test]
+    fn nothing_acknowledged_is_lost(
+        (writes, left, power) in (20..120_u64, 0..400_u64, prop::option::of(0..4_usize)),
+        pauses in prop::collection::vec(0..60_u64, 4),
+        order in Just(vec![0_usize, 1, 2, 3]).prop_shuffle(),
+        without in prop::option::of(0..4_usize),
+    ) {
+        let durability = if power.is_some() { Durability::Synced } else { Durability::Buffered };
+        let mut world = World::new(4, durability);
+        world.write(writes);
+        world.left = left;
+        world.write(writes);
+        world.crash(power);
+        for (number, pause) in order.iter().zip(&pauses) {
+            if without == Some(*number) {
+                world.disks[*number] = Disk::default();
+            }
+            world.start(*number).expect("its own log");
+            (0..*pause).for_each(|_| world.tick());
+        }
+        world.check(order[3]);
+    }
+}
