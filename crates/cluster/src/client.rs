@@ -176,9 +176,9 @@ impl Client {
                 self.give_up(number, outcomes);
                 continue;
             }
-            let was_silent = matches!(pending.state, State::Asked { .. });
+            // Who is cut off from the coordinator answers that it must not serve, and somebody else
+            // may own the chunk by now.
             if let Some(id) = pending.action.id()
-                && was_silent
                 && pending.tries.is_multiple_of(LOOK_UP_EVERY)
             {
                 locator.forget(IdRange::single(id));
@@ -277,7 +277,8 @@ impl Client {
 mod tests {
     use super::*;
     use crate::ids::NodeId;
-    use crate::overlay::Settings;
+    use crate::overlay::{Message, Settings};
+    use crate::ranges::{Placement, Range};
 
     #[test]
     fn an_operation_ends_however_long_each_try_takes() {
@@ -297,6 +298,42 @@ mod tests {
             }
             assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
             assert!(asked.len() > 5 && client.pending() == 0);
+        }
+    }
+
+    /// A node whose lease ended answers, but somebody else has its chunks.
+    #[test]
+    fn who_must_not_serve_is_not_asked_for_ever() {
+        let [home, owner] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let id = ChunkId::from_bits(7).expect("an id");
+        let number = client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
+        let (mut lookups, mut now_ms) = (0, 0);
+        while lookups < 3 {
+            assert!(now_ms < 1_000, "{lookups} lookups in a second");
+            for command in std::mem::take(&mut commands) {
+                let Command::Send(_, Message::LookUp { token, .. }) = command else { continue };
+                lookups += 1;
+                let range =
+                    Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
+                let found = Some((range, owner.incarnation));
+                let found = Message::Found { token, id, epoch: 1, found, is_certain: true };
+                let mut answers = Vec::new();
+                locator.on_message(&found, now_ms, &mut commands, &mut answers);
+                let (to, done) = (&mut asked, &mut outcomes);
+                client.on_located(&answers[0], &mut locator, now_ms, &mut commands, to, done);
+            }
+            for (to, _) in std::mem::take(&mut asked) {
+                assert_eq!(to, owner);
+                let reply = vec![(number, Err(ChunkError::Unavailable))];
+                client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut outcomes);
+            }
+            now_ms += 10;
+            let (to, done) = (&mut asked, &mut outcomes);
+            client.on_tick(&mut locator, now_ms, &mut commands, to, done);
         }
     }
 }

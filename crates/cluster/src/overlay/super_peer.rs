@@ -500,6 +500,8 @@ impl SuperPeer {
         let version = Version { term, sequence };
         out.push(Command::Log(Event::Proposed(creator, version, edits.clone())));
         self.catalog.apply(creator, version, &edits);
+        // One of the leader's own may name who was a member when it was queued.
+        self.with_dead.insert(creator);
         let batch = Batch { version, edits, held_by: BTreeSet::from([self.me]) };
         self.batches.insert(creator, batch);
         self.send_batch(creator, out);
