@@ -328,7 +328,9 @@ impl Trial {
         std::thread::sleep(Duration::from_millis(300));
         let begin = Instant::now();
         let gone = fault(self);
-        let detected = (!gone.is_empty()).then(|| self.detect(&gone, begin));
+        // What happens before somebody is gone, such as creating chunks, is no part of it.
+        let gone_at = Instant::now();
+        let detected = (!gone.is_empty()).then(|| self.detect(&gone, gone_at));
         let known = writer.written.lock().expect("nobody panicked").clone();
         let mut reader = connect(&self.home());
         for Written { id, .. } in known {
