@@ -7,6 +7,7 @@
 //!    node stops before the coordinator can tell anybody else that it is gone.
 //! 2. While the coordinator does not answer, the node goes on until its deadline and no longer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -25,6 +26,35 @@ const DRIFT_PARTS: u64 = 100;
 /// How long before its end a lease counts as over.
 fn margin_ms(lease_ms: u64) -> u64 {
     (lease_ms / 10).min(200) + lease_ms / DRIFT_PARTS
+}
+
+/// Keeps the lease of a node that does not serve yet while it does something that may take longer.
+pub fn keep_alive_during<T>(
+    shared: &Shared,
+    membership: &dyn Membership,
+    me: Peer,
+    act: impl FnOnce() -> T,
+) -> T {
+    let lease_ms = membership.lease_ms();
+    let pause = Duration::from_millis(lease_ms / KEEP_ALIVE_PARTS);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            while !is_done.load(Ordering::Acquire) {
+                let sent_ms = boot_ms();
+                match membership.keep_alive(me) {
+                    Ok(()) => shared.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms)),
+                    // Who attends to the node from then on finds out whether it is over.
+                    Err(error) => log::debug!(error:%; "the lease is not prolonged"),
+                }
+                std::thread::park_timeout(pause);
+            }
+        });
+        let done = act();
+        is_done.store(true, Ordering::Release);
+        keeper.thread().unpark();
+        done
+    })
 }
 
 /// Attends to a node until it stops or its lease ends; then the node stops.
@@ -105,5 +135,28 @@ fn hand_in(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Du
             Err(RecvTimeoutError::Timeout) => return,
             Err(RecvTimeoutError::Disconnected) => return std::thread::sleep(wait),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::directory::Embedded;
+
+    #[test]
+    fn a_lease_is_kept_while_a_node_reads_its_log() {
+        const LEASE_MS: u64 = 200;
+        let membership = Embedded::new(1, 2, LEASE_MS);
+        let me = membership.join("one", "host:1").expect("there is room").peer;
+        let shared = Shared::new(membership.snapshot().expect("it is here")).expect("memory");
+        let shared = Arc::new(shared);
+        let read = || std::thread::sleep(Duration::from_millis(4 * LEASE_MS));
+        keep_alive_during(&shared, &membership, me, read);
+        assert!(shared.deadline_ms() > boot_ms(), "it may serve");
+        assert_eq!(membership.keep_alive(me).err().map(|error| error.to_string()), None);
+        read();
+        membership.keep_alive(me).expect_err("nobody kept it");
     }
 }

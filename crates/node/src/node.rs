@@ -21,7 +21,7 @@ use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::attendant::attend;
+use crate::attendant::{attend, keep_alive_during};
 use crate::client::{ClientError, try_at};
 use crate::clock::boot_ms;
 use crate::directory::{Joined, Membership, MembershipError};
@@ -277,8 +277,11 @@ impl<I: Index + 'static> RunningNode<I> {
             upkeep_stops: Arc::default(),
             threads: Vec::new(),
         };
-        let vault = configuration.backups.as_ref().map(|backups| backups.vault(&joined));
-        let vault = vault.transpose()?;
+        let read = |backups: &BackupConfiguration| {
+            let membership = node.membership.as_ref();
+            keep_alive_during(&node.shared, membership, joined.peer, || backups.vault(&joined))
+        };
+        let vault = configuration.backups.as_ref().map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let settings = NodeSettings {
             overlay: Settings { lease_ms, ..Settings::default() },
