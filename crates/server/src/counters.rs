@@ -2,6 +2,11 @@
 //!
 //! A counter is written by one worker with plain loads and stores and read by others at any time.
 //! `stats reset` does not write: it remembers the sums so far and later ones are shown above them.
+//!
+//! Invariant: whoever has an answer, or has seen its connection closed, finds what led to it counted
+//! when it asks through another worker. So a turn's counts are published before its answers go out,
+//! and what a worker counts outside of requests goes straight to its counters. Bytes written are known
+//! after they were sent, and alone lag behind.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +36,7 @@ macro_rules! counters {
         #[repr(align(128))]
         pub struct Counters { $($(#[$text])* pub $name: Counter,)* }
 
-        /// Sums of counters, or what a worker counted in one turn.
+        /// Sums of counters, or what a worker counted of the requests of one turn.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$text])* pub $name: u64,)* }
 

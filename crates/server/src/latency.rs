@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use crate::counters::{Counter, Counts};
+use crate::counters::{Counter, Counters};
 
 /// One turn in so many is timed, on average.
 const TURNS_PER_SAMPLE: u32 = 8;
@@ -40,13 +40,15 @@ pub const BOUNDS_NS: [u64; 17] = [
 pub const COMMANDS: [&str; 5] = ["get", "set", "delete", "arithmetic", "touch"];
 
 /// How many commands of each kind were counted.
-fn by_command(counts: &Counts) -> [u64; COMMANDS.len()] {
+fn by_command(counters: &Counters) -> [u64; COMMANDS.len()] {
+    let sum = |of: &[&Counter]| of.iter().map(|counter| counter.get()).sum();
+    let Counters { incr_hits, incr_misses, decr_hits, decr_misses, .. } = counters;
     [
-        counts.cmd_get,
-        counts.cmd_set,
-        counts.delete_hits + counts.delete_misses,
-        counts.incr_hits + counts.incr_misses + counts.decr_hits + counts.decr_misses,
-        counts.cmd_touch,
+        counters.cmd_get.get(),
+        counters.cmd_set.get(),
+        sum(&[&counters.delete_hits, &counters.delete_misses]),
+        sum(&[incr_hits, incr_misses, decr_hits, decr_misses]),
+        counters.cmd_touch.get(),
     ]
 }
 
@@ -104,7 +106,7 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// A turn begins: starts a lap if it is its turn to be timed.
     #[inline]
-    pub fn start(&mut self, counts: &Counts) -> Option<Lap> {
+    pub fn start(&mut self, counters: &Counters) -> Option<Lap> {
         if self.turns_left > 0 {
             self.turns_left -= 1;
             return None;
@@ -112,18 +114,17 @@ impl Stopwatch {
         // Uneven steps, so that no rhythm of the clients hides from the sample.
         self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.turns_left = (self.state >> 16) % (2 * TURNS_PER_SAMPLE - 1);
-        Some(Lap { start: Instant::now(), before: by_command(counts) })
+        Some(Lap { start: Instant::now(), before: by_command(counters) })
     }
 }
 
 impl Lap {
     /// The turn's answers were sent: what was counted since the start took that long.
-    pub fn end(self, counts: &Counts, latencies: &Latencies) {
+    pub fn end(self, counters: &Counters, latencies: &Latencies) {
         let elapsed = self.start.elapsed().as_nanos();
         let duration_ns = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        for (command, count) in by_command(counts).into_iter().enumerate() {
-            // `stats` publishes in the middle of a turn, and counting begins at zero again.
-            let count = count.checked_sub(self.before[command]).unwrap_or(count);
+        for (command, count) in by_command(counters).into_iter().enumerate() {
+            let count = count.wrapping_sub(self.before[command]);
             if count > 0 {
                 latencies.record(command, duration_ns, count);
             }
@@ -139,11 +140,12 @@ mod tests {
     fn what_a_lap_counted_falls_into_one_bucket_of_its_command() {
         let latencies = Latencies::default();
         let mut stopwatch = Stopwatch::default();
-        let mut counts = Counts { cmd_get: 5, ..Counts::default() };
-        let lap = stopwatch.start(&counts).expect("the first turn is timed");
-        counts.cmd_get += 3;
-        counts.delete_misses += 2;
-        lap.end(&counts, &latencies);
+        let counters = Counters::default();
+        counters.cmd_get.add(5);
+        let lap = stopwatch.start(&counters).expect("the first turn is timed");
+        counters.cmd_get.add(3);
+        counters.delete_misses.add(2);
+        lap.end(&counters, &latencies);
         let mut sums = <[Histogram; COMMANDS.len()]>::default();
         latencies.add_to(&mut sums);
         assert!(sums[0].sum_ns > 0);
@@ -167,8 +169,8 @@ mod tests {
     #[test]
     fn one_turn_in_eight_is_timed() {
         let mut stopwatch = Stopwatch::default();
-        let counts = Counts::default();
-        let timed = (0..80_000).filter(|_| stopwatch.start(&counts).is_some()).count();
+        let counters = Counters::default();
+        let timed = (0..80_000).filter(|_| stopwatch.start(&counters).is_some()).count();
         assert!((9_000..11_000).contains(&timed), "{timed}");
     }
 }

@@ -20,7 +20,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use crate::batch::{Batch, Seat, Turn};
 use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
 use crate::connections::Token;
-use crate::counters::Counts;
+use crate::counters::{Counters, Counts};
 use crate::datagrams::Datagrams;
 use crate::desk::{BELL, EVENTS, Held, Watch};
 use crate::hot_keys::Sampler;
@@ -123,14 +123,14 @@ impl<'s, I: Index> Worker<'s, I> {
         let mut turns = 0_u32;
         while !self.shared.is_stopping() {
             desk.wait(&mut events, if has_more { Duration::ZERO } else { LONGEST_WAIT })?;
-            let lap = self.stopwatch.start(&self.counts);
+            let lap = self.stopwatch.start(self.counters());
             let mut held = desk.hold();
             self.serve(&mut held, &events);
             self.tick(&mut held);
             has_more = !held.ready.is_empty();
             drop(held);
             if let Some(lap) = lap {
-                lap.end(&self.counts, &self.shared.latencies[self.number]);
+                lap.end(self.counters(), &self.shared.latencies[self.number]);
             }
             if let Some(mut held) = self.watch.look(desks, &mut events) {
                 self.serve(&mut held, &events);
@@ -139,15 +139,17 @@ impl<'s, I: Index> Worker<'s, I> {
                 }
             }
             self.index.quiesce();
-            self.shared.counters.of_worker(self.number).publish(&mut self.counts);
             turns = turns.wrapping_add(1);
             if desks.len() > 1 && turns.is_multiple_of(TURNS_PER_YIELD) {
                 std::thread::yield_now();
             }
         }
         self.farewell(&mut desk.hold(), &mut events);
-        self.shared.counters.of_worker(self.number).publish(&mut self.counts);
         Ok(())
+    }
+
+    fn counters(&self) -> &'s Counters {
+        self.shared.counters.of_worker(self.number)
     }
 
     /// Takes up what events say, and serves those that are ready.
@@ -170,7 +172,7 @@ impl<'s, I: Index> Worker<'s, I> {
             self.shared.log.opened(&badge);
             let connection = Connection::new(channel, badge);
             let token = held.connections.insert(connection);
-            self.counts.connections_opened += 1;
+            self.counters().connections_opened.add(1);
             let Some(connection) = held.connections.get(token) else { continue };
             let data = EventData::new_u64(token.to_bits());
             if epoll::add(&desk.epoll, &connection.channel.socket, data, WATCHED).is_err() {
@@ -233,12 +235,15 @@ impl<'s, I: Index> Worker<'s, I> {
             return;
         }
         let Some(connection) = held.connections.get(token) else { return };
-        let count = &mut self.counts.bytes_read;
+        let counters = self.counters();
+        let mut bytes_read = 0;
         let bounds = Bounds {
             buffers: &self.shared.buffers,
             longest_line_bytes: self.shared.limits.max_get_line_bytes,
         };
-        match connection.receive(&mut self.scratch, filled, &bounds, count) {
+        let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
+        counters.bytes_read.add(bytes_read);
+        match received {
             Received::End => self.close(held, token),
             Received::Nothing => self.rest(held, token),
             Received::Input(input) => {
@@ -259,8 +264,9 @@ impl<'s, I: Index> Worker<'s, I> {
 
     /// Serves a batch of datagrams.
     fn serve_datagrams(&mut self, place: usize) {
+        let counters = self.counters();
         let Some(datagrams) = self.datagrams.get_mut(place) else { return };
-        self.counts.bytes_read += datagrams.receive(&mut self.seats);
+        counters.bytes_read.add(datagrams.receive(&mut self.seats));
         if self.seats.is_empty() {
             return;
         }
@@ -275,7 +281,8 @@ impl<'s, I: Index> Worker<'s, I> {
         };
         self.batch.run(&mut turn, datagrams.inputs(), &mut self.seats);
         self.shared.clock.end_turn(self.number);
-        self.counts.bytes_written += datagrams.send(&mut self.seats);
+        counters.publish(&mut self.counts);
+        counters.bytes_written.add(datagrams.send(&mut self.seats));
     }
 
     fn answer(&mut self) {
@@ -294,6 +301,7 @@ impl<'s, I: Index> Worker<'s, I> {
         };
         self.batch.run(&mut turn, inputs, &mut self.seats);
         self.shared.clock.end_turn(self.number);
+        self.counters().publish(&mut self.counts);
     }
 
     fn dismiss_all(&mut self, held: &mut Held<'_>) {
@@ -327,7 +335,8 @@ impl<'s, I: Index> Worker<'s, I> {
         let Some(connection) = held.connections.get(token) else { return false };
         let before = connection.output.len();
         let result = connection.output.send(&mut connection.channel);
-        self.counts.bytes_written += (before - connection.output.len()) as u64;
+        let sent = before - connection.output.len();
+        self.counters().bytes_written.add(sent as u64);
         match result {
             Ok(true) => {
                 let buffer = connection.output.take_buffer();
@@ -369,7 +378,7 @@ impl<'s, I: Index> Worker<'s, I> {
         self.shared.buffers.settle(connection.charged_bytes, 0);
         self.shared.roster.remove(&connection.badge);
         self.shared.log.closed(&connection.badge, connection.ending);
-        self.counts.connections_closed += 1;
+        self.counters().connections_closed.add(1);
         // Dropping the socket closes it and takes it out of the watched set.
     }
 
@@ -377,7 +386,7 @@ impl<'s, I: Index> Worker<'s, I> {
     fn hand_to_log(&mut self, held: &mut Held<'_>, token: Token, events: Events) {
         let Some(connection) = held.connections.remove(token) else { return };
         self.shared.buffers.settle(connection.charged_bytes, 0);
-        self.counts.connections_closed += 1;
+        self.counters().connections_closed.add(1);
         // Fails only for a socket that is not watched, and this one is.
         let _ = epoll::delete(&held.desk.epoll, &connection.channel.socket);
         let Connection { channel, badge, output, .. } = *connection;
@@ -399,7 +408,7 @@ impl<'s, I: Index> Worker<'s, I> {
         for place in 0..held.connections.places() {
             let Some((token, connection)) = held.connections.at(place) else { continue };
             if seconds.saturating_sub(connection.badge.active_seconds()) > timeout {
-                self.counts.idle_kicks += 1;
+                self.counters().idle_kicks.add(1);
                 connection.ending = Ending::IdleTimeout;
                 self.close(held, token);
             }

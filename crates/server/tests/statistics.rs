@@ -58,6 +58,23 @@ fn general_statistics_have_memcacheds_names_in_memcacheds_order() {
     assert_eq!(names(&text), expected);
 }
 
+/// Each worker's counts, as one asks the other; and those of a connection that was closed.
+#[test]
+fn what_was_answered_is_counted_when_another_worker_is_asked() {
+    let server = Running::start(settings(2));
+    let mut clients = [server.connect(), server.connect()];
+    for round in 1..=300 {
+        let [one, other] = &mut clients;
+        one.talk("get a\r\n", "END\r\n");
+        assert_eq!(other.stat("cmd_get"), round.to_string());
+        let mut leaving = server.connect();
+        leaving.send("quit\r\n");
+        assert_eq!(leaving.rest(), b"");
+        assert_eq!(one.stat("curr_connections"), "2", "round {round}");
+        clients.reverse();
+    }
+}
+
 #[test]
 fn misses_on_dead_items_are_told_apart() {
     let server = Running::start(settings(1));
