@@ -12,7 +12,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_op::Now;
 use rustix::time::{ClockId, clock_gettime};
@@ -38,7 +37,8 @@ struct Seen(AtomicU64);
 
 /// See the head of this module. Shared by all threads.
 pub struct Clock {
-    started_seconds: u64,
+    /// The monotonic time at which the Unix second began in which the clock was made.
+    started: Monotonic,
     epoch_unix_seconds: i64,
     flushes: AtomicU64,
     /// Items in memory were written under this count or a later one.
@@ -56,18 +56,45 @@ pub struct Clock {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NeedsSweep;
 
-fn monotonic_seconds() -> u64 {
-    clock_gettime(ClockId::MonotonicCoarse).tv_sec.unsigned_abs()
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// A time of the system's monotonic clock, to a tick of some milliseconds.
+#[derive(Clone, Copy)]
+struct Monotonic {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Monotonic {
+    fn now() -> Self {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        Self { seconds: now.tv_sec, nanoseconds: now.tv_nsec }
+    }
+
+    fn less_ns(self, nanoseconds: i64) -> Self {
+        match self.nanoseconds - nanoseconds {
+            left @ 0.. => Self { nanoseconds: left, ..self },
+            short => Self { seconds: self.seconds - 1, nanoseconds: short + SECOND_NS },
+        }
+    }
+
+    /// Whole seconds since an earlier time.
+    #[inline]
+    fn seconds_since(self, earlier: Self) -> u64 {
+        let is_begun = self.nanoseconds < earlier.nanoseconds;
+        (self.seconds - earlier.seconds - i64::from(is_begun)).unsigned_abs()
+    }
 }
 
 impl Clock {
     /// A clock for so many workers, starting now.
     pub fn new(workers: usize) -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_secs());
-        let unix = i64::try_from(unix).unwrap_or(i64::MAX);
+        // Seconds change when those of the Unix time do: one server's end of an item is the same
+        // moment to the next one, which reads it after a restart.
+        let unix = clock_gettime(ClockId::RealtimeCoarse);
         Self {
-            started_seconds: monotonic_seconds(),
-            epoch_unix_seconds: unix - i64::from(FIRST_SECOND),
+            started: Monotonic::now().less_ns(unix.tv_nsec),
+            epoch_unix_seconds: unix.tv_sec - i64::from(FIRST_SECOND),
             flushes: AtomicU64::new(0),
             swept: AtomicU64::new(0),
             due_seconds: AtomicU32::new(NOT_DUE),
@@ -79,7 +106,7 @@ impl Clock {
 
     /// Seconds since [`Now::epoch_unix_seconds`].
     pub fn seconds(&self) -> u32 {
-        let passed = monotonic_seconds().saturating_sub(self.started_seconds);
+        let passed = Monotonic::now().seconds_since(self.started);
         let passed = u32::try_from(passed).unwrap_or(u32::MAX - FIRST_SECOND) + FIRST_SECOND;
         passed.saturating_add(self.leap_seconds.load(Ordering::Relaxed))
     }
@@ -91,7 +118,7 @@ impl Clock {
         let _ = self.leap_seconds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Seconds since the server started.
+    /// Seconds since the server started, counted from the beginning of the second in which it did.
     pub fn uptime_seconds(&self) -> u32 {
         self.seconds() - FIRST_SECOND
     }
@@ -206,6 +233,23 @@ impl Clock {
 mod tests {
     use super::*;
     use amalgam_op::Expiry;
+
+    #[test]
+    fn seconds_change_with_those_of_the_unix_time() {
+        let time = |seconds, nanoseconds| Monotonic { seconds, nanoseconds };
+        // The Unix second was 0.7 s old, so it ends 0.3 s from here.
+        for (then, started) in
+            [(time(5, 900_000_000), (5, 200_000_000)), (time(5, 100_000_000), (4, 400_000_000))]
+        {
+            let begun = then.less_ns(700_000_000);
+            assert_eq!((begun.seconds, begun.nanoseconds), started);
+            assert_eq!(then.seconds_since(begun), 0);
+            let almost = time(begun.seconds + 1, begun.nanoseconds - 1);
+            assert_eq!(almost.seconds_since(begun), 0);
+            assert_eq!(time(begun.seconds + 1, begun.nanoseconds).seconds_since(begun), 1);
+            assert_eq!(time(begun.seconds + 2, 999_999_999).seconds_since(begun), 2);
+        }
+    }
 
     #[test]
     fn an_older_item_dies_and_a_newer_one_lives() {
