@@ -182,7 +182,7 @@ impl<'w> Client<'w> {
             }
             Act::ViewComments => {
                 let resource = member * RESOURCES + self.random.random_range(0..RESOURCES);
-                self.read(&[self.world.comments(resource)]).map(drop)
+                self.read(&[self.world.resource(resource)]).map(drop)
             }
             Act::Invite | Act::Accept | Act::Reject | Act::Thaw => {
                 self.writes += 1;

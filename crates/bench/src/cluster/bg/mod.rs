@@ -1,6 +1,7 @@
 //! BG: a social network's actions (Barahmand and Ghandeharizadeh, CIDR 2013), on chunks of a
-//! cluster, on Redis and on memcached, with the same clients.
+//! cluster, on Redis, memcached and Cassandra, with the same clients.
 
+mod cassandra;
 mod member;
 mod stores;
 mod world;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
+use cassandra::Cassandra;
 pub use member::Mix;
 use member::{Client, Tally};
 use stores::{Backend, Chunks, Memcached, Redis};
@@ -30,6 +32,8 @@ pub enum BackendName {
     Redis,
     /// Several memcached; clients know which has a key.
     Memcached,
+    /// Cassandra, with each object on one node.
+    Cassandra,
 }
 
 /// Parameters of `bench bg`.
@@ -38,8 +42,8 @@ pub struct BgArguments {
     /// Who keeps the objects; several are measured in turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "amalgam")]
     pub backend: Vec<BackendName>,
-    /// Node processes of the cluster (from two on they need etcd), and of memcached. Redis is
-    /// always one.
+    /// Node processes of the cluster (from two on they need etcd), of memcached and of
+    /// Cassandra. Redis is always one.
     #[arg(long, default_value_t = 1)]
     pub nodes: usize,
     /// Members, with 100 friends and 100 resources each.
@@ -60,6 +64,10 @@ pub struct BgArguments {
     /// memcached.
     #[arg(long, value_name = "FILE", default_value = "memcached")]
     pub memcached: PathBuf,
+    /// Folder with Cassandra's jars, of Maven's org.apache.cassandra:cassandra-all and all that it
+    /// depends on; they are run with `java`.
+    #[arg(long, value_name = "DIR")]
+    pub cassandra: Option<PathBuf>,
     /// etcd.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     pub etcd: PathBuf,
@@ -168,6 +176,7 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
             BackendName::Amalgam => Box::new(Chunks::load(arguments, world, core)?),
             BackendName::Redis => Box::new(Redis::load(arguments, world, core)?),
             BackendName::Memcached => Box::new(Memcached::load(arguments, world, core)?),
+            BackendName::Cassandra => Box::new(Cassandra::load(arguments, world, core)?),
         };
         eprintln!("{} objects loaded into {}", world.objects(), backend.name());
         let client = |number| {

@@ -167,7 +167,8 @@ fn wait_for(address: &str, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(address: &str) -> anyhow::Result<BufReader<TcpStream>> {
+/// A connection to a server that answers in time.
+pub fn open(address: &str) -> anyhow::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -175,7 +176,7 @@ fn open(address: &str) -> anyhow::Result<BufReader<TcpStream>> {
 }
 
 /// All objects as they are at first.
-fn write_all(store: &mut dyn Store, world: &World) -> anyhow::Result<()> {
+pub fn write_all(store: &mut dyn Store, world: &World) -> anyhow::Result<()> {
     let numbers: Vec<u32> = (0..world.objects()).collect();
     for batch in numbers.chunks(BATCH) {
         let objects = batch.iter().map(|number| (*number, world.first_value(*number)));

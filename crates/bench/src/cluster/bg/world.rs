@@ -13,7 +13,7 @@ use crate::workload::mix64;
 pub const FRIENDS: u32 = 100;
 /// See [`FRIENDS`].
 pub const RESOURCES: u32 = 100;
-/// Bytes of a profile, and of a resource and its comments.
+/// Bytes of a profile, and of a resource with the comments on it.
 const PROFILE_BYTES: usize = 512;
 const RESOURCE_BYTES: usize = 256;
 /// Number, version, sum.
@@ -63,13 +63,13 @@ impl World {
 
     /// How many objects there are.
     pub fn objects(&self) -> u32 {
-        self.members * (KINDS + 2 * RESOURCES)
+        self.members * (KINDS + RESOURCES)
     }
 
     /// About what they take with keys, in bytes.
     pub fn bytes(&self) -> u64 {
         let one = PROFILE_BYTES as u32 + 4 * (FRIENDS + RESOURCES);
-        u64::from(self.members) * u64::from(one + 2 * RESOURCES * (RESOURCE_BYTES as u32 + 64))
+        u64::from(self.members) * u64::from(one + RESOURCES * (RESOURCE_BYTES as u32 + 64))
     }
 
     /// A member's own object.
@@ -79,19 +79,14 @@ impl World {
 
     /// A resource, by its number among all.
     pub fn resource(&self, resource: u32) -> u32 {
-        self.members * KINDS + 2 * resource
-    }
-
-    /// The comments on it.
-    pub fn comments(&self, resource: u32) -> u32 {
-        self.resource(resource) + 1
+        self.members * KINDS + resource
     }
 
     /// Whose an object is.
     pub fn member_of(&self, number: u32) -> u32 {
         match number.checked_sub(self.members * KINDS) {
             None => number / KINDS,
-            Some(rest) => rest / (2 * RESOURCES),
+            Some(rest) => rest / RESOURCES,
         }
     }
 
@@ -218,8 +213,7 @@ mod tests {
         for member in 0..450 {
             let own = kinds.map(|kind| world.of(member, kind));
             let first = member * RESOURCES;
-            let shown = (first..first + RESOURCES)
-                .flat_map(|resource| [world.resource(resource), world.comments(resource)]);
+            let shown = (first..first + RESOURCES).map(|resource| world.resource(resource));
             for number in own.into_iter().chain(shown) {
                 assert_eq!(world.member_of(number), member);
                 assert!(!std::mem::replace(&mut seen[number as usize], true));

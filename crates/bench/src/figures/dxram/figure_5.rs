@@ -11,7 +11,7 @@ const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
 const MONGODB: f64 = 3_500.0;
 
 /// A member's objects, and about how many a second are loaded.
-const OBJECTS_A_MEMBER: f64 = 204.0;
+const OBJECTS_A_MEMBER: f64 = 104.0;
 const OBJECTS_PER_SECOND: f64 = 150_000.0;
 
 /// The larger of the paper's networks, the nodes that it was on, and the least that is printed.
