@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-pub use bg::{BgArguments, run as run_bg};
+pub use bg::{BgArguments, CASSANDRA_JARS, run as run_bg};
 pub use migrate::{MigrateArguments, run as run_migrate};
 pub use recovery::{RecoveryArguments, run as run_recovery};
 pub use requests::{RequestArguments, run as run_requests};

@@ -37,6 +37,7 @@ const COLORS: &[(&str, RGBColor)] = &[
     ("amalgam", RGBColor(0, 114, 178)),
     ("memcached", RGBColor(120, 120, 120)),
     ("redis", RGBColor(200, 150, 0)),
+    ("cassandra", RGBColor(204, 121, 167)),
     ("DXRAM", RGBColor(0, 158, 115)),
     ("Cassandra", RGBColor(204, 121, 167)),
     ("MongoDB", RGBColor(150, 110, 60)),

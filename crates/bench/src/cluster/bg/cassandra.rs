@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::BgArguments;
 use super::stores::{Backend, Store, open, write_all};
 use super::world::World;
+use super::{BgArguments, CASSANDRA_JARS};
 use crate::cluster::{end, free_port, pinned};
 
 /// How long a Java machine may take to load and join, on a busy core.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Until a Java machine has compiled what it runs, on its part of a core.
+const WARM_UP_SECONDS: f64 = 20.0;
 /// Rows of a batch; Cassandra refuses batches above 50 KiB.
 const BATCH_ROWS: usize = 32;
 /// What Cassandra and its libraries open by reflection.
@@ -54,7 +56,8 @@ impl Cassandra {
     ///
     /// If that fails.
     pub fn load(arguments: &BgArguments, world: &World, core: usize) -> anyhow::Result<Self> {
-        let jars = arguments.cassandra.as_deref().context(
+        let named = arguments.cassandra.clone();
+        let jars = named.or_else(|| std::env::var_os(CASSANDRA_JARS).map(PathBuf::from)).context(
             "--cassandra DIR is missing: a folder with the jars of Maven's \
              org.apache.cassandra:cassandra-all and all that it depends on",
         )?;
@@ -67,7 +70,7 @@ impl Cassandra {
             std::fs::create_dir_all(&home)?;
             std::fs::write(home.join("cassandra.yaml"), settings(&home, &address, ring, clients))?;
             std::fs::write(home.join("logback.xml"), LOGGING)?;
-            started.processes.push(java(jars, &home, core)?);
+            started.processes.push(java(&jars, &home, core)?);
             started.addresses.push(format!("{address}:{clients}"));
             started.wait_for_all()?;
         }
@@ -77,7 +80,10 @@ impl Cassandra {
              {'class': 'SimpleStrategy', 'replication_factor': 1}",
         )?;
         first.query("CREATE TABLE bg.objects (number int PRIMARY KEY, value blob)")?;
-        write_all(&mut CassandraStore::open(&started.addresses[0])?, world)?;
+        // Once all nodes know the table: until then they refuse each other's rows.
+        let open = |address: &String| CassandraStore::open(address);
+        let mut stores = started.addresses.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+        write_all(&mut stores[0], world)?;
         Ok(started)
     }
 
@@ -118,6 +124,10 @@ impl Backend for Cassandra {
 
     fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Child::id).collect()
+    }
+
+    fn warm_up_seconds(&self) -> f64 {
+        WARM_UP_SECONDS * self.processes.len() as f64
     }
 
     fn connect(&self, place: usize) -> anyhow::Result<Box<dyn Store>> {

@@ -36,6 +36,9 @@ pub enum BackendName {
     Cassandra,
 }
 
+/// Names the folder of Cassandra's jars.
+pub const CASSANDRA_JARS: &str = "AMALGAM_CASSANDRA";
+
 /// Parameters of `bench bg`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BgArguments {
@@ -65,7 +68,7 @@ pub struct BgArguments {
     #[arg(long, value_name = "FILE", default_value = "memcached")]
     pub memcached: PathBuf,
     /// Folder with Cassandra's jars, of Maven's org.apache.cassandra:cassandra-all and all that it
-    /// depends on; they are run with `java`.
+    /// depends on; they are run with `java`. Without this, where `AMALGAM_CASSANDRA` says.
     #[arg(long, value_name = "DIR")]
     pub cassandra: Option<PathBuf>,
     /// etcd.
@@ -183,7 +186,11 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
             let store = backend.connect(number as usize)?;
             Client::new(world, number, arguments.mix, store)
         };
-        let clients = (0..arguments.clients).map(client).collect::<Result<_, _>>()?;
+        let mut clients = (0..arguments.clients).map(client).collect::<Result<Vec<_>, _>>()?;
+        let warm_up_seconds = backend.warm_up_seconds();
+        if warm_up_seconds > 0.0 {
+            together(&mut clients, warm_up_seconds, None)?;
+        }
         subjects.push(Subject { backend, clients, rounds: Vec::new() });
     }
     for _ in 0..arguments.rounds {

@@ -2,6 +2,7 @@
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
 use super::super::setting::Setting;
+use crate::cluster::CASSANDRA_JARS;
 use crate::measure::Machine;
 
 /// Actions a second that the text prints, by nodes. Of Cassandra it has the ends, of MongoDB one
@@ -18,6 +19,10 @@ const OBJECTS_PER_SECOND: f64 = 150_000.0;
 const LARGE: u32 = 500_000;
 const LARGE_NODES: usize = 4;
 const LARGE_ACTIONS: [(usize, f64); 1] = [(LARGE_NODES, 17_000.0)];
+/// Nodes of Cassandra that fit into memory beside the others, and about how long one takes to start
+/// and to warm up.
+const MOST_CASSANDRA: usize = 4;
+const CASSANDRA_SECONDS: f64 = 45.0;
 /// With more members than this, one backend is measured alone.
 const MOST_BESIDE: u32 = 10_000;
 /// Resident bytes of nodes and clients for a member: 50,000 of them took 3.74 GB, 5,000 took 0.48.
@@ -27,6 +32,8 @@ pub fn figure(setting: &Setting) -> Figure {
     // A client's share must hold more members than one has friends.
     let (members, clients) = setting.choose((110, 1), (500, 4), (10_000, 4));
     let most_nodes = if is_installed("etcd") { setting.choose(1, 4, 8) } else { 1 };
+    let has_cassandra =
+        std::env::var_os(CASSANDRA_JARS).is_some() && setting.choose(false, true, true);
     let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
     let run = |nodes: usize, members: u32, field| {
         let mut backends = vec!["amalgam"];
@@ -37,6 +44,11 @@ pub fn figure(setting: &Setting) -> Figure {
         }
         if !is_large && nodes == 1 && is_installed("redis-server") {
             backends.push("redis");
+        }
+        let mut begin = 2.0;
+        if !is_large && has_cassandra && nodes <= MOST_CASSANDRA {
+            backends.push("cassandra");
+            begin += CASSANDRA_SECONDS * nodes as f64;
         }
         let seconds = setting.choose(0.05, 0.5, 5.0);
         let rounds = setting.choose(1, 1, 3);
@@ -52,7 +64,7 @@ pub fn figure(setting: &Setting) -> Figure {
             program: Program::Own,
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, 1.0),
-            seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + 2.0,
+            seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + begin,
         }
     };
     let printed = |name: &str, points: &[(usize, f64)]| -> Vec<Point> {
@@ -102,8 +114,12 @@ pub fn figure(setting: &Setting) -> Figure {
             "{members} members; all nodes on one core, all clients on another, so rates do not \
              grow with nodes here: CPU time an action says what each costs. Every value that is \
              read is checked. Clients of memcached choose the server by a hash of the key; Redis \
-             is one process. MongoDB and Cassandra are not run: their printed numbers are of the \
-             paper's machines.{}",
+             is one process. {} MongoDB is not run: its printed number is of the paper's \
+             machines.{}",
+            match has_cassandra {
+                true => "Cassandra has the same clients, on up to four nodes.",
+                false => "Cassandra is left out; AMALGAM_CASSANDRA names the folder of its jars.",
+            },
             if most_nodes == 1 { " More than one node needs etcd." } else { "" }
         ),
         panels,
