@@ -3,10 +3,10 @@
 //! A counter is written by one worker with plain loads and stores and read by others at any time.
 //! `stats reset` does not write: it remembers the sums so far and later ones are shown above them.
 //!
-//! Invariant: whoever has an answer, or has seen its connection closed, finds what led to it counted
-//! when it asks through another worker. So a turn's counts are published before its answers go out,
-//! and what a worker counts outside of requests goes straight to its counters. Bytes written are known
-//! after they were sent, and alone lag behind.
+//! Invariant: whoever has an answer, or has seen its connection closed, finds what led to it
+//! counted when it asks through another worker. So a turn's counts are published before its answers
+//! go out, and what a worker counts outside of requests goes straight to its counters. Bytes
+//! written are known after they were sent, and alone lag behind.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
