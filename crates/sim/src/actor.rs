@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::backup::Vault;
+use amalgam_cluster::backup::{Remains, Vault};
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits};
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::node::{Effect, Node, NodeSettings};
@@ -45,6 +45,8 @@ pub struct Common {
     pub true_ms: u64,
     /// For how long the node that is called stands still before it looks at its clock last.
     pub stall_ms: u64,
+    /// Whether what is written to disks is synced before it is answered.
+    pub is_synced: bool,
     /// The disks of nodes, which outlive them.
     pub disks: BTreeMap<NodeId, Disk>,
     /// Which races the run reached.
@@ -234,9 +236,9 @@ pub trait Pursuit: Sized {
     /// Begins, with a node of its liking.
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
 
-    /// Where it keeps backups of others, if it does.
-    fn vault(node: NodeId, common: &mut Common) -> Option<Vault> {
-        let _ = (node, common);
+    /// Where it keeps backups of others, if it does, and what its former lives left there.
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
+        let _ = (peer, common);
         None
     }
 
@@ -301,8 +303,8 @@ impl<P: Pursuit> Actor for Host<P> {
         let (pursuit, store) = P::open(&mut settings);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);
-        if let Some(vault) = P::vault(peer.node, common) {
-            node.set_vault(vault);
+        if let Some((vault, remains)) = P::vault(peer, common) {
+            node.resume(vault, &remains);
         }
         Self { peer, node, doing: BTreeMap::new(), pursuit, true_ms: common.true_ms }
     }

@@ -8,17 +8,22 @@ use crate::random::Random;
 
 /// One node's disk. A crash tears what was not synced.
 #[derive(Clone, Debug, Default)]
-pub struct Disk(Arc<Mutex<MemoryStorage>>);
+pub struct Disk {
+    storage: Arc<Mutex<MemoryStorage>>,
+    /// How often its machine lost its power.
+    pub losses: u64,
+}
 
 impl Disk {
     fn lock(&self) -> MutexGuard<'_, MemoryStorage> {
-        self.0.lock().expect("one thread")
+        self.storage.lock().expect("one thread")
     }
 
-    /// The process dies, or the machine loses its power.
-    pub fn crash(&self, random: &mut Random) {
+    /// The process dies; or the machine does, if it has no power any more.
+    pub fn crash(&mut self, has_power: bool, random: &mut Random) {
+        self.losses += u64::from(!has_power);
         let mut disk = self.lock();
-        let crash = if random.percent(50) {
+        let crash = if has_power {
             Crash::Process
         } else {
             let writes = random.below(disk.unsynced() as u64 + 1) as usize;

@@ -1,10 +1,11 @@
 //! Nodes whose clients work on chunks, without backups and with them.
 
-use amalgam_cluster::backup::{CopySettings, Vault};
+use amalgam_cluster::backup::{CopySettings, Remains, Vault};
 use amalgam_cluster::chunks::{Action, ChunkError, Done};
-use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
-use amalgam_cluster::log::LogSettings;
+use amalgam_cluster::ids::{ChunkId, IdRange};
+use amalgam_cluster::log::{Durability, LogSettings};
 use amalgam_cluster::node::{Effect, NodeSettings};
+use amalgam_cluster::overlay::Peer;
 
 use crate::actor::{Common, Host, Pursuit};
 use crate::random::Random;
@@ -45,18 +46,28 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
         Default::default()
     }
 
-    fn vault(node: NodeId, common: &mut Common) -> Option<Vault> {
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
         if !SAFE {
             return None;
         }
-        let disk = common.disks.entry(node).or_default().clone();
-        let settings =
-            LogSettings { segment_bytes: 16 << 10, segments_max: 400, ..LogSettings::default() };
-        let vault = Vault::open(Box::new(disk), 1, settings).expect("it is this cluster's");
+        let disk = common.disks.entry(peer.node).or_default().clone();
+        let durability = if common.is_synced { Durability::Synced } else { Durability::Buffered };
+        let settings = LogSettings {
+            segment_bytes: 16 << 10,
+            segments_max: 400,
+            durability,
+            ..LogSettings::default()
+        };
+        let life = (1, peer, disk.losses);
+        let (vault, remains) =
+            Vault::resume(Box::new(disk), life, settings).expect("it is this cluster's");
         if vault.replay().was_torn {
             common.reached.note("a torn write");
         }
-        Some(vault)
+        if vault.replay().records > 0 && remains.since == peer.incarnation {
+            common.reached.note("a log that does not count");
+        }
+        Some((vault, remains))
     }
 
     fn observe(

@@ -13,7 +13,7 @@ pub struct Reached(BTreeMap<&'static str, u64>);
 
 impl Reached {
     /// What a thousand runs must come across.
-    pub const WANTED: [&str; 16] = [
+    pub const WANTED: [&str; 22] = [
         "a pause between the look at the clock and the answer",
         "a pause, perhaps past the lease",
         "a torn write",
@@ -30,6 +30,12 @@ impl Reached {
         "a request by a stale cache",
         "an operation answered again by another owner",
         "a read of a write that is not answered yet",
+        "all processes ended at once",
+        "all nodes lost their power",
+        "all nodes ended again while they came back",
+        "a backup whose new life has all it had",
+        "a backup whose new life has nothing",
+        "a log that does not count",
     ];
 
     /// It did once more.
@@ -112,7 +118,18 @@ impl Watch {
 /// Edits were committed.
 pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
     for edit in edits {
-        let Change::Migrate(placed) = edit.change else { continue };
+        let placed = match edit.change {
+            Change::Migrate(placed) => placed,
+            Change::Revive(..) => {
+                to_note.note("a backup whose new life has all it had");
+                continue;
+            }
+            Change::Lose(_) => {
+                to_note.note("a backup whose new life has nothing");
+                continue;
+            }
+            _ => continue,
+        };
         let mut peers = placed.peers();
         let Some(owner) = peers.next().filter(|owner| owner.incarnation > 0) else { continue };
         let asker = edit.request.peer;

@@ -27,11 +27,13 @@ pub struct Scenario {
     /// Long pauses, clocks that differ, disks that lose what was not synced, no coordinator at
     /// times.
     pub worst: bool,
+    /// See [`Faults::power`].
+    pub power: bool,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
-        let Faults { weather, crashes, partitions, worst } = Faults::WORST;
+        let Faults { weather, crashes, partitions, worst, power } = Faults::WORST;
         let Weather { lost_percent, twice_percent, late_percent } = weather;
         let (nodes, seconds) = (5, 50);
         Self {
@@ -43,6 +45,7 @@ impl Default for Scenario {
             crashes,
             partitions,
             worst,
+            power,
         }
     }
 }
@@ -66,8 +69,8 @@ impl Scenario {
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
         let weather = Weather { lost_percent, twice_percent, late_percent };
-        let Self { crashes, partitions, worst, .. } = *self;
-        Faults { weather, crashes, partitions, worst }
+        let Self { crashes, partitions, worst, power, .. } = *self;
+        Faults { weather, crashes, partitions, worst, power }
     }
 
     /// Scenarios that are smaller by one thing.
@@ -81,6 +84,7 @@ impl Scenario {
             Self { crashes: false, ..self.clone() },
             Self { partitions: false, ..self.clone() },
             Self { worst: false, ..self.clone() },
+            Self { power: false, ..self.clone() },
             Self { nodes: (self.nodes - 1).max(1), ..self.clone() },
         ];
         smaller.retain(|one| one != self);
@@ -131,13 +135,13 @@ mod tests {
         let (least, wrong) =
             Scenario::default().shrink(0, Planted::NoReplication).expect("it is found");
         assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
-        let faults = [least.partitions, least.worst, least.crashes];
+        let faults = [least.partitions, least.worst, least.crashes, least.power];
         let percents = [least.late_percent, least.twice_percent, least.lost_percent];
         let off = faults.iter().filter(|fault| !**fault).count()
             + percents.iter().filter(|percent| **percent == 0).count();
         let is_needed = |one: Scenario| one.shrink(0, Planted::NoReplication).is_none();
         assert!(least.smaller().into_iter().all(is_needed), "less is enough: {least}");
-        let kills = least.crashes || least.worst;
+        let kills = least.crashes || least.worst || least.power;
         assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
     }
 }

@@ -21,6 +21,8 @@ use crate::random::Random;
 
 /// How long a lease lasts.
 const LEASE_MS: u64 = 2_000;
+/// All nodes end for the first time within so long, and then again within so long.
+const POWER_MS: u64 = 40_000;
 /// How often a node looks at its clock.
 const TICK_MS: u64 = 25;
 
@@ -38,17 +40,26 @@ pub struct Faults {
     /// the middle of a request; their clocks differ in time and pace; the coordinator is away;
     /// disks lose what was not synced.
     pub worst: bool,
+    /// All nodes end at once, as processes or because the power is gone, and start again in any
+    /// order, in half of the runs more than once in a row. Where what was acknowledged would be
+    /// lost by that, as whoever kept it has just died, they do not.
+    pub power: bool,
 }
 
 impl Faults {
     /// Nothing happens.
-    pub const NONE: Self =
-        Self { weather: Weather::FAIR, crashes: false, partitions: false, worst: false };
+    pub const NONE: Self = Self {
+        weather: Weather::FAIR,
+        crashes: false,
+        partitions: false,
+        worst: false,
+        power: false,
+    };
     /// Everything happens.
     pub const ALL: Self =
-        Self { weather: Weather::FOUL, crashes: true, partitions: true, worst: false };
+        Self { weather: Weather::FOUL, crashes: true, partitions: true, ..Self::NONE };
     /// And the worst.
-    pub const WORST: Self = Self { worst: true, ..Self::ALL };
+    pub const WORST: Self = Self { worst: true, power: true, ..Self::ALL };
 }
 
 /// A defect that the world plants around the logic.
@@ -115,6 +126,8 @@ enum Happening {
     Starts(String),
     Fault,
     ComesBack,
+    /// Everything stops.
+    AllEnd,
 }
 
 /// A cluster, its network and its workload.
@@ -135,6 +148,11 @@ pub struct World<A> {
     stalls: Option<(Peer, u64)>,
     /// Whether the coordinator does not answer.
     is_away: bool,
+    /// The last lives that there were when all nodes ended, while some of what they had is in logs
+    /// alone.
+    cold: BTreeMap<NodeId, u32>,
+    /// Whether one died alone since.
+    died_alone: bool,
     watch: Watch,
     /// Whom edits name that were asked for and may yet be committed.
     asked: BTreeMap<(Creator, RequestId), Vec<Peer>>,
@@ -151,7 +169,7 @@ pub struct World<A> {
 impl<A: Actor> World<A> {
     /// `nodes` nodes that start within a second.
     pub fn new(seed: u64, nodes: usize, faults: Faults, planted: Planted) -> Self {
-        let settings = Settings::default();
+        let settings = Settings { lease_ms: LEASE_MS, ..Settings::default() };
         let mut world = Self {
             now_ms: 0,
             random: Random::new(seed),
@@ -166,6 +184,8 @@ impl<A: Actor> World<A> {
             names: BTreeMap::new(),
             stalls: None,
             is_away: false,
+            cold: BTreeMap::new(),
+            died_alone: false,
             watch: Watch::default(),
             asked: BTreeMap::new(),
             encoded: Vec::new(),
@@ -178,6 +198,11 @@ impl<A: Actor> World<A> {
             world.agenda.plan(at_ms, Happening::Starts(format!("node-{number}")));
         }
         world.agenda.plan(1_000, Happening::Fault);
+        if faults.power {
+            world.common.is_synced = world.random.percent(50);
+            let at_ms = 5_000 + world.random.below(POWER_MS);
+            world.agenda.plan(at_ms, Happening::AllEnd);
+        }
         world
     }
 
@@ -199,11 +224,15 @@ impl<A: Actor> World<A> {
 
     /// No more faults and no more work: what is under way comes to its end.
     pub fn calm(&mut self) {
-        self.faults = Faults { worst: self.faults.worst, ..Faults::NONE };
+        let Faults { worst, power, .. } = self.faults;
+        self.faults = Faults { worst, power, ..Faults::NONE };
         self.come_back();
         self.partition = Partition::default();
         self.common.is_calm = true;
         self.run(10_000);
+        if self.is_cold() {
+            self.run(5_000);
+        }
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -216,6 +245,7 @@ impl<A: Actor> World<A> {
             Happening::Tick(peer) => self.tick(peer),
             Happening::Fault => self.fault(),
             Happening::ComesBack => self.come_back(),
+            Happening::AllEnd => self.all_end(),
             Happening::Proposed(_) if self.is_away => {}
             Happening::Proposed(proposal) => {
                 // Who is refused learns it from the next view.
@@ -463,7 +493,9 @@ impl<A: Actor> World<A> {
                 }
                 // The actor saw it; and nobody has no node of its own.
                 Effect::Answered(..) | Effect::Reply(..) => {}
-                Effect::Stop(error) => panic!("nobody notes metadata down here: {error}"),
+                Effect::Stop(error) => {
+                    self.common.wrong.push(format!("{from:?} cannot note down: {error}"));
+                }
             }
         }
     }
@@ -507,18 +539,97 @@ impl<A: Actor> World<A> {
         if self.nodes.remove(&peer.node).is_some_and(|node| node.actor.is_recovering()) {
             self.common.reached.note("an heir that died while it recovered");
         }
-        if let Some(disk) = self.common.disks.get(&peer.node).filter(|_| self.faults.worst) {
-            disk.crash(&mut self.random);
+        if self.faults.worst {
+            // Of a log that others wait for the machine goes on.
+            let has_power = self.random.percent(50) || self.is_cold() && !self.common.is_synced;
+            self.crash_disk(peer.node, has_power);
         }
         let name = self.names[&peer].clone();
         let at_ms = self.now_ms + self.random.below(4_000);
         self.agenda.plan(at_ms, Happening::Starts(name));
         self.crashes += 1;
+        self.died_alone = true;
+    }
+
+    fn crash_disk(&mut self, node: NodeId, has_power: bool) {
+        if let Some(disk) = self.common.disks.get_mut(&node) {
+            disk.crash(has_power, &mut self.random);
+        }
+    }
+
+    /// The whole cluster ends, as processes, or by a loss of power where that is promised to be
+    /// survived.
+    fn all_end(&mut self) {
+        if self.common.is_calm {
+            return;
+        }
+        self.note_recovered();
+        // Logs have all until somebody dies whose place is taken.
+        let is_in_logs = self.is_cold() && !self.died_alone;
+        if !is_in_logs && !self.is_backed_up() {
+            return self.agenda.plan(self.now_ms + 20, Happening::AllEnd);
+        }
+        if self.is_cold() {
+            self.common.reached.note("all nodes ended again while they came back");
+        }
+        let has_power = !self.common.is_synced || self.random.percent(30);
+        self.common.reached.note(match has_power {
+            true => "all processes ended at once",
+            false => "all nodes lost their power",
+        });
+        self.cold = self.names.keys().map(|peer| (peer.node, peer.incarnation)).collect();
+        self.died_alone = false;
+        self.stalls = None;
+        for peer in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
+            self.nodes.remove(&peer.node);
+            self.crash_disk(peer.node, has_power);
+            let most_ms = if self.random.percent(20) { 6_000 } else { 1_500 };
+            let at_ms = self.now_ms + self.random.below(most_ms);
+            self.agenda.plan(at_ms, Happening::Starts(self.names[&peer].clone()));
+            self.crashes += 1;
+        }
+        let most_ms = if self.random.percent(30) { 8_000 } else { POWER_MS };
+        self.agenda.plan(self.now_ms + 1 + self.random.below(most_ms), Happening::AllEnd);
+    }
+
+    /// Whether what all nodes have had when they ended is where it should be again.
+    fn note_recovered(&mut self) {
+        if !self.is_cold() || !self.is_backed_up() {
+            return;
+        }
+        // Groups of today hold all that was committed; what is not among it will never be.
+        let cold = std::mem::take(&mut self.cold);
+        let is_old =
+            |peer: Peer| cold.get(&peer.node).is_some_and(|last| peer.incarnation <= *last);
+        self.asked.retain(|(_, request), _| !is_old(request.peer));
+    }
+
+    fn is_cold(&self) -> bool {
+        !self.cold.is_empty()
+    }
+
+    /// Whether of every group a majority runs, and of every range a backup: its log has all. What
+    /// its owner has is in memory.
+    fn is_backed_up(&self) -> bool {
+        let runs = |peer: &&Peer| self.runs(**peer);
+        let truth = self.common.ledger.truth();
+        let has_backup = |peers: &[Peer]| peers.iter().skip(1).any(|peer| self.runs(*peer));
+        let mut groups = self.view().groups.iter();
+        let is_old =
+            |peer: Peer| self.cold.get(&peer.node).is_some_and(|last| peer.incarnation <= *last);
+        let mut asked = self.asked.iter();
+        asked.all(|((_, request), peers)| is_old(request.peer) || has_backup(peers))
+            && groups
+                .all(|(_, group)| group.members.iter().filter(runs).count() >= group.majority())
+            && truth
+                .summaries()
+                .all(|summary| truth.placed(summary.creator).all(|peers| has_backup(&peers)))
     }
 
     fn fault(&mut self) {
         let next_ms = self.now_ms + 200 + self.random.below(2_000);
         self.agenda.plan(next_ms, Happening::Fault);
+        self.note_recovered();
         if self.common.is_calm {
             return;
         }

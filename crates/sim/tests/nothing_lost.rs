@@ -1,7 +1,8 @@
 //! What was acknowledged is there, whatever happens: nodes crash and lose what their disks had not
-//! synced, stand still past their lease and between two looks at their clocks, are cut off, and the
-//! coordinator is away; messages are lost, repeated and late. The history of each chunk is
-//! linearizable, and every run comes to its end (steps 5 to 25 of the cluster's protocol).
+//! synced, all at once at times, stand still past their lease and between two looks at their
+//! clocks, are cut off, and the coordinator is away; messages are lost, repeated and late. The
+//! history of each chunk is linearizable, and every run comes to its end (steps 5 to 25 of the
+//! cluster's protocol).
 //!
 //! And defects that others had are found: each of them, in few seeds.
 
@@ -39,6 +40,15 @@ fn what_was_acknowledged_is_never_lost() {
     let seeds = sum.get("seeds");
     let (writes, lives) = (sum.get("writes acknowledged"), sum.get("lives ended"));
     assert!(writes >= 1_000 * seeds && lives >= 5 * seeds, "the seeds reach too little");
+    for race in [
+        "all processes ended at once",
+        "all nodes lost their power",
+        "all nodes ended again while they came back",
+        "a backup whose new life has all it had",
+    ] {
+        let times = sum.get(&format!("race: {race}"));
+        assert!(10 * times >= seeds, "{race}: {times} times are too few");
+    }
 }
 
 #[test]

@@ -230,20 +230,33 @@ impl Catalog {
     }
 
     /// Lives without which some ids of a creator have nobody left, if these are over; and whether
-    /// there is anything to bury.
-    pub fn last_holders(&self, creator: Creator, dead: &[Peer]) -> (Vec<Peer>, bool) {
+    /// there is anything to bury, which there is not while of some ids nobody is left but who is
+    /// silent.
+    pub fn last_holders(
+        &self,
+        creator: Creator,
+        dead: &[Peer],
+        silent: &[Peer],
+    ) -> (Vec<Peer>, bool) {
         let Some(record) = self.records.get(&creator) else { return Default::default() };
         let is_dead = |node: NodeId| dead.iter().any(|peer| peer.node == node);
+        let is_silent = |node: NodeId| silent.iter().any(|peer| peer.node == node);
         let (mut last, mut others) = (Vec::new(), Vec::new());
+        let mut waits = false;
         for range in self.ranges_of(creator) {
             let has_copies = range.placement.backups().count() > 0
                 || record.inherited.over(range.ids.start()..range.ids.end()).next().is_some();
             let is_last = has_copies && nodes_of(&range).all(is_dead);
+            waits |= has_copies
+                && !is_last
+                && nodes_of(&range).any(is_dead)
+                && nodes_of(&range).all(|node| is_dead(node) || is_silent(node));
             let of = if is_last { &mut last } else { &mut others };
             of.extend(nodes_of(&range).filter(|node| is_dead(*node)));
         }
         let about = |nodes: &[NodeId], peer: &Peer| nodes.contains(&peer.node);
-        let is_to_bury = dead.iter().any(|peer| about(&others, peer) || !about(&last, peer));
+        let is_to_bury =
+            !waits && dead.iter().any(|peer| about(&others, peer) || !about(&last, peer));
         (dead.iter().copied().filter(|peer| about(&last, peer)).collect(), is_to_bury)
     }
 
@@ -529,12 +542,16 @@ mod tests {
         };
         ask(&mut catalog, &[]);
         let dead = [peer(1), peer(2), peer(3)];
-        let (last, is_to_bury) = catalog.last_holders(creator, &dead);
+        let (last, is_to_bury) = catalog.last_holders(creator, &dead, &[]);
         assert_eq!((last, is_to_bury), (dead.to_vec(), true));
+        let all = [1, 2, 3, 4].map(peer);
+        let (dead_first, silent) = (&all[..1], &all[1..]);
+        assert_eq!(catalog.last_holders(creator, dead_first, silent), (vec![], false));
+        assert_eq!(catalog.last_holders(creator, dead_first, &all[1..2]), (vec![], true));
         let buried = ask(&mut catalog, &dead.map(Change::Bury));
         let waiting = ["1+2+3", "4"].map(str::to_owned).to_vec();
         assert_eq!(buried, (waiting.clone(), vec![(peer(2), 5)]), "what had no copy is free");
-        assert_eq!(catalog.last_holders(creator, &dead), (dead.to_vec(), false));
+        assert_eq!(catalog.last_holders(creator, &dead, &[]), (dead.to_vec(), false));
         let again = ask(&mut catalog, &dead.map(Change::Bury));
         assert_eq!(again.0, waiting);
         // The owner's memory is gone, whatever its log has of others.

@@ -172,6 +172,16 @@ pub enum Message {
         /// The owner's life.
         source: Peer,
     },
+    /// From a leader: do you live?
+    Probe {
+        /// The coordinator's state in which it asks.
+        revision: u64,
+    },
+    /// The answer.
+    Alive {
+        /// As it was asked.
+        revision: u64,
+    },
 }
 
 /// What the logic wants done.

@@ -38,11 +38,12 @@ pub struct SuperPeer {
     /// Promises are noted down, and changed since they were asked for.
     has_promised: bool,
     keeps_notes: bool,
-    /// Nobody is buried before; none before the first tick.
-    bury_from_ms: Option<u64>,
-    may_bury: bool,
+    /// The coordinator's state in which somebody became a member, or none any more, last.
+    members_revision: u64,
+    /// In which state lives were asked that answered.
+    alive: BTreeMap<Peer, u64>,
     /// Of which state all creators were looked at for lives that are over.
-    looked_at: Option<(u64, bool)>,
+    looked_at: Option<u64>,
     /// Creators that named such lives then, or at a later look.
     with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
@@ -74,8 +75,8 @@ impl SuperPeer {
             since: me.incarnation,
             has_promised: false,
             keeps_notes: false,
-            bury_from_ms: None,
-            may_bury: false,
+            members_revision: 0,
+            alive: BTreeMap::new(),
             looked_at: None,
             with_dead: BTreeSet::new(),
             batches: BTreeMap::new(),
@@ -155,6 +156,10 @@ impl SuperPeer {
         if view.revision <= self.view.revision {
             return;
         }
+        if !self.view.lives().eq(view.lives()) {
+            self.members_revision = view.revision;
+            self.alive.retain(|peer, _| view.has(*peer));
+        }
         self.view = view.clone();
         let in_force: BTreeMap<Creator, Option<Term>> = {
             let creators = self.batches.keys().chain(self.queues.keys());
@@ -211,7 +216,7 @@ impl SuperPeer {
         for creator in self.batches.keys().copied().collect::<Vec<_>>() {
             self.send_batch(creator, out);
         }
-        self.bury_the_dead(now_ms, out);
+        self.bury_the_dead(out);
         self.tell_heirs(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;
@@ -227,19 +232,15 @@ impl SuperPeer {
     /// does not know (yet) is in no edit that it accepted ([`Self::is_known`]); leaders before it
     /// knew less, since its group was decided after their last edit.
     ///
-    /// Who starts with a log, or has just lost it, cannot know whether the whole cluster stopped.
-    /// It gives the others the time of a lease and half of one: as long as the dead may still look
-    /// alive, and who comes back first must not be taken for the last.
+    /// Who looks alive may have died with them, and be the last to have something: so of each range
+    /// somebody must have answered who was asked when the others were gone already. Until then, or
+    /// until all of them are gone, nobody is buried. Many may die at once, and the last lease may
+    /// end much later than the first: a coordinator that was away prolongs them all.
     ///
     /// No edit names who is not a member, so all creators are looked at only when members, groups
     /// or the right to bury changed, and otherwise those that still name the dead.
-    fn bury_the_dead(&mut self, now_ms: u64, out: &mut Vec<Command>) {
-        let lease_ms = self.settings.lease_ms;
-        let waits_ms = if self.keeps_notes { lease_ms + lease_ms / 2 } else { 0 };
-        let from_ms = *self.bury_from_ms.get_or_insert(now_ms + waits_ms);
-        self.may_bury = now_ms >= from_ms;
-        let state = (self.view.revision, self.may_bury);
-        if self.looked_at.replace(state) != Some(state) {
+    fn bury_the_dead(&mut self, out: &mut Vec<Command>) {
+        if self.looked_at.replace(self.view.revision) != Some(self.view.revision) {
             let named = self.catalog.summaries().map(|summary| summary.creator);
             let is_concerned = |creator: &Creator| {
                 self.leads(position(*creator)).is_some() && !self.dead(*creator).is_empty()
@@ -250,11 +251,13 @@ impl SuperPeer {
             self.start_batch(creator, out);
         }
         let mut asked = 0;
+        let mut silent = BTreeSet::new();
         for creator in self.with_dead.iter().copied().collect::<Vec<_>>() {
             if self.dead(creator).is_empty() {
                 self.with_dead.remove(&creator);
                 continue;
             }
+            silent.extend(self.silent(creator));
             let (burials, last) = self.burials(creator);
             let queue = self.queues.entry(creator).or_default();
             for edit in burials {
@@ -276,17 +279,42 @@ impl SuperPeer {
                 }
             }
         }
+        let revision = self.members_revision;
+        out.extend(silent.into_iter().map(|to| Command::Send(to, Message::Probe { revision })));
+    }
+
+    /// Who is named by ranges of a creator, looks alive, and has not said so since somebody died.
+    fn silent(&self, creator: Creator) -> Vec<Peer> {
+        // What has no copies cannot wait for one.
+        if !self.keeps_notes || creator.is_named() {
+            return Vec::new();
+        }
+        let is_silent = |peer: &Peer| {
+            let answered = self.alive.get(peer).copied().unwrap_or(0);
+            *peer != self.me && self.view.has(*peer) && answered < self.members_revision
+        };
+        self.catalog.lives(creator).filter(is_silent).collect()
+    }
+
+    /// Somebody says that it was alive in a state of the coordinator.
+    fn lives(&mut self, from: Peer, revision: u64) {
+        let answered = self.alive.entry(from).or_default();
+        *answered = revision.max(*answered);
+        // Perhaps it was waited for.
+        if revision == self.members_revision && !self.with_dead.is_empty() {
+            self.next_retry_ms = 0;
+        }
     }
 
     /// The burials of a creator that change something, and lives that are over and the last to
     /// have had something.
     fn burials(&self, creator: Creator) -> (Vec<Edit>, Vec<Peer>) {
         let dead = self.dead(creator);
-        // What has no copies cannot wait for one.
-        if dead.is_empty() || !(self.may_bury || creator.is_named()) {
+        if dead.is_empty() {
             return Default::default();
         }
-        let (last, is_to_bury) = self.catalog.last_holders(creator, &dead);
+        let silent = self.silent(creator);
+        let (last, is_to_bury) = self.catalog.last_holders(creator, &dead, &silent);
         // All of them or none: who is left out would count as alive.
         let buried = dead.into_iter().filter(|_| is_to_bury);
         (buried.map(|peer| self.own_edit(creator, Change::Bury(peer))).collect(), last)
@@ -392,6 +420,10 @@ impl SuperPeer {
             Message::Remembered { creator, former, is_whole } => {
                 self.remembered(from, (creator, former), is_whole, out);
             }
+            Message::Probe { revision } => {
+                out.push(Command::Send(from, Message::Alive { revision }));
+            }
+            Message::Alive { revision } => self.lives(from, revision),
             Message::Needed { creator, source, revision } if revision <= self.view.revision => {
                 self.needed(from, creator, source, out);
             }

@@ -76,6 +76,12 @@ impl View {
         self.incarnation(peer.node) == Some(peer.incarnation)
     }
 
+    /// The present lives of all.
+    pub fn lives(&self) -> impl Iterator<Item = Peer> {
+        let members = self.members.iter();
+        members.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
+    }
+
     /// The present life of a node.
     pub fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.members.get(&node).map(|member| member.incarnation)

@@ -278,6 +278,8 @@ wire_enum!(Message {
     18 Remembered { creator, former, is_whole },
     19 Needed { creator, source, revision },
     20 Unneeded { creator, source },
+    21 Probe { revision },
+    22 Alive { revision },
 });
 
 wire_struct!(Request {

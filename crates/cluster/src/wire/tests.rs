@@ -150,6 +150,8 @@ fn packets() -> Vec<Packet> {
         Message::Appended { creator, version },
         Message::Inherit(inheritance),
         Message::Remember { creator, former: peer },
+        Message::Probe { revision: 11 },
+        Message::Alive { revision: 12 },
         Message::Remembered { creator, former: peer, is_whole: true },
         Message::Needed { creator, source: peer, revision: 8 },
         Message::Unneeded { creator, source: peer },
