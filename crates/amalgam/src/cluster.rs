@@ -103,6 +103,10 @@ pub struct NodeOptions {
     /// The CA that signed everybody's certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
+    /// Super peers, which keep the metadata, of a hundred nodes; three at least, where there are as
+    /// many. Alike on all nodes [default: 8]
+    #[arg(long, value_name = "PERCENT")]
+    pub super_peers: Option<u8>,
     /// Seconds that a node may be silent before it is none [default: 3]
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
@@ -146,6 +150,7 @@ impl NodeOptions {
             cluster: Some("default".to_owned()),
             listen: Some("127.0.0.1:7911".to_owned()),
             clients: Some("127.0.0.1:11211".to_owned()),
+            super_peers: Some(8),
             lease_seconds: Some(3),
             engine: Some("mercury".to_owned()),
             memory: Some(megabytes),
@@ -337,6 +342,11 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
     let threads = options.threads.unwrap_or(4);
     ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
+    let super_share_percent = options.super_peers.unwrap_or(8);
+    ensure!(
+        (1..=100).contains(&super_share_percent),
+        "--super-peers must be 1 to 100 percent of the nodes, not {super_share_percent}"
+    );
     let bytes = |size: Option<Size>| size.unwrap_or(Size::mebibytes(64)).in_bytes(1 << 20);
     let advertise = options.advertise.as_deref();
     let advertise = advertise.map(|text| address(text, "--advertise")).transpose()?;
@@ -350,6 +360,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
         threads,
         cache_bytes: CACHE_BYTES,
+        super_share_percent,
         backups: backups(options)?,
         ..NodeConfiguration::default()
     })
@@ -572,6 +583,10 @@ mod tests {
         let unknown = given(|options| options.engine = Some("none".to_owned()));
         assert!(engine(&unknown).is_err_and(|error| error.to_string().contains("mercury")));
         assert!(configuration(&given(|options| options.threads = Some(0))).is_err());
+        assert!(configuration(&given(|options| options.super_peers = Some(0))).is_err());
+        assert!(configuration(&given(|options| options.super_peers = Some(101))).is_err());
+        let half = configuration(&given(|options| options.super_peers = Some(50)));
+        assert!(half.is_ok_and(|half| half.super_share_percent == 50));
         assert!(configuration(&given(|o| o.listen = Some("nowhere".to_owned()))).is_err());
         assert!(etcd(&given(|options| options.cluster = Some("a/b".to_owned()))).is_err());
         assert!(token(Some(Path::new("/nonexistent"))).is_err());

@@ -113,6 +113,7 @@ fn what_a_node_lacks_is_named() {
         (&["cluster", "node", "--etcd", "https://localhost:1"], "over http alone"),
         (&["cluster", "node", "--etcd", "http://127.0.0.1:1"], "coordinator cannot be reached"),
         (&["cluster", "dev", "--nodes", "0"], "--nodes"),
+        (&["cluster", "dev", "--super-peers", "0"], "--super-peers"),
         (&["cluster", "dev", "--engine", "steam"], "no engine 'steam'"),
         (&["cluster", "status", "--node", "127.0.0.1:1"], "no node of a cluster answers"),
         (&["cluster", "node", "--etcd", "x", "--join-token-file", "/nonexistent"], "/nonexistent"),

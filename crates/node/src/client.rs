@@ -16,7 +16,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
-    Action, ChunkError, ClientId, Done, ItemAnswer, ItemOp, ItemVerb, OPERATIONS_MAX, Request,
+    Action, ChunkError, ClientId, Done, ItemAnswer, ItemOp, ItemVerb, MAX_CHUNK_BYTES,
+    OPERATIONS_MAX, Request,
 };
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
@@ -405,6 +406,13 @@ impl ClusterClient {
         let mut answers = vec![Err(ChunkError::Unavailable); actions.len()];
         let now_ms = boot_ms();
         for (place, action) in actions.into_iter().enumerate() {
+            if let Action::Create(value) | Action::Put(_, value) = &action
+                && value.len() > MAX_CHUNK_BYTES
+            {
+                // It might not even fit into a frame.
+                answers[place] = Err(ChunkError::TooLarge);
+                continue;
+            }
             let locator = &mut self.locator;
             let number = self.client.submit(action, locator, now_ms, &mut commands, &mut asked);
             places.insert(number, place);

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amalgam_cluster::backup::{CopySettings, Remains, Vault};
-use amalgam_cluster::chunks::{ClientId, ItemStore, Limits};
+use amalgam_cluster::chunks::{ClientId, ItemStore, Limits, MAX_CHUNK_BYTES};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
@@ -36,6 +36,8 @@ use crate::tls::{Tls, TlsFiles};
 const CAS_COUNTER_BITS: u32 = 40;
 /// Buckets that a slice of a sweep looks at.
 const SWEEP_BUCKETS: usize = 1_024;
+/// The item of the longest chunk: with its key, and what an engine adds.
+const CHUNK_ITEM_BYTES: usize = MAX_CHUNK_BYTES + 64;
 /// How often it is looked whether a sweep is worth it.
 const SWEEP_TICK: Duration = Duration::from_millis(20);
 /// How long a node that starts asks a coordinator that does not answer.
@@ -144,6 +146,8 @@ pub struct NodeConfiguration {
     pub threads: usize,
     /// Memory for ranges that were looked up, in bytes.
     pub cache_bytes: usize,
+    /// Super peers of a hundred nodes. Alike on all nodes of a cluster.
+    pub super_share_percent: u8,
     /// None without backups. Alike on all nodes of a cluster.
     pub backups: Option<BackupConfiguration>,
 }
@@ -213,6 +217,7 @@ impl Default for NodeConfiguration {
             max_item_bytes: 1 << 20,
             threads: 4,
             cache_bytes: 4 << 20,
+            super_share_percent: Settings::default().super_share_percent,
             backups: None,
         }
     }
@@ -264,8 +269,10 @@ impl<I: Index + 'static> RunningNode<I> {
             node = joined.peer.node.get(), incarnation = joined.peer.incarnation, address:%;
             "the node has joined"
         );
-        let items = Arc::new(open::<I>(configuration, configuration.memory_bytes, &joined)?);
-        let chunks = Arc::new(open::<I>(configuration, configuration.chunk_memory_bytes, &joined)?);
+        let items_max = configuration.max_item_bytes;
+        let items = Arc::new(open(configuration, configuration.memory_bytes, items_max, &joined)?);
+        let memory_bytes = configuration.chunk_memory_bytes;
+        let chunks = Arc::new(open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?);
         let mut node = Self {
             shared,
             membership,
@@ -283,8 +290,9 @@ impl<I: Index + 'static> RunningNode<I> {
         };
         let vault = configuration.backups.as_ref().map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
+        let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {
-            overlay: Settings { lease_ms, ..Settings::default() },
+            overlay: Settings { lease_ms, super_share_percent, ..Settings::default() },
             chunks: limits.unwrap_or_default(),
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
@@ -481,12 +489,13 @@ fn ask_for_admission(
 fn open<I: Index>(
     configuration: &NodeConfiguration,
     memory_bytes: usize,
+    max_item_bytes: usize,
     joined: &Joined,
 ) -> Result<I, OpenError> {
     I::open(&Configuration {
         memory_bytes,
         evicts: false,
-        max_item_bytes: configuration.max_item_bytes,
+        max_item_bytes,
         // Those of the server, with its own maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,
         seed: HashSeed::new(joined.seed),

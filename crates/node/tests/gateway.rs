@@ -8,7 +8,8 @@ mod texts;
 use std::sync::Arc;
 
 use amalgam_index::model::Model;
-use amalgam_node::cluster::chunks::ChunkError;
+use amalgam_node::cluster::chunks::{Action, ChunkError, Done, MAX_CHUNK_BYTES};
+use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::{
     ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode, start_local,
 };
@@ -100,6 +101,33 @@ fn a_name_leads_to_a_chunk_from_every_node() {
     assert_eq!(clients[0].name(&[b'n'; 251], ids[0]), Err(ChunkError::TooLarge));
     assert_eq!(clients[0].named(b""), Err(ChunkError::TooLarge));
     assert_eq!(clients[0].get(ids[2]), Ok(vec![2]), "the chunk stays");
+}
+
+#[test]
+fn what_is_no_chunk_is_an_error_of_its_own() {
+    let cluster = cluster(2, 1);
+    let home = [cluster.nodes[0].address().to_string()];
+    let mut client = ClusterClient::connect(&home, "a secret", 1 << 20).expect("connects");
+    let id = client.create(b"value").expect("an id");
+    // Longer than a chunk, than what a request holds, and than a frame; what goes along is done.
+    for bytes in [MAX_CHUNK_BYTES + 1, 5 << 20, 20 << 20] {
+        let large = vec![0; bytes];
+        assert_eq!(client.create(&large), Err(ChunkError::TooLarge));
+        let done = client.call_all(vec![Action::Put(id, large), Action::Get(id)]);
+        assert_eq!(done, [Err(ChunkError::TooLarge), Ok(Done::Value(b"value".to_vec()))]);
+    }
+    let largest = vec![7; MAX_CHUNK_BYTES];
+    client.put(id, &largest).expect("it is long enough");
+    assert_eq!(client.get(id), Ok(largest));
+    // Deleted, never created, and of a node that there is not.
+    client.delete(id).expect("it was there");
+    let unknown = |bits| ChunkId::from_bits(bits).expect("an id");
+    for id in [id, unknown(id.bits() + 1_000), unknown(0x0777 << 48)] {
+        assert_eq!(client.get(id), Err(ChunkError::NoChunk), "{id}");
+        assert_eq!(client.put(id, b"x"), Err(ChunkError::NoChunk), "{id}");
+        assert_eq!(client.delete(id), Err(ChunkError::NoChunk), "{id}");
+        assert_eq!(client.lock(id, 1_000), Err(ChunkError::NoChunk), "{id}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::driver::requests::Position;
 use crate::driver::result::{IndexResult, Measured, Parameters};
 use crate::driver::runner::{Limit, Orders, Report, Runner};
 use crate::engines::{Entry, find};
-use crate::measure::{Machine, resident_bytes, time_null_loop};
+use crate::measure::{Machine, resident_bytes_of, time_null_loop};
 use crate::workload::{KeySpace, Stream, generate};
 
 /// Engines are kept side by side as long as together they take at most this share of the memory
@@ -252,7 +252,7 @@ impl Contest {
         let arguments = plan.arguments;
         let name = self.entry.name;
         let configuration = plan.configuration(&self.entry)?;
-        let before = resident_bytes()?;
+        let before = resident_bytes_of(std::process::id())?;
         let runner = (self.entry.open)(name, &configuration)
             .with_context(|| format!("{name} could not be opened"))?;
         self.positions = vec![Position::default(); arguments.threads];
@@ -290,7 +290,7 @@ impl Contest {
         self.measured.refused_at_load = refused;
         let statistics = runner.statistics();
         let items = if statistics.items > 0 { statistics.items } else { stored } as f64;
-        let resident = resident_bytes()?.saturating_sub(before) as f64;
+        let resident = resident_bytes_of(std::process::id())?.saturating_sub(before) as f64;
         self.measured.bytes_per_item = (!configuration.prefault).then_some(resident / items);
         let index = statistics.memory.index;
         self.measured.index_bytes_per_item = (index > 0).then_some(index as f64 / items);

@@ -10,7 +10,7 @@ use crate::ids::java;
 use crate::ids::moves::{Move, Moves};
 use crate::ids::result::IdsResult;
 use crate::ids::structures::{Owners, build, expected_bytes};
-use crate::measure::{Machine, allowed_cores, pin_to, resident_bytes};
+use crate::measure::{Machine, allowed_cores, anonymous_bytes, pin_to};
 use crate::workload::mix64;
 
 /// Migrations drawn at once, before they are timed.
@@ -81,7 +81,7 @@ fn fill(
     arguments: &IdsArguments,
     block: &mut Vec<Move>,
 ) -> anyhow::Result<(Run, Box<dyn Owners>)> {
-    let before = resident_bytes()?;
+    let before = anonymous_bytes()?;
     let mut owners = build(structure, arguments)?;
     let moves = Moves::new(arguments);
     let mut nanoseconds = 0;
@@ -93,7 +93,7 @@ fn fill(
         owners.migrate(block);
         nanoseconds += started.elapsed().as_nanos();
     }
-    let bytes = resident_bytes()?.saturating_sub(before);
+    let bytes = anonymous_bytes()?.saturating_sub(before);
     let mut run = Run::new(structure, owners.ranges());
     run.bytes = bytes;
     run.counted_bytes = owners.counted_bytes();

@@ -1,6 +1,7 @@
 //! CPU clocks and resident memory.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -43,13 +44,44 @@ pub fn cpu_of_threads_ns(pid: u32) -> anyhow::Result<u64> {
     Ok(total)
 }
 
-/// Memory of this process that is resident, in bytes.
+/// How long the thread that opened it waited for a core, as the scheduler counts.
+#[derive(Debug)]
+pub struct RunQueue(fs::File);
+
+impl RunQueue {
+    /// Of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not tell.
+    pub fn of_this_thread() -> anyhow::Result<Self> {
+        Ok(Self(fs::File::open("/proc/thread-self/schedstat").context("time in the run queue")?))
+    }
+
+    /// All its waiting so far, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not tell.
+    pub fn waited_ns(&self) -> anyhow::Result<u64> {
+        let mut text = [0; 64];
+        let count = self.0.read_at(&mut text, 0)?;
+        let text = std::str::from_utf8(&text[..count])?;
+        text.split_whitespace().nth(1).context("schedstat is short")?.parse().context("schedstat")
+    }
+}
+
+/// Memory of this process that is resident, in bytes, without pages of files: what it allocated,
+/// and not what of its own code was read meanwhile.
 ///
 /// # Errors
 ///
 /// If the system does not tell.
-pub fn resident_bytes() -> anyhow::Result<u64> {
-    resident_bytes_of(std::process::id())
+pub fn anonymous_bytes() -> anyhow::Result<u64> {
+    let text = fs::read_to_string("/proc/self/status").context("resident memory")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
+    let kibibytes = line.split_whitespace().next().context("RssAnon is short")?;
+    Ok(kibibytes.parse::<u64>()? << 10)
 }
 
 /// Memory of a process that is resident, in bytes.
@@ -101,9 +133,9 @@ mod tests {
 
     #[test]
     fn resident_memory_follows_what_is_touched() {
-        let before = resident_bytes().expect("told");
+        let before = anonymous_bytes().expect("told");
         let touched = std::hint::black_box(vec![1u8; 32 << 20]);
-        let after = resident_bytes().expect("told");
+        let after = anonymous_bytes().expect("told");
         assert!(after >= before + (24 << 20), "{before} then {after}, {}", touched.len());
     }
 }

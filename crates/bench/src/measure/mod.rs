@@ -11,7 +11,7 @@ mod pin;
 mod timing;
 
 pub use clock::{
-    cpu_of_threads_ns, process_cpu_ns, resident_bytes, resident_bytes_of, thread_cpu_ns,
+    RunQueue, anonymous_bytes, cpu_of_threads_ns, process_cpu_ns, resident_bytes_of, thread_cpu_ns,
 };
 pub use machine::{Machine, commit};
 pub use numbers::{Spread, parse_count, parse_size};

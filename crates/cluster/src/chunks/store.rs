@@ -24,6 +24,13 @@ pub trait ChunkStore {
     /// Reads a chunk; false if there is none.
     fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool;
 
+    /// Reads chunks together, and shows those that there are with their places among `ids`.
+    fn read_all(&mut self, ids: &[ChunkId], read: &mut dyn FnMut(usize, &[u8])) {
+        for (place, id) in ids.iter().enumerate() {
+            self.read(*id, &mut |value| read(place, value));
+        }
+    }
+
     /// Stores a chunk, new or not.
     ///
     /// # Errors
@@ -102,6 +109,9 @@ impl<'i, I: Index<Worker<'i> = W> + 'i, W: Worker> From<&'i I> for EngineStore<W
 /// Chunks neither expire nor are flushed.
 const ALWAYS: Now = Now::at(1);
 
+/// Chunks whose memory is waited for at once.
+const READ_TOGETHER: usize = 64;
+
 struct OneValue<'r> {
     read: &'r mut dyn FnMut(&[u8]),
     found: bool,
@@ -111,6 +121,23 @@ impl Sink for OneValue<'_> {
     fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
         (self.read)(found.item.value.as_bytes());
         self.found = true;
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+struct Values<'r> {
+    read: &'r mut dyn FnMut(usize, &[u8]),
+    /// The place of the batch's first key.
+    first: usize,
+}
+
+impl Sink for Values<'_> {
+    fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        (self.read)(self.first + position, found.item.value.as_bytes());
         ControlFlow::Continue(())
     }
 
@@ -139,6 +166,17 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
         let found = sink.found;
         self.worker.quiesce();
         found
+    }
+
+    fn read_all(&mut self, ids: &[ChunkId], read: &mut dyn FnMut(usize, &[u8])) {
+        let mut sink = Values { read, first: 0 };
+        for ids in ids.chunks(READ_TOGETHER) {
+            let bytes: Vec<[u8; 8]> = ids.iter().map(|id| id.bits().to_be_bytes()).collect();
+            let keys: Vec<Key<'_>> = bytes.iter().map(|key| Key::new(key, &self.seed)).collect();
+            self.worker.get_batch(&keys, &ALWAYS, &mut sink);
+            sink.first += keys.len();
+        }
+        self.worker.quiesce();
     }
 
     fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError> {
@@ -236,6 +274,10 @@ impl Sink for OneItem<'_> {
 impl<W: Worker> ChunkStore for ItemStore<W> {
     fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool {
         self.chunks.read(id, read)
+    }
+
+    fn read_all(&mut self, ids: &[ChunkId], read: &mut dyn FnMut(usize, &[u8])) {
+        self.chunks.read_all(ids, read);
     }
 
     fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError> {

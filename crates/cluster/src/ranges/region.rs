@@ -18,7 +18,7 @@
 use super::dictionary::Dictionary;
 use super::leaf::{Found, Piece, overwrite, push_piece, to_entries};
 use super::placement::{Bits, NOBODY};
-use super::rows::{Rows, WORDS_AT_ONCE};
+use super::rows::{Rows, TakenRow, WORDS_AT_ONCE};
 
 /// Ids of a block, as a power of two; small in tests, so that they cross every border.
 const BLOCK_BITS: u32 = if cfg!(test) { 4 } else { 10 };
@@ -398,14 +398,11 @@ impl Region {
         self.blocks[index].count = 0;
         self.rows.give_back(before.at, before.room());
         if self.rows.is_scattered() {
-            let mut packed = Rows::default();
-            for block in self.blocks.iter_mut().filter(|block| block.count != 0) {
-                let from = self.rows.row(block.at, block.room());
-                block.at = packed.take(block.room());
-                packed.row_mut(block.at, from.len()).copy_from_slice(from);
-            }
-            packed.note_packed();
-            self.rows = packed;
+            let taken = self.blocks.iter().enumerate().filter(|(_, block)| block.count != 0);
+            let row = |(of, block): (_, &Block)| TakenRow { at: block.at, words: block.room(), of };
+            let mut taken: Vec<TakenRow> = taken.map(row).collect();
+            self.rows.pack(&mut taken);
+            taken.into_iter().for_each(|row| self.blocks[row.of].at = row.at);
         }
         self.rows.take(room)
     }

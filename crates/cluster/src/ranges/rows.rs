@@ -18,6 +18,17 @@ const UNUSED_PART: usize = 8;
 /// No row.
 const NONE: u32 = u32::MAX;
 
+/// A row that is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct TakenRow {
+    /// Its place.
+    pub at: u32,
+    /// Its length.
+    pub words: usize,
+    /// Whose it is.
+    pub of: usize,
+}
+
 /// Rows of words. Which are taken is known to who took them.
 #[derive(Debug, Default)]
 pub struct Rows {
@@ -99,8 +110,45 @@ impl Rows {
         self.unused.saturating_sub(self.unused_at_first) * UNUSED_PART > self.words
     }
 
-    /// All rows have been taken anew.
-    pub fn note_packed(&mut self) {
+    /// Moves rows together within the segments that they lie in, so that it takes no memory, and
+    /// gives back the segments that are left. `rows` are all that are taken; each gets its new
+    /// place.
+    ///
+    /// In the order of their places they fill segments one after the other, as they did before but
+    /// for what is unused. So none is written where one lies that was not moved yet: it comes to a
+    /// segment before its own, or to its own, where only rows before it have been put.
+    pub fn pack(&mut self, rows: &mut [TakenRow]) {
+        rows.sort_unstable_by_key(|row| row.at);
+        let (mut packed, mut filled) = (0, 0);
+        (self.unused, self.free) = (0, Vec::new());
+        for row in rows {
+            let mut from = (row.at as usize / SEGMENT_WORDS, row.at as usize % SEGMENT_WORDS);
+            let left = self.segments[..packed].last().map_or(0, |last| last.len() - filled);
+            if left < row.words {
+                self.unused += left;
+                if row.words > SEGMENT_WORDS {
+                    // Its segment stays as it is.
+                    self.segments.swap(packed, from.0);
+                    from.0 = packed;
+                } else if self.segments[packed].len() > SEGMENT_WORDS {
+                    self.segments[packed] = vec![0; SEGMENT_WORDS].into_boxed_slice();
+                }
+                (packed, filled) = (packed + 1, 0);
+            }
+            let to = packed - 1;
+            row.at = (to * SEGMENT_WORDS + filled) as u32;
+            let (before, after) = self.segments.split_at_mut(from.0);
+            let source = from.1..from.1 + row.words;
+            match before.get_mut(to) {
+                Some(target) => target[filled..][..row.words].copy_from_slice(&after[0][source]),
+                None => after[0].copy_within(source, filled),
+            }
+            filled += row.words;
+        }
+        self.segments.truncate(packed);
+        self.segments.shrink_to_fit();
+        self.filled = filled;
+        self.words = self.segments.iter().map(|segment| segment.len()).sum();
         self.unused_at_first = self.unused;
     }
 
@@ -166,8 +214,45 @@ mod tests {
             rows.check(taken.iter().map(|(at, words, _)| (*at, *words)).collect());
         }
         assert!(rows.words < 6 * 60 * 24, "{} words: free rows are used again", rows.words);
-        assert!(rows.is_scattered());
-        rows.note_packed();
-        assert!(!rows.is_scattered());
+    }
+
+    #[test]
+    fn rows_that_are_packed_keep_what_was_written() {
+        let mut random = 7_u64;
+        let mut draw = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        let (mut packed, mut given_back) = (0, 0);
+        for round in 0..300 {
+            let mut rows = Rows::default();
+            let mut taken: Vec<TakenRow> = Vec::new();
+            for of in 0..draw(80) {
+                // Some are longer than a segment.
+                let words = (1 + draw(6)) * WORDS_AT_ONCE;
+                let at = rows.take(words);
+                rows.row_mut(at, words).fill(of as u32);
+                taken.push(TakenRow { at, words, of });
+                if draw(3) == 0 {
+                    let row = taken.swap_remove(draw(taken.len()));
+                    rows.give_back(row.at, row.words);
+                }
+            }
+            let (before, was_scattered) = (rows.words, rows.is_scattered());
+            packed += usize::from(was_scattered);
+            rows.pack(&mut taken);
+            assert!(!rows.is_scattered() && rows.words <= before, "round {round}");
+            given_back += before - rows.words;
+            rows.check(taken.iter().map(|row| (row.at, row.words)).collect());
+            for row in &taken {
+                let words = rows.row(row.at, row.words);
+                assert!(words.iter().all(|word| *word == row.of as u32), "round {round}");
+            }
+            // What comes next lies apart from them.
+            let at = rows.take(WORDS_AT_ONCE);
+            taken.push(TakenRow { at, words: WORDS_AT_ONCE, of: 0 });
+            rows.check(taken.iter().map(|row| (row.at, row.words)).collect());
+        }
+        assert!(packed > 100 && given_back > 5_000, "{packed} {given_back}");
     }
 }

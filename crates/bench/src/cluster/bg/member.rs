@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::stores::Store;
 use super::world::{Kind, RESOURCES, World, list, numbers_in, profile, sealed};
-use crate::measure::Timing;
+use crate::measure::{RunQueue, Timing};
 use crate::workload::{Popularity, Scatter};
 
 /// How uneven members are asked for.
@@ -91,6 +91,8 @@ pub struct Tally {
     pub timing: Timing,
     /// The same from when each was due, where actions have times.
     pub since_due: Timing,
+    /// The same as `timing`, without what the client's thread waited for its core meanwhile.
+    pub on_core: Timing,
     /// Values read that the writes which overlap the read do not allow.
     pub unpredictable: u64,
     /// Actions that write.
@@ -147,23 +149,32 @@ impl<'w> Client<'w> {
     ///
     /// If the store fails.
     pub fn act_for(&mut self, seconds: f64, interval: Option<Duration>) -> anyhow::Result<Tally> {
-        let (mut timing, mut since_due) = (Timing::default(), Timing::default());
+        let mut tally = Tally::default();
         (self.unpredictable, self.writes) = (0, 0);
+        let queue = RunQueue::of_this_thread()?;
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let mut due = Instant::now();
-        timing.start();
+        tally.timing.start();
         while Instant::now() < end {
-            if let Some(interval) = interval {
-                due += interval;
-                std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                since_due.start_at(due);
-                timing.start();
-            }
+            let Some(interval) = interval else {
+                self.act()?;
+                tally.timing.lap(1);
+                continue;
+            };
+            due += interval;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let (before_ns, began) = (queue.waited_ns()?, Instant::now());
+            tally.timing.start();
             self.act()?;
-            timing.lap(1);
-            since_due.lap(1);
+            tally.timing.lap(1);
+            tally.since_due.start_at(due);
+            tally.since_due.lap(1);
+            let waited = Duration::from_nanos(queue.waited_ns()?.saturating_sub(before_ns));
+            tally.on_core.start_at(began + waited);
+            tally.on_core.lap(1);
         }
-        Ok(Tally { timing, since_due, unpredictable: self.unpredictable, writes: self.writes })
+        (tally.unpredictable, tally.writes) = (self.unpredictable, self.writes);
+        Ok(tally)
     }
 
     fn act(&mut self) -> anyhow::Result<()> {
@@ -317,6 +328,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
+    use super::super::stores::{Values, Wish};
     use super::*;
 
     /// A map; every `forgets`th write is lost.
@@ -327,17 +339,19 @@ mod tests {
     }
 
     impl Store for Map {
-        fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
-            let values = self.values.lock().expect("no panic");
-            Ok(numbers.iter().map(|number| values[number].clone()).collect())
-        }
-
-        fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
-            self.writes += 1;
-            if self.forgets == 0 || !self.writes.is_multiple_of(self.forgets) {
-                self.values.lock().expect("no panic").extend(objects);
-            }
-            Ok(())
+        fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+            let mut all = self.values.lock().expect("no panic");
+            let mut carry_out = |wish| match wish {
+                Wish::Read(numbers) => numbers.iter().map(|number| all[number].clone()).collect(),
+                Wish::Write(objects) => {
+                    self.writes += 1;
+                    if self.forgets == 0 || !self.writes.is_multiple_of(self.forgets) {
+                        all.extend(objects);
+                    }
+                    Vec::new()
+                }
+            };
+            Ok(wishes.into_iter().map(&mut carry_out).collect())
         }
     }
 

@@ -24,13 +24,32 @@ const CACHE_BYTES: usize = 16 << 20;
 /// How long Redis or memcached may take to listen, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection of one client. Objects have numbers.
+/// Values in the order of the objects.
+pub type Values = Vec<Vec<u8>>;
+
+/// What a client wants of some objects.
+pub enum Wish {
+    /// To read them together.
+    Read(Vec<u32>),
+    /// To replace them together; there are no values then.
+    Write(Vec<(u32, Vec<u8>)>),
+}
+
+/// A connection. Objects have numbers.
 pub trait Store: Send {
+    /// Asks for all that is wished, then takes all answers.
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>>;
+
     /// Reads objects together, in their order.
-    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>>;
+    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Values> {
+        let values = self.carry_out(vec![Wish::Read(numbers.to_vec())])?;
+        values.into_iter().next().context("an answer")
+    }
 
     /// Replaces objects together.
-    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()>;
+    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
+        self.carry_out(vec![Wish::Write(objects)]).map(drop)
+    }
 }
 
 /// Servers that keep the objects, until this ends.
@@ -115,18 +134,36 @@ struct ChunkStore {
 }
 
 impl Store for ChunkStore {
-    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
-        let ids: Vec<ChunkId> = numbers.iter().map(|number| self.ids[*number as usize]).collect();
-        Ok(self.client.get_all(&ids).into_iter().collect::<Result<_, _>>()?)
-    }
-
-    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
-        let put = |(number, value): (u32, _)| Action::Put(self.ids[number as usize], value);
-        let puts = objects.into_iter().map(put).collect();
-        for done in self.client.call_all(puts) {
-            done?;
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        let mut actions = Vec::new();
+        let mut reads = Vec::with_capacity(wishes.len());
+        for wish in wishes {
+            let id = |number: u32| self.ids[number as usize];
+            match wish {
+                Wish::Read(numbers) => {
+                    reads.push((true, numbers.len()));
+                    actions.extend(numbers.into_iter().map(|number| Action::Get(id(number))));
+                }
+                Wish::Write(objects) => {
+                    reads.push((false, objects.len()));
+                    let put = |(number, value)| Action::Put(id(number), value);
+                    actions.extend(objects.into_iter().map(put));
+                }
+            }
         }
-        Ok(())
+        let mut done = self.client.call_all(actions).into_iter();
+        let mut next = |(is_read, count): (bool, usize)| -> anyhow::Result<Values> {
+            let mut values = Vec::with_capacity(if is_read { count } else { 0 });
+            for done in done.by_ref().take(count) {
+                match done? {
+                    Done::Value(value) if is_read => values.push(value),
+                    Done::Ok if !is_read => {}
+                    other => anyhow::bail!("an answer to another question: {other:?}"),
+                }
+            }
+            Ok(values)
+        };
+        reads.into_iter().map(&mut next).collect()
     }
 }
 
@@ -218,7 +255,6 @@ struct RedisStore {
 
 impl RedisStore {
     fn begin(&mut self, command: &str, arguments: usize) {
-        self.out.clear();
         self.out.extend(format!("*{}\r\n", arguments + 1).as_bytes());
         self.push(command.as_bytes());
     }
@@ -227,10 +263,6 @@ impl RedisStore {
         self.out.extend(format!("${}\r\n", bytes.len()).as_bytes());
         self.out.extend(bytes);
         self.out.extend(b"\r\n");
-    }
-
-    fn send(&mut self) -> anyhow::Result<()> {
-        Ok(self.stream.get_mut().write_all(&self.out)?)
     }
 
     /// A line of an answer, behind `first`.
@@ -250,11 +282,28 @@ fn key(number: u32) -> [u8; 8] {
     key
 }
 
-impl Store for RedisStore {
-    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
-        self.begin("MGET", numbers.len());
-        numbers.iter().for_each(|number| self.push(&key(*number)));
-        self.send()?;
+impl RedisStore {
+    fn ask(&mut self, wish: &Wish) {
+        match wish {
+            Wish::Read(numbers) => {
+                self.begin("MGET", numbers.len());
+                numbers.iter().for_each(|number| self.push(&key(*number)));
+            }
+            Wish::Write(objects) => {
+                self.begin("MSET", 2 * objects.len());
+                for (number, value) in objects {
+                    self.push(&key(*number));
+                    self.push(value);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, wish: &Wish) -> anyhow::Result<Values> {
+        let Wish::Read(numbers) = wish else {
+            ensure!(self.line('+')? == "OK", "Redis does not write");
+            return Ok(Vec::new());
+        };
         let count: usize = self.line('*')?.parse()?;
         ensure!(count == numbers.len(), "Redis answers {count} of {} keys", numbers.len());
         let mut values = Vec::with_capacity(count);
@@ -267,16 +316,14 @@ impl Store for RedisStore {
         }
         Ok(values)
     }
+}
 
-    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
-        self.begin("MSET", 2 * objects.len());
-        for (number, value) in objects {
-            self.push(&key(number));
-            self.push(&value);
-        }
-        self.send()?;
-        ensure!(self.line('+')? == "OK", "Redis does not write");
-        Ok(())
+impl Store for RedisStore {
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        self.out.clear();
+        wishes.iter().for_each(|wish| self.ask(wish));
+        self.stream.get_mut().write_all(&self.out)?;
+        wishes.iter().map(|wish| self.answer(wish)).collect()
     }
 }
 
@@ -405,8 +452,8 @@ impl Shard {
     }
 }
 
-impl Store for MemcachedStore {
-    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
+impl MemcachedStore {
+    fn read_now(&mut self, numbers: &[u32]) -> anyhow::Result<Values> {
         self.shards.iter_mut().for_each(|shard| shard.out.clear());
         for (place, number) in numbers.iter().enumerate() {
             let shard = self.shard(*number);
@@ -426,7 +473,7 @@ impl Store for MemcachedStore {
         Ok(values)
     }
 
-    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
+    fn write_now(&mut self, objects: &[(u32, Vec<u8>)]) -> anyhow::Result<Values> {
         self.shards.iter_mut().for_each(|shard| shard.out.clear());
         for (place, (number, value)) in objects.iter().enumerate() {
             let shard = self.shard(*number);
@@ -444,7 +491,18 @@ impl Store for MemcachedStore {
                 ensure!(line == "STORED", "memcached does not write: it answers '{line}'");
             }
         }
-        Ok(())
+        Ok(Vec::new())
+    }
+}
+
+/// One wish after the other: clients do not share its connections.
+impl Store for MemcachedStore {
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        let carry_out = |wish: &Wish| match wish {
+            Wish::Read(numbers) => self.read_now(numbers),
+            Wish::Write(objects) => self.write_now(objects),
+        };
+        wishes.iter().map(carry_out).collect()
     }
 }
 

@@ -1,0 +1,134 @@
+//! A connection that several clients share, as the threads of an application's server do.
+//!
+//! Who finds the connection free sends for all who wait, and hands out what came back; meanwhile
+//! others' wishes gather for the next one. So requests of many clients travel together, and nobody
+//! waits for more than the round that is under way.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
+
+use anyhow::{Context, anyhow};
+
+use super::stores::{Store, Values, Wish};
+
+/// What clients want, and what they got, by number.
+struct State {
+    /// None while somebody uses it.
+    store: Option<Box<dyn Store>>,
+    waiting: Vec<(u64, Wish)>,
+    answered: BTreeMap<u64, Values>,
+    next: u64,
+    /// Why the store failed, if it did: for all from then on.
+    failure: Option<String>,
+}
+
+struct Line {
+    state: Mutex<State>,
+    /// Somebody came back.
+    returned: Condvar,
+}
+
+/// One client's part of a connection.
+#[derive(Clone)]
+pub struct Shared(Arc<Line>);
+
+impl Shared {
+    /// A connection for whoever has a clone.
+    pub fn new(store: Box<dyn Store>) -> Self {
+        let (waiting, answered) = (Vec::new(), BTreeMap::new());
+        let state = State { store: Some(store), waiting, answered, next: 0, failure: None };
+        Self(Arc::new(Line { state: Mutex::new(state), returned: Condvar::new() }))
+    }
+}
+
+impl Store for Shared {
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        let panicked = || anyhow!("another client panicked");
+        let mut state = self.0.state.lock().map_err(|_| panicked())?;
+        let first = state.next;
+        let numbers = first..first + wishes.len() as u64;
+        state.next = numbers.end;
+        state.waiting.extend(numbers.clone().zip(wishes));
+        loop {
+            if let Some(why) = &state.failure {
+                return Err(anyhow!("{why}"));
+            }
+            // All wishes of one call travel together.
+            if numbers.is_empty() || state.answered.contains_key(&first) {
+                let take = |number| state.answered.remove(&number).context("as many answers");
+                return numbers.map(take).collect();
+            }
+            let Some(mut store) = state.store.take() else {
+                state = self.0.returned.wait(state).map_err(|_| panicked())?;
+                continue;
+            };
+            let (asked, wishes): (Vec<u64>, Vec<Wish>) =
+                std::mem::take(&mut state.waiting).into_iter().unzip();
+            drop(state);
+            let result = store.carry_out(wishes);
+            state = self.0.state.lock().map_err(|_| panicked())?;
+            state.store = Some(store);
+            match result {
+                Ok(values) => state.answered.extend(asked.into_iter().zip(values)),
+                Err(error) => state.failure = Some(format!("{error:#}")),
+            }
+            self.0.returned.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Answers each number with itself, slowly, and counts calls; one number it does not know.
+    struct Echo(Arc<AtomicUsize>);
+
+    impl Store for Echo {
+        fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let answer = |wish: Wish| match wish {
+                Wish::Read(numbers) if numbers.contains(&u32::MAX) => Err(anyhow!("unknown")),
+                Wish::Read(numbers) => {
+                    Ok(numbers.iter().map(|number| number.to_le_bytes().to_vec()).collect())
+                }
+                Wish::Write(_) => Ok(Vec::new()),
+            };
+            wishes.into_iter().map(answer).collect()
+        }
+    }
+
+    #[test]
+    fn each_gets_what_it_asked_for_and_requests_travel_together() {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let shared = Shared::new(Box::new(Echo(Arc::clone(&calls))));
+        std::thread::scope(|scope| {
+            for client in 0..8_u32 {
+                let mut own = shared.clone();
+                scope.spawn(move || {
+                    for round in 0..25 {
+                        let numbers = [client, 1_000 + round];
+                        let values = own.read(&numbers).expect("an answer");
+                        let expected = numbers.map(|number| number.to_le_bytes().to_vec());
+                        assert_eq!(values, expected);
+                        own.write(vec![(client, Vec::new())]).expect("an answer");
+                    }
+                });
+            }
+        });
+        let calls = calls.load(Ordering::Relaxed);
+        assert!((50..400).contains(&calls), "{calls} calls for 400 wishes");
+    }
+
+    #[test]
+    fn a_store_that_failed_fails_for_all() {
+        let shared = Shared::new(Box::new(Echo(Arc::default())));
+        let [mut one, mut other] = [shared.clone(), shared];
+        assert_eq!(one.read(&[7]).expect("an answer"), [7_u32.to_le_bytes()]);
+        assert!(one.read(&[u32::MAX]).is_err());
+        assert!(other.read(&[7]).is_err_and(|error| error.to_string().contains("unknown")));
+    }
+}

@@ -1,0 +1,232 @@
+//! One node's chunks, called by clients.
+
+use amalgam_index::model::Model;
+use amalgam_index::{Configuration, Index};
+
+use super::super::EngineStore;
+use super::*;
+use crate::backup::{Entry, Vault};
+use crate::ids::NodeId;
+use crate::log::{LogSettings, MemoryStorage};
+
+const ALICE: ClientId = ClientId(1);
+const BOB: ClientId = ClientId(2);
+const ASKER: Asker = Asker::Local(0);
+
+fn me() -> Peer {
+    Peer { node: NodeId::new(3).expect("a node"), incarnation: 2 }
+}
+
+fn ids(start: u64, length: u64) -> IdRange {
+    let first = ChunkId::new(Creator::from(me().node), start).expect("an id");
+    IdRange::starting_at(first, length).expect("a range")
+}
+
+fn id(counter: u64) -> ChunkId {
+    ids(counter, 1).first()
+}
+
+/// Calls a service that owns ten ids since epoch 5, with clients' numbers counted.
+struct Caller<S> {
+    service: ChunkService<S>,
+    number: u64,
+    now_ms: u64,
+}
+
+fn caller(index: &Model) -> Caller<impl ChunkStore> {
+    let limits = Limits { claim_ids: 10, low_ids: 1, ..Limits::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
+    service.set_deadline(100_000);
+    let mut out = Vec::new();
+    service.on_tick(0, &mut out);
+    assert_eq!(out, [Wish::Claim(ids(0, 10), Vec::new())]);
+    service.on_claimed(ids(0, 10), Ok(5));
+    let mut caller = Caller { service, number: 0, now_ms: 1_000 };
+    for (client, lease_ms) in [(ALICE, 60_000), (BOB, 5_000)] {
+        assert_eq!(caller.call(client, Action::Open { lease_ms }), Ok(Done::Session));
+    }
+    caller
+}
+
+impl<S: ChunkStore> Caller<S> {
+    fn call(&mut self, client: ClientId, action: Action) -> Result<Done, ChunkError> {
+        self.number += 1;
+        self.repeat(client, self.number, 5, action)
+    }
+
+    fn repeat(
+        &mut self,
+        client: ClientId,
+        number: u64,
+        epoch: u64,
+        action: Action,
+    ) -> Result<Done, ChunkError> {
+        let operations = vec![Operation { number, epoch, action }];
+        let request = Request { client, incarnation: 2, answered_below: 0, operations };
+        let now_ms = self.now_ms;
+        let mut reply = self.service.execute(ASKER, &request, &mut || now_ms).expect("no backups");
+        assert_eq!(reply[0].0, number);
+        reply.remove(0).1
+    }
+}
+
+fn model() -> Model {
+    Model::open(&Configuration { evicts: false, ..Configuration::default() }).expect("it opens")
+}
+
+#[test]
+fn chunks_are_created_read_replaced_and_deleted() {
+    let index = model();
+    let mut caller = caller(&index);
+    assert_eq!(caller.call(ALICE, Action::Create(b"one".into())), Ok(Done::Created(id(0))));
+    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(b"one".into())));
+    assert_eq!(caller.call(BOB, Action::Put(id(0), b"two".into())), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(b"two".into())));
+    assert_eq!(caller.call(ALICE, Action::Put(id(1), vec![])), Err(ChunkError::NoChunk));
+    let large = vec![0; MAX_CHUNK_BYTES + 1];
+    assert_eq!(caller.call(ALICE, Action::Create(large)), Err(ChunkError::TooLarge));
+    assert_eq!(caller.call(ALICE, Action::Delete(id(0))), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Err(ChunkError::NoChunk));
+    assert_eq!(caller.call(ALICE, Action::Create(vec![])), Ok(Done::Created(id(0))));
+    for counter in 1..10 {
+        assert_eq!(caller.call(BOB, Action::Create(vec![])), Ok(Done::Created(id(counter))));
+    }
+    assert_eq!(caller.call(BOB, Action::Create(vec![])), Err(ChunkError::Retry));
+}
+
+#[test]
+fn reads_of_one_request_see_what_came_before_them() {
+    let index = model();
+    let mut caller = caller(&index);
+    for value in [b"one", b"two"] {
+        caller.call(ALICE, Action::Create(value.to_vec())).expect("created");
+    }
+    let get = |counter| Action::Get(id(counter));
+    let put = Action::Put(id(1), b"new".to_vec());
+    let mut actions = vec![get(1), get(7), get(10), get(0), put, get(1)];
+    // More than are read together, and one that is known too little of.
+    actions.extend((0..70).map(|counter| get(counter % 2)));
+    let operation = |(place, action)| {
+        let (number, epoch) = (100 + place as u64, if place == 6 { 4 } else { 5 });
+        Operation { number, epoch, action }
+    };
+    let operations = actions.into_iter().enumerate().map(operation).collect();
+    let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
+    let reply = caller.service.execute(ASKER, &request, &mut || 1_000).expect("no backups");
+    let value = |value: &[u8]| Ok(Done::Value(value.to_vec()));
+    let mut expected = vec![
+        value(b"two"),
+        Err(ChunkError::NoChunk),
+        Err(ChunkError::Moved(None)),
+        value(b"one"),
+        Ok(Done::Ok),
+        value(b"new"),
+        Err(ChunkError::Outdated),
+    ];
+    let later = |counter| if counter % 2 == 0 { value(b"one") } else { value(b"new") };
+    expected.extend((1..70).map(later));
+    let expected: Reply = (100..).zip(expected).collect();
+    assert_eq!(reply, expected);
+}
+
+#[test]
+fn an_operation_counts_once() {
+    let index = model();
+    let mut caller = caller(&index);
+    let create = |caller: &mut Caller<_>| caller.repeat(ALICE, 9, 0, Action::Create(vec![1]));
+    assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
+    assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
+    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
+    assert_eq!(caller.repeat(BOB, 1, 5, Action::Delete(id(0))), Err(ChunkError::Forgotten));
+    assert_eq!(caller.repeat(BOB, 3, 5, Action::Put(id(0), vec![3])), Ok(Done::Ok));
+    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(vec![3])));
+}
+
+#[test]
+fn a_lock_excludes_others_and_ends_with_lease_and_session() {
+    let index = model();
+    let mut caller = caller(&index);
+    caller.call(ALICE, Action::Create(vec![])).expect("created");
+    let lock = |lease_ms| Action::Lock { id: id(0), lease_ms };
+    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(BOB, lock(2_000)), Err(ChunkError::Locked));
+    assert_eq!(caller.call(BOB, Action::Put(id(0), vec![])), Err(ChunkError::Locked));
+    assert_eq!(caller.call(BOB, Action::Unlock(id(0))), Err(ChunkError::Locked));
+    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(vec![])));
+    assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Err(ChunkError::NotLocked));
+    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+    caller.now_ms += 2_000;
+    assert_eq!(caller.call(BOB, lock(60_000)), Ok(Done::Ok));
+    // Bob dies: his session ends, and with it his lock.
+    caller.now_ms += 4_999;
+    assert_eq!(caller.call(ALICE, lock(1_000)), Err(ChunkError::Locked));
+    caller.now_ms += 1;
+    caller.service.on_tick(caller.now_ms, &mut Vec::new());
+    assert_eq!(caller.call(ALICE, lock(1_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(BOB, Action::Delete(id(0))), Err(ChunkError::NoSession));
+}
+
+#[test]
+fn who_knows_too_little_is_refused() {
+    let index = model();
+    let mut caller = caller(&index);
+    caller.call(ALICE, Action::Create(vec![])).expect("created");
+    let get = |caller: &mut Caller<_>, epoch| caller.repeat(ALICE, 50, epoch, Action::Get(id(0)));
+    assert_eq!(get(&mut caller, 4), Err(ChunkError::Outdated));
+    assert_eq!(get(&mut caller, 6), Ok(Done::Value(vec![])));
+    let other = Action::Get(id(10));
+    assert_eq!(caller.repeat(ALICE, 51, 9, other), Err(ChunkError::Moved(None)));
+    let operations = vec![Operation { number: 1, epoch: 5, action: Action::Get(id(0)) }];
+    let request = Request { client: ALICE, incarnation: 1, answered_below: 0, operations };
+    let reply = caller.service.execute(ASKER, &request, &mut || 1_000);
+    assert_eq!(reply, Some(vec![(1, Err(ChunkError::Restarted(2)))]));
+    // The lease ends while the chunk is read.
+    let request = Request { incarnation: 2, ..request };
+    let mut times = [99_999, 100_000].into_iter();
+    let reply = caller.service.execute(ASKER, &request, &mut || times.next().expect("two"));
+    assert_eq!(reply, Some(vec![(1, Err(ChunkError::Unavailable))]));
+}
+
+/// What was acknowledged must not come to have one copy.
+#[test]
+fn who_would_have_the_only_copy_takes_nothing_over() {
+    let index = model();
+    let copies = CopySettings { backups: 3, ..CopySettings::default() };
+    let limits = Limits { copies, load_ids: 2, ..Limits::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
+    let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
+    let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
+    let answer = |service: &mut ChunkService<_>| {
+        let mut out = Vec::new();
+        service.on_move(peer(1), offer.clone(), 0, &mut out);
+        out
+    };
+    let declined = Wish::Send(peer(1), MoveMessage::Declined { number: 7 });
+    assert_eq!(answer(&mut service), [declined], "it does not know who could keep backups");
+    service.set_members([me(), peer(1)].into_iter());
+    let got = MoveMessage::Got { number: 7, page: 0, backups: Vec::new() };
+    assert_eq!(answer(&mut service), [Wish::Send(peer(1), got)]);
+
+    let storage = Box::new(MemoryStorage::default());
+    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let put = |version| {
+        let what = What::Put(id(version), vec![version as u8]);
+        Entry { version, what, sessions: Vec::new() }
+    };
+    vault.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
+    let heritage = Inheritance { ids, epoch, source, holders: vec![me()] };
+    service.copies.avoid(peer(1), 1_000);
+    service.inherit(&heritage, &mut vault);
+    assert_eq!(service.heirs(), 0, "whom it could choose was silent");
+    service.on_tick(1_000, &mut Vec::new());
+    service.inherit(&heritage, &mut vault);
+    let before = service.copies().status().1;
+    for changes in [0, 0, 1] {
+        assert_eq!((service.heirs(), service.load(1_000, &mut vault)), (1, Vec::new()));
+        assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
+    }
+    assert!((5..10).all(|counter| service.store.has(id(counter))));
+}
