@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::stores::{Backend, Store, open, write_all};
+use super::stores::{Backend, Store, Values, Wish, open, write_all};
 use super::world::World;
 use super::{BgArguments, CASSANDRA_JARS};
 use crate::cluster::{end, free_port, pinned};
@@ -213,11 +213,12 @@ const WITHOUT_METADATA: u8 = 0x02;
 /// Kinds of results.
 const ROWS: u32 = 2;
 const PREPARED: u32 = 4;
+/// Frames under way have numbers of 15 bits.
+const MOST_FRAMES: usize = 1 << 15;
 /// An answer is larger than anything that this asks for.
 const MOST_BYTES: usize = 64 << 20;
 
-/// A connection, on which answers come in the order of their requests' numbers if only one is
-/// under way.
+/// A connection. Answers come in any order, with the numbers of their frames.
 struct Connection {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
@@ -275,11 +276,11 @@ impl Connection {
     /// Sends one request, and waits for its answer.
     fn ask(&mut self) -> anyhow::Result<Vec<u8>> {
         self.send()?;
-        self.answer()
+        Ok(self.answer()?.1)
     }
 
-    /// What an answer says, without its warnings.
-    fn answer(&mut self) -> anyhow::Result<Vec<u8>> {
+    /// Which frame an answer is to, and what it says, without its warnings.
+    fn answer(&mut self) -> anyhow::Result<(u16, Vec<u8>)> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head)?;
         ensure!(head[0] == ANSWER_VERSION, "Cassandra answers in version {:#x}", head[0]);
@@ -300,7 +301,7 @@ impl Connection {
             let text = String::from_utf8_lossy(rest.take(length.into())?);
             bail!("Cassandra answers with error {code:#x}: {text}");
         }
-        Ok(rest.0.to_vec())
+        Ok((u16::from_be_bytes([head[2], head[3]]), rest.0.to_vec()))
     }
 }
 
@@ -404,10 +405,10 @@ impl CassandraStore {
     }
 }
 
-impl Store for CassandraStore {
-    fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
+impl CassandraStore {
+    fn ask_for(&mut self, stream: u16, numbers: &[u32]) {
         let Self { connection, select, .. } = self;
-        connection.frame(opcode::EXECUTE, 0, |out| {
+        connection.frame(opcode::EXECUTE, stream, |out| {
             short_bytes(out, select);
             out.extend(ONE);
             out.push(WITH_VALUES | WITHOUT_METADATA);
@@ -419,43 +420,70 @@ impl Store for CassandraStore {
                 bytes(out, &number.to_be_bytes());
             }
         });
-        let answer = connection.ask()?;
-        let mut rows = Rows::of(&answer)?;
-        ensure!(rows.columns == 2, "{} columns instead of two", rows.columns);
-        // In the order of the partitions, and each once.
-        let mut found = BTreeMap::new();
-        for _ in 0..rows.count {
-            let number = <[u8; 4]>::try_from(rows.cell()?).context("a number of four bytes")?;
-            found.insert(u32::from_be_bytes(number), rows.cell()?.to_vec());
-        }
-        let value = |number| found.get(number).cloned().context("an object is not there");
-        numbers.iter().map(value).collect()
     }
 
-    fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
+    fn replace(&mut self, stream: u16, objects: &[(u32, Vec<u8>)]) {
         const UNLOGGED: u8 = 1;
         const IS_PREPARED: u8 = 1;
         let Self { connection, insert, .. } = self;
-        let batches = objects.chunks(BATCH_ROWS);
-        let count = batches.len();
-        for (place, batch) in batches.enumerate() {
-            connection.frame(opcode::BATCH, place as u16, |out| {
-                out.push(UNLOGGED);
-                out.extend((batch.len() as u16).to_be_bytes());
-                for (number, value) in batch {
-                    out.push(IS_PREPARED);
-                    short_bytes(out, insert);
-                    out.extend(2_u16.to_be_bytes());
-                    bytes(out, &number.to_be_bytes());
-                    bytes(out, value);
+        connection.frame(opcode::BATCH, stream, |out| {
+            out.push(UNLOGGED);
+            out.extend((objects.len() as u16).to_be_bytes());
+            for (number, value) in objects {
+                out.push(IS_PREPARED);
+                short_bytes(out, insert);
+                out.extend(2_u16.to_be_bytes());
+                bytes(out, &number.to_be_bytes());
+                bytes(out, value);
+            }
+            out.extend(ONE);
+            out.push(0);
+        });
+    }
+}
+
+/// The values of `numbers` in an answer, where each is once, in the order of the partitions.
+fn values_of(numbers: &[u32], answer: &[u8]) -> anyhow::Result<Values> {
+    let mut rows = Rows::of(answer)?;
+    ensure!(rows.columns == 2, "{} columns instead of two", rows.columns);
+    let mut found = BTreeMap::new();
+    for _ in 0..rows.count {
+        let number = <[u8; 4]>::try_from(rows.cell()?).context("a number of four bytes")?;
+        found.insert(u32::from_be_bytes(number), rows.cell()?.to_vec());
+    }
+    let value = |number| found.get(number).cloned().context("an object is not there");
+    numbers.iter().map(value).collect()
+}
+
+impl Store for CassandraStore {
+    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        // Which wish each frame is of.
+        let mut asked = Vec::with_capacity(wishes.len());
+        for (place, wish) in wishes.iter().enumerate() {
+            match wish {
+                Wish::Read(numbers) => {
+                    self.ask_for(asked.len() as u16, numbers);
+                    asked.push(place);
                 }
-                out.extend(ONE);
-                out.push(0);
-            });
+                Wish::Write(objects) => {
+                    for batch in objects.chunks(BATCH_ROWS) {
+                        self.replace(asked.len() as u16, batch);
+                        asked.push(place);
+                    }
+                }
+            }
         }
-        connection.send()?;
-        // In whatever order: none of them says more than that it was done.
-        (0..count).try_for_each(|_| connection.answer().map(drop))
+        ensure!(asked.len() <= MOST_FRAMES, "more frames than have numbers");
+        self.connection.send()?;
+        let mut values = vec![Values::new(); wishes.len()];
+        for _ in 0..asked.len() {
+            let (stream, answer) = self.connection.answer()?;
+            let place = *asked.get(usize::from(stream)).context("an answer to nothing")?;
+            if let Wish::Read(numbers) = &wishes[place] {
+                values[place] = values_of(numbers, &answer)?;
+            }
+        }
+        Ok(values)
     }
 }
 
@@ -475,12 +503,15 @@ mod tests {
 
     #[test]
     fn objects_come_in_the_order_in_which_they_are_asked_for() {
-        let answer = b"\x84\x08\0\0\x08\0\0\0\x30\0\x01\0\x02ho\0\0\0\x02\0\0\0\x04\0\0\0\x02\
+        let answer = b"\x84\x08\0\x01\x08\0\0\0\x04\0\0\0\x01\
+            \x84\x08\0\0\x08\0\0\0\x30\0\x01\0\x02ho\0\0\0\x02\0\0\0\x04\0\0\0\x02\
             \0\0\0\x02\0\0\0\x04\0\0\0\x05\0\0\0\x01a\0\0\0\x04\0\0\0\x07\0\0\0\x01b";
         let (select, insert) = (b"select".to_vec(), Vec::new());
         let mut store = CassandraStore { connection: answers(answer), select, insert };
-        let values = store.read(&[7, 5, 7]).expect("both are there");
-        assert_eq!(values, [b"b", b"a", b"b"]);
+        let wishes = vec![Wish::Read(vec![7, 5, 7]), Wish::Write(vec![(1, b"c".to_vec())])];
+        let values = store.carry_out(wishes).expect("both are there, and one is written");
+        assert_eq!(values[0], [b"b", b"a", b"b"]);
+        assert!(values[1].is_empty());
     }
 
     #[test]
