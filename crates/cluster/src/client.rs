@@ -215,7 +215,13 @@ impl Client {
             (Some(located), _) => {
                 self.advance(number, Some(located), locator, now_ms, commands, out);
             }
-            (None, Answer::Unanswered(..)) => self.give_up(number, outcomes),
+            // Whoever should know has gone, perhaps, and another takes over: it is tried again
+            // until the operation's time is over.
+            (None, Answer::Unanswered(..)) => {
+                if let Some(pending) = self.pending.get_mut(&number) {
+                    pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
+                }
+            }
             (None, _) => {
                 self.pending.remove(&number);
                 self.statistics.answered += 1;
