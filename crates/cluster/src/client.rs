@@ -307,6 +307,33 @@ mod tests {
         }
     }
 
+    /// Who should know may have died, and another takes over.
+    #[test]
+    fn what_nobody_knows_is_asked_again_for_some_time() {
+        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
+        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let action = Action::Get(ChunkId::from_bits(7).expect("an id"));
+        let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+        let (mut unanswered, mut now_ms) = (0, 0);
+        while outcomes.is_empty() {
+            assert!(now_ms < 2 * PATIENCE_MS, "{unanswered} lookups");
+            now_ms += 20;
+            let mut answers = Vec::new();
+            locator.on_tick(now_ms, &mut commands, &mut answers);
+            unanswered += answers.len();
+            for answer in answers {
+                let (to, done) = (&mut asked, &mut outcomes);
+                client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
+            }
+            let (to, done) = (&mut asked, &mut outcomes);
+            client.on_tick(&mut locator, now_ms, &mut commands, to, done);
+        }
+        assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
+        assert!(now_ms >= PATIENCE_MS && unanswered > 2, "{unanswered} lookups, {now_ms} ms");
+    }
+
     /// A node whose lease ended answers, but somebody else has its chunks.
     #[test]
     fn who_must_not_serve_is_not_asked_for_ever() {
