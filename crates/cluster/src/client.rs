@@ -215,7 +215,13 @@ impl Client {
             (Some(located), _) => {
                 self.advance(number, Some(located), locator, now_ms, commands, out);
             }
-            (None, Answer::Unanswered(..)) => self.give_up(number, outcomes),
+            // Whoever should know has gone, perhaps, and another takes over: it is tried again
+            // until the operation's time is over.
+            (None, Answer::Unanswered(..)) => {
+                if let Some(pending) = self.pending.get_mut(&number) {
+                    pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
+                }
+            }
             (None, _) => {
                 self.pending.remove(&number);
                 self.statistics.answered += 1;
@@ -299,6 +305,33 @@ mod tests {
             assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
             assert!(asked.len() > 5 && client.pending() == 0);
         }
+    }
+
+    /// Who should know may have died, and another takes over.
+    #[test]
+    fn what_nobody_knows_is_asked_again_for_some_time() {
+        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
+        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let action = Action::Get(ChunkId::from_bits(7).expect("an id"));
+        let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+        let (mut unanswered, mut now_ms) = (0, 0);
+        while outcomes.is_empty() {
+            assert!(now_ms < 2 * PATIENCE_MS, "{unanswered} lookups");
+            now_ms += 20;
+            let mut answers = Vec::new();
+            locator.on_tick(now_ms, &mut commands, &mut answers);
+            unanswered += answers.len();
+            for answer in answers {
+                let (to, done) = (&mut asked, &mut outcomes);
+                client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
+            }
+            let (to, done) = (&mut asked, &mut outcomes);
+            client.on_tick(&mut locator, now_ms, &mut commands, to, done);
+        }
+        assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
+        assert!(now_ms >= PATIENCE_MS && unanswered > 2, "{unanswered} lookups, {now_ms} ms");
     }
 
     /// A node whose lease ended answers, but somebody else has its chunks.

@@ -77,6 +77,16 @@ impl Host<Naming> {
         common.names.moves += u64::from(moves);
     }
 
+    /// The node is about to leave, and its client does nothing more.
+    pub fn leave(&mut self) {
+        self.node.leave();
+    }
+
+    /// Whether others have all it had, and its client was answered.
+    pub fn has_left(&self) -> bool {
+        self.doing.is_empty() && self.node.has_left()
+    }
+
     /// How many counters there are.
     pub fn counters() -> u64 {
         KEYS
@@ -135,6 +145,9 @@ impl Pursuit for Naming {
         now_ms: u64,
         out: &mut Vec<Effect>,
     ) {
+        if host.node.chunks().is_leaving() {
+            return;
+        }
         if random.percent(5) {
             host.move_some(common, random, now_ms, out);
         }

@@ -814,6 +814,25 @@ impl World<Namer> {
         }
         self.run(2_000);
     }
+
+    /// Tells a node to leave. It stops once others have all it had, and starts again in another
+    /// life a second later. Whether it stopped within some time.
+    pub fn leave(&mut self, place: usize, within_ms: u64) -> bool {
+        let Some(peer) = self.nodes.values().map(|node| node.peer).nth(place) else { return false };
+        self.ask(peer, |namer, _, _| namer.leave());
+        let until_ms = self.now_ms + within_ms;
+        while self.now_ms < until_ms {
+            self.run(100);
+            let has_left = self.awake(peer).is_some_and(|node| node.actor.has_left());
+            if has_left && self.coordinator.leave(peer).is_ok() {
+                self.nodes.remove(&peer.node);
+                let name = self.names[&peer].clone();
+                self.agenda.plan(self.now_ms + 1_000, Happening::Starts(name));
+                return true;
+            }
+        }
+        false
+    }
 }
 
 impl<P: Pursuit> World<Host<P>> {

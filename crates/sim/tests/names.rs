@@ -7,24 +7,47 @@ use amalgam_sim::{Faults, Namer, Planted, World, seeds};
 /// Items have no backups yet, so nobody crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
+/// Everybody was answered as one server would have, and counters show what was counted.
+fn check(world: &mut World<Namer>, seed: u64) {
+    world.calm();
+    assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
+    world.read_counters();
+    let names = &world.common.names;
+    assert_eq!(world.common.wrong, Vec::<String>::new(), "seed {seed}");
+    assert!(names.stored.values().all(|stored| *stored == 1), "{seed}: {:?}", names.stored);
+    assert_eq!(names.read, names.counted, "seed {seed}");
+    assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
+}
+
 #[test]
 fn adds_are_stored_once_and_increments_count_once() {
     let (mut answered, mut keys, mut moves) = (0, 0, 0);
     for seed in seeds(300, 3) {
         let mut world: World<Namer> = World::new(seed, 4, FAULTS, Planted::Nothing);
         world.run(8_000);
-        world.calm();
-        assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-        world.read_counters();
+        check(&mut world, seed);
         let names = &world.common.names;
-        assert_eq!(world.common.wrong, Vec::<String>::new(), "seed {seed}");
-        assert!(names.stored.values().all(|stored| *stored == 1), "{seed}: {:?}", names.stored);
-        assert_eq!(names.read, names.counted, "seed {seed}");
-        assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
         answered += names.answered;
         keys += names.stored.len();
         moves += names.moves;
     }
     println!("{answered} operations, {keys} keys that were added, {moves} moves");
     assert!(answered > 500 && keys > 60 && moves > 20, "the seeds reach too little");
+}
+
+/// Nobody has a copy of what a node holds, so all of it must have gone to others when it stops.
+#[test]
+fn who_leaves_hands_over_what_it_has() {
+    for seed in seeds(600, 2) {
+        let mut world: World<Namer> = World::new(seed, 4, FAULTS, Planted::Nothing);
+        world.run(5_000);
+        for place in [1, 2] {
+            assert!(world.leave(place, 60_000), "seed {seed}: it stays");
+            world.run(4_000);
+        }
+        let counted = world.common.names.counted.len();
+        check(&mut world, seed);
+        assert!(counted > 20, "seed {seed}: {counted} counters are too few");
+        assert_eq!(world.actors().count(), 4, "seed {seed}: they came back");
+    }
 }
