@@ -44,6 +44,9 @@ pub struct Place {
     length: u32,
 }
 
+/// Where a record lay that the cleaner appended again, and where it lies.
+pub type Moved = (Place, Place);
+
 /// What could not be read in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -444,7 +447,7 @@ impl<S: Storage> Log<S> {
         number: u32,
         (from, bytes): (u32, u32),
         is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
-    ) -> Result<(Vec<(Place, Place)>, Option<u32>), LogError> {
+    ) -> Result<(Vec<Moved>, Option<u32>), LogError> {
         let Some(Segment { sequence, end, .. }) = self.segments.get(&number).copied() else {
             return Ok((Vec::new(), None));
         };

@@ -189,8 +189,8 @@ fn after_a_failed_write_nothing_is_appended() {
 }
 
 proptest! {
-    /// Keys are overwritten, segments cleaned in parts and the log opened anew; the last version of each key
-    /// is there, and segments are used again rather than made.
+    /// Keys are overwritten, segments cleaned in parts and the log opened anew; the last version of
+    /// each key is there, and segments are used again rather than made.
     #[test]
     fn a_map_on_the_log_is_a_map(
         steps in prop::collection::vec((0..12u8, 0..10u8), 1..400),
@@ -236,7 +236,8 @@ proptest! {
                 let mut from = Some(SEGMENT_BEGIN);
                 while let Some(begin) = from {
                     let part = (begin, part_bytes);
-                    let (moved, next) = log.clean_part(victim, part, &mut is_live).expect("memory");
+                    let cleaned = log.clean_part(victim, part, &mut is_live);
+                    let (moved, next) = cleaned.expect("memory");
                     all.extend(moved);
                     from = next;
                 }
