@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
@@ -23,7 +26,11 @@ struct Running {
 impl Running {
     /// Starts a cluster or a node, and waits until it serves.
     fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments).stdout(Stdio::piped()).spawn().expect("starts");
+        Self::start_with(&mut command(arguments))
+    }
+
+    fn start_with(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let output = child.stdout.take().expect("output");
         let mut nodes = Vec::new();
         for line in BufReader::new(output).lines() {
@@ -364,13 +371,15 @@ fn a_node_whose_certificate_is_not_the_cluster_s_does_not_join() {
 
 /// A node with backups, and where it keeps those of others.
 fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
+    std::fs::create_dir_all(folder).expect("a folder");
     let folder = folder.join(name);
     let folder = folder.to_str().expect("text");
     let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
     arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1"]);
-    arguments.extend(["--lease-seconds", "3", "--log-level", "error", "--engine", "memc3"]);
+    arguments.extend(["--lease-seconds", "3", "--log-level", "warn", "--engine", "memc3"]);
     arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
-    Running::start(&arguments)
+    let complaints = File::options().create(true).append(true).open(format!("{folder}.log"));
+    Running::start_with(command(&arguments).stderr(complaints.expect("a file")))
 }
 
 /// Chunks and what was written last, acknowledged or not.
@@ -393,8 +402,9 @@ impl Written {
         Self(written)
     }
 
-    /// Writes each chunk once more.
-    fn write(&mut self, client: &mut ClusterClient) {
+    /// Writes each chunk once more; how often that was acknowledged.
+    fn write(&mut self, client: &mut ClusterClient) -> u64 {
+        let mut succeeded = 0;
         for chunks in self.0.chunks_mut(32) {
             let puts = chunks.iter_mut().map(|(id, _, tried)| {
                 *tried += 1;
@@ -404,9 +414,11 @@ impl Written {
             for ((_, acknowledged, tried), answer) in chunks.iter_mut().zip(answers) {
                 if answer.is_ok() {
                     *acknowledged = *tried;
+                    succeeded += 1;
                 }
             }
         }
+        succeeded
     }
 
     /// Reads each chunk: what it holds is the last write that was acknowledged, or a later one.
@@ -449,12 +461,7 @@ fn what_a_killed_node_acknowledged_is_there() {
         return;
     };
     let folder = temporary("backups");
-    let mut nodes: Vec<Running> = std::thread::scope(|scope| {
-        let (etcd, folder) = (&etcd, &folder);
-        let start = |name| scope.spawn(move || backed_up(etcd, folder, name));
-        let starting: Vec<_> = ["one", "two", "three", "four"].map(start).into_iter().collect();
-        starting.into_iter().map(|one| one.join().expect("it serves")).collect()
-    });
+    let mut nodes = all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let connect = |node: &Running| {
         ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
@@ -483,6 +490,164 @@ fn what_a_killed_node_acknowledged_is_there() {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
+/// Damages what a node that is not running keeps, here and there.
+fn damage(folder: &Path) {
+    for file in std::fs::read_dir(folder).expect("it is there") {
+        let path = file.expect("a file").path();
+        let mut bytes = std::fs::read(&path).expect("its own");
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+        bytes[used / 4..used * 3 / 4].iter_mut().step_by(500).for_each(|byte| *byte ^= 0x40);
+        std::fs::write(&path, bytes).expect("its own");
+    }
+}
+
+/// Starts nodes with backups at once, as some of them alone serve nothing.
+fn all_backed_up(etcd: &EtcdProcess, folder: &Path, names: &[&'static str]) -> Vec<Running> {
+    std::thread::scope(|scope| {
+        let start = |name: &&'static str| {
+            let name = *name;
+            scope.spawn(move || backed_up(etcd, folder, name))
+        };
+        let starting: Vec<_> = names.iter().map(start).collect();
+        starting.into_iter().map(|one| one.join().expect("it serves")).collect()
+    })
+}
+
+/// Writes chunks again and again through whichever node answers.
+struct Load {
+    /// Where nodes are.
+    homes: Mutex<Vec<String>>,
+    /// Writes that were acknowledged.
+    acknowledged: AtomicU64,
+    /// Writes that failed.
+    failed: AtomicU64,
+    stops: AtomicBool,
+}
+
+impl Load {
+    /// Returns what was written, and the longest time without an acknowledgement.
+    fn run(&self, mut written: Written) -> (Written, Duration) {
+        let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+        while !self.stops.load(Ordering::Acquire) {
+            let homes = self.homes.lock().expect("nobody panicked").clone();
+            let Ok(mut client) = ClusterClient::connect(&homes, "", 1 << 20) else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            while !self.stops.load(Ordering::Acquire) {
+                let succeeded = written.write(&mut client);
+                self.acknowledged.fetch_add(succeeded, Ordering::AcqRel);
+                self.failed.fetch_add(written.0.len() as u64 - succeeded, Ordering::AcqRel);
+                if succeeded == 0 {
+                    break;
+                }
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+        }
+        (written, longest)
+    }
+
+    /// Waits until each chunk was written so many times more, on the average.
+    fn wait_for(&self, rounds: u64, chunks: u64) {
+        let begin = (Instant::now(), self.acknowledged.load(Ordering::Acquire));
+        while self.acknowledged.load(Ordering::Acquire) < begin.1 + rounds * chunks {
+            assert!(begin.0.elapsed() < 2 * PATIENCE, "nothing is written any more");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whose log is damaged while it is stopped.
+const DAMAGED: usize = 3;
+
+/// As for an upgrade: by turns a node is drained and told to stop, or killed, and starts again with
+/// the same name and folder before the next one's turn. One finds its log damaged.
+#[test]
+fn every_node_is_restarted_while_chunks_are_written() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("rolling");
+    let names = ["one", "two", "three", "four"];
+    let mut nodes = all_backed_up(&etcd, &folder, &names);
+    wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    let address = |node: &Running| node.nodes[0].0.clone();
+    let mut written = Written(Vec::new());
+    for node in &nodes {
+        let mut client = ClusterClient::connect(&[address(node)], "", 1 << 20).expect("it serves");
+        written.0.extend(Written::create(&mut client, 20).0);
+    }
+    let chunks = written.0.len() as u64;
+    let load = Load {
+        homes: Mutex::new(nodes.iter().map(address).collect()),
+        acknowledged: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
+        stops: AtomicBool::new(false),
+    };
+    let (written, longest) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| load.run(written));
+        // What fails here must not wait for a writer that nobody stops.
+        let _stopped = StopsLoad(&load);
+        load.wait_for(1, chunks);
+        for (number, name) in names.iter().enumerate() {
+            if number % 2 == 0 {
+                let mut drain = command(&["cluster", "drain", "--node", &address(&nodes[number])]);
+                let text = drain.output().expect("runs").stdout;
+                assert!(String::from_utf8_lossy(&text).contains("can be stopped"), "{name}");
+                let process = nodes[number].child.id().to_string();
+                let told = Command::new("kill").args(["-TERM", &process]).status().expect("runs");
+                assert!(told.success() && nodes[number].child.wait().expect("ends").success());
+            } else {
+                nodes[number].kill();
+            }
+            if number == DAMAGED {
+                damage(&folder.join(name));
+            }
+            nodes[number] = backed_up(&etcd, &folder, name);
+            *load.homes.lock().expect("nobody panicked") = nodes.iter().map(address).collect();
+            wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+            load.wait_for(2, chunks);
+        }
+        // All are there: from now on nothing fails.
+        let failed = load.failed.load(Ordering::Acquire);
+        load.wait_for(3, chunks);
+        assert_eq!(load.failed.load(Ordering::Acquire), failed, "errors go on");
+        load.stops.store(true, Ordering::Release);
+        writer.join().expect("it writes")
+    });
+    for node in &nodes {
+        let mut client = ClusterClient::connect(&[address(node)], "", 1 << 20).expect("it serves");
+        written.check(&mut client);
+    }
+    let complaints = |name: &str| {
+        std::fs::read_to_string(folder.join(format!("{name}.log"))).expect("it complains there")
+    };
+    let damaged = complaints(names[DAMAGED]);
+    for mention in ["the log is damaged", "the log does not count"] {
+        assert!(damaged.contains(mention), "{damaged}");
+        assert!(!complaints(names[1]).contains(mention), "what was only killed is whole");
+    }
+    let (acknowledged, failed) = (load.acknowledged.into_inner(), load.failed.into_inner());
+    println!(
+        "{acknowledged} writes, {failed} failed, the longest time without one {:.1} s",
+        longest.as_secs_f64()
+    );
+    assert!(longest < 2 * PATIENCE, "for {longest:?} nothing was written");
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+/// Stops a [`Load`] when it goes out of scope.
+struct StopsLoad<'l>(&'l Load);
+
+impl Drop for StopsLoad<'_> {
+    fn drop(&mut self) {
+        self.0.stops.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
     let Some(etcd) = EtcdProcess::start() else {
@@ -490,14 +655,7 @@ fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
         return;
     };
     let folder = temporary("cold");
-    let start = || -> Vec<Running> {
-        std::thread::scope(|scope| {
-            let (etcd, folder) = (&etcd, &folder);
-            let start = |name| scope.spawn(move || backed_up(etcd, folder, name));
-            let starting: Vec<_> = ["one", "two", "three", "four"].map(start).into_iter().collect();
-            starting.into_iter().map(|one| one.join().expect("it serves")).collect()
-        })
-    };
+    let start = || all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
     let connect = |node: &Running| {
         ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
     };

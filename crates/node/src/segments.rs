@@ -145,7 +145,7 @@ impl Storage for FileStorage {
 
 #[cfg(test)]
 mod tests {
-    use amalgam_cluster::log::{Log, LogError, LogSettings};
+    use amalgam_cluster::log::{Log, LogError, LogSettings, SEGMENT_BEGIN};
 
     use super::*;
 
@@ -195,7 +195,8 @@ mod tests {
         let first = places[0];
         places.iter().for_each(|place| log.release(*place));
         while let Some(victim) = log.victim() {
-            log.clean(victim, &mut |_, _| false).expect("nothing is live");
+            log.clean_part(victim, (SEGMENT_BEGIN, u32::MAX), &mut |_, _| false).expect("it reads");
+            log.retire(victim).expect("nothing is live");
         }
         let moved = log.append(&record(1)).expect("there is room");
         log.commit().expect("it is synced");

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::network::Weather;
+use crate::planted::Planted;
 use crate::trial::Trial;
-use crate::world::{Faults, Planted};
+use crate::world::Faults;
 
 /// A run of a cluster with backups. What a file leaves out is as in the worst.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

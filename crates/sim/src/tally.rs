@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::planted::Planted;
 use crate::scenario::Scenario;
 use crate::trial::Trial;
-use crate::world::Planted;
 
 /// Ends a line that was written whole.
 const END: &str = "end";

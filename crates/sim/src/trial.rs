@@ -1,9 +1,10 @@
 //! One run of a cluster with backups under everything that may happen, and what was wrong with it.
 
 use crate::keeper::SafeKeeper;
+use crate::planted::Planted;
 use crate::races::Reached;
 use crate::scenario::Scenario;
-use crate::world::{Planted, World};
+use crate::world::World;
 
 /// Writes that a run acknowledges at least, and seconds that it is longer for it at most.
 const ACKNOWLEDGED_MIN: usize = 1_000;

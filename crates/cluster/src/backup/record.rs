@@ -2,6 +2,7 @@
 //! ([`Entry`]), a [`Note`] of the metadata with its number, or the [`Life`] that writes from there
 //! on.
 
+use super::entry::EntryRef;
 use super::{Entry, What};
 use crate::chunks::SessionExport;
 use crate::ids::{ChunkId, Creator, IdRange};
@@ -56,26 +57,23 @@ pub(super) fn encode_entry(owner: Peer, entry: &[u8], record: &mut Vec<u8>) {
     record.extend_from_slice(entry);
 }
 
-/// The owner and the change of a record, if it is one of that kind.
-pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, Entry)> {
-    let (kind, rest) = record.split_first()?;
-    if *kind == ENTRY { <(Peer, Entry)>::decode_all(rest).ok() } else { None }
-}
-
-pub(super) fn is_of_answers(record: &[u8]) -> bool {
-    entry_of(record).is_some_and(|(_, entry)| entry.what == What::Answers)
-}
-
-pub(super) fn owner_and_id(record: &[u8]) -> Option<(Peer, ChunkId)> {
-    let (owner, entry) = entry_of(record)?;
-    match entry.what {
-        What::Put(id, _) | What::Remove(id) => Some((owner, id)),
-        _ => None,
+/// The owner and the change of a record, if it is one of that kind, without the value.
+pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
+    let mut from = Reader::new(record);
+    if u8::decode(&mut from).ok()? != ENTRY {
+        return None;
     }
+    let owner = Peer::decode(&mut from).ok()?;
+    EntryRef::parse(&mut from).ok().map(|entry| (owner, entry))
 }
 
 pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
-    match entry_of(record)?.1.what {
+    let mut from = Reader::new(record);
+    if u8::decode(&mut from).ok()? != ENTRY {
+        return None;
+    }
+    let (_, _, what): (Peer, u64, What) = Wire::decode(&mut from).ok()?;
+    match what {
         What::Put(_, value) => Some(value),
         _ => None,
     }
@@ -97,7 +95,8 @@ impl Record {
         let mut from = Reader::new(bytes);
         let record = match u8::decode(&mut from)? {
             ENTRY => {
-                let (owner, entry): (Peer, Entry) = Wire::decode(&mut from)?;
+                let owner = Peer::decode(&mut from)?;
+                let entry = EntryRef::parse(&mut from)?;
                 let change = match entry.what {
                     What::Put(id, _) => Change::Chunk(id, false),
                     What::Remove(id) => Change::Chunk(id, true),
@@ -105,7 +104,7 @@ impl Record {
                     What::Bury(source, ids) => Change::Bury(source, ids),
                     What::Answers => Change::Nothing,
                 };
-                Self::Entry(owner, entry.version, change, entry.sessions)
+                Self::Entry(owner, entry.version, change, entry.sessions())
             }
             NOTE => {
                 let (number, note) = Wire::decode(&mut from)?;

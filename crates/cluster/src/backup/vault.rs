@@ -11,13 +11,12 @@ use std::ops::Bound;
 
 use super::entry::EntryRef;
 use super::record::{
-    Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_record, is_of_answers,
-    owner_and_id, value_of,
+    Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
 };
 use super::{BackupMessage, Entries, Entry, What};
 use crate::chunks::{Export, SessionExport};
 use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdRange};
-use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, Storage};
+use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
 use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
@@ -29,6 +28,14 @@ const ANSWERS_MAX: usize = 1 << 12;
 const RECORD_ANSWERS_MAX: usize = 64;
 /// Notes about one creator before all that is held of it is written anew.
 const CHAPTER_NOTES_MAX: usize = if cfg!(test) { 8 } else { 256 };
+
+/// So many bytes of segments are looked at by the cleaner for each that is appended. Two are enough
+/// where half of a segment is live; the rest is for it to be ahead.
+const CLEAN_FACTOR: u32 = 4;
+/// A part of a segment that is cleaned together is one of so many at most, and has so many bytes at
+/// least.
+const CLEAN_PARTS_MAX: u32 = 512;
+const CLEAN_BYTES_MIN: u32 = 256;
 
 /// What former lives of a node left in its log.
 #[derive(Debug, Default)]
@@ -95,6 +102,11 @@ pub struct Vault {
     replay: Replay,
     /// What was read again last.
     scrubbed: Option<(Peer, ChunkId)>,
+    /// The segment that is being cleaned, and from where on.
+    cleaning: Option<(u32, u32)>,
+    /// How much is to be cleaned of it, and how much at least together.
+    to_clean_bytes: u32,
+    clean_bytes_min: u32,
     /// The record that is being made.
     record: Vec<u8>,
 }
@@ -113,12 +125,12 @@ impl Vault {
         let mut places = Vec::new();
         let mut each = |place, _: &[u8]| places.push(place);
         let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
-        let mut vault = Self::around(log, replay);
+        let mut vault = Self::around(log, replay, settings.segment_bytes);
         places.into_iter().for_each(|place| vault.log.release(place));
         Ok(vault)
     }
 
-    fn around(log: Log<Box<dyn Storage>>, replay: Replay) -> Self {
+    fn around(log: Log<Box<dyn Storage>>, replay: Replay, segment_bytes: u32) -> Self {
         Self {
             log,
             streams: BTreeMap::new(),
@@ -133,6 +145,9 @@ impl Vault {
             notes_failed: None,
             replay,
             scrubbed: None,
+            cleaning: None,
+            to_clean_bytes: 0,
+            clean_bytes_min: (segment_bytes / CLEAN_PARTS_MAX).max(CLEAN_BYTES_MIN),
             record: Vec::new(),
         }
     }
@@ -159,7 +174,7 @@ impl Vault {
             }
         };
         let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
-        let mut vault = Self::around(log, replay);
+        let mut vault = Self::around(log, replay, settings.segment_bytes);
         let lives = records.iter().filter_map(|(_, record)| match record {
             Record::Life(number, life) => Some((*number, *life)),
             _ => None,
@@ -257,7 +272,16 @@ impl Vault {
     }
 
     fn take_up_notes(&mut self, mut notes: Vec<(u64, Place, Note)>) -> Vec<Note> {
-        notes.sort_by_key(|(number, ..)| *number);
+        notes.sort_by_key(|(number, place, _)| (*number, *place));
+        let log = &mut self.log;
+        notes.dedup_by(|(number, place, _), (earlier, other, _)| {
+            // The cleaner had appended it again, and was not done with the segment.
+            let is_same = number == earlier;
+            if is_same {
+                log.release(std::mem::replace(other, *place));
+            }
+            is_same
+        });
         self.next_number = self.next_number.max(notes.last().map_or(0, |last| last.0) + 1);
         let is_base = |note: &Note| matches!(note, Note::Whole(_) | Note::Gone(_));
         let mut bases: BTreeMap<Creator, u64> = BTreeMap::new();
@@ -366,6 +390,7 @@ impl Vault {
 
     fn keep(&mut self, owner: Peer, entry: EntryRef<'_>) -> Result<(), LogError> {
         let sessions = entry.sessions();
+        self.is_appended(entry.bytes.len());
         if entry.what == What::Answers {
             self.keep_answers(owner, (entry.version, &sessions), Log::append)?;
         } else {
@@ -452,42 +477,81 @@ impl Vault {
         Ok(())
     }
 
+    /// The cleaner has to do more.
+    fn is_appended(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).saturating_mul(CLEAN_FACTOR);
+        self.to_clean_bytes = self.to_clean_bytes.saturating_add(bytes);
+    }
+
     /// Makes room where little of a segment is live. A removal goes when all that is older did.
+    ///
+    /// A segment is cleaned in parts, several times what was appended meanwhile: so no change waits
+    /// for a whole segment. When segments run short all is cleaned that is worth it.
     fn clean(&mut self) -> Result<(), LogError> {
-        let Some(victim) = self.log.victim() else { return Ok(()) };
-        let oldest = self.log.oldest(victim);
-        self.rescue_answers(victim, oldest)?;
-        let (streams, marks) = (&mut self.streams, &mut self.marks);
-        let noted: BTreeSet<Place> = {
-            let chapters = self.chapters.values().flatten();
-            chapters.chain(&self.promises).chain(&self.life).copied().collect()
-        };
-        let mut owners = BTreeMap::new();
-        let mut is_live = |place: Place, record: &[u8]| {
-            if noted.contains(&place) {
-                return true;
-            }
-            if let Some(born) = marks.get(&place).copied() {
-                // Answers were rescued, if somebody needs them.
-                let is_needed = born >= oldest && !is_of_answers(record);
-                if !is_needed {
-                    marks.remove(&place);
-                }
-                return is_needed;
-            }
-            let Some((owner, id)) = owner_and_id(record) else { return false };
-            let Some(stream) = streams.get_mut(&owner) else { return false };
-            let Some(held) = stream.chunks.get(&id).filter(|held| held.place == place) else {
-                return false;
+        if self.log.is_short() {
+            self.to_clean_bytes = u32::MAX;
+        }
+        while self.to_clean_bytes >= self.clean_bytes_min {
+            let (victim, from) = match self.cleaning {
+                Some(cleaning) => cleaning,
+                None => match self.log.victim() {
+                    Some(victim) => (victim, SEGMENT_BEGIN),
+                    None => break,
+                },
             };
-            if held.is_removed && held.born < oldest {
-                stream.chunks.remove(&id);
-                return false;
+            let next = self.clean_part(victim, (from, self.to_clean_bytes))?;
+            self.cleaning = next.map(|next| (victim, next));
+            if next.is_none() {
+                self.log.retire(victim)?;
             }
-            owners.insert(place, (owner, id));
-            true
+            if !self.log.is_short() {
+                break;
+            }
+        }
+        if self.to_clean_bytes >= self.clean_bytes_min {
+            self.to_clean_bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Cleans a part of a segment; where the next begins, if there is one.
+    fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
+        let oldest = self.log.oldest(victim);
+        let (streams, marks) = (&mut self.streams, &mut self.marks);
+        let (chapters, others) = (&self.chapters, [self.promises, self.life]);
+        let is_noted = |place: Place| {
+            others.contains(&Some(place)) || chapters.values().flatten().any(|held| *held == place)
         };
-        for (from, to) in self.log.clean(victim, &mut is_live)? {
+        let (mut owners, mut rescued) = (BTreeMap::new(), Vec::new());
+        let mut is_live = |place: Place, record: &[u8]| {
+            let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
+            let is_live = match entry.what {
+                What::Put(id, _) | What::Remove(id) => {
+                    let stream = streams.get_mut(&owner);
+                    stream.is_some_and(|stream| stream.keeps((id, place), oldest)) && {
+                        owners.insert(place, (owner, id));
+                        true
+                    }
+                }
+                // Answers are rescued, if somebody needs them.
+                _ => {
+                    let is_needed = marks.get(&place).is_some_and(|born| *born >= oldest)
+                        && entry.what != What::Answers;
+                    if !is_needed {
+                        marks.remove(&place);
+                    }
+                    is_needed
+                }
+            };
+            if !is_live && let Some(stream) = streams.get(&owner) {
+                rescued.extend(stream.needed(&entry).map(|sessions| {
+                    (owner, Entry { version: entry.version, what: What::Answers, sessions })
+                }));
+            }
+            is_live
+        };
+        let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
+        for (from, to) in moved {
             if let Some((owner, id)) = owners.get(&from).copied() {
                 if let Some(held) = self.stream(owner).chunks.get_mut(&id) {
                     held.place = to;
@@ -498,41 +562,18 @@ impl Vault {
                 self.move_note(from, to);
             }
         }
-        Ok(())
+        // What clients may ask for again goes on, though the change that it was the answer to may
+        // not.
+        for (owner, entry) in rescued {
+            self.keep_answers(owner, (entry.version, &entry.sessions), Log::append_reserved)?;
+        }
+        Ok(next)
     }
 
     fn move_note(&mut self, from: Place, to: Place) {
         let chapters = self.chapters.values_mut().flatten();
         let places = chapters.chain(&mut self.promises).chain(&mut self.life);
         places.filter(|place| **place == from).for_each(|place| *place = to);
-    }
-
-    /// What clients may ask for again goes on, though the change that it was the answer to may not.
-    fn rescue_answers(&mut self, victim: u32, oldest: u64) -> Result<(), LogError> {
-        let (streams, mut rescued) = (&self.streams, Vec::new());
-        self.log.each(victim, &mut |place, record| {
-            let Ok(Record::Entry(owner, version, change, mut sessions)) = Record::parse(record)
-            else {
-                return;
-            };
-            let Some(stream) = streams.get(&owner) else { return };
-            let stays =
-                |held: &Held| held.place == place && !(held.is_removed && held.born < oldest);
-            let is_live = matches!(change, Change::Chunk(id, _)
-                if stream.chunks.get(&id).is_some_and(stays));
-            sessions.retain_mut(|session| {
-                let Some(held) = stream.sessions.get(&session.client) else { return false };
-                session.answers.retain(|(number, ..)| held.has(*number));
-                !session.answers.is_empty()
-            });
-            if !is_live && !sessions.is_empty() {
-                rescued.push((owner, Entry { version, what: What::Answers, sessions }));
-            }
-        })?;
-        for (owner, entry) in rescued {
-            self.keep_answers(owner, (entry.version, &entry.sessions), Log::append_reserved)?;
-        }
-        Ok(())
     }
 
     /// Notes down what changed in the metadata; `whole` says what is held of a creator now. It is
@@ -567,6 +608,7 @@ impl Vault {
         let mut record = vec![NOTE];
         self.take_number().encode(&mut record);
         note.encode(&mut record);
+        self.is_appended(record.len());
         let place = self.log.append_reserved(&record)?;
         self.has_unsafe_notes = true;
         let Some(creator) = creator_of(note) else {
@@ -699,6 +741,29 @@ impl SessionExport {
 }
 
 impl Stream {
+    /// Whether a chunk lies there and is to go on; a removal is not when all that is older is gone.
+    fn keeps(&mut self, (id, place): (ChunkId, Place), oldest: u64) -> bool {
+        let Some(held) = self.chunks.get(&id).filter(|held| held.place == place) else {
+            return false;
+        };
+        let is_over = held.is_removed && held.born < oldest;
+        if is_over {
+            self.chunks.remove(&id);
+        }
+        !is_over
+    }
+
+    /// The answers of an entry that somebody may ask for again.
+    fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
+        let mut sessions = entry.sessions();
+        sessions.retain_mut(|session| {
+            let Some(held) = self.sessions.get(&session.client) else { return false };
+            session.answers.retain(|(number, ..)| held.has(*number));
+            !session.answers.is_empty()
+        });
+        (!sessions.is_empty()).then_some(sessions)
+    }
+
     fn note(&mut self, session: SessionExport) {
         let held = self
             .sessions

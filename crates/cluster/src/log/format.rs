@@ -82,13 +82,14 @@ pub(super) enum Found<'s> {
     Nothing(Option<u32>),
 }
 
-pub(super) fn find(segment: &[u8], sequence: u64, offset: u32) -> Found<'_> {
-    match record_at(segment, sequence, offset) {
+/// Looks at a part of a segment, from `base` on.
+pub(super) fn find(part: &[u8], base: u32, sequence: u64, offset: u32) -> Found<'_> {
+    match record_at(part, base, sequence, offset) {
         Some(found) => found,
         None => {
-            let length = prefix(segment, offset).map_or(0, |(_, length)| length);
+            let length = prefix(part, offset - base).map_or(0, |(_, length)| length);
             let next = offset.checked_add(PREFIX_BYTES).and_then(|at| at.checked_add(length));
-            let follows = next.filter(|next| record_at(segment, sequence, *next).is_some());
+            let follows = next.filter(|next| record_at(part, base, sequence, *next).is_some());
             Found::Nothing(follows)
         }
     }
@@ -107,11 +108,11 @@ fn prefix(segment: &[u8], offset: u32) -> Option<(u32, u32)> {
     Some((number(&prefix[..4]) as u32, number(&prefix[4..]) as u32))
 }
 
-fn record_at(segment: &[u8], sequence: u64, offset: u32) -> Option<Found<'_>> {
-    let (expected, length) = prefix(segment, offset)?;
-    let from = (offset + PREFIX_BYTES) as usize;
+fn record_at(part: &[u8], base: u32, sequence: u64, offset: u32) -> Option<Found<'_>> {
+    let (expected, length) = prefix(part, offset - base)?;
+    let from = (offset - base + PREFIX_BYTES) as usize;
     let is_complete = length == COMPLETE;
-    let bytes = if is_complete { &[][..] } else { segment.get(from..)?.get(..length as usize)? };
+    let bytes = if is_complete { &[][..] } else { part.get(from..)?.get(..length as usize)? };
     if length == 0 || checksum(sequence, offset, length, bytes) != expected {
         return None;
     }

@@ -22,7 +22,7 @@ mod records;
 use std::fmt;
 
 pub use memory::{Crash, MemoryStorage};
-pub use records::{Damage, Log, LogSettings, Place, Replay};
+pub use records::{Damage, Log, LogSettings, Moved, Place, Replay, SEGMENT_BEGIN};
 
 /// Where segments lie: places of fixed size that are written at any offset.
 ///

@@ -7,6 +7,10 @@ use super::{Durability, LogError, Storage};
 
 /// Records are read together that fill one of so many bytes between the first and the last.
 const DENSE: u64 = 4;
+/// When segments run short, one with less than so many of a hundred bytes is worth cleaning.
+const SHORT_PERCENT: u32 = 95;
+/// Where the first record of a segment lies.
+pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
 
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,9 @@ pub struct Place {
     length: u32,
 }
 
+/// Where a record lay that the cleaner appended again, and where it lies.
+pub type Moved = (Place, Place);
+
 /// What could not be read in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -70,6 +77,29 @@ struct Segment {
     live_bytes: u32,
 }
 
+/// How many segments that are not appended to have less in them than `below_bytes`, and so are
+/// worth cleaning.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    below_bytes: u64,
+    segments: usize,
+}
+
+impl Worth {
+    fn new(settings: &LogSettings, percent: u32) -> Self {
+        let below_bytes = u64::from(settings.segment_bytes) * u64::from(percent) / 100;
+        Self { below_bytes, segments: 0 }
+    }
+
+    /// A segment had and has so much that is live; none before it was closed and when it is free.
+    fn note(&mut self, had: Option<u32>, has: Option<u32>) {
+        let counts = |bytes: Option<u32>| {
+            usize::from(bytes.is_some_and(|bytes| u64::from(bytes) < self.below_bytes))
+        };
+        self.segments = self.segments + counts(has) - counts(had);
+    }
+}
+
 /// A log. Not shared: one thread calls it.
 #[derive(Debug)]
 pub struct Log<S> {
@@ -83,6 +113,10 @@ pub struct Log<S> {
     /// The end of the current segment that was not written yet.
     buffer: Vec<u8>,
     next_sequence: u64,
+    /// Usually, and when segments run short.
+    worth: [Worth; 2],
+    /// What is being cleaned: memory that is used again.
+    part: Vec<u8>,
     failed: Option<LogError>,
 }
 
@@ -108,6 +142,9 @@ impl<S: Storage> Log<S> {
             current: None,
             buffer: Vec::new(),
             next_sequence: 1,
+            worth: [settings.clean_below_percent, SHORT_PERCENT]
+                .map(|percent| Worth::new(&settings, percent)),
+            part: Vec::new(),
             failed: None,
         };
         let mut replay = Replay { is_current: true, ..Replay::default() };
@@ -132,6 +169,7 @@ impl<S: Storage> Log<S> {
             let (end, live_bytes) =
                 log.replay(segment, (sequence, bytes), is_newest, &mut replay, each)?;
             log.segments.insert(segment, Segment { sequence, end, live_bytes });
+            log.note_worth(None, Some(live_bytes));
         }
         Ok((log, replay))
     }
@@ -148,7 +186,7 @@ impl<S: Storage> Log<S> {
         self.storage.read(segment, 0, &mut all)?;
         let (mut offset, mut live_bytes) = (HEAD_BYTES, 0);
         loop {
-            match format::find(&all, sequence, offset) {
+            match format::find(&all, 0, sequence, offset) {
                 Found::Record(record) => {
                     let length = record.len() as u32;
                     each(Place { segment, offset, length }, record);
@@ -230,7 +268,8 @@ impl<S: Storage> Log<S> {
         }
         if let Some(full) = self.current.take() {
             let segment = &self.segments[&full];
-            let (sequence, end) = (segment.sequence, segment.end);
+            let (sequence, end, live_bytes) = (segment.sequence, segment.end, segment.live_bytes);
+            self.note_worth(None, Some(live_bytes));
             format::encode_complete(sequence, end, &mut self.buffer);
             self.write_buffer(full, end + PREFIX_BYTES)?;
             // Or a later segment might survive a loss of power and this one's end might not.
@@ -373,83 +412,112 @@ impl<S: Storage> Log<S> {
 
     /// A record is needed no more.
     pub fn release(&mut self, place: Place) {
-        if let Some(segment) = self.segments.get_mut(&place.segment) {
-            segment.live_bytes = segment.live_bytes.saturating_sub(PREFIX_BYTES + place.length);
+        let Some(segment) = self.segments.get_mut(&place.segment) else { return };
+        let had = segment.live_bytes;
+        segment.live_bytes = had.saturating_sub(PREFIX_BYTES + place.length);
+        let has = segment.live_bytes;
+        if self.current != Some(place.segment) {
+            self.note_worth(Some(had), Some(has));
         }
+    }
+
+    /// Whether segments run short: then any that is not full is worth cleaning.
+    pub fn is_short(&self) -> bool {
+        self.segments.len() + 2 >= self.settings.segments_max as usize
     }
 
     /// The segment that is best cleaned next, if one is worth it: the one with the least in it.
-    /// When segments run short any that is not full is.
     pub fn victim(&self) -> Option<u32> {
-        let is_short = self.segments.len() + 2 >= self.settings.segments_max as usize;
-        let percent = if is_short { 95 } else { self.settings.clean_below_percent };
-        let most = u64::from(self.settings.segment_bytes) * u64::from(percent) / 100;
+        if self.worth[usize::from(self.is_short())].segments == 0 {
+            return None;
+        }
         let closed = self.segments.iter().filter(|(number, _)| self.current != Some(**number));
-        let (number, least) = closed.min_by_key(|(_, segment)| segment.live_bytes)?;
-        (u64::from(least.live_bytes) < most).then_some(*number)
+        closed.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
-    /// Hands out the records of a segment, in their order.
+    /// Appends again what is live in a part of a segment that is not written to any more, of about
+    /// so many bytes from `from` on ([`SEGMENT_BEGIN`] at first). Returns the old and new places
+    /// and where the next part begins, none at the end: then [`Self::retire`] it.
     ///
     /// # Errors
     ///
-    /// What the medium said.
-    pub fn each(
+    /// As [`Self::append`]; what was there is still there.
+    pub fn clean_part(
         &mut self,
-        segment: u32,
-        each: &mut dyn FnMut(Place, &[u8]),
-    ) -> Result<(), LogError> {
-        let Some(Segment { sequence, end, .. }) = self.segments.get(&segment).copied() else {
+        number: u32,
+        (from, bytes): (u32, u32),
+        is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
+    ) -> Result<(Vec<Moved>, Option<u32>), LogError> {
+        let Some(Segment { sequence, end, .. }) = self.segments.get(&number).copied() else {
+            return Ok((Vec::new(), None));
+        };
+        let (mut part, mut live) = (std::mem::take(&mut self.part), Vec::new());
+        let mut length = bytes.max(PREFIX_BYTES);
+        let next = loop {
+            let to = from.saturating_add(length).min(end);
+            part.resize(to.saturating_sub(from) as usize, 0);
+            self.storage.read(number, from, &mut part)?;
+            let mut offset = from;
+            let is_over = loop {
+                match format::find(&part, from, sequence, offset) {
+                    Found::Record(record) => {
+                        let length = record.len() as u32;
+                        let place = Place { segment: number, offset, length };
+                        if is_live(place, record) {
+                            live.push(place);
+                        }
+                        offset += PREFIX_BYTES + length;
+                    }
+                    Found::Nothing(Some(next)) => offset = next,
+                    Found::Complete => break true,
+                    Found::Nothing(None) => break to == end,
+                }
+            };
+            if is_over {
+                break None;
+            }
+            if offset > from {
+                break Some(offset);
+            }
+            // A record longer than the part, or damage: only the rest can tell.
+            length = length.saturating_mul(2);
+        };
+        let mut moved = Vec::with_capacity(live.len());
+        for place in live {
+            let begin = (place.offset - from + PREFIX_BYTES) as usize;
+            let record = &part[begin..begin + place.length as usize];
+            moved.push((place, self.append_reserved(record)?));
+            self.release(place);
+        }
+        self.part = part;
+        Ok((moved, next))
+    }
+
+    /// Frees a segment whose live records were appended again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`]; the segment stays as it was.
+    pub fn retire(&mut self, number: u32) -> Result<(), LogError> {
+        let Some(live_bytes) = self.segments.get(&number).map(|segment| segment.live_bytes) else {
             return Ok(());
         };
-        let mut all = vec![0; end as usize];
-        self.storage.read(segment, 0, &mut all)?;
-        let mut offset = HEAD_BYTES;
-        while offset < end {
-            match format::find(&all, sequence, offset) {
-                Found::Record(record) => {
-                    let place = Place { segment, offset, length: record.len() as u32 };
-                    each(place, record);
-                    offset += PREFIX_BYTES + place.length;
-                }
-                Found::Nothing(Some(next)) => offset = next,
-                Found::Complete | Found::Nothing(None) => break,
-            }
-        }
+        self.commit()?;
+        // Also what other segments were freed before: of two that are freed, the one with what is
+        // older must not come back alone.
+        self.sync()?;
+        // Or the next replay would find again what was released.
+        self.storage
+            .write(number, 0, &[0; HEAD_BYTES as usize])
+            .map_err(|error| self.fail(error.into()))?;
+        self.note_worth(Some(live_bytes), None);
+        self.segments.remove(&number);
+        self.free.push(number);
         Ok(())
     }
 
-    /// Empties a segment: `is_live` says which of its records are appended again. Returns their old
-    /// and new places. The segment is free then.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::append`] and [`Self::commit`]; the segment stays as it was.
-    pub fn clean(
-        &mut self,
-        segment: u32,
-        is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
-    ) -> Result<Vec<(Place, Place)>, LogError> {
-        if !self.segments.contains_key(&segment) {
-            return Ok(Vec::new());
-        }
-        let (mut live, mut moved) = (Vec::new(), Vec::new());
-        self.each(segment, &mut |place, record| {
-            if is_live(place, record) {
-                live.push((place, record.to_vec()));
-            }
-        })?;
-        for (place, record) in live {
-            moved.push((place, self.append_reserved(&record)?));
-        }
-        self.commit()?;
-        // Or the next replay would find again what was released.
-        self.storage
-            .write(segment, 0, &[0; HEAD_BYTES as usize])
-            .map_err(|error| self.fail(error.into()))?;
-        self.segments.remove(&segment);
-        self.free.push(segment);
-        Ok(moved)
+    fn note_worth(&mut self, had: Option<u32>, has: Option<u32>) {
+        self.worth.iter_mut().for_each(|worth| worth.note(had, has));
     }
 
     /// The number of the oldest use of a segment that is not `but`: records that were appended

@@ -189,10 +189,13 @@ fn after_a_failed_write_nothing_is_appended() {
 }
 
 proptest! {
-    /// Keys are overwritten, segments cleaned and the log opened anew; the last version of each key
-    /// is there, and segments are used again rather than made.
+    /// Keys are overwritten, segments cleaned in parts and the log opened anew; the last version of
+    /// each key is there, and segments are used again rather than made.
     #[test]
-    fn a_map_on_the_log_is_a_map(steps in prop::collection::vec((0..12u8, 0..10u8), 1..400)) {
+    fn a_map_on_the_log_is_a_map(
+        steps in prop::collection::vec((0..12u8, 0..10u8), 1..400),
+        part_bytes in 1..500_u32,
+    ) {
         let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
         let mut model: BTreeMap<u8, (u32, Place)> = BTreeMap::new();
         let encode = |key: u8, version: u32| {
@@ -229,7 +232,17 @@ proptest! {
             }
             while let Some(victim) = log.victim() {
                 let mut is_live = |place: Place, record: &[u8]| model[&record[0]].1 == place;
-                for (from, to) in log.clean(victim, &mut is_live).expect("memory") {
+                let mut all = Vec::new();
+                let mut from = Some(SEGMENT_BEGIN);
+                while let Some(begin) = from {
+                    let part = (begin, part_bytes);
+                    let cleaned = log.clean_part(victim, part, &mut is_live);
+                    let (moved, next) = cleaned.expect("memory");
+                    all.extend(moved);
+                    from = next;
+                }
+                log.retire(victim).expect("memory");
+                for (from, to) in all {
                     let moved = model.values_mut().find(|(_, place)| *place == from);
                     moved.expect("it is live").1 = to;
                 }

@@ -1,0 +1,100 @@
+//! Defects around the logic, each of which the simulation must find.
+
+use amalgam_cluster::backup::{BackupMessage, What};
+use amalgam_cluster::ids::NodeId;
+use amalgam_cluster::node::Effect;
+use amalgam_cluster::overlay::{Catalog, Inheritance, Message, Peer, Summary};
+use amalgam_cluster::wire::Packet;
+
+/// A defect that the world plants around the logic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// None.
+    Nothing,
+    /// Leaders count replicas that never got the batch: replication whose failures are ignored.
+    UnheldBatches,
+    /// New leaders do not wait for what the old group holds.
+    NoSeal,
+    /// What was written while chunks were copied does not reach the target.
+    LostTail,
+    /// Puts do not reach backups, which are taken to have them.
+    NoReplication,
+    /// What a backup failed to get is taken to be kept: messages of one way whose errors nobody
+    /// looks at.
+    IgnoredErrors,
+    /// Owners do not stop when their lease ends, and backups take what a deposed owner sends.
+    NoFencing,
+    /// The last buffer of a copy to a new backup is not sent.
+    LostBuffer,
+    /// A node that restarts takes up its former life: its number did not survive.
+    SameLife,
+    /// What was not created by the owner that died is looked for under its creator.
+    WrongHeritage,
+    /// Replicas that count as many batches as their leader are taken to hold the same.
+    CountsAlone,
+}
+
+/// What a backup would answer that kept it.
+pub(crate) fn as_if_kept(message: &BackupMessage) -> BackupMessage {
+    match message {
+        BackupMessage::Append { link, first, entries } => {
+            BackupMessage::Appended { link: *link, next: first + entries.count() as u64 }
+        }
+        BackupMessage::Refused { link, .. } => {
+            BackupMessage::Appended { link: *link, next: u64::MAX }
+        }
+        answer => answer.clone(),
+    }
+}
+
+/// What a leader would say that it holds if it held what a member does wherever both count as many
+/// batches.
+pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary> {
+    let as_if = |leader: &Summary| {
+        let own = members.summary(leader.creator);
+        let own = own.filter(|own| own.version.sequence == leader.version.sequence);
+        Summary { digest: own.map_or(leader.digest, |own| own.digest), ..*leader }
+    };
+    leaders.iter().map(as_if).collect()
+}
+
+/// What becomes of a packet about backups under a defect; none if nothing comes of it but `out`.
+pub(crate) fn plant(
+    planted: Planted,
+    packet: Packet,
+    out: &mut Vec<Effect>,
+    from: Peer,
+) -> Option<Packet> {
+    match packet {
+        Packet::Backup(message @ BackupMessage::Append { .. })
+            if planted == Planted::NoReplication =>
+        {
+            out.push(Effect::Send(from, Packet::Backup(as_if_kept(&message))));
+            None
+        }
+        Packet::Backup(message @ BackupMessage::Refused { .. })
+            if planted == Planted::NoFencing =>
+        {
+            Some(Packet::Backup(as_if_kept(&message)))
+        }
+        Packet::Backup(BackupMessage::Append { link, first, entries })
+            if planted == Planted::LostBuffer =>
+        {
+            let mut list = entries.to_vec();
+            if list.iter().any(|entry| entry.what == What::Answers) {
+                list.iter_mut().for_each(|entry| entry.what = What::Answers);
+            }
+            let entries = list.into();
+            Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
+        }
+        Packet::Overlay(Message::Inherit(heritage))
+            if planted == Planted::WrongHeritage
+                && heritage.ids.first().creator().get() != heritage.source.node.get() =>
+        {
+            let node = NodeId::new(heritage.ids.first().creator().get()).expect("no named id");
+            let source = Peer { node, incarnation: heritage.source.incarnation };
+            Some(Packet::Overlay(Message::Inherit(Inheritance { source, ..heritage })))
+        }
+        packet => Some(packet),
+    }
+}
