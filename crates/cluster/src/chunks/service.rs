@@ -393,7 +393,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
     }
 
-    /// Carries out operations in their order; reads that follow each other wait for memory together.
+    /// Carries out operations in their order; reads that follow each other wait for memory
+    /// together.
     fn perform_all(&mut self, request: &Request, now_ms: u64) -> Reply {
         let mut reply = Vec::with_capacity(request.operations.len());
         let mut rest = &request.operations[..];

@@ -126,9 +126,9 @@ pub struct BgResult {
     pub p99_ms: f64,
     /// The same from when the action was due: what the clients' core was late comes on top.
     pub due_p99_ms: f64,
-    /// The same from when a client began, without what its thread waited for the clients' core: the
-    /// servers' part, the network's and the client's own work. Where clients share connections, what
-    /// a client waits for another's thread is in it.
+    /// The same from when a client began, without what its thread waited for the clients' core:
+    /// the servers' part, the network's and the client's own work. Where clients share connections,
+    /// what a client waits for another's thread is in it.
     pub on_core_p99_ms: f64,
     /// The same at the full rate.
     pub peak_p99_ms: f64,
