@@ -25,8 +25,8 @@ const MOST_CASSANDRA: usize = 4;
 const CASSANDRA_SECONDS: f64 = 45.0;
 /// With more members than this, one backend is measured alone.
 const MOST_BESIDE: u32 = 10_000;
-/// Resident bytes of nodes and clients for a member: 50,000 of them took 3.74 GB, 5,000 took 0.48.
-const BYTES_A_MEMBER: u64 = 75_000;
+/// Resident bytes of nodes and clients for a member: 50,000 of them took 1.95 GB, 5,000 took 0.28.
+const BYTES_A_MEMBER: u64 = 37_000;
 
 pub fn figure(setting: &Setting) -> Figure {
     // A client's share must hold more members than one has friends.
