@@ -316,7 +316,8 @@ main { max-width: 62rem; margin: 0 auto; padding: 1rem }
 h2 { margin-top: 2.5rem } a { color: inherit }
 table { border-collapse: collapse } th, td { text-align: left; padding: .2rem .8rem .2rem 0;
 border-bottom: 1px solid var(--rule); vertical-align: top }
-.wide td:last-child { white-space: nowrap } .wide, figure { overflow-x: auto; margin: 1rem 0 } svg { max-width: 100%; height: auto }
+.wide td:last-child { white-space: nowrap }
+.wide, figure { overflow-x: auto; margin: 1rem 0 } svg { max-width: 100%; height: auto }
 pre { overflow-x: auto } .failure { border-left: 4px solid #d55e00; padding-left: .8rem }
 </style></head><body><main>
 ";
