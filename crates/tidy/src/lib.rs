@@ -5,12 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod promises;
+mod quotes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use commands::Commands;
 pub use promises::promises;
+pub use quotes::{Quote, quotes};
 
 /// A text file of the repository.
 pub struct Source {

@@ -149,9 +149,9 @@ fn list(figures: &[Figure]) -> anyhow::Result<()> {
         all += seconds;
         let id = format!("{}/{}", figure.paper.name(), figure.name);
         let time = runs::duration(seconds);
-        writeln!(output, "{id:<22} {time:>12}  {}", figure.title)?;
+        writeln!(output, "{id:<24} {time:>12}  {}", figure.title)?;
     }
-    writeln!(output, "{:<22} {:>12}", "all of these", runs::duration(all))?;
+    writeln!(output, "{:<24} {:>12}", "all of these", runs::duration(all))?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Figures as SVG: every series has its colour, its mark and its dashes, so that it can be told
-//! without colour; grounds are transparent, and ink follows the reader's light or dark page.
+//! Figures as SVG: no two series of a panel have the same colour, mark and dashes, so that each can
+//! be told, of lines also without colour; bars stand in the order of the legend, printed ones
+//! hollow. Grounds are transparent, and ink follows the reader's light or dark page.
 
 use std::ops::Range;
 
@@ -58,11 +59,20 @@ const OTHERS: [RGBColor; 8] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// How a series is drawn.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Look {
     color: RGBColor,
-    index: usize,
+    mark: usize,
+    dash: usize,
+    /// Printed, not measured here.
+    is_hollow: bool,
 }
+
+/// What a model says of a series stands behind its name; each has dashes of its own, and what was
+/// measured none.
+const KINDS: [&str; 3] = [", predicted", ", at least", ", at most"];
+/// Ends the name of what a paper prints.
+const PRINTED: &str = ", printed";
 
 /// Draws a figure's panels, one below the other.
 ///
@@ -99,11 +109,35 @@ fn series(points: &[Point]) -> Vec<&str> {
     names
 }
 
-fn look(index: usize, name: &str) -> Look {
-    // "memc3, predicted" is memc3's.
-    let engine = name.split(", ").next().unwrap_or(name);
-    let own = COLORS.iter().find(|(own, _)| *own == engine).map(|(_, color)| *color);
-    Look { color: own.unwrap_or(OTHERS[index % OTHERS.len()]), index }
+/// How each of the series of a panel is drawn. "memc3, predicted" has memc3's colour and mark.
+fn looks(names: &[&str]) -> Vec<Look> {
+    let engine = |name: &str| name.split(", ").next().unwrap_or(name).to_owned();
+    let own = |name: &str| {
+        let engine = engine(name);
+        COLORS.iter().find(|(own, _)| *own == engine).map(|(_, color)| *color)
+    };
+    let taken: Vec<RGBColor> = names.iter().filter_map(|name| own(name)).collect();
+    let mut others = OTHERS.iter().filter(|color| !taken.contains(color)).cycle();
+    let kind = |name: &str| KINDS.iter().position(|kind| name.ends_with(kind));
+    let is_model = names.iter().any(|name| kind(name).is_some());
+    let mut engines: Vec<String> = Vec::new();
+    let mut looks = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let engine = engine(name);
+        let of_engine = engines.iter().position(|one| *one == engine).unwrap_or(engines.len());
+        if of_engine == engines.len() {
+            engines.push(engine);
+        }
+        let color = own(name).or_else(|| others.next().copied()).unwrap_or(INK);
+        let (mark, dash) = match kind(name) {
+            Some(kind) => (of_engine % 4, kind + 1),
+            None if is_model => (of_engine % 4, 0),
+            // Sixteen pairs.
+            None => (index % 4, (index + index / 4) % 4),
+        };
+        looks.push(Look { color, mark, dash, is_hollow: name.ends_with(PRINTED) });
+    }
+    looks
 }
 
 /// Three names a line.
@@ -124,13 +158,13 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> 
         Shape::Lines => draw_lines(&below, panel, points)?,
         Shape::LogLines => draw_log_lines(&below, panel, points)?,
     }
-    for (index, name) in series(points).iter().enumerate() {
+    let shown = series(points);
+    for (index, (name, look)) in shown.iter().zip(looks(&shown)).enumerate() {
         let (column, line) = ((index % 3) as i32, (index / 3) as i32);
         let at = (64 + column * 270, 8 + line * LEGEND_LINE);
-        let look = look(index, name);
         if panel.shape == Shape::Bars {
             let corners = [(at.0, at.1 - 5), (at.0 + 24, at.1 + 5)];
-            names.draw(&Rectangle::new(corners, look.color.filled()))?;
+            names.draw(&Rectangle::new(corners, filling(look)))?;
         } else {
             let ends = [(at.0, at.1), (at.0 + 24, at.1)];
             draw_dashed(&names, &ends, look)?;
@@ -158,7 +192,8 @@ fn places(points: &[Point]) -> Range<f64> {
     let numbers = points.iter().map(|point| point.place.number);
     let least = numbers.clone().fold(f64::INFINITY, f64::min);
     let most = numbers.fold(f64::NEG_INFINITY, f64::max);
-    let margin = ((most - least) * 0.03).max(1e-9);
+    // One place alone gets room for labels that are not all its own.
+    let margin = if most > least { (most - least) * 0.03 } else { (least.abs() * 0.5).max(1.0) };
     least - margin..most + margin
 }
 
@@ -171,6 +206,7 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
     }
     labels.sort_by(|one, other| one.0.total_cmp(&other.0));
     let names = series(points);
+    let looks = looks(&names);
     let groups = 0.0..labels.len() as f64;
     let up = heights(points);
     let foot = up.start;
@@ -196,8 +232,7 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
         let index = names.iter().position(|name| *name == point.series).unwrap_or(0);
         let left = group + 0.08 + index as f64 * width;
         let corners = [(left, 0.0), (left + width * 0.9, point.value)];
-        let color = look(index, &point.series).color;
-        chart.draw_series([Rectangle::new(corners, color.filled())])?;
+        chart.draw_series([Rectangle::new(corners, filling(looks[index]))])?;
         let top = chart.backend_coord(&(left + width * 0.45, point.value.max(0.0)));
         let own = area.get_base_pixel();
         let at = (top.0 - own.0, top.1 - own.1 - 7);
@@ -279,8 +314,8 @@ where
         .label_style(("sans-serif", 12).into_font().color(&INK))
         .draw()?;
     let own = area.get_base_pixel();
-    for (index, name) in series(points).iter().enumerate() {
-        let look = look(index, name);
+    let names = series(points);
+    for (name, look) in names.iter().zip(looks(&names)) {
         let mut line: Vec<&Point> = points.iter().filter(|point| point.series == *name).collect();
         line.sort_by(|one, other| one.place.number.total_cmp(&other.place.number));
         let at: Vec<(i32, i32)> = line
@@ -298,10 +333,15 @@ where
     Ok(())
 }
 
+/// What a series' bars are filled with.
+fn filling(look: Look) -> ShapeStyle {
+    if look.is_hollow { look.color.stroke_width(2) } else { look.color.filled() }
+}
+
 /// A line in the series' dashes.
 fn draw_dashed(area: &Area<'_>, line: &[(i32, i32)], look: Look) -> anyhow::Result<()> {
     let style = look.color.stroke_width(2);
-    match look.index % 4 {
+    match look.dash {
         0 => area.draw(&PathElement::new(line, style))?,
         kind => {
             let dash = [8, 4, 2][kind - 1];
@@ -313,7 +353,7 @@ fn draw_dashed(area: &Area<'_>, line: &[(i32, i32)], look: Look) -> anyhow::Resu
 
 /// A series' mark.
 fn mark<'a>(look: Look, at: (i32, i32)) -> DynElement<'static, SVGBackend<'a>, (i32, i32)> {
-    match look.index % 4 {
+    match look.mark {
         0 => Circle::new(at, 4, look.color.filled()).into_dyn(),
         1 => TriangleMarker::new(at, 5, look.color.filled()).into_dyn(),
         2 => Rectangle::new([(at.0 - 4, at.1 - 4), (at.0 + 4, at.1 + 4)], look.color.filled())
@@ -371,6 +411,39 @@ mod tests {
     }
 
     #[test]
+    fn no_two_series_of_a_panel_look_alike() {
+        let panels: [&[&str]; 5] = [
+            &["hotring-r-1", "hotring-r-2", "hotring-r", "hotring-r-10", "hotring-r-50"],
+            &["1 slot", "2 slots", "4 slots", "8 slots", "16 slots"],
+            &["Cassandra, printed", "DXRAM, printed", "amalgam", "cassandra"],
+            &["memc3", "memc3, printed"],
+            &[
+                "mercury",
+                "global-lock",
+                "mercury, predicted",
+                "mercury, at least",
+                "mercury, at most",
+                "global-lock, predicted",
+                "global-lock, at least",
+                "global-lock, at most",
+            ],
+        ];
+        for names in panels {
+            let looks = looks(names);
+            for (index, look) in looks.iter().enumerate() {
+                assert!(!looks[..index].contains(look), "{}: {looks:?}", names[index]);
+            }
+        }
+        let of_r = looks(panels[0]);
+        let colors: Vec<_> = of_r.iter().map(|look| look.color).collect();
+        assert!((1..5).all(|index| !colors[..index].contains(&colors[index])), "{colors:?}");
+        let of_model = looks(panels[4]);
+        let line = |look: &Look| (look.mark, look.dash);
+        let lines: Vec<_> = of_model.iter().map(line).collect();
+        assert!((1..8).all(|index| !lines[..index].contains(&lines[index])), "{lines:?}");
+    }
+
+    #[test]
     fn what_is_below_zero_has_room() {
         let heights = |values: &[f64]| {
             let point = |value: &f64| Point::new("mercury", Place::number(1.0), *value);
@@ -380,6 +453,14 @@ mod tests {
         assert_eq!(heights(&[-50.0, 50.0]), -62.0..62.0);
         assert_eq!(heights(&[-50.0]), -56.0..6.0);
         assert_eq!(heights(&[0.0]), 0.0..1.0);
+    }
+
+    #[test]
+    fn one_place_alone_has_room() {
+        let points = [Point::new("memc3", Place::number(64.0), 1.0)];
+        assert_eq!(places(&points), 32.0..96.0);
+        let points = [0.0, 100.0].map(|x| Point::new("memc3", Place::number(x), 1.0));
+        assert_eq!(places(&points), -3.0..103.0);
     }
 
     #[test]

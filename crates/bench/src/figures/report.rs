@@ -194,17 +194,24 @@ pub fn page(setting: &Setting, finished: &[Finished]) -> String {
     text
 }
 
+/// What falls short stands first, then everything.
 fn summary(text: &mut String, finished: &[Finished]) {
-    text.push_str(
-        "<h2>What the papers state, and what this machine does</h2><div class=\"wide\"><table>\
-         <thead><tr><th>figure</th><th>number</th><th>ours</th><th>rounds</th><th>paper</th>\
-         <th>ratio</th><th></th></tr></thead><tbody>",
-    );
+    text.push_str("<h2>What falls short</h2>");
+    if !rows(text, finished, |one| one.reached == Some(false)) {
+        text.push_str("<p>Nothing.</p>");
+    }
+    text.push_str("<h2>What the papers state, and what this machine does</h2>");
+    rows(text, finished, |_| true);
+}
+
+/// A table of the printed numbers that are wanted; whether there are any.
+fn rows(text: &mut String, finished: &[Finished], is_wanted: fn(&Compared) -> bool) -> bool {
+    let mut rows = String::new();
     for done in finished {
         let id = id(done);
-        for one in done.compared() {
+        for one in done.compared().filter(is_wanted) {
             let _ = write!(
-                text,
+                rows,
                 "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td><td>{}</td>\
                  <td>{}</td><td>{}</td><td>{}</td></tr>",
                 escaped(&one.what),
@@ -216,7 +223,15 @@ fn summary(text: &mut String, finished: &[Finished]) {
             );
         }
     }
-    text.push_str("</tbody></table></div>");
+    if !rows.is_empty() {
+        let _ = write!(
+            text,
+            "<div class=\"wide\"><table><thead><tr><th>figure</th><th>number</th><th>ours</th>\
+             <th>rounds</th><th>paper</th><th>ratio</th><th></th></tr></thead><tbody>{rows}\
+             </tbody></table></div>"
+        );
+    }
+    !rows.is_empty()
 }
 
 fn id(done: &Finished) -> String {
@@ -275,7 +290,13 @@ fn numbers(text: &mut String, done: &Finished) {
             );
         }
     }
-    text.push_str("</tbody></table></div></details>");
+    text.push_str("</tbody></table></div>");
+    let rows = |points: &Vec<Point>| points.len().saturating_sub(MOST_ROWS);
+    let left_out: usize = done.panels.iter().map(rows).sum();
+    if left_out > 0 {
+        let _ = write!(text, "<p>{left_out} more are in {}.json.</p>", id(done));
+    }
+    text.push_str("</details>");
 }
 
 fn escaped(text: &str) -> String {
@@ -295,7 +316,51 @@ main { max-width: 62rem; margin: 0 auto; padding: 1rem }
 h2 { margin-top: 2.5rem } a { color: inherit }
 table { border-collapse: collapse } th, td { text-align: left; padding: .2rem .8rem .2rem 0;
 border-bottom: 1px solid var(--rule); vertical-align: top }
+.wide td:last-child { white-space: nowrap }
 .wide, figure { overflow-x: auto; margin: 1rem 0 } svg { max-width: 100%; height: auto }
 pre { overflow-x: auto } .failure { border-left: 4px solid #d55e00; padding-left: .8rem }
 </style></head><body><main>
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Claim, Panel, Paper, Place};
+    use super::*;
+
+    fn finished(ours: f64, points: usize) -> Finished {
+        let figure = Figure {
+            paper: Paper::MemC3,
+            name: "table-2",
+            title: "how full",
+            printed_setting: "2^27 slots",
+            our_setting: "fewer".to_owned(),
+            panels: vec![Panel { y: "%", ..Panel::default() }],
+            claims: vec![Claim::value("% full", 90.0, "memc3", "0")],
+        };
+        let point = |index: usize| Point::new("memc3", Place::number(index as f64), ours);
+        Finished { figure, panels: vec![(0..points).map(point).collect()], failures: Vec::new() }
+    }
+
+    #[test]
+    fn what_falls_short_stands_first_in_rows_like_the_others() {
+        let page = |ours| page(&Setting::of_this_machine(Scale::Quick), &[finished(ours, 1)]);
+        let short = page(45.0);
+        let row = "<td>% full</td><td>45</td><td></td><td>90</td><td>0.5</td><td>short of it</td>";
+        assert_eq!(short.matches(row).count(), 2, "{short}");
+        let (first, _) = short.split_once("What the papers state").expect("two tables");
+        assert!(first.contains("What falls short") && first.contains(row));
+        let reached = page(91.0);
+        assert!(reached.contains("<p>Nothing.</p>") && !reached.contains("short of it"));
+    }
+
+    #[test]
+    fn rows_that_are_left_out_are_told() {
+        let text = |points| {
+            let mut text = String::new();
+            numbers(&mut text, &finished(1.0, points));
+            text
+        };
+        assert!(text(MOST_ROWS + 7).contains("<p>7 more are in memc3-table-2.json.</p>"));
+        assert!(!text(MOST_ROWS).contains("more are in"));
+    }
+}

@@ -1,0 +1,266 @@
+//! What the documents quote is there: programs take the options that stand behind their names;
+//! targets, packages, examples, tests, figures and paths exist. So a reader can repeat what is
+//! claimed.
+//!
+//! Values are not looked at, nor what other programs than ours are told.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use amalgam_tidy::{Commands, Quote, Source, assert_none, quotes, root, sources};
+
+/// A program, the folder of its crate, and the type of its command line.
+const PROGRAMS: [(&str, (&str, &str)); 5] = [
+    ("amalgam", ("amalgam", "Amalgam")),
+    ("amalgam-bench", ("bench", "CommandLine")),
+    ("amalgam-peers", ("peers", "CommandLine")),
+    ("bench", ("bench", "BenchCommand")),
+    ("index", ("bench", "IndexArguments")),
+];
+
+/// Where a path of the repository begins.
+const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "packaging/", "rtl/", "scripts/"];
+
+/// A file for each figure, in a folder for each paper.
+const FIGURES: &str = "crates/bench/src/figures";
+
+/// What there is to be named.
+struct House {
+    commands: Commands,
+    /// Of the Makefile.
+    targets: BTreeSet<String>,
+    /// All manifests, and all code.
+    manifests: Vec<Source>,
+    code: Vec<Source>,
+    scripts: String,
+}
+
+impl House {
+    fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+        let makefile = read("Makefile");
+        let (_, phony) = makefile.split_once(".PHONY:").expect("targets");
+        let (phony, _) = phony.split_once("\n.").expect("their end");
+        let named = phony.split(|sign: char| sign.is_whitespace() || sign == '\\');
+        let mut code = sources(&["rs", "py", "sv", "cpp"]);
+        // Here stand names that nobody else has.
+        code.retain(|source| !source.path.starts_with("crates/tidy/"));
+        let is_source = |source: &&Source| source.path.contains("/src/");
+        let mut scripts = String::new();
+        for folder in ["scripts", "rtl/scripts"] {
+            for entry in fs::read_dir(root().join(folder)).expect("scripts").flatten() {
+                scripts += &fs::read_to_string(entry.path()).unwrap_or_default();
+            }
+        }
+        Self {
+            commands: Commands::read(code.iter().filter(is_source)),
+            targets: named.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+            manifests: sources(&["toml"]),
+            code,
+            scripts,
+        }
+    }
+
+    /// What is quoted and not there.
+    fn unknown(&self, quote: &Quote) -> Vec<String> {
+        // What stands behind `#` is for the reader.
+        let line = quote.text.split(" #").next().unwrap_or_default();
+        let ends = |word: &&str| ["|", "&&", ";", "&"].contains(word);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut unknown = Vec::new();
+        for part in words.split(ends) {
+            unknown.extend(self.unknown_in(part));
+        }
+        unknown.extend(words.iter().filter_map(|word| self.unknown_word(word)));
+        unknown
+    }
+
+    fn unknown_in(&self, words: &[&str]) -> Vec<String> {
+        // `NAME=value taskset -c 0 amalgam …`
+        let is_setting = |word: &&&str| word.contains('=') && !word.starts_with('-');
+        let skipped = words.iter().take_while(is_setting).count();
+        let words = match &words[skipped..] {
+            ["taskset", "-c", _, rest @ ..] | ["sudo" | "exec", rest @ ..] => rest,
+            words => words,
+        };
+        let Some((program, rest)) = words.split_first() else { return Vec::new() };
+        let name = program.rsplit('/').next().unwrap_or(program);
+        let is_named = |rest: &[&str]| rest.first().is_some_and(|first| first.starts_with("--"));
+        match *program {
+            "make" => self.unknown_targets(rest),
+            "cargo" => self.unknown_to_cargo(rest),
+            // A word like any other where no option follows.
+            "index" if !is_named(rest) => Vec::new(),
+            _ => match PROGRAMS.iter().find(|(program, _)| *program == name) {
+                // memcached's options, for the server.
+                Some(("amalgam", (folder, _)))
+                    if rest.first().is_some_and(|first| first.starts_with('-')) =>
+                {
+                    self.commands.unknown((folder, "Options"), rest)
+                }
+                Some((_, program)) => self.commands.unknown(*program, rest),
+                None if program.starts_with("--") => self.unknown_option(program),
+                None => Vec::new(),
+            },
+        }
+    }
+
+    fn unknown_option(&self, option: &str) -> Vec<String> {
+        let name = option.trim_start_matches('-').split(['=', ',']).next().unwrap_or_default();
+        let is_known = self.commands.has_anywhere(name)
+            || self.scripts.contains(&format!("--{name}"))
+            || self.code.iter().any(|source| source.text.contains(&format!("--{name}")));
+        if is_known { Vec::new() } else { vec![format!("nothing has --{name}")] }
+    }
+
+    fn unknown_targets(&self, words: &[&str]) -> Vec<String> {
+        let is_target = |word: &&&str| !word.contains('=') && !word.starts_with('-');
+        let named = words.iter().take_while(is_target);
+        let unknown = named.filter(|word| !self.targets.contains(**word));
+        unknown.map(|word| format!("there is no target {word}")).collect()
+    }
+
+    fn unknown_to_cargo(&self, words: &[&str]) -> Vec<String> {
+        let (own, passed) = match words.iter().position(|word| *word == "--") {
+            Some(end) => (&words[..end], &words[end + 1..]),
+            None => (words, &[][..]),
+        };
+        let behind = |option: &str| {
+            let place = own.iter().position(|word| *word == option)?;
+            own.get(place + 1).copied()
+        };
+        let mut unknown = Vec::new();
+        let manifest = behind("-p").map(|package| {
+            let line = format!("name = \"{package}\"\n");
+            self.manifests.iter().find(|one| one.text.contains(&line)).ok_or(package)
+        });
+        let folder = match manifest {
+            Some(Err(package)) => return vec![format!("there is no package {package}")],
+            Some(Ok(manifest)) => manifest.path.trim_end_matches("Cargo.toml").to_owned(),
+            None => "crates/".to_owned(),
+        };
+        if let Some(Ok(manifest)) = manifest {
+            let features = behind("--features").unwrap_or_default().split(',');
+            let is_there = |name: &&str| manifest.text.contains(&format!("\n{name} = "));
+            let missing = features.filter(|name| !name.is_empty() && !is_there(name));
+            unknown.extend(missing.map(|name| format!("{folder} has no feature {name}")));
+        }
+        for (option, inner) in [("--example", "examples/"), ("--test", "tests/")] {
+            let Some(name) = behind(option) else { continue };
+            let is_it = |source: &Source| {
+                let ends = [format!("{inner}{name}.rs"), format!("{inner}{name}/main.rs")];
+                source.path.starts_with(&folder)
+                    && ends.iter().any(|end| source.path.ends_with(end))
+            };
+            if !self.code.iter().any(is_it) {
+                unknown.push(format!("there is no {inner}{name}"));
+            }
+        }
+        if behind("-p") == Some("amalgam-peers") && own.first() == Some(&"run") {
+            unknown.extend(self.commands.unknown(("peers", "CommandLine"), passed));
+        }
+        unknown
+    }
+
+    /// A path, a figure or the name of a test that is not there.
+    fn unknown_word(&self, word: &str) -> Option<String> {
+        let word = word.trim_matches(['\'', '"', ',', ';', '(', ')']);
+        let is_name = |word: &str| {
+            word.bytes().all(|byte| byte.is_ascii_lowercase() || b"_0123456789".contains(&byte))
+        };
+        if FOLDERS.iter().any(|folder| word.starts_with(folder)) {
+            let path = word.split([':', '#']).next().unwrap_or(word);
+            let is_pattern = path.contains(['*', '…', '<', '{']);
+            return (!is_pattern && !root().join(path).exists())
+                .then(|| format!("there is no {path}"));
+        }
+        if let Some((paper, figure)) = word.split_once('/')
+            && !paper.is_empty()
+            && is_name(paper)
+            && root().join(FIGURES).join(paper).is_dir()
+        {
+            // What stands above all papers is of several.
+            let is_near = |path: &str| {
+                path.strip_prefix(FIGURES).is_some_and(|rest| {
+                    rest.matches('/').count() == 1 || rest.starts_with(&format!("/{paper}/"))
+                })
+            };
+            let name = format!("name: \"{figure}\"");
+            let is_it = |source: &Source| is_near(&source.path) && source.text.contains(&name);
+            return (!self.code.iter().any(is_it)).then(|| format!("there is no figure {word}"));
+        }
+        // Three joints and more: the name of a test, as a rule.
+        let is_long = word.matches('_').count() > 2 && is_name(word);
+        let is_there = |source: &Source| source.text.contains(word);
+        (is_long && !self.code.iter().any(is_there)).then(|| format!("nothing is called {word}"))
+    }
+}
+
+#[test]
+fn what_documents_quote_is_there() {
+    let house = House::here();
+    let mut offences = Vec::new();
+    for source in sources(&["md"]) {
+        for quote in quotes(&source) {
+            let unknown = house.unknown(&quote);
+            offences
+                .extend(unknown.iter().map(|one| format!("{}:{}: {one}", source.path, quote.line)));
+        }
+    }
+    assert_none("documents quote what there is", &offences);
+}
+
+/// A document of these lines, and what is said of it.
+fn said_of(lines: &[&str]) -> Vec<String> {
+    let document = Source { path: "page.md".to_owned(), text: lines.join("\n") };
+    let house = House::here();
+    quotes(&document).iter().flat_map(|quote| house.unknown(quote)).collect()
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    for (line, wanted) in [
+        ("`amalgam bench index --workloads c`", "IndexArguments has no --workloads"),
+        ("`amalgam bench indices --keys 1`", "BenchCommand has no command indices"),
+        ("`amalgam serve --engines mercury`", "Options has no --engines"),
+        ("`amalgam -p 11211 --mem 1`", "Options has no --mem"),
+        ("`amalgam cluster dev --node 3`", "DevOptions has no --node"),
+        ("`bench server --bar`", "ServerArguments has no --bar"),
+        ("`--option-of-nobody 3`", "nothing has --option-of-nobody"),
+        ("`make tests`", "there is no target tests"),
+        ("`cargo test -p amalgam-servers`", "there is no package amalgam-servers"),
+        ("`cargo run -p amalgam-rtl --features fast`", "crates/rtl/ has no feature fast"),
+        ("`cargo run -p amalgam-rtl --example figure`", "there is no examples/figure"),
+        ("`amalgam reproduce hotring/figure-99`", "there is no figure hotring/figure-99"),
+        ("`scripts/small-machine`", "there is no scripts/small-machine"),
+        ("`no_test_has_this_name`", "nothing is called no_test_has_this_name"),
+        ("`cargo run -p amalgam-peers -- bench index --speed 1`", "IndexArguments has no --speed"),
+    ] {
+        let said = said_of(&[line]);
+        assert!(said.iter().any(|one| one.ends_with(wanted)), "{line}: {said:?}");
+    }
+}
+
+#[test]
+fn lines_and_blocks_that_go_on_are_one_command() {
+    let lines = [
+        "A paragraph with `amalgam bench",
+        "index --wrong 1` in it.",
+        "",
+        "```sh",
+        "taskset -c 1 target/release/amalgam bench server --target a:1 \\",
+        "    --bad  # and --this is a remark",
+        "make run && make no-such",
+        "```",
+        "",
+        "    amalgam advise --worse",
+    ];
+    let said = said_of(&lines);
+    let wanted = [
+        "IndexArguments has no --wrong",
+        "ServerArguments has no --bad",
+        "there is no target no-such",
+        "AdviseArguments has no --worse",
+    ];
+    assert_eq!(said, wanted);
+}
