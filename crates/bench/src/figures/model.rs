@@ -185,7 +185,7 @@ pub fn hotring(setting: &Setting) -> Figure {
             .with_all("--theta=1.22 --ratio=8")
             .lasting(1.0, setting.choose(1.0, 3.0, 4.0))
     };
-    let mut claims = Vec::new();
+    let mut claims = vec![Claim::value("1 thread, M/s", 12.90, "hotring-s", "1")];
     if setting.machine.cores > 1 {
         let ours = "hotring-s, predicted";
         claims.push(Claim::value("64 threads, M/s, predicted", 565.36, ours, "64"));

@@ -258,9 +258,9 @@ fn draw_log_lines(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::R
         .cloned()
         .collect();
     let least = positive.iter().map(|point| point.value).fold(f64::INFINITY, f64::min);
-    let x = places(&positive);
+    let last = positive.iter().map(|point| point.place.number).fold(0.0, f64::max);
     let first = positive.iter().map(|point| point.place.number).fold(f64::INFINITY, f64::min);
-    let across = with_tens(first * 0.9..x.end * 1.05).log_scale();
+    let across = with_tens(first * 0.9..last * 1.08).log_scale();
     let up = with_tens(least * 0.7..heights(&positive).end * 1.3).log_scale();
     draw_chart(area, panel, &positive, across, up)
 }

@@ -1,6 +1,6 @@
 //! Figure 5: the table's throughput by threads.
 
-use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
 use super::super::setting::Setting;
 
 pub fn figure(setting: &Setting) -> Figure {
@@ -29,6 +29,17 @@ pub fn figure(setting: &Setting) -> Figure {
             ..Panel::default()
         }
     };
+    let most = setting.threads().last().copied().unwrap_or(1);
+    let rate = |what: &str, printed, threads: usize| {
+        Claim::value(what, printed, "memc3", &threads.to_string())
+    };
+    let mut claims = vec![rate("million look-ups a second, 1 thread", 5.0, 1)];
+    if most > 1 {
+        let what = format!("million look-ups a second, {most} threads (printed: 12)");
+        claims.push(rate(&what, 35.0, most));
+        let what = format!("million a second, 10 % inserts, {most} threads (printed: 10)");
+        claims.push(rate(&what, 20.0, most).of_panel(1));
+    }
     Figure {
         paper: Paper::MemC3,
         name: "figure-5",
@@ -37,6 +48,6 @@ pub fn figure(setting: &Setting) -> Figure {
                           on one thread, 35 on 12; with 10 % inserts 20 at most, on 10.",
         our_setting: setting.about(keys, setting.threads_up_to(12)),
         panels: [("get", "look-ups"), ("insert10", "10 % inserts")].map(panel).into(),
-        claims: Vec::new(),
+        claims,
     }
 }
