@@ -50,7 +50,7 @@ pub struct OccupancyResult {
     pub displacements_below_80: f64,
     /// Displacements an insert, in all.
     pub displacements: f64,
-    /// Paths, percent full and displacements an insert there.
+    /// Paths, percent full and displacements an insert until then.
     pub points: Vec<(String, f64, f64)>,
 }
 
@@ -105,8 +105,16 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
     };
     let percents = fillings.iter().map(|filling| filling.displacements.len()).min().unwrap_or(0);
     let point = |percent: usize| {
-        let displaced = mean(&|filling| filling.displacements[percent]);
-        (name.clone(), percent as f64 + 1.0, displaced)
+        let so_far = percent as f64 + 1.0;
+        let displaced = |filling: &Filling| filling.displacements.iter().take(percent + 1).sum();
+        (
+            name.clone(),
+            so_far,
+            mean(&|filling| {
+                let sum: f64 = displaced(filling);
+                sum / so_far
+            }),
+        )
     };
     Ok(OccupancyResult {
         engine: "memc3",

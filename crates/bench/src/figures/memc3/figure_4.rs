@@ -34,6 +34,10 @@ pub fn figure(setting: &Setting) -> Figure {
     let times = |what, printed, panel| {
         Claim::ratio(what, printed, "+ 2path", "chaining", "1").of_panel(panel)
     };
+    let step = |one, before, printed| {
+        let what = format!("reads, 1 thread, {one} times {before}");
+        Claim::ratio(&what, printed, one, before, "1")
+    };
     Figure {
         paper: Paper::MemC3,
         name: "figure-4",
@@ -50,11 +54,19 @@ pub fn figure(setting: &Setting) -> Figure {
             panel("reads, 1 thread", "get", 1),
             panel("90 % reads, 10 % inserts, 1 thread", "insert10", 1),
             panel(&format!("reads, {threads} threads"), "get", threads),
+            panel(&format!("90 % reads, 10 % inserts, {threads} threads"), "insert10", threads),
         ],
         claims: vec![
             times("reads, 1 thread, times chaining", 3.0, 0),
             times("10 % inserts, 1 thread, times chaining", 3.0, 1),
+            step("+ hugepage", "chaining", 1.24),
+            step("+ int keycmp", "+ hugepage", 1.8),
             times(&format!("reads, {threads} threads (printed: 6), times chaining"), 15.0, 2),
+            times(
+                &format!("10 % inserts, {threads} threads (printed: 6), times chaining"),
+                14.0,
+                3,
+            ),
         ],
     }
 }
