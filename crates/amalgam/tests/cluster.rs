@@ -538,11 +538,14 @@ impl Load {
                 let succeeded = written.write(&mut client);
                 self.acknowledged.fetch_add(succeeded, Ordering::AcqRel);
                 self.failed.fetch_add(written.0.len() as u64 - succeeded, Ordering::AcqRel);
-                if succeeded == 0 {
+                if succeeded > 0 {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+                // Its home may be the one that is gone: it would find nobody any more.
+                if succeeded < written.0.len() as u64 {
                     break;
                 }
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
             }
         }
         (written, longest)
@@ -564,6 +567,7 @@ const DAMAGED: usize = 3;
 /// As for an upgrade: by turns a node is drained and told to stop, or killed, and starts again with
 /// the same name and folder before the next one's turn. One finds its log damaged.
 #[test]
+#[ignore = "takes a minute and more: `cargo test -p amalgam --test cluster -- --ignored`"]
 fn every_node_is_restarted_while_chunks_are_written() {
     let Some(etcd) = EtcdProcess::start() else {
         eprintln!("skipped: there is no etcd (Debian: etcd-server)");
