@@ -15,13 +15,23 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ids::{NAMED_FIRST, NodeId};
-use crate::overlay::{Arc, Group, Member, Peer, Settings, View};
+use crate::overlay::{Arc, Group, Member, Peer, Settings, Term, View};
 
 /// What a member asks the coordinator to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proposal {
     /// Make an ordinary peer a super peer.
     Promote(Peer),
+    /// Say that nobody leads an arc but whose term this is, or a later one, if it is still held as
+    /// `replaces` says: what was proposed before is refused then. Its groups stay.
+    Claim {
+        /// The positions.
+        arc: Arc,
+        /// A term that no group has.
+        term: Term,
+        /// As in [`Self::Regroup`].
+        replaces: Vec<(Range<u64>, Group)>,
+    },
     /// Give an arc to another group, if it is still held as `replaces` says.
     Regroup {
         /// The positions.
@@ -201,18 +211,35 @@ impl Coordinator {
                 }
                 self.promote(*peer)
             }
-            Proposal::Regroup { arc, group, replaces } => {
-                let is_newer = replaces.iter().all(|(_, old)| old.term < group.term);
-                if !is_newer || self.view.groups_of(*arc) != *replaces {
-                    return Err(CoordinatorError::Outdated);
+            Proposal::Claim { arc, term, replaces } => {
+                // What nobody holds is held by a group of nobody, so that it is claimed as well.
+                let nobody = Group { term: *term, members: Vec::new() };
+                self.replace(*arc, &nobody, replaces)?;
+                for (part, old) in replaces {
+                    let group = Group { term: *term, members: old.members.clone() };
+                    self.view.groups.assign(part.clone(), Some(group));
                 }
-                for part in arc.parts() {
-                    self.view.groups.assign(part, Some(group.clone()));
-                }
-                self.view.revision += 1;
                 Ok(())
             }
+            Proposal::Regroup { arc, group, replaces } => self.replace(*arc, group, replaces),
         }
+    }
+
+    fn replace(
+        &mut self,
+        arc: Arc,
+        group: &Group,
+        replaces: &[(Range<u64>, Group)],
+    ) -> Result<(), CoordinatorError> {
+        let is_newer = replaces.iter().all(|(_, old)| old.term < group.term);
+        if !is_newer || self.view.groups_of(arc) != replaces {
+            return Err(CoordinatorError::Outdated);
+        }
+        for part in arc.parts() {
+            self.view.groups.assign(part, Some(group.clone()));
+        }
+        self.view.revision += 1;
+        Ok(())
     }
 
     fn promote(&mut self, peer: Peer) -> Result<(), CoordinatorError> {
@@ -235,7 +262,6 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::Term;
 
     fn cluster(nodes: usize) -> (Coordinator, Vec<Peer>) {
         let mut coordinator = Coordinator::new(Settings::default(), 1_000);
@@ -278,7 +304,15 @@ mod tests {
         let held = before.groups_of(arc);
         assert_eq!(coordinator.propose(&regroup(2, held.clone())), Err(CoordinatorError::Outdated));
         assert_eq!(coordinator.view(), &before);
-        assert_eq!(coordinator.propose(&regroup(3, held)), Ok(()));
+        // Who claims an arc is the only one who can give it to somebody.
+        let term = Term { number: 4, leader: peers[1] };
+        let claim = Proposal::Claim { arc, term, replaces: held.clone() };
+        assert_eq!(coordinator.propose(&claim), Ok(()));
+        assert_eq!(coordinator.propose(&claim), Err(CoordinatorError::Outdated));
+        assert_eq!(coordinator.propose(&regroup(5, held)), Err(CoordinatorError::Outdated));
+        let held = coordinator.view().groups_of(arc);
+        assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..3]));
+        assert_eq!(coordinator.propose(&regroup(5, held)), Ok(()));
         // Two of three hold a majority, one of three does not.
         assert_eq!(coordinator.leave(peers[1]), Ok(()));
         assert_eq!(coordinator.leave(peers[2]), Err(CoordinatorError::Needed));

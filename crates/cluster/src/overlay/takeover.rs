@@ -1,4 +1,10 @@
 //! How a super peer becomes the leader of its arc without losing what others committed.
+//!
+//! What an attempt found is stamped with its term before the group of that term is in force, and
+//! the later term counts. So an attempt begins with a claim: from then on no earlier proposal for
+//! the arc comes into force, and until a later claim the groups are those that it asks. Hence
+//! (invariant 2 of the overlay) what is stamped later than the group in force came from a majority
+//! of that group, which had promised to follow no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,6 +21,8 @@ use crate::ids::Creator;
 #[derive(Debug)]
 pub(super) struct Takeover {
     pub(super) arc: Arc,
+    /// Of what it claims; the next one is that of the attempt.
+    claim: Term,
     pub(super) term: Term,
     /// Who shall hold the arc; this node first.
     members: Vec<Peer>,
@@ -28,6 +36,8 @@ pub(super) struct Takeover {
 
 #[derive(Debug)]
 enum Step {
+    /// The coordinator must know that who proposed something for the arc before is too late.
+    Claiming,
     /// A majority of every old group must promise, and tell what it holds: who speaks for each
     /// member, itself or a later life that has all it had, and what that holds.
     Sealing(BTreeMap<Peer, (Peer, Vec<Summary>)>),
@@ -52,26 +62,42 @@ impl SuperPeer {
         let replaces = self.view.groups_of(arc);
         let goes_on = self.takeover.as_ref().is_some_and(|takeover| {
             let is_same = takeover.arc == arc && takeover.members == members;
-            is_same && takeover.replaces == replaces && self.is_possible(takeover)
+            is_same && self.is_possible(takeover)
         });
-        if goes_on {
-            return;
+        if let Some(takeover) = self.takeover.as_mut().filter(|_| goes_on) {
+            let is_claimed = replaces.iter().all(|(_, group)| group.term == takeover.claim);
+            if takeover.replaces == replaces {
+                return;
+            }
+            if matches!(takeover.step, Step::Claiming) && is_claimed {
+                return self.seal_all(replaces, out);
+            }
         }
         let promised = arc
             .parts()
             .filter_map(|part| self.promised.over(part).map(|(_, term)| term.number).max());
         let held = replaces.iter().map(|(_, group)| group.term.number);
         let number = promised.chain(held).max().unwrap_or(0) + 1;
-        let term = Term { number, leader: self.me };
+        let [claim, term] = [number, number + 1].map(|number| Term { number, leader: self.me });
         for part in arc.parts() {
             self.promise(part, term);
         }
-        let step = Step::Sealing(BTreeMap::new());
-        let forgot = BTreeSet::new();
-        let has_told = false;
-        let mut takeover = Takeover { arc, term, members, replaces, forgot, has_told, step };
-        takeover.credit((self.me, self.since), &self.held(arc));
+        let (step, forgot, has_told) = (Step::Claiming, BTreeSet::new(), false);
+        let takeover = Takeover { arc, claim, term, members, replaces, forgot, has_told, step };
         self.takeover = Some(takeover);
+        self.retry_takeover(out);
+    }
+
+    /// The arc is claimed: asks those who hold it.
+    fn seal_all(&mut self, held_by: Vec<(Range<u64>, Group)>, out: &mut Vec<Command>) {
+        let Some(takeover) = &mut self.takeover else { return };
+        takeover.replaces = held_by;
+        takeover.step = Step::Sealing(BTreeMap::new());
+        let arc = takeover.arc;
+        let held = self.held(arc);
+        if let Some(takeover) = &mut self.takeover {
+            takeover.credit((self.me, self.since), &held);
+        }
         self.retry_takeover(out);
         self.fetch_if_sealed(out);
     }
@@ -81,7 +107,7 @@ impl SuperPeer {
         let mut leads = Vec::new();
         for (span, group) in self.view.groups.iter() {
             let promised = self.promised.over(span).filter(|(_, term)| **term == group.term);
-            let is_mine = group.members[0] == self.me;
+            let is_mine = group.members.first() == Some(&self.me);
             leads.extend(promised.filter(|_| is_mine).map(|(span, term)| (span, *term)));
         }
         for (span, term) in leads {
@@ -104,7 +130,7 @@ impl SuperPeer {
     fn is_possible(&self, takeover: &Takeover) -> bool {
         let has_holders = match &takeover.step {
             Step::Fetching(missing) => missing.values().all(|(_, holder)| self.view.has(*holder)),
-            Step::Sealing(_) | Step::Installing(_) => true,
+            Step::Claiming | Step::Sealing(_) | Step::Installing(_) => true,
         };
         let mut parts = takeover.arc.parts();
         has_holders && parts.all(|part| self.promised.all(part, |term| *term == takeover.term))
@@ -127,6 +153,10 @@ impl SuperPeer {
         let Some(takeover) = &self.takeover else { return };
         let (arc, term) = (takeover.arc, takeover.term);
         match &takeover.step {
+            Step::Claiming => {
+                let (term, replaces) = (takeover.claim, takeover.replaces.clone());
+                out.push(Command::Propose(Proposal::Claim { arc, term, replaces }));
+            }
             Step::Sealing(sealed) => {
                 let old: BTreeSet<Peer> = takeover.old_members().collect();
                 for member in old.iter().filter(|member| !sealed.contains_key(member)) {
@@ -265,8 +295,10 @@ impl Takeover {
     /// Parts whose metadata is gone, as all who held it live again and have nothing. Nobody can
     /// know then who owns what, and serves it: the attempt goes on without an end. Says so once.
     fn newly_lost(&mut self) -> Vec<Arc> {
-        let has_forgotten =
-            |group: &Group| group.members.iter().all(|member| self.forgot.contains(member));
+        let has_forgotten = |group: &Group| {
+            let mut members = group.members.iter();
+            !group.members.is_empty() && members.all(|member| self.forgot.contains(member))
+        };
         let lost = self.replaces.iter().filter(|(_, group)| has_forgotten(group));
         let arc = |part: &Range<u64>| Arc { first: part.start as u16, last: (part.end - 1) as u16 };
         let lost: Vec<Arc> = lost.map(|(part, _)| arc(part)).collect();
@@ -289,7 +321,8 @@ impl Takeover {
         for (part, group) in &self.replaces {
             let promised = group.members.iter().filter_map(|member| sealed.get(member));
             let promised: Vec<_> = promised.collect();
-            if promised.len() < group.majority() {
+            // Of what nobody held there is nothing.
+            if promised.len() < group.majority() && !group.members.is_empty() {
                 return None;
             }
             for (holder, held) in promised {
@@ -323,13 +356,34 @@ mod tests {
     fn an_attempt_begins_again_when_what_it_fetches_is_of_a_later_term() {
         let members: Vec<Peer> = [1, 3, 4].map(peer).to_vec();
         let of = |number, leader| Term { number, leader: peer(leader) };
-        let mut groups = Spans::default();
-        groups.assign(0..POSITIONS, Some(Group { term: of(11, 1), members }));
+        let held_under = |term| {
+            let mut groups = Spans::default();
+            groups.assign(0..POSITIONS, Some(Group { term, members: members.clone() }));
+            groups
+        };
+        let groups = held_under(of(11, 1));
         let member = |number| (peer(number).node, Member { incarnation: 1, is_super: true });
         let view = View { revision: 1, members: [2, 3, 4].map(member).into(), groups };
         let (mut node, mut out) = (SuperPeer::new(peer(2), Settings::default()), Vec::new());
         node.on_view(&view, &mut out);
-        let Some(Takeover { arc, term, .. }) = node.takeover else { panic!("it leads nobody") };
+        let Some(Takeover { arc, claim, term, .. }) = node.takeover else {
+            panic!("it leads nobody")
+        };
+        // Who holds the arc may be another group already: nobody is asked, and nothing is stamped.
+        let replaces = view.groups_of(arc);
+        let proposal = Proposal::Claim { arc, term: claim, replaces };
+        let is_asked = |out: &[Command]| {
+            out.iter().any(|command| matches!(command, Command::Send(_, Message::Seal { .. })))
+        };
+        assert!(out.contains(&Command::Propose(proposal)) && !is_asked(&out), "{out:?}");
+        let mut groups = view.groups.clone();
+        for part in arc.parts() {
+            let claimed = held_under(claim).get(part.start).cloned();
+            groups.assign(part, claimed);
+        }
+        let view = View { revision: 2, groups, ..view };
+        node.on_view(&view, &mut out);
+        assert!(is_asked(&out), "{out:?}");
         let creator = Creator::new(0).expect("a creator");
         let version = |term| Version { term, sequence: 250 };
         let mut answer = |node: &mut SuperPeer, from, message| {
@@ -350,10 +404,10 @@ mod tests {
         answer(&mut node, 4, Message::Install { snapshot });
         let mut out = Vec::new();
         node.on_tick(1_000, &mut out);
-        let term = of(later.number + 1, 2);
-        for member in [3, 4] {
-            let seal = Command::Send(peer(member), Message::Seal { arc, term });
-            assert!(out.contains(&seal), "{out:?}");
-        }
+        let (term, replaces) = (of(later.number + 1, 2), view.groups_of(arc));
+        assert!(
+            out.contains(&Command::Propose(Proposal::Claim { arc, term, replaces })),
+            "{out:?}"
+        );
     }
 }
