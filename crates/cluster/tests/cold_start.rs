@@ -20,7 +20,7 @@ use proptest::prelude::*;
 const LEASE_MS: u64 = 400;
 const TICK_MS: u64 = 10;
 /// Longer than anything here takes.
-const PATIENCE_MS: u64 = 20_000;
+const PATIENCE_MS: u64 = 40_000;
 
 /// A disk that outlives the node that uses it.
 #[derive(Clone, Debug, Default)]

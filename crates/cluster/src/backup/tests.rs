@@ -364,6 +364,9 @@ fn what_nobody_needs_is_forgotten_for_good() {
     let (buffered, _) = open(again.into_storage(), 3, 3);
     let (lacking, remains) = open(buffered.into_storage(), 4, 4);
     assert_eq!((remains.since, lacking.owners().count()), (4, 0));
+    // And never counts again, though what came after does.
+    let (later, remains) = open(lacking.into_storage(), 5, 4);
+    assert_eq!((remains.since, later.owners().count()), (4, 0));
 }
 
 #[test]

@@ -29,6 +29,9 @@ const RECORD_ANSWERS_MAX: usize = 64;
 /// Notes about one creator before all that is held of it is written anew.
 const CHAPTER_NOTES_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
+/// Of a life of which nothing counts.
+const NO_BOOT: u64 = u64::MAX;
+
 /// So many bytes of segments are looked at by the cleaner for each that is appended. Two are enough
 /// where half of a segment is live; the rest is for it to be ahead.
 const CLEAN_FACTOR: u32 = 4;
@@ -165,13 +168,9 @@ impl Vault {
         settings: LogSettings,
     ) -> Result<(Self, Remains), LogError> {
         let (mut records, mut unknown) = (Vec::new(), 0_usize);
-        let mut places = Vec::new();
-        let mut each = |place, bytes: &[u8]| {
-            places.push(place);
-            match Record::parse(bytes) {
-                Ok(record) => records.push((place, record)),
-                Err(_) => unknown += 1,
-            }
+        let mut each = |place, bytes: &[u8]| match Record::parse(bytes) {
+            Ok(record) => records.push((place, record)),
+            Err(_) => unknown += 1,
         };
         let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
         let mut vault = Self::around(log, replay, settings.segment_bytes);
@@ -184,7 +183,7 @@ impl Vault {
             return Err(LogError::Node(other.peer.node.get()));
         }
         let is_whole = |life: &Life| {
-            let is_there = life.is_synced || life.boot == boot;
+            let is_there = life.is_synced || life.boot == boot && boot != NO_BOOT;
             let is_read =
                 vault.replay.damages.is_empty() && vault.replay.is_current && unknown == 0;
             is_there && is_read && life.peer.incarnation < me.incarnation
@@ -193,7 +192,7 @@ impl Vault {
         let notes = match whole {
             Some(_) => vault.take_up(records),
             None => {
-                places.into_iter().for_each(|place| vault.log.release(place));
+                vault.begin_anew(me, &records)?;
                 Vec::new()
             }
         };
@@ -202,6 +201,18 @@ impl Vault {
             settings.durability == Durability::Synced && whole.is_none_or(|life| life.is_synced);
         vault.begin(Life { peer: me, since, boot, is_synced })?;
         Ok((vault, Remains { since, notes }))
+    }
+
+    /// Frees all that does not count, so that it never comes to count beside what does. Until
+    /// nothing of it is left, a life that never counts stands last.
+    fn begin_anew(&mut self, me: Peer, records: &[(Place, Record)]) -> Result<(), LogError> {
+        let numbers = records.iter().filter_map(|(_, record)| match record {
+            Record::Note(number, _) | Record::Life(number, _) => Some(*number),
+            Record::Entry(..) => None,
+        });
+        self.next_number = numbers.max().unwrap_or(0) + 1;
+        self.begin(Life { peer: me, since: me.incarnation, boot: NO_BOOT, is_synced: false })?;
+        self.log.retire_all()
     }
 
     /// Says who writes from now on.

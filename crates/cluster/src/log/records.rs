@@ -499,20 +499,38 @@ impl<S: Storage> Log<S> {
     ///
     /// As [`Self::commit`]; the segment stays as it was.
     pub fn retire(&mut self, number: u32) -> Result<(), LogError> {
-        let Some(live_bytes) = self.segments.get(&number).map(|segment| segment.live_bytes) else {
-            return Ok(());
-        };
         self.commit()?;
         // Also what other segments were freed before: of two that are freed, the one with what is
         // older must not come back alone.
         self.sync()?;
+        self.free_segment(number)
+    }
+
+    /// Frees all segments but the one that is appended to, which is made safe before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub fn retire_all(&mut self) -> Result<(), LogError> {
+        self.commit()?;
+        self.sync()?;
+        let current = self.current;
+        let closed = self.segments.keys().copied().filter(|number| Some(*number) != current);
+        for number in closed.collect::<Vec<_>>() {
+            self.free_segment(number)?;
+        }
+        self.sync()
+    }
+
+    fn free_segment(&mut self, number: u32) -> Result<(), LogError> {
         // Or the next replay would find again what was released.
         self.storage
             .write(number, 0, &[0; HEAD_BYTES as usize])
             .map_err(|error| self.fail(error.into()))?;
-        self.note_worth(Some(live_bytes), None);
-        self.segments.remove(&number);
-        self.free.push(number);
+        if let Some(segment) = self.segments.remove(&number) {
+            self.note_worth(Some(segment.live_bytes), None);
+            self.free.push(number);
+        }
         Ok(())
     }
 
