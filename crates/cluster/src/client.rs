@@ -187,6 +187,13 @@ impl Client {
         }
     }
 
+    /// Gives up all that is under way: whoever it is of is cut off.
+    pub fn give_up_all(&mut self, outcomes: &mut Vec<Outcome>) {
+        for number in self.pending.keys().copied().collect::<Vec<_>>() {
+            self.give_up(number, outcomes);
+        }
+    }
+
     fn give_up(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
         self.pending.remove(&number);
         self.statistics.given_up += 1;
