@@ -131,18 +131,9 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
     for figure in figures {
         let id = format!("{}-{}", figure.paper, figure.figure);
         for one in figure.compared.iter().filter(|one| is_wanted(one)) {
-            let _ = writeln!(
-                rows,
-                "| [{}, {}](#{id}) | {} | {} | {} | {} | {} | {} |",
-                figure.paper,
-                figure.figure.replace('-', " "),
-                escaped(&one.what),
-                one.ours(),
-                one.spread(),
-                number(one.printed),
-                one.ratio(),
-                one.verdict()
-            );
+            let (paper, name) = (&figure.paper, figure.figure.replace('-', " "));
+            let cells = one.cells(escaped).join(" | ");
+            let _ = writeln!(rows, "| [{paper}, {name}](#{id}) | {cells} |");
         }
     }
     if rows.is_empty() {

@@ -38,23 +38,35 @@ pub struct Compared {
 }
 
 impl Compared {
+    /// For people: the cells of its row in a table, with what it is of as `escaped` has it.
+    pub fn cells(&self, escaped: fn(&str) -> String) -> [String; 6] {
+        [
+            escaped(&self.what),
+            self.ours(),
+            self.spread(),
+            number(self.printed),
+            self.ratio(),
+            self.verdict().to_owned(),
+        ]
+    }
+
     /// For people.
-    pub fn ours(&self) -> String {
+    fn ours(&self) -> String {
         self.ours.map_or("not measured".to_owned(), number)
     }
 
     /// See [`Self::ours`].
-    pub fn spread(&self) -> String {
+    fn spread(&self) -> String {
         self.spread.map_or(String::new(), |part| format!("± {} %", number(100.0 * part)))
     }
 
     /// See [`Self::ours`].
-    pub fn ratio(&self) -> String {
+    fn ratio(&self) -> String {
         self.ratio.map_or("–".to_owned(), number)
     }
 
     /// Whether ours is as good; in words that need no column of their own to be understood.
-    pub fn verdict(&self) -> &'static str {
+    fn verdict(&self) -> &'static str {
         match self.reached {
             Some(true) => "reached",
             Some(false) => "short of it",
@@ -210,17 +222,8 @@ fn rows(text: &mut String, finished: &[Finished], is_wanted: fn(&Compared) -> bo
     for done in finished {
         let id = id(done);
         for one in done.compared().filter(is_wanted) {
-            let _ = write!(
-                rows,
-                "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td><td>{}</td>\
-                 <td>{}</td><td>{}</td><td>{}</td></tr>",
-                escaped(&one.what),
-                one.ours(),
-                one.spread(),
-                number(one.printed),
-                one.ratio(),
-                one.verdict()
-            );
+            let cells = one.cells(escaped).join("</td><td>");
+            let _ = write!(rows, "<tr><td><a href=\"#{id}\">{id}</a></td><td>{cells}</td></tr>");
         }
     }
     if !rows.is_empty() {
