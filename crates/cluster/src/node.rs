@@ -330,10 +330,6 @@ impl<S: ChunkStore> Node<S> {
         self.cool(now_ms, &mut wishes, out);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
         self.chunks.on_tick(now_ms, &mut wishes);
-        if self.chunks.is_fenced(now_ms) {
-            // What its clients want it cannot reach for certain, and they should turn to others.
-            self.client.give_up_all(&mut outcomes);
-        }
         let locator = &mut self.locator;
         self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut outcomes);
         send(commands, asked, out);

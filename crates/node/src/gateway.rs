@@ -156,6 +156,10 @@ fn question(key: &Key<'_>, verb: ItemVerb) -> Action {
 impl<'i, I: Index> GatewayWorker<'i, I> {
     fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Done, ChunkError>> {
         let count = actions.len();
+        // Who is cut off could only wait for answers; its clients should turn to another node.
+        if boot_ms() >= self.gateway.shared.deadline_ms() {
+            return vec![Err(ChunkError::Unavailable); count];
+        }
         if self.client.is_none() && boot_ms() >= self.retry_ms {
             match self.gateway.connect() {
                 Ok(client) => self.client = Some(client),

@@ -204,11 +204,6 @@ impl<S: ChunkStore> ChunkService<S> {
         self.deadline_ms = deadline_ms;
     }
 
-    /// Whether the lease is over, as far as this node knows.
-    pub fn is_fenced(&self, now_ms: u64) -> bool {
-        now_ms >= self.deadline_ms
-    }
-
     /// Whether this node serves an id now.
     pub fn serves(&self, id: ChunkId) -> bool {
         self.owned.get(id.bits()).is_some() && self.frozen.get(id.bits()).is_none()
