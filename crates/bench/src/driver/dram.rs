@@ -1,4 +1,5 @@
-//! DRAM accesses an operation: last-level misses in a modelled cache, counted by cachegrind.
+//! DRAM accesses an operation: last-level misses in a modelled cache, counted by cachegrind, and
+//! beside them those of the first level.
 //!
 //! The program runs itself under cachegrind, once loading and warming up only, once with more
 //! operations behind that; the difference is what the operations missed. The driver's own misses
@@ -26,26 +27,49 @@ pub fn method(arguments: &IndexArguments) -> String {
     format!("cachegrind, last-level data and instruction misses, LL {size} KiB 16-way")
 }
 
-/// Counts last-level misses an operation of each engine, on one thread.
+/// Misses, of data and of instructions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Misses {
+    /// Of the first level, which the second may have served.
+    pub first_level: f64,
+    /// Of the last level: accesses to memory.
+    pub last_level: f64,
+}
+
+impl Misses {
+    /// What these have more than `others`.
+    fn beyond(self, others: Self) -> Self {
+        Self {
+            first_level: self.first_level - others.first_level,
+            last_level: self.last_level - others.last_level,
+        }
+    }
+}
+
+/// Counts misses an operation of each engine, on one thread.
 ///
 /// # Errors
 ///
 /// If valgrind is not there or a run failed.
-pub fn count(arguments: &IndexArguments, engines: &[&str]) -> anyhow::Result<Vec<f64>> {
+pub fn count(arguments: &IndexArguments, engines: &[&str]) -> anyhow::Result<Vec<Misses>> {
     let driver = misses_per_operation(arguments, "null")?;
-    let own = |engine: &&str| Ok(misses_per_operation(arguments, engine)? - driver);
+    let own = |engine: &&str| Ok(misses_per_operation(arguments, engine)?.beyond(driver));
     engines.iter().map(own).collect()
 }
 
-fn misses_per_operation(arguments: &IndexArguments, engine: &str) -> anyhow::Result<f64> {
+fn misses_per_operation(arguments: &IndexArguments, engine: &str) -> anyhow::Result<Misses> {
     eprintln!("{engine}: counting misses under cachegrind; this takes minutes");
     let before = misses(arguments, engine, 0)?;
-    let after = misses(arguments, engine, COUNTED)?;
-    Ok((after as f64 - before as f64) / COUNTED as f64)
+    let all = misses(arguments, engine, COUNTED)?.beyond(before);
+    let operations = COUNTED as f64;
+    Ok(Misses {
+        first_level: all.first_level / operations,
+        last_level: all.last_level / operations,
+    })
 }
 
-/// All last-level misses of a run of this program that counts `operations`.
-fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::Result<u64> {
+/// All misses of a run of this program that counts `operations`.
+fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::Result<Misses> {
     let output = Output::new(engine, operations);
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new("valgrind");
@@ -84,20 +108,26 @@ impl Drop for Output {
     }
 }
 
-/// The sum of the last-level events in cachegrind's output.
-fn total_misses(text: &str) -> anyhow::Result<u64> {
+/// The events of each level that count as its misses.
+const FIRST_LEVEL: [&str; 3] = ["I1mr", "D1mr", "D1mw"];
+const LAST_LEVEL: [&str; 3] = ["ILmr", "DLmr", "DLmw"];
+
+/// The sums of both levels' events in cachegrind's output.
+fn total_misses(text: &str) -> anyhow::Result<Misses> {
     let line = |start: &str| text.lines().rev().find_map(|line| line.strip_prefix(start));
     let events = line("events:").context("cachegrind's file has no events")?;
     let totals = line("summary:").context("cachegrind's file has no summary")?;
-    let (mut misses, mut found) = (0, 0);
-    for (event, total) in events.split_whitespace().zip(totals.split_whitespace()) {
-        if ["ILmr", "DLmr", "DLmw"].contains(&event) {
-            misses += total.parse::<u64>().with_context(|| format!("{event} {total}"))?;
-            found += 1;
-        }
-    }
-    ensure!(found == 3, "cachegrind's file lacks last-level events");
-    Ok(misses)
+    let counts: Vec<_> = events.split_whitespace().zip(totals.split_whitespace()).collect();
+    let sum = |level: [&str; 3]| {
+        let of_level = counts.iter().filter(|(event, _)| level.contains(event));
+        let numbers: anyhow::Result<Vec<u64>> = of_level
+            .map(|(event, total)| total.parse().with_context(|| format!("{event} {total}")))
+            .collect();
+        let numbers = numbers?;
+        ensure!(numbers.len() == level.len(), "cachegrind's file lacks one of {level:?}");
+        Ok(numbers.iter().sum::<u64>() as f64)
+    };
+    Ok(Misses { first_level: sum(FIRST_LEVEL)?, last_level: sum(LAST_LEVEL)? })
 }
 
 #[cfg(test)]
@@ -105,10 +135,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_level_misses_are_summed() {
+    fn misses_of_both_levels_are_summed() {
         let text = "desc: LL cache: 33554432 B\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\n\
                     fn=main\n1 2 3\nsummary: 100 20 3 50 9 5 40 8 7\n";
-        assert_eq!(total_misses(text).expect("well-formed"), 15);
+        let misses = Misses { first_level: 37.0, last_level: 15.0 };
+        assert_eq!(total_misses(text).expect("well-formed"), misses);
         assert!(total_misses("summary: 1 2 3").is_err());
         assert!(total_misses("events: Ir\nsummary: 1").is_err());
         assert!(total_misses("").is_err());

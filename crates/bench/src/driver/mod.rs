@@ -8,6 +8,7 @@
 
 mod arguments;
 mod caches;
+mod chains;
 mod dram;
 mod occupancy;
 mod requests;

@@ -42,6 +42,9 @@ pub struct IndexResult {
     /// Last-level misses an operation, the driver's own subtracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_accesses_per_op: Option<f64>,
+    /// First-level misses an operation, counted in the same way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_level_misses_per_op: Option<f64>,
     /// How they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_counted_by: Option<String>,
@@ -228,6 +231,7 @@ impl IndexResult {
             bytes_per_item: measured.bytes_per_item,
             index_bytes_per_item: measured.index_bytes_per_item,
             dram_accesses_per_op: None,
+            first_level_misses_per_op: None,
             dram_counted_by: None,
             items_passed_per_op: (statistics.items_passed > 0.0).then_some(statistics.items_passed),
             p50_ns: timing.quantile_ns(0.5),

@@ -120,7 +120,8 @@ fn measure(
     if arguments.dram {
         let names: Vec<&str> = contests.iter().map(|contest| contest.entry.name).collect();
         for (result, misses) in results.iter_mut().zip(dram::count(arguments, &names)?) {
-            result.dram_accesses_per_op = Some(misses);
+            result.dram_accesses_per_op = Some(misses.last_level);
+            result.first_level_misses_per_op = Some(misses.first_level);
             result.dram_counted_by = Some(dram::method(arguments));
         }
     }

@@ -222,6 +222,10 @@ pub enum Ours {
     Value(usize, String, String),
     /// The same over that of another series.
     Ratio(usize, String, String, String),
+    /// How much less it is than that of another series.
+    Fewer(usize, String, String, String),
+    /// Nowhere: what it takes is not to be had here, and why.
+    Absent(&'static str),
 }
 
 impl Claim {
@@ -237,11 +241,26 @@ impl Claim {
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
+    /// `printed` less than `to` by `series` at `place` in the first panel.
+    pub fn fewer(what: &str, printed: f64, series: &str, to: &str, place: &str) -> Self {
+        let ours = Ours::Fewer(0, series.to_owned(), to.to_owned(), place.to_owned());
+        Self { what: what.to_owned(), printed, ours, better: Better::More }
+    }
+
+    /// `printed`, beside which nothing of ours can stand.
+    pub fn absent(what: &str, printed: f64, why: &'static str) -> Self {
+        let ours = Ours::Absent(why);
+        Self { what: what.to_owned(), printed, ours, better: Better::More }
+    }
+
     /// The same number, of another panel.
     #[must_use]
     pub fn of_panel(mut self, number: usize) -> Self {
         match &mut self.ours {
-            Ours::Value(panel, ..) | Ours::Ratio(panel, ..) => *panel = number,
+            Ours::Value(panel, ..) | Ours::Ratio(panel, ..) | Ours::Fewer(panel, ..) => {
+                *panel = number;
+            }
+            Ours::Absent(_) => {}
         }
         self
     }
@@ -256,6 +275,14 @@ impl Claim {
     #[must_use]
     pub fn same(self) -> Self {
         Self { better: Better::Same, ..self }
+    }
+
+    /// Why nothing of ours can stand beside it, where that is so.
+    pub fn absence(&self) -> Option<&'static str> {
+        match self.ours {
+            Ours::Absent(why) => Some(why),
+            Ours::Value(..) | Ours::Ratio(..) | Ours::Fewer(..) => None,
+        }
     }
 
     /// Our number and how far its rounds lie apart, where it was measured.
@@ -275,6 +302,15 @@ impl Claim {
                 let both = one.spread.zip(to.spread).map(|(one, to)| one + to);
                 (one.value / to.value, both)
             }
+            Ours::Fewer(panel, series, to, place) => {
+                let (one, to) = (find(*panel, series, place)?, find(*panel, to, place)?);
+                // The rounds of both, over what is left of them.
+                let rounds = one.spread.zip(to.spread);
+                let apart = rounds.map(|(spread, other)| spread * one.value + other * to.value);
+                let fewer = to.value - one.value;
+                (fewer, apart.map(|apart| (apart / fewer).abs()))
+            }
+            Ours::Absent(_) => return None,
         };
         // Nothing over nothing was not measured.
         ours.is_finite().then_some((ours, spread))

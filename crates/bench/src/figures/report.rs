@@ -29,20 +29,26 @@ pub struct Compared {
     pub printed: f64,
     /// Ours, where it was measured.
     pub ours: Option<f64>,
-    /// How far its rounds lie apart, as of a point.
+    /// How far its rounds lie apart, or what a prediction may be off, as of a point.
     pub spread: Option<f64>,
     /// Ours over the printed one.
     pub ratio: Option<f64>,
     /// Whether ours is as good, where one is better than the other.
     pub reached: Option<bool>,
+    /// Why there is none of ours, where it cannot be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
 }
+
+/// What stands in our number's place where it could have been measured.
+const NOT_MEASURED: &str = "not measured";
 
 impl Compared {
     /// For people: the cells of its row in a table, with what it is of as `escaped` has it.
     pub fn cells(&self, escaped: fn(&str) -> String) -> [String; 6] {
         [
             escaped(&self.what),
-            self.ours(),
+            escaped(&self.ours()),
             self.spread(),
             number(self.printed),
             self.ratio(),
@@ -52,7 +58,7 @@ impl Compared {
 
     /// For people.
     fn ours(&self) -> String {
-        self.ours.map_or("not measured".to_owned(), number)
+        self.ours.map_or_else(|| self.absent.as_deref().unwrap_or(NOT_MEASURED).to_owned(), number)
     }
 
     /// See [`Self::ours`].
@@ -102,6 +108,7 @@ impl Finished {
                 spread: found.and_then(|(_, spread)| spread),
                 ratio: ours.filter(|_| claim.printed != 0.0).map(|ours| ours / claim.printed),
                 reached: ours.and_then(reached),
+                absent: claim.absence().map(str::to_owned),
             }
         })
     }
@@ -169,7 +176,8 @@ pub fn table(finished: &[Finished]) -> String {
         for one in done.compared() {
             let ours = one.ours.map_or("–".to_owned(), number);
             let (printed, ratio) = (number(one.printed), one.ratio());
-            let (spread, verdict) = (one.spread(), one.verdict());
+            let verdict = one.absent.as_deref().unwrap_or(one.verdict());
+            let spread = one.spread();
             let _ = writeln!(
                 text,
                 "{id:<20} {:<58} {ours:>9} {spread:>8} {printed:>9} {ratio:>6} {verdict}",
@@ -354,6 +362,27 @@ mod tests {
         assert!(first.contains("What falls short") && first.contains(row));
         let reached = page(91.0);
         assert!(reached.contains("<p>Nothing.</p>") && !reached.contains("short of it"));
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_had_says_why_and_one_less_than_another_is_told() {
+        let mut done = finished(4.0, 1);
+        let other = Point { spread: Some(0.1), ..Point::new("chains", Place::number(0.0), 10.0) };
+        done.panels[0][0].spread = Some(0.05);
+        done.panels[0].push(other);
+        done.figure.claims = vec![
+            Claim::absent("times FASTER", 1.31, "FASTER is not here"),
+            Claim::fewer("fewer than chains", 1.2, "memc3", "chains", "0"),
+            Claim::fewer("fewer than nobody", 1.2, "memc3", "nobody", "0"),
+        ];
+        let compared: Vec<Compared> = done.compared().collect();
+        assert_eq!((compared[0].ours, compared[0].reached), (None, None));
+        assert_eq!(compared[0].cells(escaped)[1], "FASTER is not here");
+        // 10 ± 1 less 4 ± 0.2.
+        assert_eq!((compared[1].ours, compared[1].reached), (Some(6.0), Some(true)));
+        assert!((compared[1].spread.expect("of both") - 0.2).abs() < 1e-9);
+        assert_eq!(compared[2].cells(escaped)[1], NOT_MEASURED);
+        assert!(table(&[done]).contains("FASTER is not here"));
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct IdsResult {
     /// What the structure itself counts, without the allocator's share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted_bytes: Option<u64>,
+    /// The larger of both: a small map may lie in memory that the process had before, and then
+    /// seems to take less than it holds.
+    pub size_bytes: u64,
     /// `bytes` over `ranges`.
     pub bytes_per_range: f64,
     /// Ranges, or entries where there are no ranges.
@@ -97,6 +100,7 @@ impl IdsResult {
             fill_migrate_ns: run.fill_migrate_ns.map(round_to_tenth),
             bytes: run.bytes,
             counted_bytes: run.counted_bytes,
+            size_bytes: run.bytes.max(run.counted_bytes.unwrap_or(0)),
             bytes_per_range: (run.bytes as f64 / run.ranges.max(1) as f64 * 100.0).round() / 100.0,
             ranges: run.ranges,
             get_ratio: paired(run, reference, |round| round.get_ns),

@@ -2,6 +2,7 @@
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
 use super::super::setting::Setting;
+use super::is_installed;
 use crate::cluster::CASSANDRA_JARS;
 use crate::measure::Machine;
 
@@ -10,6 +11,8 @@ use crate::measure::Machine;
 const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
 const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
 const MONGODB: f64 = 3_500.0;
+const NO_MONGODB: &str = "MongoDB is not to be had here";
+const NO_CASSANDRA: &str = "needs AMALGAM_CASSANDRA";
 
 /// A member's objects, and about how many a second are loaded.
 const OBJECTS_A_MEMBER: f64 = 104.0;
@@ -31,7 +34,7 @@ const BYTES_A_MEMBER: u64 = 37_000;
 pub fn figure(setting: &Setting) -> Figure {
     // A client's share must hold more members than one has friends.
     let (members, clients) = setting.choose((110, 1), (500, 4), (10_000, 4));
-    let most_nodes = if is_installed("etcd") { setting.choose(1, 4, 8) } else { 1 };
+    let most_nodes = if can_run("etcd") { setting.choose(1, 4, 8) } else { 1 };
     let has_cassandra =
         std::env::var_os(CASSANDRA_JARS).is_some() && setting.choose(false, true, true);
     let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
@@ -39,10 +42,10 @@ pub fn figure(setting: &Setting) -> Figure {
         let mut backends = vec!["amalgam"];
         // The large network takes all the memory there is.
         let is_large = members > MOST_BESIDE;
-        if !is_large && is_installed("memcached") {
+        if !is_large && can_run("memcached") {
             backends.push("memcached");
         }
-        if !is_large && nodes == 1 && is_installed("redis-server") {
+        if !is_large && nodes == 1 && can_run("redis-server") {
             backends.push("redis");
         }
         let mut begin = 2.0;
@@ -100,9 +103,12 @@ pub fn figure(setting: &Setting) -> Figure {
         });
     }
     let claim = |(nodes, printed): (usize, f64)| {
-        let what = format!("actions a second, {nodes} nodes, all on one core");
+        let what = format!("actions a second, {}, all on one core", counted(nodes));
         Claim::value(&what, printed, "amalgam", &nodes.to_string())
     };
+    let mut claims: Vec<Claim> =
+        DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect();
+    claims.extend(beside_others(most_nodes, has_cassandra));
     Figure {
         paper: Paper::Dxram,
         name: "figure-5",
@@ -123,7 +129,7 @@ pub fn figure(setting: &Setting) -> Figure {
             if most_nodes == 1 { " More than one node needs etcd." } else { "" }
         ),
         panels,
-        claims: DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect(),
+        claims,
     }
 }
 
@@ -134,8 +140,28 @@ fn large(setting: &Setting) -> u32 {
 }
 
 /// Whether a program is on the path, and the two cores that the benchmark needs are there.
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    Machine::describe().cores > 1
-        && std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+fn can_run(program: &str) -> bool {
+    Machine::describe().cores > 1 && is_installed(program)
+}
+
+/// DXRAM's actions over those of the others, from what the text prints of both.
+fn beside_others(most_nodes: usize, has_cassandra: bool) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (nodes, actions) in DXRAM {
+        let what = format!("times MongoDB's actions, {}", counted(nodes));
+        claims.push(Claim::absent(&what, actions / MONGODB, NO_MONGODB));
+    }
+    // Of Cassandra and DXRAM only one number of nodes is printed for both.
+    let ((nodes, actions), (_, of_cassandra)) = (DXRAM[0], CASSANDRA[0]);
+    let what = format!("times Cassandra's actions, {}", counted(nodes));
+    let printed = actions / of_cassandra;
+    claims.push(match has_cassandra && nodes <= most_nodes {
+        true => Claim::ratio(&what, printed, "amalgam", "cassandra", &nodes.to_string()),
+        false => Claim::absent(&what, printed, NO_CASSANDRA),
+    });
+    claims
+}
+
+fn counted(nodes: usize) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }

@@ -21,6 +21,10 @@ use super::setting::Setting;
 /// All that are compared; `chaining` is the paper's baseline.
 const ENGINES: [&str; 3] = ["hotring-s", "hotring-r", "chaining"];
 
+/// What stands in its place: it is not among the engines, and what a reader builds of it can be
+/// mounted (`--engine external:LIB.so` of `amalgam-peers`).
+const FASTER: &str = "FASTER is not to be had here";
+
 /// The paper's.
 const KEYS: u64 = 250_000_000;
 const THREADS: usize = 64;
