@@ -78,21 +78,39 @@ fn predict(points: &[Point]) -> Vec<Point> {
         let of = |end: &str, threads| find(points, &format!("{engine}{end}"), threads);
         let both = |first, second| Some((of(first, 1.0)?, of(second, 2.0)?));
         // The unluckiest: one thread at its best and two at their worst.
-        let cases =
-            [("", "", ", predicted"), (MOST, LEAST, ", at least"), (LEAST, MOST, ", at most")];
+        let cases = [("", "", PREDICTED), (MOST, LEAST, ", at least"), (LEAST, MOST, ", at most")];
         let shared = if ONE_LOCK.contains(&engine.as_str()) { Shared::One } else { Shared::Spread };
+        let rate = |(first, second), threads: usize| {
+            let (one, two) = both(first, second)?;
+            Some(one * speed_up(shared, two / one, threads))
+        };
         for (first, second, name) in cases {
-            let Some((one, two)) = both(first, second) else { continue };
             let at = |threads: usize| {
-                let value = one * speed_up(shared, two / one, threads);
-                Point::new(format!("{engine}{name}"), Place::number(threads as f64), value)
+                let value = rate((first, second), threads)?;
+                let place = Place::number(threads as f64);
+                let spread = match name == PREDICTED {
+                    true => {
+                        error(value, rate((MOST, LEAST), threads), rate((LEAST, MOST), threads))
+                    }
+                    false => None,
+                };
+                Some(Point { spread, ..Point::new(format!("{engine}{name}"), place, value) })
             };
             // From two on, so that the lines begin where what was measured ends.
-            shown.push(at(2));
-            shown.extend(THREADS.into_iter().map(at));
+            shown.extend([2].into_iter().chain(THREADS).filter_map(at));
         }
     }
     shown
+}
+
+/// What ends the names of series that are predicted.
+const PREDICTED: &str = ", predicted";
+
+/// How far a prediction may be off for the noise of what it was fitted to: half of its band, over
+/// it. That the model itself may be wrong is not in it.
+fn error(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Option<f64> {
+    let half = (at_most? - at_least?) / 2.0;
+    Some(half / value).filter(|part| part.is_finite())
 }
 
 /// One panel: `engines` by threads, each in turns at a count.
@@ -118,7 +136,8 @@ fn about(setting: &Setting, keys: u64) -> String {
     format!(
         "{} Beyond two threads the lines are a model's, fitted at one and two: threads that meet \
          at one lock, or in pairs at locks of buckets; without limits of memory or sockets. At \
-         least and at most are its answers to the unluckiest and the luckiest rounds. \
+         least and at most are its answers to the unluckiest and the luckiest rounds, and half \
+         of what lies between them stands beside a predicted number as its error. \
          scripts/large-machine measures instead, where there are cores.",
         setting.about(keys, setting.threads_up_to(2))
     )
@@ -269,6 +288,16 @@ mod tests {
         assert!(at("mercury, at least") < at("mercury, predicted"));
         assert!(at("mercury, predicted") < at("mercury, at most"));
         assert_eq!(find(&shown, "mercury", 2.0), Some(19.0));
+        // Twelve threads: 1 + 11 lost of an operation, lost 2 * 10 / 19 - 1, and so at the ends.
+        let predicted = 120.0 / (1.0 + 11.0 / 19.0);
+        let (least, most) = (126.0 / (1.0 + 11.0 / 6.0), 114.0);
+        let point = |series: &str| {
+            let is_it = |point: &&Point| point.series == series && point.place.number == 12.0;
+            shown.iter().find(is_it).expect("it is shown")
+        };
+        let error = point("mercury, predicted").spread.expect("its band");
+        assert!((error - (most - least) / 2.0 / predicted).abs() < 1e-9, "{error}");
+        assert_eq!(point("mercury, at least").spread, None);
         assert!(shown.iter().all(|point| !point.series.ends_with(MOST)));
         // One core: nothing to fit, so nothing is said.
         assert_eq!(predict(&measured[..3]).len(), 1);

@@ -130,7 +130,7 @@ pub struct Point {
     /// How high.
     pub value: f64,
     /// Half of what lies between the slowest and the fastest round, over the value, where there
-    /// were several.
+    /// were several; of a prediction, between the least and the most that it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
 }

@@ -258,7 +258,8 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
         Reading::Spread(unit) => {
             let ends = [("", "ops_per_second"), (LEAST, "min"), (MOST, "max")];
             let of = |(end, field): (&str, &str)| {
-                number(field).map(|value| point(name() + end, value / unit))
+                let spread = if end.is_empty() { spread(line, field) } else { None };
+                number(field).map(|value| Point { spread, ..point(name() + end, value / unit) })
             };
             ends.into_iter().filter_map(of).collect()
         }
@@ -317,8 +318,10 @@ mod tests {
             "backend": "redis", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,
         });
         let spread = super::read(&run(Reading::Spread(1e6)), &spread).unwrap();
-        let spread: Vec<_> = spread.iter().map(|one| (one.series.as_str(), one.value)).collect();
-        assert_eq!(spread, [("redis", 5.0), ("redis, least", 4.0), ("redis, most", 6.0)]);
+        let spread: Vec<_> =
+            spread.iter().map(|one| (one.series.as_str(), one.value, one.spread)).collect();
+        let ends = [("redis, least", 4.0, None), ("redis, most", 6.0, None)];
+        assert_eq!(spread, [("redis", 5.0, Some(0.2)), ends[0], ends[1]]);
         let named = Reading::Named("+ tag".into(), "p50_ns", 1.0);
         assert_eq!(read(named), [Point::new("+ tag", two, 70.0)]);
         let timeline = read(Reading::Timeline("timeline", 0.1, 1e6));
