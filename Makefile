@@ -3,7 +3,7 @@
 PORT ?= 11211
 HOST ?= 127.0.0.1
 
-.PHONY: help run test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
+.PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
 	namespaces cluster-test differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full \
 	rtl-synth rtl-wave
 .DEFAULT_GOAL := help
@@ -18,6 +18,9 @@ run:             ## build the server and start it on 127.0.0.1:11211
 	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@exec target/release/amalgam serve -l $(HOST) -p $(PORT) $(ARGS)
+
+docs:            ## what docs/results has of stored JSON, written anew
+	cargo run -q --bin amalgam -- reproduce --docs docs/results --out docs/results/reproduce
 
 test:            ## everything that must pass before a change lands
 	@scripts/setup test

@@ -94,7 +94,13 @@ fn documents_and_comparisons(folder: &Path, figures: usize) {
     assert!(text.contains("## What falls short") && text.contains("amalgam bench index"));
     let pictures = text.matches("](reproduce/").count();
     assert_eq!(pictures, figures, "a picture for each figure");
-    assert_eq!(fs::read_dir(docs.join("reproduce")).expect("pictures").count(), figures);
+    let kept = fs::read_dir(docs.join("reproduce")).expect("pictures and JSON").count();
+    assert_eq!(kept, 2 * figures);
+    // What is kept makes the same again.
+    let (is_written, _) =
+        amalgam(&["--out".as_ref(), &docs.join("reproduce"), "--docs".as_ref(), &docs]);
+    assert!(is_written);
+    assert_eq!(fs::read_to_string(docs.join("reproduce.md")).expect("the document"), text);
 
     let (agrees, told) = amalgam(&["--compare".as_ref(), folder, folder]);
     assert!(agrees && told.contains("differ by 0 % in the median"), "{told}");

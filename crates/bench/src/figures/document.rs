@@ -1,18 +1,23 @@
-//! What a folder of figures holds, as a document with pictures.
+//! What a folder of figures holds, as a document with pictures, and as tables of other pages.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 
 use super::compare::{LEAST_SPREAD, kept};
+use super::pages;
 use super::picture::number;
 use super::plan::Paper;
 use super::report::Kept;
 
-/// The document, and the folder of its pictures beside it.
+/// The document, and the folder beside it of its pictures and of the JSON that it is made from.
 const NAME: &str = "reproduce";
+/// What is said of a run, in that folder.
+const REMARK: &str = "remark.txt";
 
 /// In the order of the document.
 const PAPERS: [(Paper, &str); 5] = [
@@ -23,24 +28,56 @@ const PAPERS: [(Paper, &str); 5] = [
     (Paper::Dxram, "DXRAM"),
 ];
 
-/// Writes `folder/reproduce.md` and its pictures from the JSON and the pictures of `measured`.
+/// Keeps the JSON and the pictures of `measured` in `folder`, in place of those of the same
+/// figures, and writes what is made from all that is kept there.
 ///
 /// # Errors
 ///
-/// If a folder cannot be read or written, or its figures are not all of one commit and scale.
+/// If a folder cannot be read or written, its figures are not all of one scale, or a page names
+/// what is not there.
 pub fn write(measured: &Path, folder: &Path, remark: Option<&str>) -> anyhow::Result<()> {
-    let figures = kept(measured)?;
-    let pictures = folder.join(NAME);
-    fs::create_dir_all(&pictures).with_context(|| pictures.display().to_string())?;
-    for name in figures.keys() {
-        let (from, to) = (measured.join(name), pictures.join(name));
-        fs::copy(from.with_extension("svg"), to.with_extension("svg"))
-            .with_context(|| format!("{name}.svg"))?;
+    let keep = folder.join(NAME);
+    fs::create_dir_all(&keep).with_context(|| keep.display().to_string())?;
+    // What is kept may be what was asked for: then it is only written anew.
+    if measured.canonicalize().ok() != keep.canonicalize().ok() {
+        for name in kept(measured)?.keys() {
+            for kind in ["svg", "json"] {
+                let file = format!("{name}.{kind}");
+                fs::copy(measured.join(&file), keep.join(&file)).context(file)?;
+            }
+        }
     }
+    if let Some(remark) = remark {
+        fs::write(keep.join(REMARK), format!("{remark}\n"))?;
+    }
+    for (path, text) in made(folder)? {
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// What is made from the JSON that `folder` keeps: the document, and each page that has tables of
+/// it.
+fn made(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let keep = folder.join(NAME);
+    let figures = kept(&keep)?;
     let document = folder.join(NAME).with_extension("md");
+    let mut pages = BTreeMap::new();
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    for entry in entries {
+        let path = entry?.path();
+        if path != document && path.extension().is_some_and(|extension| extension == "md") {
+            let page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let text = pages::remade(&page, &figures, folder)
+                .with_context(|| path.display().to_string())?;
+            pages.insert(path, text);
+        }
+    }
+    let remark = fs::read_to_string(keep.join(REMARK)).ok();
     let mut figures: Vec<Kept> = figures.into_values().collect();
     figures.sort_by_cached_key(|figure| order(&figure.paper, &figure.figure));
-    fs::write(&document, text(&figures, remark)?).with_context(|| document.display().to_string())
+    pages.insert(document, text(&figures, remark.as_deref().map(str::trim_end))?);
+    Ok(pages)
 }
 
 /// Papers as above; of each its figures and tables by number.
@@ -54,14 +91,12 @@ fn order(paper: &str, figure: &str) -> (usize, usize, String) {
 }
 
 fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
-    let first = figures.first().context("there are no figures")?;
-    let is_like = |figure: &Kept| {
-        figure.commit == first.commit
-            && figure.setting["scale"] == first.setting["scale"]
-            && figure.setting["machine"] == first.setting["machine"]
-    };
-    let is_one = figures.iter().all(is_like);
-    ensure!(is_one, "the figures are of several commits, scales or machines");
+    // Most are of one run; the others say where they are from.
+    let like = |one: &Kept| figures.iter().filter(|other| origin(other) == origin(one)).count();
+    let most = figures.iter().map(like).max().context("there are no figures")?;
+    let first = figures.iter().find(|one| like(one) == most).context("there are no figures")?;
+    let is_like = |figure: &Kept| figure.setting["scale"] == first.setting["scale"];
+    ensure!(figures.iter().all(is_like), "the figures are of several scales");
     let mut text = head(first);
     if let Some(remark) = remark {
         let remark = wrapped(&format!("**Of this run:** {}", escaped(remark)));
@@ -78,25 +113,41 @@ fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
         }
         let _ = write!(text, "\n## {title}\n\n{}", rows(&of_paper, |_| true));
         for figure in &of_paper {
-            section(&mut text, figure);
+            section(&mut text, figure, first);
         }
     }
     Ok(text)
 }
 
+/// What figures have in common that were measured in one run.
+fn origin(figure: &Kept) -> (&str, &Value) {
+    (&figure.commit, &figure.setting["machine"])
+}
+
+/// A machine as JSON has it, for people.
+pub fn machine(machine: &Value) -> String {
+    format!(
+        "{} cores of {}, {:.0} GiB",
+        machine["cores"].as_u64().unwrap_or(0),
+        machine["cpu"].as_str().unwrap_or("unknown"),
+        machine["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30)
+    )
+}
+
 /// The machine, and what the columns of the tables mean.
 fn head(first: &Kept) -> String {
-    let of = |pointer| first.setting.pointer(pointer);
-    let scale = of("/scale").and_then(serde_json::Value::as_str).unwrap_or("unknown");
+    let scale = first.setting["scale"].as_str().unwrap_or("unknown");
     let switch = if scale == "quick" { " --quick" } else { "" };
     let written = format!(
         "Written by `amalgam reproduce --docs docs/results` from the JSON that `amalgam reproduce\
-         {switch}` left; not to be edited."
+         {switch}` left, which is kept in [{NAME}]({NAME}); not to be edited. `make docs` writes \
+         it anew."
     );
     let columns = format!(
         "**Rounds** is half of what lies between the slowest and the fastest round of a number, \
-         and for a ratio the sum of both; a number without is counted, computed or measured once. \
-         Two runs agree where they differ by less than their rounds together, or by less than {} \
+         and for a ratio the sum of both; of a predicted number, half of its band: what the noise \
+         of the rounds that it is fitted to may make of it. A number without is counted, computed \
+         or measured once. Two runs agree where they differ by less than their rounds together, or by less than {} \
          %. Printed numbers for 12 or 64 threads stand beside ours for the threads of this \
          machine, unless the line says that ours is predicted; [threads.md](threads.md) explains \
          those.",
@@ -108,14 +159,11 @@ fn head(first: &Kept) -> String {
          | command | `amalgam reproduce{switch}`; one figure: `amalgam reproduce hotring/figure-10\
          {switch}` |\n\
          | commit | {} |\n\
-         | machine | {} cores of {}, {:.0} GiB |\n\
+         | machine | {} |\n\
          | scale | {} |\n\n{}\n",
         wrapped(&written),
         first.commit,
-        of("/machine/cores").and_then(serde_json::Value::as_u64).unwrap_or(0),
-        of("/machine/cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown"),
-        of("/machine/memory_bytes").and_then(serde_json::Value::as_f64).unwrap_or(0.0)
-            / f64::from(1 << 30),
+        machine(&first.setting["machine"]),
         match scale {
             "quick" => "quick: fewer keys and shorter rounds than the papers had",
             "full" => "full: the papers' sizes, as far as this machine's memory goes",
@@ -146,7 +194,7 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
 }
 
 /// The heading's words are the link's: `memc3 table 2` is `#memc3-table-2`.
-fn section(text: &mut String, figure: &Kept) {
+fn section(text: &mut String, figure: &Kept, first: &Kept) {
     let id = format!("{}-{}", figure.paper, figure.figure);
     let title = escaped(&figure.title);
     let _ = write!(
@@ -157,6 +205,11 @@ fn section(text: &mut String, figure: &Kept) {
         wrapped(&format!("The paper: {}", escaped(&figure.printed_setting))),
         wrapped(&format!("Here: {}", escaped(&figure.our_setting))),
     );
+    if origin(figure) != origin(first) {
+        let (commit, on) = origin(figure);
+        let from = format!("Measured apart: commit {commit}, {}.", machine(on));
+        let _ = writeln!(text, "\n{}", wrapped(&from));
+    }
     for failure in &figure.failures {
         let _ = writeln!(text, "\n{}", wrapped(&format!("**Not measured: {}**", escaped(failure))));
     }
@@ -188,12 +241,12 @@ fn wrapped_to(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     wrapped_to(text, COLUMNS).join("\n")
 }
 
 /// What Markdown would take for its own.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*")
 }
 
@@ -233,8 +286,27 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_two_commits_make_no_document() {
-        assert!(text(&[figure("abc"), figure("def")], None).is_err());
+    fn a_figure_of_another_commit_says_so_and_one_of_another_scale_is_refused() {
+        let figures = [figure("def"), figure("abc"), figure("abc")];
+        let text = text(&figures, None).expect("a document");
+        assert!(text.contains("| commit | abc |"), "{text}");
+        assert_eq!(text.matches("Measured apart").count(), 1);
+        assert!(text.contains("Measured apart: commit def, 2 cores of a CPU, 0 GiB."));
+        let mut full = figure("abc");
+        full.setting["scale"] = "full".into();
+        assert!(super::text(&[figure("abc"), full], None).is_err());
+    }
+
+    /// Whoever changes the JSON, a table or how they are made runs `make docs`.
+    #[test]
+    fn the_pages_of_results_agree_with_the_json_that_they_are_made_from() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+        for (path, text) in made(&folder).expect("they are made") {
+            let kept = fs::read_to_string(&path).expect("the page is there");
+            let apart = kept.lines().zip(text.lines()).find(|(kept, made)| kept != made);
+            assert_eq!(apart, None, "{}: `make docs` was not run", path.display());
+            assert_eq!(kept, text, "{}: `make docs` was not run", path.display());
+        }
     }
 
     #[test]

@@ -7,13 +7,14 @@
 //! 3. Where we fall short of a printed number, the report says so in the same place and size.
 
 mod compare;
-mod document;
+pub(crate) mod document;
 mod dxram;
 mod fpl13;
 mod hotring;
 mod memc3;
 mod mercury;
 mod model;
+mod pages;
 pub(crate) mod picture;
 pub(crate) mod plan;
 mod report;
@@ -50,7 +51,8 @@ pub struct ReproduceArguments {
     /// Only say which figures there are, and how long they will take.
     #[arg(long)]
     pub list: bool,
-    /// Measure nothing: write FOLDER/reproduce.md and its pictures from what `--out` holds.
+    /// Measure nothing: keep what `--out` holds in FOLDER/reproduce, and write FOLDER/reproduce.md
+    /// and the tables of other pages there that are made from it.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["quick", "what", "list"])]
     pub docs: Option<PathBuf>,
     /// What the document says of the run: what else the machine did meanwhile.

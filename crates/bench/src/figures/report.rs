@@ -140,7 +140,9 @@ pub struct Kept {
 /// A panel as its figure's JSON has it.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct KeptPanel {
+    pub title: String,
     pub x: String,
+    pub y: String,
     pub points: Vec<Point>,
 }
 
