@@ -14,6 +14,9 @@ const NODES: u64 = 50;
 const SETS: u64 = 16;
 /// Resident bytes over those that a map counts, at 100 million ids and 1 % (`bench ids`).
 const RESIDENT: f64 = 1.33;
+/// Shares and resident bytes a range of 100 million ids, as `bench ids` measured them without
+/// backups (docs/results/ids.md, commit 3c72ec3): what the fit's are checked against.
+const MEASURED: [(f64, f64); 2] = [(0.01, 3.36), (0.1, 2.50)];
 /// Ethernet, IP and TCP around each message that travels alone, and the frame's head.
 const PACKET_BYTES: usize = 78 + 12;
 /// What a record of the log and a message carry beside the value: head, owner, id, version, answer.
@@ -58,6 +61,12 @@ impl Fit {
     pub fn with_recovery(self, readable: f64, full: f64, cores: f64) -> Self {
         let readable_core_seconds = cores / readable;
         Self { readable_core_seconds, full_core_seconds: cores / full, ..self }
+    }
+
+    /// How much more than measured the fit says that a range takes, where it was measured.
+    pub fn error_of_range_bytes(&self, share: f64) -> Option<f64> {
+        let (_, measured) = MEASURED.iter().find(|(one, _)| *one == share)?;
+        Some(self.bytes_a_range(share) / measured - 1.0)
     }
 
     /// At the nearest share that was built.
@@ -133,5 +142,9 @@ mod tests {
         assert!(fit.range_bytes.iter().all(|(_, bytes)| (1.5..8.0).contains(bytes)), "{fit:?}");
         assert!((200.0..400.0).contains(&fit.lookup_bytes), "{fit:?}");
         assert_eq!(fit.bytes_a_range(0.012), fit.bytes_a_range(0.01));
+        let exact = Fit { range_bytes: vec![(0.01, 3.36), (0.1, 5.0)], ..fit };
+        assert_eq!(exact.error_of_range_bytes(0.01), Some(0.0));
+        assert_eq!(exact.error_of_range_bytes(0.1), Some(1.0), "twice what was measured");
+        assert_eq!(exact.error_of_range_bytes(0.05), None, "nobody measured it");
     }
 }

@@ -182,6 +182,12 @@ mod tests {
         }
         assert!(page.lines().all(|line| line.chars().count() <= 100 || line.starts_with('|')));
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+        // Each parameter has an error, and the page a machine.
+        let (_, table) = page.split_once("| parameter |").expect("parameters");
+        let (table, _) = table.split_once("\n\n").expect("its end");
+        let is_whole = |line: &str| line.matches('|').count() == 5 && !line.ends_with("|  |");
+        assert!(table.lines().skip(1).all(is_whole), "{table}");
+        assert!(page.contains(&format!("{} cores of", crate::measure::Machine::describe().cores)));
         let error = run(&ScaleArguments { readable: 0.0, ..arguments }).unwrap_err();
         assert!(error.to_string().contains("above 0"));
         fs::remove_dir_all(&out).expect("it was there");

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::fit::{Fit, VALUE_BYTES};
 use super::model::{Cluster, Failure, NODE_CHUNKS_MAX, RANGE_IDS};
 use super::{CACHE_BYTES, CHUNKS, GETS, LINKS, MOVED, ScaleArguments, percent, power};
+use crate::figures::document::machine;
 use crate::figures::picture::number;
-use crate::measure::commit;
+use crate::measure::{Machine, commit};
 
 /// Bytes with their unit.
 fn bytes(bytes: f64) -> String {
@@ -47,7 +48,8 @@ fn write_all(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::f
     writeln!(text, "```console")?;
     writeln!(text, "$ amalgam bench scale --readable {readable} --full {full} --cores {cores} \\")?;
     writeln!(text, "      --detect {detect} --ids {ids} --out docs/results")?;
-    writeln!(text, "```\n\nBuilt from commit {}.\n", commit())?;
+    let here = machine(&serde_json::to_value(Machine::describe()).unwrap_or_default());
+    writeln!(text, "```\n\nBuilt from commit {}, on {here}.\n", commit())?;
     parameters(text, fit, arguments)?;
     metadata(text, fit)?;
     lookups(text, fit)?;
@@ -56,27 +58,57 @@ fn write_all(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::f
 }
 
 fn parameters(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::fmt::Result {
-    writeln!(text, "## What it is fitted to\n\n| parameter | value | from |\n| --- | --- | --- |")?;
+    writeln!(text, "## What it is fitted to\n\n| parameter | value | from | error |")?;
+    writeln!(text, "| --- | --- | --- | --- |")?;
     for (share, bytes) in &fit.range_bytes {
+        let error = match fit.error_of_range_bytes(*share) {
+            Some(error) => {
+                format!("{} % of what 100 million ids took", signed(100.0 * error))
+            }
+            None => "not checked".to_owned(),
+        };
         let (share, bytes) = (percent(*share), number(*bytes));
         let from = format!("a map of {} ids, counted, times what is resident", arguments.ids);
-        writeln!(text, "| bytes a range, {share} moved | {bytes} | {from} |")?;
+        writeln!(text, "| bytes a range, {share} moved | {bytes} | {from} | {error} |")?;
     }
     let lookup = number(fit.lookup_bytes);
-    writeln!(text, "| a lookup and its answer | {lookup} bytes | the messages, encoded |")?;
+    writeln!(
+        text,
+        "| a lookup and its answer | {lookup} bytes | the messages, encoded | counted |"
+    )?;
     let copy = number(fit.copy_bytes);
     writeln!(
         text,
-        "| a chunk on its way to a backup | {copy} bytes | the record and its message |"
+        "| a chunk on its way to a backup | {copy} bytes | the record and its message | not \
+         checked |"
     )?;
     let rows =
         [("readable", fit.readable_core_seconds), ("with all copies", fit.full_core_seconds)];
     for (what, seconds) in rows {
         let us = number(seconds * 1e6);
-        writeln!(text, "| core time of a chunk until {what} | {us} us | `bench recovery` |")?;
+        let from = "`bench recovery` | of one run, so without a spread";
+        writeln!(text, "| core time of a chunk until {what} | {us} us | {from} |")?;
     }
     let detect = number(arguments.detect);
-    writeln!(text, "| until a death is known | {detect} s | the lease |\n")
+    writeln!(text, "| until a death is known | {detect} s | the lease | {DETECTED} |\n")?;
+    writeln!(
+        text,
+        "What follows is off by as much as these are: metadata and lookups by the error of a range,"
+    )?;
+    writeln!(
+        text,
+        "recoveries by that of a chunk's time, which two runs of other sizes would have to tell."
+    )?;
+    writeln!(text, "What the model leaves out comes on top and stands at the end.\n")
+}
+
+/// What processes took (docs/results/backups.md).
+const DETECTED: &str = "2.4 to 3.4 s measured";
+
+/// With its sign.
+fn signed(value: f64) -> String {
+    let sign = if value < 0.0 { "−" } else { "+" };
+    format!("{sign}{}", number(value.abs()))
 }
 
 fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
