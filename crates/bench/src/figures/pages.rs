@@ -161,7 +161,8 @@ impl<'t> Column<'t> {
     }
 
     fn cell(&self, line: &Value) -> anyhow::Result<String> {
-        let value = line.get(self.field).with_context(|| format!("no field {}", self.field))?;
+        // Not every line has every field, but `lines` sees that one has.
+        let Some(value) = line.get(self.field) else { return Ok("–".to_owned()) };
         Ok(match (value, self.digits) {
             (Value::Number(_), Some(digits)) => {
                 format!("{:.digits$}", value.as_f64().unwrap_or(f64::NAN))
@@ -181,8 +182,11 @@ fn lines(text: &str, columns: &[&str]) -> anyhow::Result<String> {
     let heads: Vec<String> = columns.iter().map(|column| escaped(column.heading)).collect();
     let mut table = format!("| {} |\n|{}\n", heads.join(" | "), " --- |".repeat(columns.len()));
     let (mut commands, mut origins) = (Vec::new(), Vec::new());
-    for line in text.lines() {
-        let line: Value = serde_json::from_str(line)?;
+    let parsed: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    for Column { field, .. } in &columns {
+        ensure!(parsed.iter().any(|line| line.get(field).is_some()), "no line has {field}");
+    }
+    for line in parsed {
         if let Some(command) = line.get("command").and_then(Value::as_str) {
             commands.push(command.to_owned());
             continue;
@@ -296,12 +300,15 @@ mod tests {
             "{made}"
         );
         assert!(made.contains("| 2 paths | 94.50 |"));
+        let some = text.replacen("\"points\":[]", "\"bytes\":7", 1);
+        let made = lines(&some, &["search=paths", "bytes=bytes"]).expect("a table");
+        assert!(made.contains("| 1 path | 7 |") && made.contains("| 2 paths | – |"), "{made}");
         assert_eq!(made.matches("commit abc").count(), 1, "of all lines together");
         assert!(made.contains("`amalgam bench occupancy --paths 1`"));
         for (columns, wanted) in [
             (&["search"][..], "heading=field"),
             (&["a=paths:x"], "a=paths:x"),
-            (&["a=nothing"], "no field nothing"),
+            (&["a=nothing"], "no line has nothing"),
             (&["a=points"], "no number and no word"),
             (&[], "names its columns"),
         ] {
