@@ -216,11 +216,15 @@ fn section(text: &mut String, figure: &Kept, first: &Kept) {
     if !figure.commands.is_empty() {
         let _ = write!(text, "\n<details><summary>Commands</summary>\n\n```sh\n");
         for command in &figure.commands {
-            let lines = wrapped_to(command, COLUMNS - 6);
-            let _ = writeln!(text, "{}", lines.join(" \\\n    "));
+            let _ = writeln!(text, "{}", continued(command));
         }
         text.push_str("```\n\n</details>\n");
     }
+}
+
+/// A command in lines that a shell takes for one.
+pub fn continued(command: &str) -> String {
+    wrapped_to(command, COLUMNS - 6).join(" \\\n    ")
 }
 
 /// Columns of a line.

@@ -22,7 +22,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use super::document::{escaped, machine, wrapped};
+use super::document::{continued, escaped, machine, wrapped};
 use super::picture::number;
 use super::plan::Point;
 use super::report::{Kept, KeptPanel};
@@ -202,9 +202,15 @@ fn lines(text: &str, columns: &[&str]) -> anyhow::Result<String> {
         let _ = writeln!(table, "| {} |", cells?.join(" | "));
     }
     ensure!(!origins.is_empty(), "there are no results");
-    let quoted: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();
-    let from = format!("{}; {}.", quoted.join(", "), origins.join("; "));
-    Ok(format!("{table}\n{}\n", wrapped(&from)))
+    let origins = origins.join("; ");
+    Ok(match commands.as_slice() {
+        [command] => format!("{table}\n{}\n", wrapped(&format!("`{command}`; {origins}."))),
+        _ => {
+            let commands: Vec<String> = commands.iter().map(|one| continued(one)).collect();
+            let commands = commands.join("\n");
+            format!("{table}\n```sh\n{commands}\n```\n\n{}\n", wrapped(&(origins + ".")))
+        }
+    })
 }
 
 #[cfg(test)]
@@ -304,7 +310,11 @@ mod tests {
         let made = lines(&some, &["search=paths", "bytes=bytes"]).expect("a table");
         assert!(made.contains("| 1 path | 7 |") && made.contains("| 2 paths | – |"), "{made}");
         assert_eq!(made.matches("commit abc").count(), 1, "of all lines together");
-        assert!(made.contains("`amalgam bench occupancy --paths 1`"));
+        assert!(made.contains("`amalgam bench occupancy --paths 1`; commit abc"));
+        let twice = format!("{text}{text}");
+        let made = lines(&twice, &["search=paths"]).expect("a table");
+        assert_eq!(made.matches("\namalgam bench occupancy --paths 1").count(), 2, "{made}");
+        assert!(made.contains("```\n\ncommit abc, 2 cores of a CPU, 16 GiB.\n"), "{made}");
         for (columns, wanted) in [
             (&["search"][..], "heading=field"),
             (&["a=paths:x"], "a=paths:x"),
