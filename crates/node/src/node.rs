@@ -507,17 +507,27 @@ fn ask_for_admission(
 ) -> Result<(), NodeError> {
     let introduction = Introduction::new(0, None, credentials);
     let snapshot = patiently(|| membership.snapshot())?;
-    let mut refusal = None;
-    for (_, address) in snapshot.members().take(ASKED_MAX) {
-        match try_at(address, &introduction) {
+    let addresses: Vec<&str> =
+        snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();
+    // All at once: who starts beside this node does not answer either.
+    let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
+        let introduction = &introduction;
+        let ask = |address| scope.spawn(move || try_at(address, introduction));
+        let asked: Vec<_> = addresses.iter().copied().map(ask).collect();
+        let gone = || Err(ClientError::Answer("it was not asked".to_owned()));
+        asked.into_iter().map(|one| one.join().unwrap_or_else(|_| gone())).collect()
+    });
+    let mut refusal = Ok(());
+    for (address, answer) in addresses.into_iter().zip(answers) {
+        match answer {
             Ok(()) => return Ok(()),
             Err(ClientError::Handshake(error)) if error.is_refusal() => {
-                refusal = Some(NodeError::Unwelcome(address.to_owned(), error));
+                refusal = Err(NodeError::Unwelcome(address.to_owned(), error));
             }
             Err(error) => log::info!(address, error:%; "a member does not answer"),
         }
     }
-    refusal.map_or(Ok(()), Err)
+    refusal
 }
 
 fn open<I: Index>(

@@ -82,7 +82,7 @@ fn a_silent_home_is_left_for_another() {
     let nodes = nodes();
     let chunk = chunk_of(&nodes[1]);
     let relay = Relay::start(nodes[0].address().to_string());
-    let mut client = connect(&[relay.address.clone()]);
+    let mut client = connect(std::slice::from_ref(&relay.address));
     let home = client.home();
     assert_eq!(home, nodes[0].peer());
     relay.is_silent.store(true, Ordering::Release);
@@ -101,7 +101,7 @@ fn a_silent_home_is_left_for_another() {
 fn a_question_finds_another_home_too() {
     let nodes = nodes();
     let relay = Relay::start(nodes[0].address().to_string());
-    let mut client = connect(&[relay.address.clone()]);
+    let mut client = connect(std::slice::from_ref(&relay.address));
     let place = client.place(b"key").expect("it answers");
     relay.is_silent.store(true, Ordering::Release);
     let begin = Instant::now();
