@@ -1,9 +1,9 @@
 //! A client of the cluster: chunks and named items over connections to all nodes that it needs.
 //!
-//! One node is its *home*, which tells it who else there is and asks the super peers for it; another
-//! takes its place when it is gone or silent. Where chunks are it remembers; to their owners it
-//! speaks itself. Calls block; operations of one call are under way together, those for one node in
-//! one request.
+//! One node is its *home*, which tells it who else there is and asks the super peers for it;
+//! another takes its place when it is gone or silent. Where chunks are it remembers; to their
+//! owners it speaks itself. Calls block; operations of one call are under way together, those for
+//! one node in one request.
 //!
 //! Invariants of this room:
 //! 1. An operation has one number however often it is asked for: it counts once. What creates a
