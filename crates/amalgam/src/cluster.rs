@@ -423,7 +423,10 @@ fn serve<I: Index + 'static>(
         }
     }
     nodes.iter_mut().for_each(RunningNode::stop);
-    ensure!(!is_failed, "a node stopped: its lease ended, or another life of it began");
+    ensure!(
+        !is_failed,
+        "a node stopped: its lease ended, another life of it began, or its log failed"
+    );
     Ok(())
 }
 

@@ -57,6 +57,8 @@ struct Pending {
     action: Action,
     state: State,
     tries: u32,
+    /// Who was asked to create a chunk: nobody else may be, or there might be two.
+    creator: Option<Peer>,
     /// When it is given up.
     until_ms: u64,
 }
@@ -92,6 +94,20 @@ impl Client {
         }
     }
 
+    /// Another node serves what names no chunk from now on.
+    pub fn set_home(&mut self, home: Peer) {
+        self.home = home;
+    }
+
+    /// Members are known anew: what was asked of somebody alone who is none any more is given up.
+    pub fn on_members(&mut self, is_member: impl Fn(Peer) -> bool, outcomes: &mut Vec<Outcome>) {
+        let is_lost = |pending: &Pending| pending.creator.is_some_and(|peer| !is_member(peer));
+        let lost = self.pending.iter().filter(|(_, pending)| is_lost(pending));
+        for number in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.give_up(number, outcomes);
+        }
+    }
+
     /// What it did so far.
     pub fn statistics(&self) -> ClientStatistics {
         self.statistics
@@ -115,7 +131,7 @@ impl Client {
         self.next_number += 1;
         let state = State::Paused { until_ms: now_ms };
         let until_ms = now_ms + PATIENCE_MS;
-        self.pending.insert(number, Pending { action, state, tries: 0, until_ms });
+        self.pending.insert(number, Pending { action, state, tries: 0, creator: None, until_ms });
         self.advance(number, None, locator, now_ms, commands, out);
         number
     }
@@ -133,7 +149,7 @@ impl Client {
         let answered_below = self.pending.keys().next().copied().unwrap_or(self.next_number);
         let Some(pending) = self.pending.get_mut(&number) else { return };
         let (to, epoch) = match pending.action.id() {
-            None => (self.home, 0),
+            None => (*pending.creator.get_or_insert(self.home), 0),
             Some(id) => match located.or_else(|| locator.find(id)) {
                 Some(located) => (located.owner, located.epoch),
                 None => {
@@ -368,5 +384,31 @@ mod tests {
             let (to, done) = (&mut asked, &mut outcomes);
             client.on_tick(&mut locator, now_ms, &mut commands, to, done);
         }
+    }
+
+    /// A chunk that was created twice would be one that nobody knows.
+    #[test]
+    fn what_creates_a_chunk_is_asked_of_one_node() {
+        let [old, new] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(old, Settings::default(), 1 << 16, vec![old]);
+        let mut client = Client::new(ClientId(1), old);
+        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut create = |client: &mut Client, now_ms, asked: &mut Vec<Asked>| {
+            let action = Action::Create(Vec::new());
+            client.submit(action, &mut locator, now_ms, &mut commands, asked)
+        };
+        let first = create(&mut client, 0, &mut asked);
+        client.set_home(new);
+        create(&mut client, 0, &mut asked);
+        assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [old, new]);
+        client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut outcomes);
+        let again: BTreeSet<Peer> = asked.drain(..).map(|(to, _)| to).collect();
+        assert_eq!(again, BTreeSet::from([old, new]), "each is asked again");
+        client.on_members(|_| true, &mut outcomes);
+        assert!(outcomes.is_empty() && client.pending() == 2);
+        client.on_members(|peer| peer == new, &mut outcomes);
+        assert_eq!(outcomes, [(first, Err(ChunkError::Unavailable))], "nobody else can tell");
+        assert_eq!(client.pending(), 1);
     }
 }

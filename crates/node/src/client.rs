@@ -1,18 +1,23 @@
 //! A client of the cluster: chunks and named items over connections to all nodes that it needs.
 //!
-//! It knows one node, its *home*, which tells it who else there is and asks the super peers for it.
-//! Where chunks are it remembers; to their owners it speaks itself. Calls block; operations of one
-//! call are under way together, those for one node in one request.
+//! One node is its *home*, which tells it who else there is and asks the super peers for it;
+//! another takes its place when it is gone or silent. Where chunks are it remembers; to their
+//! owners it speaks itself. Calls block; operations of one call are under way together, those for
+//! one node in one request.
 //!
 //! Invariants of this room:
-//! 1. An operation has one number however often it is asked for: it counts once.
+//! 1. An operation has one number however often it is asked for: it counts once. What creates a
+//!    chunk is asked of one node alone.
 //! 2. What is wrong in its memory of owners costs another try.
 //! 3. A call ends: tries are bounded in number and time.
+//! 4. While a call waits for one node, no other waits: connections open side by side, and who says
+//!    nothing is given up (`wire`).
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::ToSocketAddrs;
+use std::ops::Bound;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
@@ -22,19 +27,26 @@ use amalgam_cluster::chunks::{
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Command, Locator, Peer, Settings};
-use amalgam_cluster::wire::{Control, FrameReader, Holding, NodeStatus, Packet, encode_frame};
+use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
 use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome as ItemOutcome, Store, StoreMode, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::boot_ms;
-use crate::handshake::{Credentials, Handshake, HandshakeError, Introduction};
-use crate::tls::{Session, TlsError};
+use crate::handshake::{Credentials, HandshakeError, Introduction};
+use crate::tls::TlsError;
+use crate::wire::{Dial, LOST_MS, TICK, Wire, open_first, wait};
 
-/// How often retries are looked after.
-const TICK: Duration = Duration::from_millis(20);
-/// How long a connection may take to open, and an answer of the home to come.
+/// How long the first connection may take to open, and an answer of its node to come.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a connection may take to open while a call waits.
+const DIAL_PATIENCE: Duration = Duration::from_millis(LOST_MS);
+/// Who could not be reached is not dialed again for so long.
+const AVOIDED_MS: u64 = 300;
+/// Members are asked for so often while a call waits, and when one is not known.
+const MEMBERS_MS: u64 = 1_000;
+const UNKNOWN_MS: u64 = 100;
+/// Homes that are tried for one question, beside the present one.
+const HOMES_MAX: usize = 8;
 /// The same for a node that wants to know whether it would be welcome.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 /// Read at once.
@@ -83,166 +95,36 @@ impl From<HandshakeError> for ClientError {
     }
 }
 
-/// A connection that blocks.
-#[derive(Debug)]
-struct Wire {
-    stream: TcpStream,
-    /// None if it is not secured.
-    session: Option<Session>,
-    peer: Peer,
-    frames: FrameReader,
-    out: Vec<u8>,
-    /// What was opened last.
-    plain: Vec<u8>,
-    /// Requests without an answer.
-    in_flight: u64,
-}
-
 /// Whether somebody there would speak to this process; who would not says why.
 ///
 /// # Errors
 ///
 /// [`ClientError`].
 pub fn try_at(address: &str, introduction: &Introduction) -> Result<(), ClientError> {
-    Wire::open(address, introduction, TRIAL_PATIENCE).map(drop)
-}
-
-/// Sends all that is to be sent, encrypted where it has to be.
-fn write(
-    stream: &mut TcpStream,
-    session: &mut Option<Session>,
-    out: &mut Vec<u8>,
-) -> io::Result<()> {
-    let result = match session {
-        Some(session) => {
-            let mut sealed = Vec::new();
-            session.seal(out, &mut sealed);
-            stream.write_all(&sealed)
-        }
-        None => stream.write_all(out),
-    };
-    out.clear();
-    result
-}
-
-impl Wire {
-    fn open(
-        address: &str,
-        introduction: &Introduction,
-        patience: Duration,
-    ) -> Result<Self, ClientError> {
-        let mut last = io::Error::other(format!("no address: {address}"));
-        for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => return Self::greet(stream, introduction, patience),
-                Err(error) => last = error,
-            }
-        }
-        Err(last.into())
-    }
-
-    fn greet(
-        mut stream: TcpStream,
-        introduction: &Introduction,
-        patience: Duration,
-    ) -> Result<Self, ClientError> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        let mut session = introduction.session(true)?;
-        let mut out = Vec::new();
-        let mut handshake = Handshake::start(introduction.clone(), true, &mut out)?;
-        let (mut buffer, mut plain) = ([0; 4_096], Vec::new());
-        loop {
-            write(&mut stream, &mut session, &mut out)?;
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                // It does not say why: most likely the token.
-                return Err(HandshakeError::Token.into());
-            }
-            let mut said = &buffer[..count];
-            if let Some(session) = &mut session {
-                plain.clear();
-                if let Err(error) = session.receive(said, &mut plain) {
-                    // It is told why, if it still listens.
-                    let mut alert = Vec::new();
-                    session.seal(&[], &mut alert);
-                    let _ = stream.write_all(&alert);
-                    return Err(error.into());
-                }
-                if let Some(binding) = session.binding() {
-                    handshake.bind(&binding);
-                }
-                said = &plain;
-            }
-            if let Some((hello, rest)) = handshake.feed(said, &mut out)? {
-                // The proof, if the other's came along with its hello. It is said once.
-                write(&mut stream, &mut session, &mut out)?;
-                stream.set_read_timeout(Some(TICK))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                let nobody = || ClientError::Answer("it is no node".to_owned());
-                let peer = hello.from.ok_or_else(nobody)?;
-                let mut frames = FrameReader::default();
-                frames.feed(&rest);
-                return Ok(Self { stream, session, peer, frames, out, plain, in_flight: 0 });
-            }
-        }
-    }
-
-    fn push(&mut self, packet: &Packet) {
-        // Requests are cut far below the bound.
-        if encode_frame(0, packet, &mut self.out).is_ok() {
-            self.in_flight += 1;
-        }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        write(&mut self.stream, &mut self.session, &mut self.out)
-    }
-
-    /// Reads what is there, or what comes within a tick; whether the connection lives.
-    fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        match self.stream.read(buffer) {
-            Ok(0) => false,
-            Ok(count) => self.take(&buffer[..count]),
-            Err(error) => matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-            ),
-        }
-    }
-
-    /// Takes what was read; whether the connection lives.
-    fn take(&mut self, bytes: &[u8]) -> bool {
-        let Some(session) = &mut self.session else {
-            self.frames.feed(bytes);
-            return true;
-        };
-        self.plain.clear();
-        if session.receive(bytes, &mut self.plain).is_err() {
-            return false;
-        }
-        self.frames.feed(&self.plain);
-        // TLS may have to answer, as when keys are renewed.
-        !session.owes() || write(&mut self.stream, &mut self.session, &mut Vec::new()).is_ok()
-    }
-
-    /// The next packet, if all of it is here.
-    fn next(&mut self) -> Result<Option<Packet>, ClientError> {
-        let frame = self.frames.next_frame();
-        let frame = frame.map_err(|error| ClientError::Answer(error.to_string()))?;
-        self.in_flight = self.in_flight.saturating_sub(u64::from(frame.is_some()));
-        Ok(frame.map(|(_, packet)| packet))
-    }
+    open_first(&[address.to_owned()], introduction, TRIAL_PATIENCE).map(drop)
 }
 
 /// See the head of this module. Used by one thread at a time.
 #[derive(Debug)]
 pub struct ClusterClient {
     introduction: Introduction,
+    /// The node that it connected to, and the number of its cluster.
+    first: Peer,
+    cluster: u64,
+    /// Who answers for the cluster now.
     home: Peer,
     wires: BTreeMap<Peer, Wire>,
+    /// Connections that open.
+    dials: BTreeMap<Peer, Dial>,
+    /// Members as of that revision.
     addresses: BTreeMap<Peer, String>,
+    revision: u64,
+    /// When members are asked for next.
+    members_ms: u64,
+    /// Who could not be reached, and until when they are not dialed.
+    avoided: BTreeMap<Peer, u64>,
+    /// Of the last question.
+    number: u64,
     locator: Locator,
     client: Client,
     buffer: Vec<u8>,
@@ -261,34 +143,32 @@ impl ClusterClient {
         cache_bytes: usize,
     ) -> Result<Self, ClientError> {
         let introduction = Introduction::new(0, None, &credentials.into());
-        let mut last = ClientError::Answer("no node is named".to_owned());
-        for address in homes {
-            match Wire::open(address, &introduction, PATIENCE) {
-                Ok(wire) => return Self::at_home(wire, introduction, cache_bytes),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn at_home(
-        wire: Wire,
-        introduction: Introduction,
-        cache_bytes: usize,
-    ) -> Result<Self, ClientError> {
+        let wire = open_first(homes, &introduction, PATIENCE)?;
         let mut number = [0; 8];
         SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Chance)?;
-        let home = wire.peer;
+        let (home, cluster) = (wire.peer, wire.cluster);
         let locator = Locator::new(home, Settings::default(), cache_bytes, vec![home]);
-        let client = Client::new(ClientId(u64::from_le_bytes(number)), home);
-        let (wires, addresses) = (BTreeMap::from([(home, wire)]), BTreeMap::new());
-        let buffer = vec![0; READ_BYTES];
-        let mut own = Self { introduction, home, wires, addresses, locator, client, buffer };
-        own.learn_addresses()?;
+        let mut own = Self {
+            introduction,
+            first: home,
+            cluster,
+            home,
+            wires: BTreeMap::from([(home, wire)]),
+            dials: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            revision: 0,
+            members_ms: 0,
+            avoided: BTreeMap::new(),
+            number: 0,
+            locator,
+            client: Client::new(ClientId(u64::from_le_bytes(number)), home),
+            buffer: vec![0; READ_BYTES],
+        };
+        own.status()?;
         Ok(own)
     }
 
-    /// Who answers for the cluster.
+    /// Who answers for the cluster: the node that it connected to, as long as that lives.
     pub fn home(&self) -> Peer {
         self.home
     }
@@ -298,25 +178,28 @@ impl ClusterClient {
         self.client.statistics()
     }
 
-    /// Asks the home how it is, and who is there.
+    /// Asks the node that it connected to how that is, and who is there.
     ///
     /// # Errors
     ///
     /// [`ClientError`].
     pub fn status(&mut self) -> Result<NodeStatus, ClientError> {
-        match self.control(&Control::Ask)? {
-            Control::Status(status) => Ok(*status),
+        match self.ask_first(&Control::Ask)? {
+            Control::Status(status) => {
+                self.learn_members(&status);
+                Ok(*status)
+            }
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
 
-    /// What the home says of an id, if it owns it.
+    /// What the node that it connected to says of an id, if it owns it.
     ///
     /// # Errors
     ///
     /// [`ClientError`].
     pub fn holding(&mut self, id: ChunkId) -> Result<Option<Holding>, ClientError> {
-        match self.control(&Control::Hold(id))? {
+        match self.ask_first(&Control::Hold(id))? {
             Control::Held(holding) => Ok(holding),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
@@ -331,63 +214,98 @@ impl ClusterClient {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(ClientError::Answer(format!("a key has 1 to {MAX_KEY_BYTES} bytes")));
         }
-        match self.control(&Control::Place(key.to_vec()))? {
+        let question = Control::Place(key.to_vec());
+        let mut answer = self.ask(self.home, &question, DIAL_PATIENCE);
+        for _ in 0..HOMES_MAX {
+            if answer.is_ok() {
+                break;
+            }
+            self.lose(self.home);
+            self.find_home();
+            answer = self.ask(self.home, &question, DIAL_PATIENCE);
+        }
+        match answer? {
             Control::Placed(id) => Ok(id),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
 
-    /// Has the home move ids that it owns to another node; whether it begins to.
+    /// Has the node that it connected to move ids that it owns to another; whether it begins to.
     ///
     /// # Errors
     ///
     /// [`ClientError`].
     pub fn migrate(&mut self, ids: IdRange, target: NodeId) -> Result<bool, ClientError> {
-        match self.control(&Control::Migrate { ids, target })? {
+        match self.ask_first(&Control::Migrate { ids, target })? {
             Control::Migrating(does) => Ok(does),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
 
-    /// Has the home hand all it has to others and take nothing more; whether they have it all. To
-    /// be asked again until they do.
+    /// Has the node that it connected to hand all it has to others and take nothing more; whether
+    /// they have it all. To be asked again until they do.
     ///
     /// # Errors
     ///
     /// [`ClientError`].
     pub fn drain(&mut self) -> Result<bool, ClientError> {
-        match self.control(&Control::Drain)? {
+        match self.ask_first(&Control::Drain)? {
             Control::Drained(is) => Ok(is),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
 
-    /// Asks the home and waits. No operation is under way meanwhile.
-    fn control(&mut self, question: &Control) -> Result<Control, ClientError> {
-        let gone = || ClientError::Answer("the home is gone".to_owned());
-        let wire = self.wires.get_mut(&self.home).ok_or_else(gone)?;
-        wire.push(&Packet::Control(question.clone()));
-        wire.send()?;
-        let end_ms = boot_ms() + PATIENCE.as_millis() as u64;
-        while boot_ms() < end_ms {
-            // Others are late answers to what was given up.
-            while let Some(packet) = wire.next()? {
-                if let Packet::Control(answer) = packet {
+    /// What is meant for one node is never asked of another.
+    fn ask_first(&mut self, question: &Control) -> Result<Control, ClientError> {
+        self.ask(self.first, question, PATIENCE)
+    }
+
+    /// Asks a node and waits. No operation is under way meanwhile.
+    fn ask(
+        &mut self,
+        peer: Peer,
+        question: &Control,
+        patience: Duration,
+    ) -> Result<Control, ClientError> {
+        let gone = || ClientError::Answer("the node is gone".to_owned());
+        if !self.wires.contains_key(&peer) {
+            let address = self.addresses.get(&peer).cloned().ok_or_else(gone)?;
+            let wire = open_first(&[address], &self.introduction, patience)?;
+            if (wire.peer, wire.cluster) != (peer, self.cluster) {
+                return Err(ClientError::Answer("another node listens there now".to_owned()));
+            }
+            self.dials.remove(&peer);
+            self.wires.insert(peer, wire);
+        }
+        self.number += 1;
+        let wire = self.wires.get_mut(&peer).ok_or_else(gone)?;
+        wire.push(self.number, &Packet::Control(question.clone()));
+        let mut is_alive = wire.send().is_ok();
+        let end_ms = boot_ms() + patience.as_millis() as u64;
+        while is_alive && boot_ms() < end_ms {
+            match wire.next() {
+                Ok(Some((number, Packet::Control(answer)))) if number == self.number => {
                     return Ok(answer);
                 }
-            }
-            if !wire.receive(&mut self.buffer) {
-                break;
+                // A late answer to what was given up.
+                Ok(Some(_)) => {}
+                Ok(None) => is_alive = wire.receive(&mut self.buffer),
+                Err(_) => is_alive = false,
             }
         }
+        self.wires.remove(&peer);
         Err(gone())
     }
 
-    fn learn_addresses(&mut self) -> Result<(), ClientError> {
-        let status = self.status()?;
-        self.addresses = status.members.into_iter().collect();
-        self.wires.retain(|peer, _| self.addresses.contains_key(peer) || *peer == self.home);
-        Ok(())
+    /// Somebody said who is a member.
+    fn learn_members(&mut self, status: &NodeStatus) {
+        if status.revision >= self.revision && !status.members.is_empty() {
+            self.revision = status.revision;
+            self.addresses = status.members.iter().cloned().collect();
+            let (members, home) = (&self.addresses, self.home);
+            self.wires.retain(|peer, _| members.contains_key(peer) || *peer == home);
+            self.avoided.retain(|peer, _| members.contains_key(peer));
+        }
     }
 
     /// Carries out an operation.
@@ -418,6 +336,8 @@ impl ClusterClient {
             places.insert(number, place);
         }
         let mut next_tick_ms = now_ms + TICK.as_millis() as u64;
+        self.members_ms = now_ms + MEMBERS_MS;
+        self.wires.values_mut().for_each(Wire::begin);
         loop {
             self.dispatch(std::mem::take(&mut commands), std::mem::take(&mut asked));
             for (number, result) in outcomes.drain(..) {
@@ -432,6 +352,7 @@ impl ClusterClient {
             let now_ms = boot_ms();
             if now_ms >= next_tick_ms {
                 next_tick_ms = now_ms + TICK.as_millis() as u64;
+                self.look_after(now_ms, &mut outcomes);
                 let mut unanswered = Vec::new();
                 self.locator.on_tick(now_ms, &mut commands, &mut unanswered);
                 let locator = &mut self.locator;
@@ -449,62 +370,137 @@ impl ClusterClient {
         let mut touched: Vec<Peer> = Vec::new();
         for command in commands {
             // All that a client's locator says are lookups; its only super peer is the home.
-            if let (Command::Send(_, message), Some(wire)) =
-                (command, self.wires.get_mut(&self.home))
-            {
-                wire.push(&Packet::Overlay(message));
-                touched.push(self.home);
+            if let Command::Send(_, message) = command {
+                self.push(self.home, &Packet::Overlay(message), &mut touched);
             }
         }
         for (peer, request) in merged(asked) {
-            if let Some(wire) = self.wire(peer) {
-                wire.push(&Packet::Request(request));
-                touched.push(peer);
-            }
+            self.push(peer, &Packet::Request(request), &mut touched);
         }
         touched.sort_unstable();
         touched.dedup();
         for peer in touched {
             if self.wires.get_mut(&peer).is_some_and(|wire| wire.send().is_err()) {
-                self.drop_wire(peer);
+                self.lose(peer);
             }
         }
     }
 
-    fn wire(&mut self, peer: Peer) -> Option<&mut Wire> {
-        if !self.wires.contains_key(&peer) {
-            if !self.addresses.contains_key(&peer) {
-                // Somebody who joined since.
-                self.learn_addresses().ok()?;
-            }
-            let address = self.addresses.get(&peer)?;
-            match Wire::open(address, &self.introduction, PATIENCE) {
-                // Another life of that node is none of the one that is meant.
-                Ok(wire) if wire.peer == peer => {
-                    self.wires.insert(peer, wire);
-                }
-                Ok(_) => {
-                    self.addresses.remove(&peer);
-                    return None;
-                }
-                Err(error) => {
-                    log::debug!(address:%, error:%; "a node cannot be reached");
-                    return None;
-                }
-            }
-        }
-        self.wires.get_mut(&peer)
-    }
-
-    /// A connection is broken. The home is dialed again at once: all lookups go there.
-    fn drop_wire(&mut self, peer: Peer) {
-        self.wires.remove(&peer);
-        if peer == self.home
-            && let Some(address) = self.addresses.get(&peer)
-            && let Ok(wire) = Wire::open(address, &self.introduction, PATIENCE)
-            && wire.peer == peer
+    /// Queues a packet, or drops it: what is not answered is asked for again.
+    fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) {
+        if let Some(wire) = self.wires.get_mut(&peer) {
+            wire.push(0, packet);
+            touched.push(peer);
+        } else if self.dial(peer)
+            && let Some(dial) = self.dials.get_mut(&peer)
         {
-            self.wires.insert(peer, wire);
+            dial.push(packet);
+        }
+    }
+
+    /// Whether a connection to a node opens, or begins to.
+    fn dial(&mut self, peer: Peer) -> bool {
+        if self.dials.contains_key(&peer) {
+            return true;
+        }
+        if self.avoided.contains_key(&peer) {
+            return false;
+        }
+        let Some(address) = self.addresses.get(&peer) else {
+            // Somebody who joined since.
+            self.members_ms = self.members_ms.min(boot_ms() + UNKNOWN_MS);
+            return false;
+        };
+        let resolved = address.to_socket_addrs().map_err(ClientError::from);
+        let target = resolved.and_then(|mut all| {
+            all.next().ok_or_else(|| ClientError::Answer(format!("no address: {address}")))
+        });
+        match target.and_then(|target| Dial::start(target, &self.introduction, DIAL_PATIENCE)) {
+            Ok(dial) => drop(self.dials.insert(peer, dial)),
+            Err(error) => self.fail(peer, &error),
+        }
+        self.dials.contains_key(&peer)
+    }
+
+    /// A node cannot be reached.
+    fn fail(&mut self, peer: Peer, error: &ClientError) {
+        log::debug!(node = peer.node.get(), error:%; "a node cannot be reached");
+        self.dials.remove(&peer);
+        self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+    }
+
+    /// A connection is broken, or nobody answers there.
+    fn lose(&mut self, peer: Peer) {
+        self.wires.remove(&peer);
+        self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+    }
+
+    /// Has another node answer for the cluster if the home is gone: one that it is connected to, or
+    /// the next that may be there.
+    fn find_home(&mut self) {
+        let home = self.home;
+        let is_there = self.wires.contains_key(&home) || self.dials.contains_key(&home);
+        if is_there && self.addresses.contains_key(&home) {
+            return;
+        }
+        let after = self.addresses.range((Bound::Excluded(home), Bound::Unbounded));
+        let around = after.chain(self.addresses.range(..=home)).map(|(peer, _)| *peer);
+        let mut there = around.clone().filter(|peer| self.wires.contains_key(peer));
+        let next = there.next().or_else(|| {
+            let mut others = around.filter(|peer| !self.avoided.contains_key(peer));
+            others.next()
+        });
+        if let Some(next) = next {
+            log::debug!(node = next.node.get(); "another node answers for the cluster");
+            self.set_home(next);
+            self.dial_home();
+        }
+    }
+
+    fn dial_home(&mut self) {
+        if !self.wires.contains_key(&self.home) {
+            self.dial(self.home);
+        }
+    }
+
+    fn set_home(&mut self, home: Peer) {
+        self.home = home;
+        self.client.set_home(home);
+        // It may know more.
+        self.members_ms = 0;
+    }
+
+    /// Gives up who is silent, turns to another home, and asks for news.
+    fn look_after(&mut self, now_ms: u64, outcomes: &mut Vec<Outcome>) {
+        self.avoided.retain(|_, until_ms| *until_ms > now_ms);
+        let silent = self.wires.iter_mut().filter_map(|(peer, wire)| {
+            let is_alive = wire.is_alive(now_ms);
+            (!is_alive).then_some(*peer)
+        });
+        for peer in silent.collect::<Vec<_>>() {
+            self.lose(peer);
+        }
+        let late = self.dials.iter().filter(|(_, dial)| dial.is_late(now_ms));
+        for peer in late.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            self.fail(peer, &io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        self.find_home();
+        if now_ms >= self.members_ms {
+            self.members_ms = now_ms + MEMBERS_MS;
+            self.dispatch_question();
+            let members = &self.addresses;
+            self.client.on_members(|peer| members.contains_key(&peer), outcomes);
+        }
+    }
+
+    /// Asks the home who is there; the answer comes among others.
+    fn dispatch_question(&mut self) {
+        let mut touched = Vec::new();
+        self.push(self.home, &Packet::Control(Control::Ask), &mut touched);
+        for peer in touched {
+            if self.wires.get_mut(&peer).is_some_and(|wire| wire.send().is_err()) {
+                self.lose(peer);
+            }
         }
     }
 
@@ -518,44 +514,78 @@ impl ClusterClient {
         let mut waiting: Vec<Peer> = Vec::new();
         waiting.extend(self.wires.iter().filter(|(_, wire)| wire.in_flight > 0).map(|(p, _)| *p));
         let ready = match &waiting[..] {
-            [] => return std::thread::sleep(TICK / 20),
+            [] if self.dials.is_empty() => return std::thread::sleep(TICK / 20),
             // One connection: reading waits by itself.
-            [_] => waiting,
+            [_] if self.dials.is_empty() => waiting,
             _ => self.wait(waiting),
         };
         for peer in ready {
             let Some(wire) = self.wires.get_mut(&peer) else { continue };
-            if !wire.receive(&mut self.buffer) {
-                self.drop_wire(peer);
-                continue;
-            }
-            while let Some(wire) = self.wires.get_mut(&peer) {
+            let mut is_alive = wire.receive(&mut self.buffer);
+            while is_alive && let Some(wire) = self.wires.get_mut(&peer) {
                 match wire.next() {
-                    Ok(Some(packet)) => self.take(peer, packet, commands, asked, outcomes),
+                    Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, outcomes),
                     Ok(None) => break,
                     Err(error) => {
                         log::warn!(error:%; "a connection is given up");
-                        self.drop_wire(peer);
-                        break;
+                        is_alive = false;
                     }
                 }
+            }
+            if !is_alive {
+                self.lose(peer);
+                self.find_home();
             }
         }
     }
 
-    /// Those of some connections that have something to read, after a tick at most.
-    fn wait(&self, waiting: Vec<Peer>) -> Vec<Peer> {
+    /// Those of some connections that have something to read, after a tick at most. Goes on with
+    /// those that open.
+    fn wait(&mut self, waiting: Vec<Peer>) -> Vec<Peer> {
         let streams = waiting.iter().filter_map(|peer| self.wires.get(peer));
-        let mut descriptors: Vec<PollFd<'_>> =
-            streams.map(|wire| PollFd::new(&wire.stream, PollFlags::IN)).collect();
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
-        // An interrupted wait finds nothing ready.
-        if poll(&mut descriptors, Some(&timeout)).is_err() {
-            return Vec::new();
-        }
-        let ready = descriptors.iter().map(|descriptor| !descriptor.revents().is_empty());
-        let ready: Vec<bool> = ready.collect();
+        let mut descriptors: Vec<_> = streams.map(Wire::awaited).collect();
+        descriptors.extend(self.dials.values().map(Dial::awaited));
+        let ready = wait(&mut descriptors);
+        let of_dials = &ready[waiting.len()..];
+        let open: Vec<Peer> =
+            self.dials.keys().zip(of_dials).filter_map(|(peer, is)| is.then_some(*peer)).collect();
+        open.into_iter().for_each(|peer| self.go_on(peer));
         waiting.into_iter().zip(ready).filter_map(|(peer, is)| is.then_some(peer)).collect()
+    }
+
+    /// Goes on with a connection that opens.
+    fn go_on(&mut self, peer: Peer) {
+        let Some(mut dial) = self.dials.remove(&peer) else { return };
+        let opened = match dial.advance() {
+            Ok(false) => return drop(self.dials.insert(peer, dial)),
+            Ok(true) => dial.finish(),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(wire) if wire.cluster == self.cluster => self.open(peer, wire),
+            Ok(_) => self.fail(peer, &ClientError::Answer("it is of another cluster".to_owned())),
+            Err(error) => self.fail(peer, &error),
+        }
+        self.find_home();
+    }
+
+    /// A connection that was meant for a node is open: perhaps that node began another life, which
+    /// refuses what the dead one is asked for.
+    fn open(&mut self, meant: Peer, mut wire: Wire) {
+        let peer = wire.peer;
+        if peer != meant {
+            if let Some(address) = self.addresses.remove(&meant) {
+                self.addresses.insert(peer, address);
+            }
+            self.members_ms = 0;
+            if meant == self.home {
+                self.set_home(peer);
+            }
+        }
+        match wire.send() {
+            Ok(()) => drop(self.wires.insert(peer, wire)),
+            Err(error) => self.fail(peer, &error.into()),
+        }
     }
 
     fn take(
@@ -580,6 +610,7 @@ impl ClusterClient {
                     self.client.on_located(&answer, locator, now_ms, commands, asked, outcomes);
                 }
             }
+            Packet::Control(Control::Status(status)) => self.learn_members(&status),
             Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
             Packet::Backup(_) | Packet::Heat(_) => {}
         }

@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use amalgam_cluster::backup::Vault;
 use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
@@ -94,6 +95,8 @@ pub struct Hub<S> {
     /// Connections with something to send.
     owed: BTreeSet<u64>,
     next_refresh_ms: u64,
+    /// Whether it was said that this node keeps no more for others.
+    has_told: bool,
     buffer: Vec<u8>,
     /// What was in `buffer`, on a secured connection.
     plain: Vec<u8>,
@@ -138,6 +141,7 @@ impl<S: ChunkStore> Hub<S> {
             next_waiting: 0,
             owed: BTreeSet::new(),
             next_refresh_ms: 0,
+            has_told: false,
             buffer: vec![0; READ_BYTES],
             plain: Vec::new(),
         })
@@ -210,6 +214,12 @@ impl<S: ChunkStore> Hub<S> {
         };
         late.into_iter().for_each(|link| self.close(link));
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
+        if !self.has_told
+            && let Some(error) = self.node.vault().and_then(Vault::failed)
+        {
+            self.has_told = true;
+            log::error!(error:%; "no more backups are kept here until the node starts anew");
+        }
         if now_ms >= self.next_refresh_ms {
             self.next_refresh_ms = now_ms + REFRESH_MS;
             self.introduction.refresh();
@@ -593,7 +603,11 @@ impl<S: ChunkStore> Hub<S> {
 }
 
 /// Opens a connection without waiting for it.
-fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+///
+/// # Errors
+///
+/// Of the system.
+pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;

@@ -2,8 +2,8 @@
 //!
 //! `directory` is what one place decides for all: kept in this process or in etcd. `attendant`
 //! keeps a node's lease there, `segments` is where it keeps backups, `tls` secures connections,
-//! `hub` is its loop, `client` speaks to all nodes, and `gateway` lets the server answer
-//! memcached's clients for the whole cluster.
+//! `hub` is its loop, `client` speaks to all nodes over connections as in `wire`, and `gateway`
+//! lets the server answer memcached's clients for the whole cluster.
 //!
 //! Invariants of this room:
 //! 1. What a node decides is in [`amalgam_cluster`]; here is only what brings it its inputs.
@@ -26,6 +26,7 @@ mod node;
 mod segments;
 mod shared;
 mod tls;
+mod wire;
 
 pub use amalgam_cluster as cluster;
 pub use client::{ClientError, ClusterClient};

@@ -83,8 +83,7 @@ impl BackupConfiguration {
     }
 
     /// Opens the log, and says what former lives left in it.
-    fn vault(&self, joined: &Joined) -> Result<(Vault, Remains), NodeError> {
-        let storage = FileStorage::open(&self.folder)?;
+    fn vault(&self, storage: FileStorage, joined: &Joined) -> Result<(Vault, Remains), NodeError> {
         let settings = LogSettings::default();
         let segments_max = self.space_bytes / u64::from(settings.segment_bytes);
         let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
@@ -179,6 +178,11 @@ impl fmt::Display for NodeError {
             Self::Unwelcome(address, error) => {
                 write!(f, "the cluster's node at {address} and this one do not meet: {error}")
             }
+            Self::Log(folder, LogError::Full) => write!(
+                f,
+                "backups in {}: there is no room: the disk is full, or --backup-space is used up",
+                folder.display()
+            ),
             Self::Log(folder, error) => write!(f, "backups in {}: {error}", folder.display()),
         }
     }
@@ -252,12 +256,42 @@ impl<I: Index + 'static> RunningNode<I> {
         let tls = configuration.tls.clone().map(Tls::open).transpose().map_err(NodeError::Tls)?;
         let credentials =
             Credentials { token: configuration.token.clone(), tls: tls.map(Arc::new) };
+        // Before it joins: a new life ends the one that may be using the folder.
+        let backups = configuration.backups.as_ref();
+        let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         ask_for_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let (joined, sent_ms) = patiently(|| {
             let sent_ms = boot_ms();
             Ok((membership.join(&configuration.name, &advertised)?, sent_ms))
         })?;
+        let started = Self::serve(
+            configuration,
+            &membership,
+            storage,
+            (joined, sent_ms),
+            listener,
+            credentials,
+        );
+        if started.is_err() {
+            // Or others would count on it until its lease ends.
+            if let Err(error) = membership.leave(joined.peer) {
+                log::info!(error:%; "the node goes without leave: its lease will end");
+            }
+        }
+        started
+    }
+
+    /// What a node does once it has joined.
+    fn serve(
+        configuration: &NodeConfiguration,
+        membership: &Arc<dyn Membership>,
+        storage: Option<FileStorage>,
+        (joined, sent_ms): (Joined, u64),
+        listener: TcpListener,
+        credentials: Credentials,
+    ) -> Result<Self, NodeError> {
+        let address = listener.local_addr()?;
         // After it joined: a first node has itself to ask.
         let snapshot = patiently(|| membership.snapshot())?;
         let flushes = snapshot.flushes;
@@ -275,7 +309,7 @@ impl<I: Index + 'static> RunningNode<I> {
         let chunks = Arc::new(open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?);
         let mut node = Self {
             shared,
-            membership,
+            membership: Arc::clone(membership),
             items,
             chunks,
             joined,
@@ -284,11 +318,11 @@ impl<I: Index + 'static> RunningNode<I> {
             upkeep_stops: Arc::default(),
             threads: Vec::new(),
         };
-        let read = |backups: &BackupConfiguration| {
-            let membership = node.membership.as_ref();
-            keep_alive_during(&node.shared, membership, joined.peer, || backups.vault(&joined))
+        let read = |(backups, storage): (&BackupConfiguration, FileStorage)| {
+            let read = || backups.vault(storage, &joined);
+            keep_alive_during(&node.shared, membership.as_ref(), joined.peer, read)
         };
-        let vault = configuration.backups.as_ref().map(read).transpose()?;
+        let vault = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {
@@ -473,17 +507,27 @@ fn ask_for_admission(
 ) -> Result<(), NodeError> {
     let introduction = Introduction::new(0, None, credentials);
     let snapshot = patiently(|| membership.snapshot())?;
-    let mut refusal = None;
-    for (_, address) in snapshot.members().take(ASKED_MAX) {
-        match try_at(address, &introduction) {
+    let addresses: Vec<&str> =
+        snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();
+    // All at once: who starts beside this node does not answer either.
+    let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
+        let introduction = &introduction;
+        let ask = |address| scope.spawn(move || try_at(address, introduction));
+        let asked: Vec<_> = addresses.iter().copied().map(ask).collect();
+        let gone = || Err(ClientError::Answer("it was not asked".to_owned()));
+        asked.into_iter().map(|one| one.join().unwrap_or_else(|_| gone())).collect()
+    });
+    let mut refusal = Ok(());
+    for (address, answer) in addresses.into_iter().zip(answers) {
+        match answer {
             Ok(()) => return Ok(()),
             Err(ClientError::Handshake(error)) if error.is_refusal() => {
-                refusal = Some(NodeError::Unwelcome(address.to_owned(), error));
+                refusal = Err(NodeError::Unwelcome(address.to_owned(), error));
             }
             Err(error) => log::info!(address, error:%; "a member does not answer"),
         }
     }
-    refusal.map_or(Ok(()), Err)
+    refusal
 }
 
 fn open<I: Index>(

@@ -89,7 +89,19 @@ impl FileStorage {
     fn make(&mut self, segment: u32, bytes: u32) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
-        let mut file = options.open(self.path(segment))?;
+        let file = options.open(self.path(segment))?;
+        if let Err(error) = Self::fill(&file, bytes) {
+            // What it took is of use to others.
+            let _ = file.set_len(0);
+            return Err(error);
+        }
+        // Its name, too.
+        File::open(&self.folder)?.sync_all()?;
+        self.files.insert(segment, file);
+        Ok(())
+    }
+
+    fn fill(mut file: &File, bytes: u32) -> io::Result<()> {
         let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
         let mut left = bytes as usize;
         while left > 0 {
@@ -97,11 +109,7 @@ impl FileStorage {
             file.write_all(&zeros[..count])?;
             left -= count;
         }
-        file.sync_all()?;
-        // Its name, too.
-        File::open(&self.folder)?.sync_all()?;
-        self.files.insert(segment, file);
-        Ok(())
+        file.sync_all()
     }
 }
 

@@ -1,0 +1,345 @@
+//! Disks that are full, read-only or damaged, logs of others, and clocks that jump: who cannot keep
+//! what it would have to promise says so, and nothing that was acknowledged is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use amalgam_node::cluster::chunks::ChunkError;
+use amalgam_node::cluster::ids::ChunkId;
+
+use super::spaces::{Node, eventually, run};
+use super::{NODES, Trial, connect};
+
+/// Of chunks that fill disks.
+const LARGE_BYTES: usize = 256 << 10;
+/// Of the log.
+const SEGMENT_BYTES: usize = 8 << 20;
+/// Far more of them than the segments take that a disk has already, and less than a memory.
+const LARGE_MAX: usize = 640;
+/// Chunks that are damaged where they are kept.
+const PATTERNS: u8 = 20;
+const YEAR_SECONDS: i64 = 365 * 86_400;
+const REFUSES: &str = "no more backups are kept here";
+
+/// What a chunk holds that is told apart in a file, by the time at which it was made.
+fn pattern(made: u64, number: u8) -> Vec<u8> {
+    let text = format!("chunk {number:3} of {made:10}, which lies still; ");
+    text.repeat(10).into_bytes()
+}
+
+/// The files of a disk and what they hold.
+fn contents(disk: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = std::fs::read_dir(disk).expect("it is there");
+    let read = |file: std::io::Result<std::fs::DirEntry>| {
+        let path = file.expect("a file").path();
+        let bytes = std::fs::read(&path).expect("it can be read");
+        (path, bytes)
+    };
+    files.map(read).collect()
+}
+
+/// Where patterns lie on a disk, whole.
+fn occurrences(disk: &Path, made: u64) -> Vec<(u8, PathBuf, usize)> {
+    let patterns: Vec<Vec<u8>> = (0..PATTERNS).map(|number| pattern(made, number)).collect();
+    let begin = &patterns[0][..6];
+    let mut found = Vec::new();
+    for (path, bytes) in contents(disk) {
+        let mut at = 0;
+        while let Some(next) = bytes[at..].windows(begin.len()).position(|part| part == begin) {
+            at += next;
+            let is_there = |pattern: &Vec<u8>| bytes[at..].starts_with(pattern);
+            match patterns.iter().position(is_there) {
+                Some(number) => {
+                    found.push((number as u8, path.clone(), at));
+                    at += patterns[number].len();
+                }
+                None => at += begin.len(),
+            }
+        }
+    }
+    found
+}
+
+/// Turns a bit over, as a disk might, whoever uses the file meanwhile.
+fn flip(path: &Path, at: usize) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("a file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at as u64).expect("it can be read");
+    file.write_all_at(&[byte[0] ^ 0x40], at as u64).expect("it can be written");
+}
+
+impl Trial {
+    /// An owner that is not the home, and one of those who keep its chunks now, nor is that.
+    fn owner_and_backup(&self) -> (usize, usize) {
+        let (mut found, places) = (None, (0..NODES).map(|place| (self.node_id(place), place)));
+        let places: BTreeMap<_, _> = places.collect();
+        eventually("a node keeps chunks of another", || {
+            for owner in 1..NODES {
+                let mut client = connect(&self.nodes[owner].address());
+                let Ok(id) = client.create(b"a probe") else { continue };
+                let held = client.holding(id).ok().flatten();
+                client.delete(id).expect("it is there");
+                let copies = held.into_iter().flat_map(|holding| holding.copies);
+                let mut backups = copies.filter_map(|(peer, _)| places.get(&peer.node).copied());
+                found = backups.find(|backup| *backup > 0).map(|backup| (owner, backup));
+                if found.is_some() {
+                    break;
+                }
+            }
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+
+    /// Has all nodes but one store large chunks until something is so: that one keeps most of them.
+    fn store_until(&mut self, victim: usize, is_so: impl Fn(&Self) -> bool) {
+        let owners = self.nodes.iter().enumerate().filter(|(place, _)| *place != victim);
+        let mut owners: Vec<_> = owners.map(|(_, node)| connect(&node.address())).collect();
+        let mut stored = Vec::new();
+        eventually("a disk is full", || {
+            for owner in &mut owners {
+                if stored.len() < LARGE_MAX {
+                    stored.extend(owner.create(&vec![stored.len() as u8; LARGE_BYTES]).ok());
+                }
+            }
+            is_so(self)
+        });
+        self.stored = stored;
+    }
+
+    /// Reads what [`Self::store_until`] stored, and removes it.
+    fn read_and_remove(&mut self) {
+        let mut client = connect(&self.home());
+        for (number, id) in self.stored.drain(..).enumerate() {
+            eventually("a large chunk can be read", || match client.get(id) {
+                Ok(value) => {
+                    assert!(value == vec![number as u8; LARGE_BYTES], "{id} is another");
+                    true
+                }
+                Err(error) => {
+                    assert_ne!(error, ChunkError::NoChunk, "{id} is lost");
+                    false
+                }
+            });
+            eventually("a large chunk is removed", || match client.delete(id) {
+                // It may have been, and the answer got lost.
+                Ok(()) | Err(ChunkError::NoChunk) => true,
+                Err(error) => {
+                    println!("    {id} is not removed yet: {error}");
+                    false
+                }
+            });
+        }
+    }
+
+    /// Whether a node says something, from a place in what it logged on.
+    fn says(&self, place: usize, from: usize, mention: &str) -> bool {
+        self.nodes[place].log()[from..].contains(mention)
+    }
+
+    /// Who only keeps chunks refuses more and serves on.
+    fn refuses(
+        &mut self,
+        name: &str,
+        reason: &str,
+        spoil: impl FnOnce(&Node),
+        mend: impl FnOnce(&Node),
+    ) {
+        let leaders = self.super_peers();
+        let victim = (1..NODES).find(|place| !leaders.contains(place)).expect("one");
+        let from = self.nodes[victim].log().len();
+        self.scene(
+            name,
+            |t| {
+                spoil(&t.nodes[victim]);
+                t.store_until(victim, |t| t.says(victim, from, REFUSES));
+                assert!(t.says(victim, from, reason), "{}", t.nodes[victim].log());
+                // What a segment took that was not completed is given back.
+                let disk = contents(&t.nodes[victim].disk());
+                let is_whole = |bytes: &&Vec<u8>| bytes.is_empty() || bytes.len() == SEGMENT_BYTES;
+                assert!(disk.values().all(|bytes| is_whole(&bytes)), "a part of a segment");
+                Vec::new()
+            },
+            |t| {
+                // Others keep what it owns, and it serves.
+                let mut client = connect(&t.nodes[victim].address());
+                let id = client.create(b"a value").expect("it serves");
+                assert_eq!(client.get(id).as_deref(), Ok(&b"a value"[..]));
+                t.read_and_remove();
+                t.nodes[victim].kill();
+                mend(&t.nodes[victim]);
+                t.nodes[victim].start();
+            },
+        );
+    }
+
+    /// Who also leads cannot write down what it would promise, and stops.
+    fn full_disk_of_a_leader(&mut self) {
+        let leaders = self.super_peers();
+        let victim = leaders.into_iter().find(|place| *place > 0).expect("one");
+        let from = self.nodes[victim].log().len();
+        self.scene(
+            "a full disk of a super peer",
+            |t| {
+                t.nodes[victim].fill_disk(true);
+                let stops = "metadata cannot be kept: the node stops";
+                t.store_until(victim, |t| t.says(victim, from, stops));
+                assert!(t.says(victim, from, "No space left"), "{}", t.nodes[victim].log());
+                vec![victim]
+            },
+            |t| {
+                t.nodes[victim].ends();
+                t.read_and_remove();
+                t.nodes[victim].fill_disk(false);
+                t.nodes[victim].start();
+            },
+        );
+    }
+
+    /// Has a node store a chunk of each pattern.
+    fn store_patterns(&self, owner: usize, made: u64) -> Vec<ChunkId> {
+        let mut client = connect(&self.nodes[owner].address());
+        let create = |number| client.create(&pattern(made, number)).expect("it serves");
+        (0..PATTERNS).map(create).collect()
+    }
+
+    /// Chunks hold their patterns.
+    fn holds(&self, ids: &[ChunkId], made: u64) {
+        let mut client = connect(&self.home());
+        for (number, id) in (0..PATTERNS).zip(ids) {
+            eventually("what was damaged is there", || match client.get(*id) {
+                Ok(value) => {
+                    assert!(value == pattern(made, number), "{id} is another");
+                    true
+                }
+                Err(error) => {
+                    assert_ne!(error, ChunkError::NoChunk, "{id} is lost");
+                    false
+                }
+            });
+        }
+    }
+
+    /// What a node keeps is damaged while it runs: it finds out, and gets it again.
+    fn damaged_while_it_runs(&mut self) {
+        let (owner, victim) = self.owner_and_backup();
+        let made = self.acknowledged;
+        let ids = self.store_patterns(owner, made);
+        let (disk, from) = (self.nodes[victim].disk(), self.nodes[victim].log().len());
+        self.scene(
+            "a segment damaged while it is used",
+            |t| {
+                let there = occurrences(&disk, made);
+                let is_damaged = |number: u8| number.is_multiple_of(2);
+                for (_, path, at) in there.iter().filter(|(number, ..)| is_damaged(*number)) {
+                    flip(path, at + 100);
+                }
+                assert!(there.iter().any(|(number, ..)| is_damaged(*number)), "it is kept there");
+                eventually("it is found, and kept anew", || {
+                    let whole: BTreeSet<u8> =
+                        occurrences(&disk, made).into_iter().map(|(number, ..)| number).collect();
+                    t.says(victim, from, "the log is damaged: the owner is asked again")
+                        && whole.len() == usize::from(PATTERNS)
+                });
+                // From now on it is up to the copies.
+                t.kill(&[owner])
+            },
+            |t| {
+                t.holds(&ids, made);
+                t.restart(&[owner]);
+            },
+        );
+    }
+
+    /// The same while it does not run: nothing in the log counts, and others have it.
+    fn damaged_while_it_is_stopped(&mut self) {
+        let (owner, victim) = self.owner_and_backup();
+        let made = self.acknowledged;
+        let ids = self.store_patterns(owner, made);
+        let from = self.nodes[victim].log().len();
+        self.scene(
+            "a segment damaged in the middle",
+            |t| t.kill(&[victim]),
+            |t| {
+                let there = occurrences(&t.nodes[victim].disk(), made);
+                let (_, path, at) = there.get(there.len() / 2).expect("it is kept there");
+                flip(path, at + 100);
+                t.restart(&[victim]);
+            },
+        );
+        let log = self.nodes[victim].log();
+        let complaint = log[from..].lines().find(|line| line.contains("the log is damaged"));
+        let complaint = complaint.unwrap_or_else(|| panic!("it says nothing: {log}"));
+        assert!(complaint.contains("segment=") && complaint.contains("offset="), "{complaint}");
+        assert!(self.says(victim, from, "the log does not count"), "{log}");
+        self.holds(&ids, made);
+    }
+
+    /// Nodes' clocks differ by years, and go back and forth from one life to the next.
+    fn clocks_jump(&mut self) {
+        let begin = |t: &mut Self, victim: usize, seconds: i64| {
+            t.nodes[victim].set_clocks(seconds);
+            t.restart(&[victim]);
+        };
+        self.scene("a clock a year ahead", |t| t.kill(&[4]), |t| begin(t, 4, YEAR_SECONDS));
+        if !self.nodes[4].has_clocks() {
+            println!("    skipped: clocks that jump, as this system has no time namespaces");
+            self.nodes.iter_mut().for_each(Node::reset_clocks);
+            return;
+        }
+        self.scene("clocks a year apart", |t| t.kill(&[3]), |t| begin(t, 3, 10 * YEAR_SECONDS));
+        self.scene(
+            "clocks that jump back",
+            |t| t.kill(&[3, 4]),
+            |t| {
+                t.nodes.iter_mut().for_each(Node::reset_clocks);
+                t.restart(&[3, 4]);
+            },
+        );
+    }
+
+    /// A node that was never there, and whose disk is as it should not be, does not join.
+    fn refused_starts(&self) {
+        let node = Node::new(NODES, self.folder.clone());
+        let disk = node.disk();
+        run(&format!("mount -o remount,size=1m {}", disk.display()));
+        let text = node.complaint("default", "n9");
+        assert!(text.contains("No space left") && text.contains("there is no room"), "{text}");
+        assert!(text.contains(&disk.display().to_string()), "{text}");
+        run(&format!("mount -o remount,ro {}", disk.display()));
+        let text = node.complaint("default", "n9");
+        assert!(text.contains("Read-only") && text.contains(&disk.display().to_string()), "{text}");
+        run(&format!("mount -o remount,rw,size=1g {}", disk.display()));
+        // What another node wrote while it runs; its folder itself is in use.
+        for (path, bytes) in contents(&self.nodes[2].disk()) {
+            let name = path.file_name().expect("a name");
+            std::fs::write(disk.join(name), bytes).expect("there is room");
+        }
+        let before = contents(&disk);
+        let text = node.complaint("another", "n9");
+        assert!(text.contains("the log belongs to cluster"), "{text}");
+        assert!(contents(&disk) == before, "it is not touched");
+        let text = node.complaint("default", "n9");
+        assert!(text.contains("the log is that of node"), "{text}");
+        // Nobody counts on who did not start.
+        eventually("only those who serve are members", || {
+            connect(&self.home()).status().is_ok_and(|status| status.members.len() == NODES)
+        });
+        println!("    full, read-only and foreign disks: refused");
+    }
+
+    /// All of it.
+    pub fn bad_input(&mut self) {
+        self.is_timed = false;
+        self.refused_starts();
+        let (full, room) =
+            (|node: &Node| node.fill_disk(true), |node: &Node| node.fill_disk(false));
+        self.refuses("a full disk", "No space left", full, room);
+        self.full_disk_of_a_leader();
+        self.refuses("a read-only disk", "Read-only", Node::protect_disk, Node::unprotect_disk);
+        self.damaged_while_it_runs();
+        self.damaged_while_it_is_stopped();
+        self.clocks_jump();
+    }
+}

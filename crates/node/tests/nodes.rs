@@ -1,0 +1,183 @@
+//! Nodes in this process: clients whose home is gone or silent, and nodes that do not start.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use amalgam_index::model::Model;
+use amalgam_node::cluster::ids::ChunkId;
+use amalgam_node::cluster::log::Durability;
+use amalgam_node::cluster::overlay::Peer;
+use amalgam_node::{
+    BackupConfiguration, ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode,
+    start_local,
+};
+
+/// Longer than anything here stands still.
+const LEASE_MS: u64 = 600_000;
+/// What a client may take to turn to another node: far more than the second that it waits for one
+/// that is silent, and less than the ten for which it once waited.
+const TURN: Duration = Duration::from_secs(8);
+
+fn nodes() -> Vec<RunningNode<Model>> {
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let template = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
+    start_local::<Model>(3, &template, &membership).expect("they start")
+}
+
+fn connect(addresses: &[String]) -> ClusterClient {
+    ClusterClient::connect(addresses, "", 1 << 20).expect("connects")
+}
+
+/// In front of a node: passes on what is said until it is told to be silent.
+struct Relay {
+    address: String,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn start(target: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let silence = Arc::clone(&is_silent);
+        // They end with the test's process, as they wait for what does not come.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let node = TcpStream::connect(&target).expect("it listens");
+                let both = || (client.try_clone().expect("a copy"), node.try_clone());
+                let (from, to) = both();
+                pass_on(from, to.expect("a copy"), Arc::clone(&silence));
+                let (to, from) = both();
+                pass_on(from.expect("a copy"), to, Arc::clone(&silence));
+            }
+        });
+        Self { address, is_silent }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, is_silent: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count) = from.read(&mut buffer)
+            && count > 0
+        {
+            if !is_silent.load(Ordering::Acquire) && to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+    });
+}
+
+/// A chunk of a node, of which other clients do not know yet whose it is.
+fn chunk_of(node: &RunningNode<Model>) -> ChunkId {
+    connect(&[node.address().to_string()]).create(b"a value").expect("it serves")
+}
+
+#[test]
+fn a_silent_home_is_left_for_another() {
+    let nodes = nodes();
+    let chunk = chunk_of(&nodes[1]);
+    let relay = Relay::start(nodes[0].address().to_string());
+    let mut client = connect(std::slice::from_ref(&relay.address));
+    let home = client.home();
+    assert_eq!(home, nodes[0].peer());
+    relay.is_silent.store(true, Ordering::Release);
+    let begin = Instant::now();
+    assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+    assert!(begin.elapsed() < TURN, "{:?}", begin.elapsed());
+    assert_ne!(client.home(), home, "it turned to another");
+    // What creates a chunk went to the new home, and what names a key is asked there.
+    let created = client.create(b"another").expect("the new home serves");
+    assert_eq!(client.get(created), Ok(b"another".to_vec()));
+    client.name(b"name", created).expect("it has a name");
+    assert_eq!(client.named(b"name"), Ok(created));
+}
+
+#[test]
+fn a_question_finds_another_home_too() {
+    let nodes = nodes();
+    let relay = Relay::start(nodes[0].address().to_string());
+    let mut client = connect(std::slice::from_ref(&relay.address));
+    let place = client.place(b"key").expect("it answers");
+    relay.is_silent.store(true, Ordering::Release);
+    let begin = Instant::now();
+    assert_eq!(client.place(b"key").expect("another answers"), place);
+    assert!(begin.elapsed() < TURN, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_home_that_ended_is_left_at_once() {
+    let mut nodes = nodes();
+    let chunk = chunk_of(&nodes[1]);
+    let mut client = connect(&[nodes[0].address().to_string()]);
+    let gone = client.home();
+    nodes[0].stop();
+    let begin = Instant::now();
+    assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+    assert!(begin.elapsed() < TURN, "{:?}", begin.elapsed());
+    assert_ne!(client.home(), gone);
+    // It speaks of one node and no other.
+    client.status().expect_err("that one is gone");
+    client.drain().expect_err("nobody else is drained");
+}
+
+#[test]
+fn nodes_that_do_not_answer_are_passed_over() {
+    let nodes = nodes();
+    // One refuses connections, one takes them and says nothing.
+    let refusing = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
+    let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addresses = [
+        refusing.expect("a port").to_string(),
+        mute.local_addr().expect("an address").to_string(),
+        nodes[2].address().to_string(),
+    ];
+    let begin = Instant::now();
+    let mut client = connect(&addresses);
+    assert!(begin.elapsed() < TURN, "{:?}", begin.elapsed());
+    assert_eq!(client.home(), nodes[2].peer());
+    let begin = Instant::now();
+    ClusterClient::connect(&addresses[..2], "", 0).expect_err("nobody is there");
+    assert!(begin.elapsed() < 2 * TURN, "{:?}", begin.elapsed());
+    let chunk = client.create(b"a value").expect("it serves");
+    assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+}
+
+fn with_backups(name: &str, folder: &Path) -> NodeConfiguration {
+    let (count, durability) = (1, Durability::Buffered);
+    let folder = folder.to_owned();
+    let backups = BackupConfiguration { count, folder, durability, space_bytes: 64 << 20 };
+    let (name, backups) = (name.to_owned(), Some(backups));
+    NodeConfiguration { name, threads: 1, backups, ..NodeConfiguration::default() }
+}
+
+#[test]
+fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
+    let folder = std::env::temp_dir().join(format!("amalgam-nodes-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let start = |configuration: &NodeConfiguration, of: &Arc<dyn Membership>| {
+        RunningNode::<Model>::start(configuration, Arc::clone(of))
+    };
+    let mut first = start(&with_backups("one", &folder), &own).expect("it starts");
+    let members = |of: &Arc<dyn Membership>| -> Vec<Peer> {
+        of.snapshot().expect("it is here").members().map(|(peer, _)| peer).collect()
+    };
+    // Started twice by mistake: the first life goes on.
+    let error = start(&with_backups("one", &folder), &own).err().expect("the folder is in use");
+    assert!(error.to_string().contains("another process"), "{error}");
+    assert_eq!(members(&own), [first.peer()]);
+    first.stop();
+    let other: Arc<dyn Membership> = Arc::new(Embedded::new(9, 8, LEASE_MS));
+    let error = start(&with_backups("one", &folder), &other).err().expect("it is not its log");
+    assert!(error.to_string().contains("the log belongs to cluster"), "{error}");
+    assert_eq!(members(&other), [], "nobody counts on it");
+    let mut again = start(&with_backups("one", &folder), &own).expect("the log is as it was");
+    assert_eq!(members(&own), [again.peer()]);
+    again.stop();
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}
