@@ -16,8 +16,10 @@ use crate::overlay::{Answer, Command, Located, Locator, Peer};
 const RETRY_MS: u64 = 200;
 /// How long to wait where an owner said that it is busy.
 const PAUSE_MS: u64 = 20;
+/// How long to wait where an owner cannot be reached: until another takes its place.
+const UNREACHABLE_MS: u64 = 50;
 /// Tries of an operation at most.
-const TRIES_MAX: u32 = 500;
+const TRIES_MAX: u32 = 1_000;
 /// After which time an operation is not tried again: longer than a dead owner's chunks need to be
 /// served by another.
 const PATIENCE_MS: u64 = 30_000;
@@ -47,7 +49,7 @@ enum State {
     /// A super peer was asked.
     Locating(u64),
     /// The owner was.
-    Asked { since_ms: u64 },
+    Asked { to: Peer, since_ms: u64 },
     /// Shall be tried again.
     Paused { until_ms: u64 },
 }
@@ -159,7 +161,7 @@ impl Client {
             },
         };
         pending.tries += 1;
-        pending.state = State::Asked { since_ms: now_ms };
+        pending.state = State::Asked { to, since_ms: now_ms };
         let operation = Operation { number, epoch, action: pending.action.clone() };
         let mut operations = vec![operation];
         if self.sessions.insert(to) {
@@ -182,7 +184,7 @@ impl Client {
     ) {
         let is_due = |pending: &Pending| match pending.state {
             State::Locating(_) => false,
-            State::Asked { since_ms } => now_ms >= since_ms + RETRY_MS,
+            State::Asked { since_ms, .. } => now_ms >= since_ms + RETRY_MS,
             State::Paused { until_ms } => now_ms >= until_ms,
         };
         let due = self.pending.iter().filter(|(_, pending)| is_due(pending));
@@ -200,6 +202,29 @@ impl Client {
                 locator.forget(IdRange::single(id));
             }
             self.advance(number, None, locator, now_ms, commands, out);
+        }
+    }
+
+    /// A node cannot be reached: who owns what it was asked for is looked up anew, rather than waited
+    /// for until an answer is late.
+    pub fn on_unreachable(
+        &mut self,
+        node: Peer,
+        locator: &mut Locator,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+    ) {
+        for pending in self.pending.values_mut() {
+            let (Some(id), State::Asked { to, .. }) = (pending.action.id(), &pending.state) else {
+                continue;
+            };
+            if *to == node {
+                locator.forget(IdRange::single(id));
+                pending.state = match pending.tries <= PROMPT_TRIES {
+                    true => State::Locating(locator.look_up(id, now_ms, commands)),
+                    false => State::Paused { until_ms: now_ms + UNREACHABLE_MS },
+                };
+            }
         }
     }
 
@@ -384,6 +409,38 @@ mod tests {
             let (to, done) = (&mut asked, &mut outcomes);
             client.on_tick(&mut locator, now_ms, &mut commands, to, done);
         }
+    }
+
+    /// Its place is asked for at once, and then from time to time.
+    #[test]
+    fn who_cannot_be_reached_is_not_waited_for() {
+        let [home, owner] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let id = ChunkId::from_bits(7).expect("an id");
+        client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
+        for now_ms in [0, 1, UNREACHABLE_MS + 1] {
+            let lookups = commands.drain(..).filter_map(|command| match command {
+                Command::Send(_, Message::LookUp { token, .. }) => Some(token),
+                _ => None,
+            });
+            let [token] = lookups.collect::<Vec<_>>()[..] else { panic!("one lookup") };
+            let range =
+                Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
+            let located = Located { range, owner, epoch: 1, is_certain: true };
+            let answer = Answer::Located(token, located);
+            let (to, done) = (&mut asked, &mut outcomes);
+            client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
+            assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [owner]);
+            client.on_unreachable(home, &mut locator, now_ms, &mut commands);
+            assert!(commands.is_empty(), "it was not asked");
+            client.on_unreachable(owner, &mut locator, now_ms, &mut commands);
+            let (to, done) = (&mut asked, &mut outcomes);
+            client.on_tick(&mut locator, UNREACHABLE_MS + 1, &mut commands, to, done);
+        }
+        assert!(outcomes.is_empty() && client.pending() == 1);
     }
 
     /// A chunk that was created twice would be one that nobody knows.

@@ -123,6 +123,8 @@ pub struct ClusterClient {
     members_ms: u64,
     /// Who could not be reached, and until when they are not dialed.
     avoided: BTreeMap<Peer, u64>,
+    /// Who could not be reached, or was lost, since that was looked at last.
+    unreachable: Vec<Peer>,
     /// Of the last question.
     number: u64,
     locator: Locator,
@@ -159,6 +161,7 @@ impl ClusterClient {
             revision: 0,
             members_ms: 0,
             avoided: BTreeMap::new(),
+            unreachable: Vec::new(),
             number: 0,
             locator,
             client: Client::new(ClientId(u64::from_le_bytes(number)), home),
@@ -348,6 +351,14 @@ impl ClusterClient {
             if places.is_empty() {
                 return answers;
             }
+            let now_ms = boot_ms();
+            for peer in std::mem::take(&mut self.unreachable) {
+                let locator = &mut self.locator;
+                self.client.on_unreachable(peer, locator, now_ms, &mut commands);
+            }
+            if !commands.is_empty() {
+                continue;
+            }
             self.receive(&mut commands, &mut asked, &mut outcomes);
             let now_ms = boot_ms();
             if now_ms >= next_tick_ms {
@@ -375,7 +386,9 @@ impl ClusterClient {
             }
         }
         for (peer, request) in merged(asked) {
-            self.push(peer, &Packet::Request(request), &mut touched);
+            if !self.push(peer, &Packet::Request(request), &mut touched) {
+                self.unreachable.push(peer);
+            }
         }
         touched.sort_unstable();
         touched.dedup();
@@ -386,16 +399,21 @@ impl ClusterClient {
         }
     }
 
-    /// Queues a packet, or drops it: what is not answered is asked for again.
-    fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) {
+    /// Queues a packet, or drops it: what is not answered is asked for again. Whether there is a
+    /// connection.
+    fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) -> bool {
         if let Some(wire) = self.wires.get_mut(&peer) {
             wire.push(0, packet);
             touched.push(peer);
-        } else if self.dial(peer)
+            return true;
+        }
+        if self.dial(peer)
             && let Some(dial) = self.dials.get_mut(&peer)
         {
             dial.push(packet);
+            return true;
         }
+        false
     }
 
     /// Whether a connection to a node opens, or begins to.
@@ -427,12 +445,14 @@ impl ClusterClient {
         log::debug!(node = peer.node.get(), error:%; "a node cannot be reached");
         self.dials.remove(&peer);
         self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+        self.unreachable.push(peer);
     }
 
     /// A connection is broken, or nobody answers there.
     fn lose(&mut self, peer: Peer) {
         self.wires.remove(&peer);
         self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+        self.unreachable.push(peer);
     }
 
     /// Has another node answer for the cluster if the home is gone: one that it is connected to, or
