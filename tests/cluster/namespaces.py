@@ -2,10 +2,10 @@
 
 usage: namespaces.py PROGRAM NODES SECONDS
 
-Links are cut and mended, nodes join and leave, etcd stands still, while clients count. What must
-hold: an `incr` that was answered counts once, whichever node took it; one that failed counts once
-or not at all; what was stored before is read afterwards. A node that is cut off from etcd stops
-before others may think so.
+Links are cut and mended, nodes join, leave and are killed, etcd stands still, while clients count.
+What must hold: an `incr` that was answered counts once, whichever node took it; one that failed
+counts once or not at all; what was stored before is read afterwards, from backups if its owner is
+gone. A node that is cut off from etcd stops before others may think so.
 
 It is run in a user and network namespace that ends with it: scripts/cluster-test does that.
 """
@@ -54,6 +54,8 @@ class Node:
         arguments += ["--listen", f"{self.host}:7911", "--clients", f"{self.host}:11211"]
         arguments += ["--lease-seconds", str(LEASE_SECONDS), "--threads", "2"]
         arguments += ["--join-token-file", f"{self.folder}/token", "--log-level", "info"]
+        arguments += ["--backups", "3", "--backup-dir", f"{self.folder}/{self.name}.backups"]
+        arguments += ["--backup-space", "512m"]
         log = open(f"{self.folder}/{self.name}.log", "ab")
         words = ["ip", "netns", "exec", self.name, self.program, *arguments]
         self.process = subprocess.Popen(words, stdout=log, stderr=log)
@@ -221,6 +223,16 @@ class Trial:
         assert len(self.running()) == len(self.nodes) - 1, "somebody stopped too early"
         print("    etcd stood still, and all was served")
 
+    def one_is_killed(self, chance):
+        victim = chance.choice(self.nodes[:-1])
+        victim.process.kill()
+        victim.process.wait()
+        # Until others own what it had, nothing of that can be changed.
+        time.sleep(LEASE_SECONDS)
+        victim.start()
+        self.writes_everywhere()
+        print(f"    {victim.name} was killed, and came back with another life")
+
     def two_do_not_see_each_other(self, chance):
         one, other = chance.sample(self.running(), 2)
         one.blind(other, True)
@@ -231,7 +243,6 @@ class Trial:
         print(f"    {one.name} and {other.name} did not see each other for a while")
 
     def cut_off(self):
-        """Comes last: what the node held is lost, as nodes keep no backups of items yet."""
         victim = self.nodes[1]
         victim.link("down")
         time.sleep(LEASE_SECONDS + 1)
@@ -282,8 +293,10 @@ def trial(program, count, seconds, folder):
         world.join_and_leave()
         world.etcd_stands_still()
         world.two_do_not_see_each_other(chance)
+        world.one_is_killed(chance)
         while time.time() < end:
             again = [world.join_and_leave, world.etcd_stands_still]
+            again += [lambda: world.one_is_killed(chance)]
             chance.choice(again + [lambda: world.two_do_not_see_each_other(chance)])()
         for one in counting:
             one.stops = True
@@ -300,6 +313,7 @@ def trial(program, count, seconds, folder):
         assert sum(answered) > 200, f"only {sum(answered)} were answered"
         print(f"    {sum(answered)} counted, {sum(unknown)} unknown")
         world.cut_off()
+        world.reads(values)
     except BaseException:
         for node in world.nodes:
             print(f"--- {node.name}")

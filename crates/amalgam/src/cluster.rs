@@ -119,7 +119,7 @@ pub struct NodeOptions {
     /// Memory for chunks [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub chunk_memory: Option<Size>,
-    /// Nodes that keep backups of each chunk; keys of memcached's clients have none [default: 0]
+    /// Nodes that keep backups of each key and chunk [default: 0]
     #[arg(long, value_name = "NUM")]
     pub backups: Option<usize>,
     /// Folder for the backups of other nodes' chunks

@@ -256,7 +256,7 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
         lives = String::from_utf8_lossy(&output.stdout).into_owned();
     }
     assert_eq!(lives.lines().count(), 4, "three nodes: {lives}");
-    // Its keys are gone, and can be written again: there are no backups yet.
+    // Its keys are gone, and can be written again: these nodes keep no backups.
     let begin = Instant::now();
     let is_stored = |key: &String| {
         let sent = format!("set {key} 0 0 2\r\nho\r\n");

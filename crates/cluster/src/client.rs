@@ -205,8 +205,8 @@ impl Client {
         }
     }
 
-    /// A node cannot be reached: who owns what it was asked for is looked up anew, rather than waited
-    /// for until an answer is late.
+    /// A node cannot be reached: who owns what it was asked for is looked up anew, rather than
+    /// waited for until an answer is late.
     pub fn on_unreachable(
         &mut self,
         node: Peer,

@@ -7,15 +7,17 @@
 //!
 //! Invariants of this room:
 //! 1. It only proposes: that a partition gets one owner is decided by the metadata.
-//! 2. It asks when the members have not changed for a while, so those who start together share.
-
-use std::collections::BTreeSet;
+//! 2. It asks when the members have not changed for a while, so those who start together share; and
+//!    again from time to time, since a former owner may be buried later.
 
 use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
 
 /// How long members must stay the same before partitions are claimed.
 const SETTLE_MS: u64 = 500;
+
+/// How often a node asks again for what somebody had when it asked last.
+const AGAIN_MS: u64 = 3_000;
 
 /// How often a node looks for what has its home elsewhere.
 const STRAYS_MS: u64 = 1_000;
@@ -24,9 +26,9 @@ const STRAYS_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub struct Homes {
     members: Vec<NodeId>,
-    changed_ms: u64,
-    /// Partitions that were asked for, or are known to be somebody's, since members changed.
-    settled: BTreeSet<Creator>,
+    /// When to ask for partitions next.
+    next_claims_ms: u64,
+    /// Whether it asked since members changed.
     is_done: bool,
     /// When to look for strays again.
     next_strays_ms: u64,
@@ -63,31 +65,25 @@ fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
 }
 
 impl Homes {
-    /// The partitions that `me` should ask for now.
+    /// The partitions that `me` should ask for now; not those that it `has` or asked for.
     pub fn wanted(
         &mut self,
         me: NodeId,
         view: &View,
         now_ms: u64,
-        owns: impl Fn(Creator) -> bool,
+        has: impl Fn(Creator) -> bool,
     ) -> Vec<Creator> {
         if !view.members.keys().eq(&self.members) {
             self.members = view.members.keys().copied().collect();
-            self.changed_ms = now_ms;
-            (self.is_done, self.settled) = (false, BTreeSet::new());
+            (self.is_done, self.next_claims_ms) = (false, now_ms + SETTLE_MS);
         }
-        if self.is_done || now_ms < self.changed_ms + SETTLE_MS {
+        if now_ms < self.next_claims_ms {
             return Vec::new();
         }
-        self.is_done = true;
-        let is_mine = |partition: &Creator| {
-            home(&self.members, *partition) == Some(me)
-                && !owns(*partition)
-                && !self.settled.contains(partition)
-        };
-        let wanted: Vec<Creator> = Creator::partitions().filter(is_mine).collect();
-        self.settled.extend(&wanted);
-        wanted
+        (self.is_done, self.next_claims_ms) = (true, now_ms + AGAIN_MS);
+        let is_mine =
+            |partition: &Creator| home(&self.members, *partition) == Some(me) && !has(*partition);
+        Creator::partitions().filter(is_mine).collect()
     }
 
     /// Up to `most` pieces of what `me` owns that should be others', and whose. All of it if it
@@ -128,6 +124,8 @@ impl Homes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::overlay::Member;
 
@@ -147,6 +145,7 @@ mod tests {
             assert!(wanted(10).is_empty() && wanted(SETTLE_MS).is_empty(), "members may change");
             shares.push(wanted(SETTLE_MS + 10));
             assert!(wanted(SETTLE_MS + 20).is_empty());
+            assert_eq!(wanted(SETTLE_MS + 10 + AGAIN_MS), shares[shares.len() - 1], "again");
         }
         assert!(shares.iter().all(|share| (600..1_050).contains(&share.len())));
         let all: BTreeSet<Creator> = shares.into_iter().flatten().collect();

@@ -20,8 +20,8 @@ use crate::homes::Homes;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::log::LogError;
 use crate::overlay::{
-    Answer, Change, Command, Event, Locator, Message, Peer, Placed, Refusal, RequestId, Settings,
-    SuperPeer, View, position,
+    Answer, Change, Command, Event, Locator, Message, Peer, Placed, RequestId, Settings, SuperPeer,
+    View, position,
 };
 use crate::wire::Packet;
 
@@ -59,9 +59,9 @@ pub struct NodeSettings {
 /// Moves that a node makes at once to tidy up; some are left for operators and hot items.
 const TIDYING_MAX: usize = MOVES_MAX - 16;
 
-/// How often a node reads again what it keeps, and how many chunks then.
+/// How often a node reads again what it keeps, and how many chunks and items then.
 const SCRUB_MS: u64 = 100;
-const SCRUB_CHUNKS: usize = 32;
+const SCRUB_COPIES: usize = 32;
 /// How often a node asks whether what it keeps of lives that are over is needed.
 const NEEDED_MS: u64 = 5_000;
 /// Of how many creators it asks at once.
@@ -76,8 +76,6 @@ enum Reason {
     Give,
     /// A partition of the named ids.
     Home,
-    /// The same, which an earlier life of this node owned.
-    Adopt,
     /// Other backups.
     Backups(u64),
 }
@@ -270,7 +268,8 @@ impl<S: ChunkStore> Node<S> {
         };
         self.next_scrub_ms = now_ms + SCRUB_MS;
         let mut asked = Vec::new();
-        for (owner, ids) in vault.scrub(SCRUB_CHUNKS, &mut asked) {
+        let moment = self.chunks.moment();
+        for (owner, ids) in vault.scrub(SCRUB_COPIES, &moment, &mut asked) {
             out.push(Effect::Log(Event::Unreadable(owner, ids)));
         }
         out.extend(asked.into_iter().map(|(to, ask)| Effect::Send(to, Packet::Backup(ask))));
@@ -309,9 +308,16 @@ impl<S: ChunkStore> Node<S> {
         self.ask_what_is_needed(now_ms, out);
         self.scrub(now_ms, out);
         let (chunks, view) = (&self.chunks, self.super_peer.view());
-        let owns = |partition: Creator| chunks.serves(partition.ids().first());
+        let is_asked = |partition: Creator| {
+            let mut edits = self.edits.values();
+            edits.any(|(ids, _)| ids.first().creator() == partition)
+        };
+        // What is about to leave is owned, too.
+        let has = |partition: Creator| {
+            chunks.owned(partition.ids()).next().is_some() || is_asked(partition)
+        };
         if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
-            let mut wanted = homes.wanted(self.me.node, view, now_ms, owns);
+            let mut wanted = homes.wanted(self.me.node, view, now_ms, has);
             if chunks.is_leaving() {
                 wanted.clear();
             }
@@ -513,15 +519,7 @@ impl<S: ChunkStore> Node<S> {
                         let chunks = &mut self.chunks;
                         chunks.on_committed(number, *result, &mut || now_ms, &mut wishes);
                     }
-                    (Some((ids, Reason::Home | Reason::Adopt)), Ok(epoch)) => {
-                        self.chunks.adopt(ids, *epoch);
-                    }
-                    // Perhaps an earlier life of this node owns it, whose items are gone.
-                    (Some((ids, Reason::Home)), Err(Refusal::Owned)) => {
-                        let change = Change::Migrate(Placed::of_owner(self.me));
-                        let request = self.locator.change(ids, change, now_ms, &mut commands);
-                        self.edits.insert(request, (ids, Reason::Adopt));
-                    }
+                    (Some((ids, Reason::Home)), Ok(epoch)) => self.chunks.adopt(ids, *epoch),
                     _ => {}
                 },
                 Answer::Located(token, located) if self.lookups.contains_key(token) => {

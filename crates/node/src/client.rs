@@ -21,20 +21,21 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
-    Action, ChunkError, ClientId, Done, ItemAnswer, ItemOp, ItemVerb, MAX_CHUNK_BYTES,
-    OPERATIONS_MAX, Request,
+    Action, ChunkError, ClientId, Done, ItemVerb, MAX_CHUNK_BYTES, OPERATIONS_MAX, Request,
 };
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Command, Locator, Peer, Settings};
 use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
-use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome as ItemOutcome, Store, StoreMode, Verb};
+use amalgam_op::MAX_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::clock::boot_ms;
 use crate::handshake::{Credentials, HandshakeError, Introduction};
 use crate::tls::TlsError;
 use crate::wire::{Dial, LOST_MS, TICK, Wire, open_first, wait};
+
+mod verbs;
 
 /// How long the first connection may take to open, and an answer of its node to come.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -634,133 +635,6 @@ impl ClusterClient {
             Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
             Packet::Backup(_) | Packet::Heat(_) => {}
         }
-    }
-
-    /// Stores a new chunk on the home node.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn create(&mut self, value: &[u8]) -> Result<ChunkId, ChunkError> {
-        match self.call(Action::Create(value.to_vec()))? {
-            Done::Created(id) => Ok(id),
-            _ => Err(ChunkError::Unavailable),
-        }
-    }
-
-    /// Reads a chunk.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn get(&mut self, id: ChunkId) -> Result<Vec<u8>, ChunkError> {
-        match self.call(Action::Get(id))? {
-            Done::Value(value) => Ok(value),
-            _ => Err(ChunkError::Unavailable),
-        }
-    }
-
-    /// Reads chunks together.
-    pub fn get_all(&mut self, ids: &[ChunkId]) -> Vec<Result<Vec<u8>, ChunkError>> {
-        let done = self.call_all(ids.iter().map(|id| Action::Get(*id)).collect());
-        let value = |done: Result<Done, ChunkError>| match done? {
-            Done::Value(value) => Ok(value),
-            _ => Err(ChunkError::Unavailable),
-        };
-        done.into_iter().map(value).collect()
-    }
-
-    /// Replaces the value of a chunk.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn put(&mut self, id: ChunkId, value: &[u8]) -> Result<(), ChunkError> {
-        self.call(Action::Put(id, value.to_vec())).map(drop)
-    }
-
-    /// Removes a chunk.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn delete(&mut self, id: ChunkId) -> Result<(), ChunkError> {
-        self.call(Action::Delete(id)).map(drop)
-    }
-
-    /// Gives a chunk a name, in place of what had it before: a named item that holds the 8 bytes of
-    /// the id, the highest first (DXRAM's naming service).
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError::TooLarge`] if the name is no key; else as [`ClusterClient::call`].
-    pub fn name(&mut self, name: &[u8], id: ChunkId) -> Result<(), ChunkError> {
-        let store = Store::new(StoreMode::Set, b"", 0, 0);
-        let ItemVerb::Store(head, _) = ItemVerb::from(Verb::Store(store)) else {
-            return Err(ChunkError::Unavailable);
-        };
-        let value = id.bits().to_be_bytes().to_vec();
-        match self.item(name, ItemVerb::Store(head, value))?.outcome {
-            ItemOutcome::Stored(_) => Ok(()),
-            ItemOutcome::TooLarge => Err(ChunkError::TooLarge),
-            _ => Err(ChunkError::Full),
-        }
-    }
-
-    /// The chunk of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError::NoChunk`] if nothing has that name, or something that is no chunk; else as
-    /// [`ClusterClient::name`].
-    pub fn named(&mut self, name: &[u8]) -> Result<ChunkId, ChunkError> {
-        let item = self.item(name, ItemVerb::Read)?.item.ok_or(ChunkError::NoChunk)?;
-        let bits = item.value.try_into().map(u64::from_be_bytes);
-        let id = bits.ok().and_then(|bits| ChunkId::from_bits(bits).ok());
-        id.filter(|id| !id.creator().is_named()).ok_or(ChunkError::NoChunk)
-    }
-
-    /// Takes a name back; the chunk stays.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::named`].
-    pub fn unname(&mut self, name: &[u8]) -> Result<(), ChunkError> {
-        match self.item(name, ItemVerb::Delete(Delete::default()))?.outcome {
-            ItemOutcome::Deleted => Ok(()),
-            _ => Err(ChunkError::NoChunk),
-        }
-    }
-
-    /// Carries out an operation on a named item.
-    fn item(&mut self, key: &[u8], verb: ItemVerb) -> Result<ItemAnswer, ChunkError> {
-        if key.is_empty() || key.len() > MAX_KEY_BYTES {
-            return Err(ChunkError::TooLarge);
-        }
-        let id = self.place(key).map_err(|_| ChunkError::Unavailable)?;
-        let op = Box::new(ItemOp { key: key.to_vec(), verb });
-        match self.call(Action::Item { id, op })? {
-            Done::Item(answer) => Ok(*answer),
-            _ => Err(ChunkError::Unavailable),
-        }
-    }
-
-    /// Locks a chunk for some time at most.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn lock(&mut self, id: ChunkId, lease_ms: u64) -> Result<(), ChunkError> {
-        self.call(Action::Lock { id, lease_ms }).map(drop)
-    }
-
-    /// Releases a lock.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClusterClient::call`].
-    pub fn unlock(&mut self, id: ChunkId) -> Result<(), ChunkError> {
-        self.call(Action::Unlock(id)).map(drop)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use amalgam_cluster::chunks::Moment;
 use amalgam_op::Now;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -47,12 +48,19 @@ impl Default for ItemClock {
 impl ItemClock {
     /// The present.
     pub fn now(&self) -> Now {
+        self.moment().now
+    }
+
+    /// The same, with all flushes that were carried out here.
+    pub fn moment(&self) -> Moment {
         let seconds = boot_ms().saturating_sub(self.started_ms) / 1_000 + FIRST_SECOND;
-        Now {
+        let flushes = self.flushes();
+        let now = Now {
             seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
             epoch_unix_seconds: self.epoch_unix_seconds,
-            generation: (self.flushes.load(Ordering::Acquire) % 64) as u8,
-        }
+            generation: (flushes % 64) as u8,
+        };
+        Moment { now, flushes }
     }
 
     /// How many flushes were carried out here.

@@ -350,7 +350,7 @@ impl<I: Index + 'static> RunningNode<I> {
         let (joined, credentials) = (self.joined, self.credentials.clone());
         self.thread("node", move || {
             let clock = Arc::clone(&shared);
-            let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.now()));
+            let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.moment()));
             let supers = shared.snapshot().view.supers().collect();
             // Its own client is not used; others draw their numbers from 64 bits.
             let client = ClientId(joined.life);

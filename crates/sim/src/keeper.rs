@@ -26,6 +26,29 @@ pub type Keeper = Host<Chunks<false>>;
 /// The same, with backups.
 pub type SafeKeeper = Host<Chunks<true>>;
 
+/// Backups of whatever a node holds.
+pub(crate) const COPIES: CopySettings =
+    CopySettings { backups: 3, copies_min: 2, silent_ms: 120, retry_ms: 20, window: 4_096 };
+
+/// Where a node keeps backups of others, in segments of some length, and what its former lives left
+/// there.
+pub(crate) fn open_vault(peer: Peer, segment_bytes: u32, common: &mut Common) -> (Vault, Remains) {
+    let disk = common.disks.entry(peer.node).or_default().clone();
+    let durability = if common.is_synced { Durability::Synced } else { Durability::Buffered };
+    let settings =
+        LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
+    let life = (1, peer, disk.losses);
+    let (vault, remains) =
+        Vault::resume(Box::new(disk), life, settings).expect("it is this cluster's");
+    if vault.replay().was_torn {
+        common.reached.note("a torn write");
+    }
+    if vault.replay().records > 0 && remains.since == peer.incarnation {
+        common.reached.note("a log that does not count");
+    }
+    (vault, remains)
+}
+
 fn number_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
@@ -40,34 +63,13 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
 
     fn open(settings: &mut NodeSettings) -> (Self, MemoryStore) {
         if SAFE {
-            let copies = CopySettings { backups: 3, silent_ms: 120, ..CopySettings::default() };
-            settings.chunks.copies = copies;
+            settings.chunks.copies = COPIES;
         }
         Default::default()
     }
 
     fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
-        if !SAFE {
-            return None;
-        }
-        let disk = common.disks.entry(peer.node).or_default().clone();
-        let durability = if common.is_synced { Durability::Synced } else { Durability::Buffered };
-        let settings = LogSettings {
-            segment_bytes: 16 << 10,
-            segments_max: 400,
-            durability,
-            ..LogSettings::default()
-        };
-        let life = (1, peer, disk.losses);
-        let (vault, remains) =
-            Vault::resume(Box::new(disk), life, settings).expect("it is this cluster's");
-        if vault.replay().was_torn {
-            common.reached.note("a torn write");
-        }
-        if vault.replay().records > 0 && remains.since == peer.incarnation {
-            common.reached.note("a log that does not count");
-        }
-        Some((vault, remains))
+        SAFE.then(|| open_vault(peer, 16 << 10, common))
     }
 
     fn observe(

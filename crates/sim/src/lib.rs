@@ -29,7 +29,7 @@ pub use actor::{Actor, Common, Editor, Host, IDS, Pursuit};
 pub use disk::Disk;
 pub use keeper::{Chunks, Keeper, SafeKeeper};
 pub use ledger::Ledger;
-pub use names::{Namer, Names, Naming};
+pub use names::{Namer, Names, Naming, SafeNamer};
 pub use network::{Agenda, Partition, Weather, arrivals};
 pub use planted::Planted;
 pub use races::Reached;

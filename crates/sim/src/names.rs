@@ -1,18 +1,24 @@
-//! Nodes whose clients work on named items: `add` and `incr` of few keys, by all at once.
+//! Nodes whose clients work on named items: `add` and `incr` of few keys, by all at once; and,
+//! where there are backups, `set`, `get` and `delete`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::chunks::{Action, ChunkError, Done, ItemOp, ItemStore, ItemVerb, StoreHead};
+use amalgam_cluster::backup::{Remains, Vault};
+use amalgam_cluster::chunks::{
+    Action, ChunkError, Done, ItemAnswer, ItemOp, ItemStore, ItemVerb, Moment, StoreHead,
+};
 use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{Effect, NodeSettings};
+use amalgam_cluster::overlay::Peer;
 use amalgam_index::model::{Model, ModelWorker};
 use amalgam_index::{Configuration, Index};
-use amalgam_op::{Arithmetic, HashSeed, Now, Outcome, StoreMode};
+use amalgam_op::{Arithmetic, Delete, HashSeed, Outcome, StoreMode};
 
 use crate::actor::{Common, Host, Pursuit};
+use crate::keeper::{COPIES, open_vault};
 use crate::random::Random;
 
-/// Keys that are added, and keys that are counted up.
+/// Keys that are added, keys that are counted up, and keys that are set.
 const KEYS: u64 = 60;
 /// Operations of a client at once.
 const DOING_MAX: usize = 6;
@@ -22,22 +28,73 @@ const DOING_MAX: usize = 6;
 pub struct Names {
     /// How often each key was stored by an `add`.
     pub stored: BTreeMap<Vec<u8>, u64>,
-    /// How often each key was counted up, as far as that was answered.
-    pub counted: BTreeMap<Vec<u8>, u64>,
-    /// What counters showed in the end.
-    pub read: BTreeMap<Vec<u8>, u64>,
+    /// When each key was counted up, as far as that was answered.
+    counted_ms: BTreeMap<Vec<u8>, Vec<u64>>,
+    /// How often it was begun to add a key or to count it up, and nobody was answered: who asked
+    /// may be gone.
+    unknown: BTreeMap<Vec<u8>, u64>,
+    /// When each key that is set was answered about first.
+    known_ms: BTreeMap<Vec<u8>, u64>,
+    /// How often each key that is set was deleted: it goes on under another name.
+    deleted: BTreeMap<u64, u64>,
+    /// What counters showed in the end, and which added keys were there.
+    read: BTreeMap<Vec<u8>, u64>,
+    present: BTreeSet<Vec<u8>>,
     /// Operations that were answered.
     pub answered: u64,
     /// Moves that began.
     pub moves: u64,
 }
 
-/// A node whose client adds and counts.
-pub type Namer = Host<Naming>;
+impl Names {
+    /// How many keys were counted up.
+    pub fn counters(&self) -> usize {
+        self.counted_ms.len()
+    }
 
-/// See [`Namer`].
-#[derive(Debug)]
-pub struct Naming;
+    /// Writes that were acknowledged, but for those of keys that are set.
+    pub fn acknowledged(&self) -> usize {
+        let counted: usize = self.counted_ms.values().map(Vec::len).sum();
+        self.stored.values().sum::<u64>() as usize + counted
+    }
+
+    /// What is not as on one server, once all was read.
+    pub fn violations(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let unknown = |key| self.unknown.get(key).copied().unwrap_or(0);
+        for (key, stored) in &self.stored {
+            let name = String::from_utf8_lossy(key);
+            if *stored > 1 || *stored == 0 && unknown(key) == 0 {
+                wrong.push(format!("{name} was added {stored} times"));
+            }
+            if !self.present.contains(key) {
+                wrong.push(format!("{name} was added, and is gone"));
+            }
+        }
+        for (key, counted_ms) in &self.counted_ms {
+            let (least, read) = (counted_ms.len() as u64, self.read.get(key).copied());
+            if !read.is_some_and(|read| (least..=least + unknown(key)).contains(&read)) {
+                let name = String::from_utf8_lossy(key);
+                let more = unknown(key);
+                wrong.push(format!("{name} is {read:?}, not {least} or up to {more} more"));
+            }
+        }
+        wrong
+    }
+}
+
+/// A node whose client adds and counts.
+pub type Namer = Host<Naming<false>>;
+
+/// The same with backups, so that nodes may crash; its client sets, reads and deletes as well.
+pub type SafeNamer = Host<Naming<true>>;
+
+/// See [`Namer`] and [`SafeNamer`].
+#[derive(Debug, Default)]
+pub struct Naming<const SAFE: bool> {
+    /// The number of the last value that was set.
+    next_value: u64,
+}
 
 fn seed() -> HashSeed {
     HashSeed::new(7)
@@ -49,16 +106,45 @@ fn model() -> &'static Model {
     Box::leak(Box::new(Model::open(&configuration).expect("it opens")))
 }
 
-fn action(key: String, verb: ItemVerb) -> Action {
-    let key = key.into_bytes();
-    let id = ChunkId::named(seed().hash(&key));
-    Action::Item { id, op: Box::new(ItemOp { key, verb }) }
+fn place(key: &[u8]) -> ChunkId {
+    ChunkId::named(seed().hash(key))
 }
 
-impl Host<Naming> {
-    /// Reads a counter.
-    pub fn read_counter(&mut self, number: u64, now_ms: u64, out: &mut Vec<Effect>) {
-        self.submit(action(format!("counter{number}"), ItemVerb::Read), now_ms, out);
+fn action(key: String, verb: ItemVerb) -> Action {
+    let key = key.into_bytes();
+    Action::Item { id: place(&key), op: Box::new(ItemOp { key, verb }) }
+}
+
+fn head(mode: StoreMode) -> StoreHead {
+    let (flags, expiry) = (0, 0);
+    let (compare, vivify, wants_cas, new_cas) = (None, None, false, None);
+    StoreHead { mode, flags, expiry, compare, vivify, wants_cas, new_cas }
+}
+
+fn number_in(answer: &ItemAnswer) -> u64 {
+    let value = answer.item.as_ref().map(|item| item.value.clone());
+    let text = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
+    text.trim().parse().unwrap_or(u64::MAX)
+}
+
+/// The value that nobody reads: of a deletion that began then.
+fn deletion_of(began_ms: u64) -> u64 {
+    began_ms | 1 << 63
+}
+
+impl<const SAFE: bool> Host<Naming<SAFE>> {
+    /// The keys of a number, one of each kind.
+    pub fn keys(number: u64, common: &Common) -> Vec<String> {
+        let set = SAFE.then(|| register(number, common));
+        let keys = [format!("counter{number}"), format!("once{number}")];
+        keys.into_iter().chain(set).collect()
+    }
+
+    /// Reads keys.
+    pub fn read_names(&mut self, keys: Vec<String>, now_ms: u64, out: &mut Vec<Effect>) {
+        for key in keys {
+            self.submit(action(key, ItemVerb::Read), now_ms, out);
+        }
     }
 
     /// Moves the place of one of the keys, or the partition around it, to some node.
@@ -70,11 +156,40 @@ impl Host<Naming> {
         out: &mut Vec<Effect>,
     ) {
         let Some(target) = random.pick(&common.peers).copied() else { return };
-        let key = format!("counter{}", random.below(KEYS)).into_bytes();
-        let id = ChunkId::named(seed().hash(&key));
+        let id = place(format!("counter{}", random.below(KEYS)).as_bytes());
         let ids = if random.percent(30) { IdRange::single(id) } else { id.creator().ids() };
         let moves = self.node.migrate(ids, target, now_ms, out);
         common.names.moves += u64::from(moves);
+    }
+
+    /// Sets, reads or deletes a key.
+    fn use_register(
+        &mut self,
+        common: &mut Common,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let number = random.below(KEYS);
+        let (key, began_ms) = (register(number, common), common.true_ms);
+        let id = place(key.as_bytes());
+        let verb = match random.below(10) {
+            0..5 => ItemVerb::Read,
+            5 if random.percent(20) => {
+                *common.names.deleted.entry(number).or_default() += 1;
+                common.history.removal_begins(id, deletion_of(began_ms), began_ms);
+                ItemVerb::Delete(Delete::default())
+            }
+            _ => {
+                self.pursuit.next_value += 1;
+                let life = u64::from(self.peer.incarnation) & 0xFFF;
+                let node = u64::from(self.peer.node.get());
+                let value = node << 48 | life << 36 | self.pursuit.next_value;
+                common.history.write_begins(id, value, began_ms);
+                ItemVerb::Store(head(StoreMode::Set), value.to_string().into_bytes())
+            }
+        };
+        self.submit(action(key, verb), now_ms, out);
     }
 
     /// The node is about to leave, and its client does nothing more.
@@ -87,35 +202,98 @@ impl Host<Naming> {
         self.doing.is_empty() && self.node.has_left()
     }
 
-    /// How many counters there are.
-    pub fn counters() -> u64 {
+    /// How many keys there are of each kind.
+    pub fn names() -> u64 {
         KEYS
     }
 }
 
-impl Pursuit for Naming {
+fn register(number: u64, common: &Common) -> String {
+    let deleted = common.names.deleted.get(&number).copied().unwrap_or(0);
+    format!("set{number}.{deleted}")
+}
+
+/// A key that is set was read, set or deleted: all of that is one register's history.
+fn observe_register(
+    common: &mut Common,
+    (id, op): (ChunkId, &ItemOp),
+    began_ms: u64,
+    result: &Result<Done, ChunkError>,
+    now_ms: u64,
+) {
+    let (history, known_ms) = (&mut common.history, &mut common.names.known_ms);
+    let outcome = match result {
+        Ok(Done::Item(answer)) => Some((answer.outcome, number_in(answer))),
+        // Its partition has no owner: as if there was no item.
+        Err(ChunkError::NoChunk) => None,
+        // Nobody knows.
+        Err(ChunkError::Unavailable) => return,
+        other => return common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+    };
+    match (&op.verb, outcome) {
+        (ItemVerb::Read, Some((Outcome::Hit(_), value))) => {
+            history.read(id, value, began_ms, now_ms);
+            known_ms.entry(op.key.clone()).or_insert(now_ms);
+        }
+        (ItemVerb::Store(_, value), Some((Outcome::Stored(_), _))) => {
+            let value = String::from_utf8_lossy(value).parse().unwrap_or(u64::MAX);
+            history.write_ends(id, value, now_ms);
+            known_ms.entry(op.key.clone()).or_insert(now_ms);
+        }
+        (ItemVerb::Delete(_), Some((Outcome::Deleted, _))) => {
+            history.write_ends(id, deletion_of(began_ms), now_ms);
+        }
+        (_, None | Some((Outcome::NotFound, _))) => {
+            // Before its first value it is not there either.
+            if known_ms.get(&op.key).is_some_and(|known_ms| *known_ms < began_ms) {
+                history.missing(id, now_ms);
+            }
+        }
+        (_, Some(other)) => common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+    }
+}
+
+impl<const SAFE: bool> Pursuit for Naming<SAFE> {
     type Store = ItemStore<ModelWorker<'static>>;
 
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store) {
         settings.holds_items = true;
-        (Self, ItemStore::new(model(), model(), Box::new(|| Now::at(1))))
+        if SAFE {
+            settings.chunks.copies = COPIES;
+        }
+        (Self::default(), ItemStore::new(model(), model(), Box::new(|| Moment::FIRST)))
+    }
+
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
+        // The metadata of thousands of partitions lies there, too.
+        SAFE.then(|| open_vault(peer, 256 << 10, common))
     }
 
     fn observe(
         &mut self,
         common: &mut Common,
         action: Action,
-        _: u64,
+        began_ms: u64,
         result: &Result<Done, ChunkError>,
         now_ms: u64,
     ) {
-        let Action::Item { op, .. } = &action else { return };
+        let Action::Item { id, op } = &action else { return };
+        common.names.answered += 1;
+        if op.key.starts_with(b"set") {
+            return observe_register(common, (*id, op), began_ms, result, now_ms);
+        }
         let names = &mut common.names;
-        names.answered += 1;
+        if op.verb != ItemVerb::Read
+            && !matches!(result, Err(ChunkError::Unavailable))
+            && let Some(unknown) = names.unknown.get_mut(&op.key)
+        {
+            *unknown -= 1;
+        }
         let answer = match result {
             Ok(Done::Item(answer)) => answer,
-            // No partition has an owner at first.
+            // No partition has an owner at first. What was there would be missed in the end.
             Err(ChunkError::NoChunk) => return,
+            Err(ChunkError::Unavailable) if SAFE => return,
             other => return common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
         };
         match (&op.verb, answer.outcome) {
@@ -125,13 +303,20 @@ impl Pursuit for Naming {
             (ItemVerb::Store(..), Outcome::NotStored) => {
                 names.stored.entry(op.key.clone()).or_default();
             }
-            (ItemVerb::Arithmetic(_), Outcome::Number(_)) => {
-                *names.counted.entry(op.key.clone()).or_default() += 1;
+            (ItemVerb::Arithmetic(_), Outcome::Number(counted)) => {
+                let known = names.counted_ms.entry(op.key.clone()).or_default();
+                let before = known.iter().filter(|known_ms| **known_ms < began_ms).count() as u64;
+                if counted.number <= before {
+                    let number = counted.number;
+                    common.wrong.push(format!("{now_ms}: {op:?} is {number} after {before}"));
+                }
+                known.push(now_ms);
+            }
+            (ItemVerb::Read, Outcome::Hit(_)) if op.key.starts_with(b"once") => {
+                names.present.insert(op.key.clone());
             }
             (ItemVerb::Read, Outcome::Hit(_)) => {
-                let value = answer.item.as_ref().map(|item| item.value.clone());
-                let text = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
-                names.read.insert(op.key.clone(), text.trim().parse().unwrap_or(u64::MAX));
+                names.read.insert(op.key.clone(), number_in(answer));
             }
             (ItemVerb::Read, Outcome::NotFound) => {}
             (_, outcome) => common.wrong.push(format!("{now_ms}: {op:?} came to {outcome:?}")),
@@ -139,7 +324,7 @@ impl Pursuit for Naming {
     }
 
     fn work(
-        host: &mut Namer,
+        host: &mut Host<Self>,
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
@@ -154,23 +339,20 @@ impl Pursuit for Naming {
         if host.doing.len() >= DOING_MAX || random.percent(50) {
             return;
         }
+        if SAFE && random.percent(60) {
+            return host.use_register(common, random, now_ms, out);
+        }
         let number = random.below(KEYS);
         let action = if random.percent(50) {
-            let head = StoreHead {
-                mode: StoreMode::Add,
-                flags: 0,
-                expiry: 0,
-                compare: None,
-                vivify: None,
-                wants_cas: false,
-                new_cas: None,
-            };
-            let verb = ItemVerb::Store(head, host.peer.node.get().to_string().into_bytes());
-            action(format!("once{number}"), verb)
+            let value = host.peer.node.get().to_string().into_bytes();
+            action(format!("once{number}"), ItemVerb::Store(head(StoreMode::Add), value))
         } else {
             let arithmetic = Arithmetic { delta: 1, initial: Some(1), ..Arithmetic::default() };
             action(format!("counter{number}"), ItemVerb::Arithmetic(arithmetic))
         };
+        if let Action::Item { op, .. } = &action {
+            *common.names.unknown.entry(op.key.clone()).or_default() += 1;
+        }
         host.submit(action, now_ms, out);
     }
 }

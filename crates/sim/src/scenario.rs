@@ -30,6 +30,8 @@ pub struct Scenario {
     pub worst: bool,
     /// See [`Faults::power`].
     pub power: bool,
+    /// Clients work on named items rather than on chunks.
+    pub items: bool,
 }
 
 impl Default for Scenario {
@@ -47,6 +49,7 @@ impl Default for Scenario {
             partitions,
             worst,
             power,
+            items: false,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! One run of a cluster with backups under everything that may happen, and what was wrong with it.
 
+use crate::actor::{Host, Pursuit};
 use crate::keeper::SafeKeeper;
+use crate::names::SafeNamer;
 use crate::planted::Planted;
 use crate::races::Reached;
 use crate::scenario::Scenario;
@@ -35,6 +37,9 @@ impl Trial {
 
     /// Runs a seed of a scenario.
     pub fn of(seed: u64, planted: Planted, scenario: &Scenario) -> Self {
+        if scenario.items {
+            return Self::of_items(seed, planted, scenario);
+        }
         let mut world: World<SafeKeeper> =
             World::new(seed, scenario.nodes, scenario.faults(), planted);
         world.spares_holders = true;
@@ -48,6 +53,28 @@ impl Trial {
         }
         world.calm();
         world.read_all();
+        Self::from(world)
+    }
+
+    /// The same of named items: fewer operations, since there are thousands of partitions.
+    fn of_items(seed: u64, planted: Planted, scenario: &Scenario) -> Self {
+        let mut world: World<SafeNamer> =
+            World::new(seed, scenario.nodes, scenario.faults(), planted);
+        world.spares_holders = true;
+        world.run(scenario.seconds * 1_000);
+        world.calm();
+        world.read_names();
+        let (wrong, acknowledged) =
+            (world.common.names.violations(), world.common.names.acknowledged());
+        let mut trial = Self::from(world);
+        trial.wrong.extend(wrong);
+        trial.acknowledged += acknowledged;
+        trial
+    }
+}
+
+impl<P: Pursuit> From<World<Host<P>>> for Trial {
+    fn from(mut world: World<Host<P>>) -> Self {
         let early = world.common.history.early_reads();
         let read_early = "a read of a write that is not answered yet";
         world.common.reached.note_times(read_early, early);

@@ -13,7 +13,7 @@ use amalgam_cluster::overlay::{
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::actor::{Actor, Common, Editor, Host, IDS, Pursuit};
-use crate::names::Namer;
+use crate::names::Naming;
 use crate::network::{Agenda, Partition, Weather, arrivals};
 use crate::planted::{Planted, as_if_kept, as_if_same, plant};
 use crate::races::{self, Watch};
@@ -716,13 +716,14 @@ impl World<Editor> {
     }
 }
 
-impl World<Namer> {
-    /// Reads all counters.
-    pub fn read_counters(&mut self) {
+impl<const SAFE: bool> World<Host<Naming<SAFE>>> {
+    /// Reads all keys.
+    pub fn read_names(&mut self) {
         let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
-        for number in 0..Namer::counters() {
+        for number in 0..Host::<Naming<SAFE>>::names() {
             let peer = *self.random.pick(&askers).expect("there is one");
-            self.ask(peer, |namer, now_ms, out| namer.read_counter(number, now_ms, out));
+            let keys = Host::<Naming<SAFE>>::keys(number, &self.common);
+            self.ask(peer, |namer, now_ms, out| namer.read_names(keys, now_ms, out));
         }
         self.run(2_000);
     }

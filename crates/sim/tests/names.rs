@@ -1,21 +1,21 @@
 //! Named items are as on one server: of all `add`s of a key one is stored, every `incr` that was
 //! answered counts once, however often messages are lost, repeated or late, whoever asks, and
-//! while single keys and whole partitions move between nodes.
+//! while single keys and whole partitions move between nodes. With backups that holds where nodes
+//! die as well (`scenarios/items.toml`).
 
-use amalgam_sim::{Faults, Namer, Planted, World, seeds};
+use amalgam_sim::{Faults, Namer, Planted, Scenario, Trial, World, seeds};
 
-/// Items have no backups yet, so nobody crashes.
+/// These have no backups, so nobody crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
 /// Everybody was answered as one server would have, and counters show what was counted.
 fn check(world: &mut World<Namer>, seed: u64) {
     world.calm();
     assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-    world.read_counters();
+    world.read_names();
     let names = &world.common.names;
     assert_eq!(world.common.wrong, Vec::<String>::new(), "seed {seed}");
-    assert!(names.stored.values().all(|stored| *stored == 1), "{seed}: {:?}", names.stored);
-    assert_eq!(names.read, names.counted, "seed {seed}");
+    assert_eq!(names.violations(), Vec::<String>::new(), "seed {seed}");
     assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
 }
 
@@ -45,9 +45,22 @@ fn who_leaves_hands_over_what_it_has() {
             assert!(world.leave(place, 60_000), "seed {seed}: it stays");
             world.run(4_000);
         }
-        let counted = world.common.names.counted.len();
+        let counted = world.common.names.counters();
         check(&mut world, seed);
         assert!(counted > 20, "seed {seed}: {counted} counters are too few");
         assert_eq!(world.actors().count(), 4, "seed {seed}: they came back");
     }
+}
+
+/// Where backups get nothing, what nodes held when they died is missed.
+#[test]
+fn items_that_do_not_reach_backups_are_noticed() {
+    let scenario = Scenario { items: true, seconds: 8, ..Scenario::default() };
+    let mut seeds = seeds(0, 5);
+    let found = seeds.find(|seed| {
+        let trial = Trial::of(*seed, Planted::NoReplication, &scenario);
+        trial.wrong.iter().any(|wrong| wrong.contains("gone") || wrong.contains("not"))
+    });
+    println!("found by seed {found:?}");
+    assert!(found.is_some());
 }

@@ -145,12 +145,12 @@ fn head(first: &Kept) -> String {
     );
     let columns = format!(
         "**Rounds** is half of what lies between the slowest and the fastest round of a number, \
-         and for a ratio the sum of both; of a predicted number, half of its band: what the noise \
-         of the rounds that it is fitted to may make of it. A number without is counted, computed \
-         or measured once. Two runs agree where they differ by less than their rounds together, or by less than {} \
-         %. Printed numbers for 12 or 64 threads stand beside ours for the threads of this \
-         machine, unless the line says that ours is predicted; [threads.md](threads.md) explains \
-         those.",
+         and for a ratio the sum of both; of a predicted number, half of its band: what the \
+         noise of the rounds that it is fitted to may make of it. A number without is counted, \
+         computed or measured once. Two runs agree where they differ by less than their rounds \
+         together, or by less than {} %. Printed numbers for 12 or 64 threads stand beside ours \
+         for the threads of this machine, unless the line says that ours is predicted; \
+         [threads.md](threads.md) explains those.",
         number(100.0 * LEAST_SPREAD)
     );
     format!(

@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::entry::Encoded;
-use super::{BackupMessage, Entries, Entry, What};
+use super::{BackupMessage, Entries, Entry, Name, What};
 use crate::chunks::{ChunkStore, SessionExport, overlap};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Peer, Refusal};
 use crate::spans::Spans;
 
-/// Changes of sets under way at most; others wait.
+/// Changes of sets of chunks under way at most, and of named items, for which one look through all
+/// items serves; others wait.
 const CHANGES_MAX: usize = 16;
+pub(crate) const NAMED_CHANGES_MAX: usize = 256;
 /// Ids that are looked at in one step of a copy.
 const LOOKS_MAX: u64 = 65_536;
 /// Bytes of one message, about.
@@ -75,10 +77,17 @@ struct Write {
     missing: Vec<Peer>,
 }
 
+/// An item and its place.
+pub type ItemKey = (ChunkId, Vec<u8>);
+
 #[derive(Debug)]
 enum Stage {
     /// Who joins is sent all there is, up to that id so far.
     Filling(u64),
+    /// The same of named items, which are to be found first; the keys of those that were found.
+    Collecting(Vec<ItemKey>),
+    /// They were; these were not sent yet.
+    Sending(Vec<ItemKey>),
     /// All is sent; each must acknowledge up to there.
     Filled(Vec<(Peer, u64)>),
     /// Somebody else sends all, and commits.
@@ -263,7 +272,7 @@ impl Copies {
 
     /// Whether something may be changed: there are enough copies, and not too much waits.
     pub fn accepts(&self, id: ChunkId) -> bool {
-        if self.settings.backups == 0 || id.creator().is_named() {
+        if self.settings.backups == 0 {
             return true;
         }
         let Some(set) = self.sets.get(id.bits()) else { return false };
@@ -336,12 +345,50 @@ impl Copies {
         joining: Vec<Peer>,
         is_staged: bool,
     ) -> u64 {
+        let stage = match is_staged {
+            true => Stage::Staged,
+            false if ids.first().creator().is_named() => Stage::Collecting(Vec::new()),
+            false => Stage::Filling(ids.start()),
+        };
+        self.begin_change(SetChange { ids, base, joining, stage })
+    }
+
+    /// The same of named items, all of which are known.
+    pub fn join_with(&mut self, ids: IdRange, joining: Vec<Peer>, items: Vec<ItemKey>) -> u64 {
+        let (base, stage) = (Vec::new(), Stage::Sending(items));
+        self.begin_change(SetChange { ids, base, joining, stage })
+    }
+
+    fn begin_change(&mut self, change: SetChange) -> u64 {
         let number = self.next_change;
         self.next_change += 1;
-        self.send_all(&joining, What::Clear(ids), Vec::new());
-        let stage = if is_staged { Stage::Staged } else { Stage::Filling(ids.start()) };
-        self.changes.insert(number, SetChange { ids, base, joining, stage });
+        self.send_all(&change.joining, What::Clear(change.ids), Vec::new());
+        self.changes.insert(number, change);
         number
+    }
+
+    /// Changes of sets whose items are to be found, and their ids.
+    pub fn uncollected(&self) -> impl Iterator<Item = (u64, IdRange)> {
+        let waits =
+            self.changes.iter().filter(|(_, one)| matches!(one.stage, Stage::Collecting(_)));
+        waits.map(|(number, change)| (*number, change.ids))
+    }
+
+    /// One of them was found.
+    pub fn found(&mut self, number: u64, item: ItemKey) {
+        let change = self.changes.get_mut(&number);
+        if let Some(Stage::Collecting(items)) = change.map(|change| &mut change.stage) {
+            items.push(item);
+        }
+    }
+
+    /// All of them were.
+    pub fn collected(&mut self, number: u64) {
+        if let Some(change) = self.changes.get_mut(&number)
+            && let Stage::Collecting(items) = &mut change.stage
+        {
+            change.stage = Stage::Sending(std::mem::take(items));
+        }
     }
 
     /// A staged change cannot be given up any more: its owner-to-be may be committed.
@@ -365,13 +412,32 @@ impl Copies {
         self.send_all(&members, What::Bury(source, ids), Vec::new());
     }
 
-    /// Sends a backup a chunk once more, as it is now: it cannot read what it kept.
-    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, value: Option<Vec<u8>>) {
+    /// Whether a backup that says so in this attempt has to have what there is of an id.
+    pub fn is_backup(&self, peer: Peer, link: u64, id: ChunkId) -> bool {
         let is_present = self.links.get(&peer).is_some_and(|known| known.number == link);
-        if is_present && self.peers(id).contains(&peer) {
-            let what = value.map_or(What::Remove(id), |value| What::Put(id, value));
+        is_present && self.peers(id).contains(&peer)
+    }
+
+    /// Sends a backup a chunk or an item once more, as it is now, or that it is gone.
+    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, what: What) {
+        if self.is_backup(peer, link, id) {
             self.send_all(&[peer], what, Vec::new());
         }
+    }
+
+    /// Sends those who must have all there is of an id that an item is gone. Nobody waits for that.
+    pub fn remove_item(&mut self, name: Name) {
+        self.send_all(&self.peers(name.id), What::RemoveItem(name), Vec::new());
+    }
+
+    /// Ids have another owner, with backups of its own: what is kept of them here is not needed.
+    pub fn give_away(&mut self, ids: IdRange) {
+        let members: BTreeSet<Peer> =
+            self.sets.over(ids.start()..ids.end()).flat_map(|(_, set)| set.clone()).collect();
+        let members: Vec<Peer> =
+            members.into_iter().filter(|peer| self.links.contains_key(peer)).collect();
+        self.send_all(&members, What::Clear(ids), Vec::new());
+        self.lose(ids);
     }
 
     /// A backup answered.
@@ -502,36 +568,43 @@ impl Copies {
     ) {
         let mut wanted = Vec::new();
         for (span, set) in self.sets.iter() {
-            let ids = IdRange::from_bits(span.start, span.end);
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
-            if (is_hurt || is_small) && !self.is_changing(ids) && !is_leaving(ids) {
-                wanted.push((ids, set.clone(), is_hurt));
+            if is_hurt || is_small {
+                let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
+                wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }
         }
-        for (ids, set, is_hurt) in wanted {
-            if self.changes.len() >= CHANGES_MAX {
-                break;
+        // Writes wait for those who are silent: they go first.
+        wanted.sort_by_key(|(is_whole, ids, _)| (*is_whole, ids.start()));
+        let is_named = |ids: IdRange| ids.first().creator().is_named();
+        let changing: Vec<IdRange> = self.changes.values().map(|change| change.ids).collect();
+        let named = changing.iter().filter(|ids| is_named(**ids)).count();
+        // Of chunks and of named items.
+        let mut begun = [changing.len() - named, named];
+        for (is_whole, ids, set) in wanted {
+            let (begun, most) = match is_named(ids) {
+                true => (&mut begun[1], NAMED_CHANGES_MAX),
+                false => (&mut begun[0], CHANGES_MAX),
+            };
+            if *begun >= most || changing.iter().any(|other| overlap(*other, ids)) {
+                continue;
             }
-            if is_hurt {
-                let base: Vec<Peer> =
-                    set.into_iter().filter(|peer| !silent.contains(peer)).collect();
-                if base.len() + 1 >= self.copies_min() {
-                    let number = self.join(ids, base.clone(), Vec::new(), true);
-                    self.settle(number);
-                    out.push(Wanted::Commit(number, ids, base));
-                    continue;
-                }
-                // Who is silent may yet be the last that has it all: replaced, but not left out.
-                let joining = self.choose_more(ids, &base);
-                if base.len() + joining.len() + 1 >= self.copies_min() {
-                    self.join(ids, base, joining, false);
-                }
-            } else {
-                let joining = self.choose_more(ids, &set);
-                if !joining.is_empty() {
-                    self.join(ids, set, joining, false);
-                }
+            let base: Vec<Peer> =
+                set.iter().filter(|peer| !silent.contains(peer)).copied().collect();
+            if !is_whole && base.len() + 1 >= self.copies_min() {
+                let number = self.join(ids, base.clone(), Vec::new(), true);
+                self.settle(number);
+                out.push(Wanted::Commit(number, ids, base));
+                *begun += 1;
+                continue;
+            }
+            // Who is silent may yet be the last that has it all: replaced, but not left out.
+            let joining = self.choose_more(ids, &base);
+            let is_enough = is_whole || base.len() + joining.len() + 1 >= self.copies_min();
+            if is_enough && !(is_whole && joining.is_empty()) {
+                self.join(ids, base, joining, false);
+                *begun += 1;
             }
         }
     }
@@ -543,22 +616,34 @@ impl Copies {
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,
         out: &mut Vec<Wanted>,
     ) {
-        for number in self.changes.keys().copied().collect::<Vec<_>>() {
+        let is_next = |change: &SetChange| match &change.stage {
+            Stage::Filling(_) | Stage::Sending(_) => true,
+            Stage::Filled(until) => self.has_all(until),
+            Stage::Collecting(_) | Stage::Staged | Stage::Committing => false,
+        };
+        let next = self.changes.iter().filter(|(_, change)| is_next(change));
+        for number in next.map(|(number, _)| *number).collect::<Vec<_>>() {
             let mut change = self.changes.remove(&number).expect("it is there");
             if let Stage::Filling(from) = change.stage {
                 change.stage = self.fill_some(&change, from, store, export);
+            } else if let Stage::Sending(items) = &mut change.stage {
+                let items = std::mem::take(items);
+                change.stage = self.send_some(&change, items, store, export);
             }
-            if let Stage::Filled(until) = &change.stage {
-                let has_all = |(peer, until): &(Peer, u64)| {
-                    self.links.get(peer).is_some_and(|link| link.first > *until)
-                };
-                if until.iter().all(has_all) {
-                    change.stage = Stage::Committing;
-                    out.push(Wanted::Commit(number, change.ids, change.members()));
-                }
+            if matches!(&change.stage, Stage::Filled(until) if self.has_all(until)) {
+                change.stage = Stage::Committing;
+                out.push(Wanted::Commit(number, change.ids, change.members()));
             }
             self.changes.insert(number, change);
         }
+    }
+
+    /// Whether each has acknowledged all up to there.
+    fn has_all(&self, until: &[(Peer, u64)]) -> bool {
+        let has_all = |(peer, until): &(Peer, u64)| {
+            self.links.get(peer).is_some_and(|link| link.first > *until)
+        };
+        until.iter().all(has_all)
     }
 
     fn fill_some<S: ChunkStore>(
@@ -569,11 +654,8 @@ impl Copies {
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,
     ) -> Stage {
         let (mut at, end) = (from, change.ids.end());
-        let window = self.settings.window / 2;
         while at < end && at < from + LOOKS_MAX {
-            let is_full =
-                |peer| self.links.get(peer).is_some_and(|link: &Link| link.waiting.len() >= window);
-            if change.joining.iter().any(is_full) {
+            if self.is_crowded(change) {
                 return Stage::Filling(at);
             }
             let id = ChunkId::from_bits(at).expect("it lies in a range");
@@ -587,6 +669,41 @@ impl Copies {
         if at < end {
             return Stage::Filling(at);
         }
+        self.filled(change, export)
+    }
+
+    fn send_some<S: ChunkStore>(
+        &mut self,
+        change: &SetChange,
+        mut items: Vec<ItemKey>,
+        store: &mut S,
+        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+    ) -> Stage {
+        while !self.is_crowded(change) {
+            let Some((id, key)) = items.pop() else { return self.filled(change, export) };
+            // One that is gone by now: those who join were told so.
+            if let Some(kept) = store.keep_item(&key) {
+                let what = What::PutItem(Name::item(id, &key), kept);
+                self.send_all(&change.joining, what, Vec::new());
+            }
+        }
+        Stage::Sending(items)
+    }
+
+    /// Whether those who join have enough to do.
+    fn is_crowded(&self, change: &SetChange) -> bool {
+        let window = self.settings.window / 2;
+        change.joining.iter().any(|peer| {
+            self.links.get(peer).is_some_and(|link: &Link| link.waiting.len() >= window)
+        })
+    }
+
+    /// All was sent, but for what clients were answered.
+    fn filled(
+        &mut self,
+        change: &SetChange,
+        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+    ) -> Stage {
         self.send_all(&change.joining, What::Answers, export(change.ids));
         let last = |peer: &Peer| {
             let link = &self.links[peer];

@@ -1,5 +1,6 @@
 //! Changes, as they travel and as they are kept: encoded once, by the owner.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::chunks::SessionExport;
@@ -18,6 +19,33 @@ pub struct Entry {
     pub sessions: Vec<SessionExport>,
 }
 
+/// What a copy is of: a chunk, or one of the items of a named id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// The chunk's id, or the item's named id.
+    pub id: ChunkId,
+    /// Tells the items of an id apart; 0 for a chunk.
+    pub tag: u32,
+}
+
+impl Name {
+    /// Of the item with that key.
+    pub fn item(id: ChunkId, key: &[u8]) -> Self {
+        Self { id, tag: crc32c::crc32c(key) }
+    }
+
+    /// Everything that ids can name.
+    pub fn all(ids: IdRange) -> RangeInclusive<Self> {
+        Self { id: ids.first(), tag: 0 }..=Self { id: ids.last(), tag: u32::MAX }
+    }
+}
+
+impl From<ChunkId> for Name {
+    fn from(id: ChunkId) -> Self {
+        Self { id, tag: 0 }
+    }
+}
+
 /// What is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What<V = Vec<u8>> {
@@ -31,6 +59,23 @@ pub enum What<V = Vec<u8>> {
     Answers,
     /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
     Bury(Peer, IdRange),
+    /// An item is that ([`crate::chunks::KeptItem`]).
+    PutItem(Name, V),
+    /// An item is gone.
+    RemoveItem(Name),
+}
+
+impl<V> What<V> {
+    /// The chunk or item that is changed, if it is one, and whether it is gone.
+    pub fn copy(&self) -> Option<(Name, bool)> {
+        match self {
+            Self::Put(id, _) => Some((Name::from(*id), false)),
+            Self::Remove(id) => Some((Name::from(*id), true)),
+            Self::PutItem(name, _) => Some((*name, false)),
+            Self::RemoveItem(name) => Some((*name, true)),
+            Self::Clear(_) | Self::Answers | Self::Bury(..) => None,
+        }
+    }
 }
 
 /// An encoded [`Entry`], shared by the queues of all who are sent it.

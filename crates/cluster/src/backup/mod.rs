@@ -17,7 +17,9 @@
 //!    have something are gone, a leader asks their new lives; whose log is whole
 //!    ([`Vault::resume`]) is what it was before. So a cluster that lost its power has all that was
 //!    acknowledged.
-//! 5. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
+//! 5. Chunks are told apart by their ids. Items of one named id are told apart by a checksum of
+//!    their keys beside it: keys that agree in 92 bits would be taken for one another.
+//! 6. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
 
 mod copies;
 mod entry;
@@ -26,10 +28,9 @@ mod record;
 mod tests;
 mod vault;
 
-use crate::ids::ChunkId;
-
-pub use copies::{Copies, CopySettings, Wanted};
-pub use entry::{Entries, Entry, Omitted, What};
+pub(crate) use copies::NAMED_CHANGES_MAX;
+pub use copies::{Copies, CopySettings, ItemKey, Wanted};
+pub use entry::{Entries, Entry, Name, Omitted, What};
 pub use record::Life;
 pub use vault::{Heritage, Remains, Vault};
 
@@ -59,11 +60,12 @@ pub enum BackupMessage {
         /// Because somebody else takes the owner's place, and not because its log failed.
         is_sealed: bool,
     },
-    /// From the backup: what it kept of these chunks cannot be read any more. Send them again.
+    /// From the backup: what it kept of these cannot be read any more, or looks as if it had ended.
+    /// Send them again, or that they are gone.
     Lacking {
         /// The attempt.
         link: u64,
-        /// The chunks.
-        ids: Vec<ChunkId>,
+        /// Chunks and items.
+        names: Vec<Name>,
     },
 }

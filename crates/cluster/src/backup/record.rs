@@ -3,9 +3,9 @@
 //! on.
 
 use super::entry::EntryRef;
-use super::{Entry, What};
+use super::{Entry, Name, What};
 use crate::chunks::SessionExport;
-use crate::ids::{ChunkId, Creator, IdRange};
+use crate::ids::{Creator, IdRange};
 use crate::overlay::{Note, Peer};
 use crate::wire::{Reader, Wire, WireError};
 
@@ -34,10 +34,10 @@ pub(super) enum Record {
     Life(u64, Life),
 }
 
-/// What an entry does to chunks.
+/// What an entry does to copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    Chunk(ChunkId, bool),
+    Copy(Name, bool),
     Clear(IdRange),
     Bury(Peer, IdRange),
     Nothing,
@@ -74,7 +74,7 @@ pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     }
     let (_, _, what): (Peer, u64, What) = Wire::decode(&mut from).ok()?;
     match what {
-        What::Put(_, value) => Some(value),
+        What::Put(_, value) | What::PutItem(_, value) => Some(value),
         _ => None,
     }
 }
@@ -97,12 +97,11 @@ impl Record {
             ENTRY => {
                 let owner = Peer::decode(&mut from)?;
                 let entry = EntryRef::parse(&mut from)?;
-                let change = match entry.what {
-                    What::Put(id, _) => Change::Chunk(id, false),
-                    What::Remove(id) => Change::Chunk(id, true),
-                    What::Clear(ids) => Change::Clear(ids),
-                    What::Bury(source, ids) => Change::Bury(source, ids),
-                    What::Answers => Change::Nothing,
+                let change = match (entry.what.copy(), &entry.what) {
+                    (Some((name, is_removed)), _) => Change::Copy(name, is_removed),
+                    (None, What::Clear(ids)) => Change::Clear(*ids),
+                    (None, What::Bury(source, ids)) => Change::Bury(*source, *ids),
+                    (None, _) => Change::Nothing,
                 };
                 Self::Entry(owner, entry.version, change, entry.sessions())
             }

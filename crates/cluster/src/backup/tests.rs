@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::chunks::{ChunkStore, ClientId, Done, SessionExport, StoreError};
+use crate::chunks::{ChunkStore, ClientId, Done, KeptItem, Moment, SessionExport, StoreError};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
 use crate::overlay::{Catalog, Change, Edit, Note, Peer, Placed, RequestId, Term, Version};
+use crate::wire::Wire;
 
 const SETTINGS: LogSettings = LogSettings {
     segment_bytes: 2_048,
@@ -58,11 +59,14 @@ fn entries_are_taken_apart_as_they_were_put_together() {
     let session = SessionExport { client, lease_ms, answered_below, answers };
     let [put, remove] = [What::Put(id(1), vec![1; 70]), What::Remove(id(2))];
     let [clear, bury] = [What::Clear(ids(3, 4)), What::Bury(owner(), ids(5, 6))];
-    let all = [put, remove, clear, What::Answers, bury].into_iter().zip([2, 1, 0, 1, 0]);
+    let name = Name::item(id(4), b"key");
+    let [put_item, remove_item] = [What::PutItem(name, vec![2; 50]), What::RemoveItem(name)];
+    let all = [put, remove, clear, What::Answers, bury, put_item, remove_item];
+    let all = all.into_iter().zip([2, 1, 0, 1, 0, 1, 0]);
     let entry = |(what, count)| Entry { version: 8, what, sessions: vec![session.clone(); count] };
     let list: Vec<Entry> = all.map(entry).collect();
     let entries = Entries::from(list.clone());
-    assert_eq!((entries.count(), entries.to_vec()), (5, list.clone()));
+    assert_eq!((entries.count(), entries.to_vec()), (7, list.clone()));
     for (seen, entry) in entries.iter().zip(&list) {
         assert_eq!(seen.sessions(), entry.sessions);
         assert_eq!(matches!(seen.what, What::Put(..)), matches!(entry.what, What::Put(..)));
@@ -376,21 +380,86 @@ fn what_cannot_be_read_any_more_is_asked_for_again() {
     vault.on_append(owner(), 3, 1, entries.collect::<Vec<_>>());
     answer(&mut vault);
     let mut out = Vec::new();
-    assert!(vault.scrub(100, &mut out).is_empty() && out.is_empty());
+    assert!(vault.scrub(100, &Moment::FIRST, &mut out).is_empty() && out.is_empty());
     // The medium changes in the middle of the third.
     let third = vault.log.storage_mut();
     let mut segment = vec![0; 2_048];
     third.read(0, 0, &mut segment).expect("memory");
     let at = segment.windows(90).position(|bytes| bytes == [2; 90]).expect("it is there");
     third.write(0, at as u32 + 40, &[9]).expect("memory");
-    let expected = vec![id(2)];
-    assert!(vault.scrub(2, &mut out).is_empty(), "the first two are as they were");
-    let found: Vec<_> = vault.scrub(100, &mut out).into_iter().collect();
-    assert_eq!(found, [(owner(), expected.clone())]);
-    assert_eq!(out, [(owner(), BackupMessage::Lacking { link: 3, ids: expected })]);
+    assert!(vault.scrub(2, &Moment::FIRST, &mut out).is_empty(), "the first two are as they were");
+    let found: Vec<_> = vault.scrub(100, &Moment::FIRST, &mut out).into_iter().collect();
+    assert_eq!(found, [(owner(), vec![id(2)])]);
+    assert_eq!(
+        out,
+        [(owner(), BackupMessage::Lacking { link: 3, names: vec![Name::from(id(2))] })]
+    );
     vault.on_append(owner(), 3, 7, vec![entry(7, What::Put(id(2), vec![2; 90]))]);
     out.clear();
-    assert!(vault.scrub(100, &mut out).is_empty() && vault.scrub(100, &mut out).is_empty());
+    assert!(
+        vault.scrub(100, &Moment::FIRST, &mut out).is_empty()
+            && vault.scrub(100, &Moment::FIRST, &mut out).is_empty()
+    );
+}
+
+fn kept(key: &[u8], ends_unix_seconds: i64, flushes: u64) -> Vec<u8> {
+    let (key, value) = (key.to_vec(), vec![7; 40]);
+    let (flags, cas, stale) = (0, None, false);
+    let mut bytes = Vec::new();
+    KeptItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
+    let mut vault = vault(MemoryStorage::default());
+    let place = |hash| ChunkId::named(hash);
+    let put = |version, id, key: &[u8], ends, flushes| {
+        entry(version, What::PutItem(Name::item(id, key), kept(key, ends, flushes)))
+    };
+    let (both, other) = (place(1 << 40), place(1 << 41));
+    assert_ne!(both, other);
+    let entries = vec![
+        put(1, both, b"one", 0, 2),
+        put(2, both, b"two", 900, 2),
+        put(3, other, b"three", 0, 1),
+        put(4, both, b"four", 0, 2),
+        put(5, both, b"one", 0, 2),
+        entry(6, What::RemoveItem(Name::item(both, b"four"))),
+    ];
+    vault.on_append(owner(), 3, 1, entries);
+    answer(&mut vault);
+    assert_eq!(vault.creators(owner()), [both.creator()]);
+    let mut out = Vec::new();
+    let now = amalgam_op::Now { epoch_unix_seconds: 1_000, ..amalgam_op::Now::at(1) };
+    assert!(vault.scrub(100, &Moment { now, flushes: 2 }, &mut out).is_empty(), "none is damaged");
+    let [(to, BackupMessage::Lacking { link: 3, names })] = &out[..] else { panic!("{out:?}") };
+    let mut expected = vec![Name::item(both, b"two"), Name::item(other, b"three")];
+    expected.sort_unstable();
+    assert_eq!((*to, names), (owner(), &expected), "one ended, one was dropped");
+    vault.seal(owner());
+    let partition = both.creator().ids();
+    let read = |vault: &mut Vault, ids| {
+        let mut keys = Vec::new();
+        let heritage = vault.recover(owner(), ids, &mut |id, value| {
+            keys.push((id, KeptItem::decode_all(&value).expect("it was kept").key));
+        });
+        keys.sort();
+        (heritage.copies, keys)
+    };
+    let all = [(both, b"one".to_vec()), (both, b"two".to_vec()), (other, b"three".to_vec())];
+    assert_eq!(read(&mut vault, partition), (3, all.to_vec()));
+    // Slices end where an id does.
+    assert_eq!(vault.end_of(owner(), partition, 1), both.bits());
+    let end = vault.end_of(owner(), partition, 3);
+    assert_eq!(end, other.bits());
+    let from_both = IdRange::new(both, partition.last()).expect("a range");
+    assert_eq!(vault.end_of(owner(), from_both, 1), both.bits() + 1, "all of it, or no end");
+    let first = IdRange::new(partition.first(), ChunkId::from_bits(end - 1).expect("an id"));
+    assert_eq!(read(&mut vault, first.expect("a range")).0, 2);
+    let rest = IdRange::new(ChunkId::from_bits(end).expect("an id"), partition.last());
+    assert_eq!(read(&mut vault, rest.expect("a range")).0, 1);
+    assert_eq!(vault.end_of(owner(), partition, 100), partition.last().bits() + 1);
 }
 
 #[test]
@@ -416,10 +485,10 @@ fn an_owner_sends_again_what_a_backup_lacks() {
         ))
     };
     let (link, ..) = sent(&mut copies).expect("the change");
-    copies.repair(other, link, id(1), Some(vec![1]));
-    copies.repair(other, link, id(2), None);
-    copies.repair(other, link + 1, id(3), None);
-    copies.repair(other, link, id(11), None);
+    copies.repair(other, link, id(1), What::Put(id(1), vec![1]));
+    copies.repair(other, link, id(2), What::Remove(id(2)));
+    copies.repair(other, link + 1, id(3), What::Remove(id(3)));
+    copies.repair(other, link, id(11), What::Remove(id(11)));
     let again = vec![What::Put(id(1), vec![1]), What::Remove(id(2))];
     assert_eq!(sent(&mut copies), Some((link, 2, again)));
 }

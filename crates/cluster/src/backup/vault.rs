@@ -13,12 +13,14 @@ use super::entry::EntryRef;
 use super::record::{
     Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
 };
-use super::{BackupMessage, Entries, Entry, What};
+use super::{BackupMessage, Entries, Entry, Name, What};
 use crate::chunks::{Export, SessionExport};
-use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdRange};
+use crate::ids::{ChunkId, Creator, IdRange};
 use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
 use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
+
+mod scrub;
 
 /// Owners' lives that are kept at most.
 const STREAMS_MAX: usize = 1 << 16;
@@ -49,7 +51,7 @@ pub struct Remains {
     pub notes: Vec<Note>,
 }
 
-/// A chunk as it was last changed.
+/// A chunk or an item as it was last changed.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     place: Place,
@@ -65,18 +67,18 @@ struct Stream {
     /// The number of the entry that comes next.
     next: u64,
     is_sealed: bool,
-    chunks: BTreeMap<ChunkId, Held>,
+    copies: BTreeMap<Name, Held>,
     sessions: BTreeMap<crate::chunks::ClientId, SessionExport>,
 }
 
 /// What was kept of an owner.
 #[derive(Debug, Default)]
 pub struct Heritage {
-    /// Chunks that it had.
-    pub chunks: u64,
+    /// Chunks and items that it had.
+    pub copies: u64,
     /// What clients were answered.
     pub export: Export,
-    /// Chunks that cannot be read any more.
+    /// Ids of chunks and items that cannot be read any more.
     pub damaged: Vec<ChunkId>,
 }
 
@@ -104,7 +106,7 @@ pub struct Vault {
     notes_failed: Option<LogError>,
     replay: Replay,
     /// What was read again last.
-    scrubbed: Option<(Peer, ChunkId)>,
+    scrubbed: Option<(Peer, Name)>,
     /// The segment that is being cleaned, and from where on.
     cleaning: Option<(u32, u32)>,
     /// How much is to be cleaned of it, and how much at least together.
@@ -249,24 +251,24 @@ impl Vault {
         let mut burials = Vec::new();
         for ((owner, _, born, place), change, sessions) in entries {
             match change {
-                Change::Chunk(id, is_removed) => {
+                Change::Copy(name, is_removed) => {
                     let held = Held { place, is_removed, born };
-                    if let Some(old) = self.stream(owner).chunks.insert(id, held) {
+                    if let Some(old) = self.stream(owner).copies.insert(name, held) {
                         self.log.release(old.place);
                     }
                 }
-                Change::Clear(ids) => self.drop_chunks(owner, ids),
+                Change::Clear(ids) => self.drop_copies(owner, ids),
                 Change::Bury(source, ids) => burials.push((source, ids)),
                 Change::Nothing => {}
             }
-            if !matches!(change, Change::Chunk(..)) {
+            if !matches!(change, Change::Copy(..)) {
                 self.marks.insert(place, born);
             }
             let stream = self.stream(owner);
             sessions.into_iter().for_each(|session| stream.note(session));
         }
         // Of lives that were over before: whatever came in their names was older.
-        burials.into_iter().for_each(|(source, ids)| self.drop_chunks(source, ids));
+        burials.into_iter().for_each(|(source, ids)| self.drop_copies(source, ids));
         let sessions = self.streams.values_mut().flat_map(|stream| stream.sessions.values_mut());
         for session in sessions {
             // The cleaner may have written some twice.
@@ -338,26 +340,26 @@ impl Vault {
         self.notes_failed
     }
 
-    /// Chunks that are kept, and in the name of how many lives.
+    /// Chunks and items that are kept, and in the name of how many lives.
     pub fn holdings(&self) -> (usize, usize) {
-        (self.streams.values().map(|stream| stream.chunks.len()).sum(), self.streams.len())
+        (self.streams.values().map(|stream| stream.copies.len()).sum(), self.streams.len())
     }
 
     /// Owners' lives of which something is kept.
     pub fn owners(&self) -> impl Iterator<Item = Peer> {
-        self.streams.iter().filter(|(_, stream)| !stream.chunks.is_empty()).map(|(peer, _)| *peer)
+        self.streams.iter().filter(|(_, stream)| !stream.copies.is_empty()).map(|(peer, _)| *peer)
     }
 
     /// The creators of what is kept in the name of a life.
     pub fn creators(&self, owner: Peer) -> Vec<Creator> {
         let mut creators = Vec::new();
         let Some(stream) = self.streams.get(&owner) else { return creators };
-        let mut next = stream.chunks.keys().next().copied();
-        while let Some(id) = next {
-            creators.push(id.creator());
-            let last = ChunkId::new(id.creator(), COUNTER_MAX).expect("each creator has a last id");
-            let after = (Bound::Excluded(last), Bound::Unbounded);
-            next = stream.chunks.range(after).next().map(|(id, _)| *id);
+        let mut next = stream.copies.keys().next().copied();
+        while let Some(name) = next {
+            let creator = name.id.creator();
+            creators.push(creator);
+            let after = (Bound::Excluded(*Name::all(creator.ids()).end()), Bound::Unbounded);
+            next = stream.copies.range(after).next().map(|(name, _)| *name);
         }
         creators
     }
@@ -409,21 +411,19 @@ impl Vault {
             encode_entry(owner, entry.bytes, &mut self.record);
             let place = self.log.append(&self.record)?;
             let born = self.log.sequence(place);
-            match entry.what {
-                What::Put(id, _) | What::Remove(id) => {
-                    let is_removed = matches!(entry.what, What::Remove(_));
-                    let held = Held { place, is_removed, born };
-                    if let Some(old) = self.stream(owner).chunks.insert(id, held) {
-                        self.log.release(old.place);
+            if let Some((name, is_removed)) = entry.what.copy() {
+                let held = Held { place, is_removed, born };
+                if let Some(old) = self.stream(owner).copies.insert(name, held) {
+                    self.log.release(old.place);
+                }
+            } else {
+                match entry.what {
+                    What::Clear(ids) => self.drop_copies(owner, ids),
+                    What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
+                        self.drop_copies(source, ids);
                     }
+                    _ => {}
                 }
-                What::Clear(ids) => self.drop_chunks(owner, ids),
-                What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
-                    self.drop_chunks(source, ids);
-                }
-                What::Bury(..) | What::Answers => {}
-            }
-            if !matches!(entry.what, What::Put(..) | What::Remove(_)) {
                 self.marks.insert(place, born);
             }
         }
@@ -451,11 +451,11 @@ impl Vault {
         Ok(())
     }
 
-    fn drop_chunks(&mut self, owner: Peer, ids: IdRange) {
+    fn drop_copies(&mut self, owner: Peer, ids: IdRange) {
         let Some(stream) = self.streams.get_mut(&owner) else { return };
-        let mut rest = stream.chunks.split_off(&ids.first());
+        let mut rest = stream.copies.split_off(&Name::from(ids.first()));
         if let Ok(end) = ChunkId::from_bits(ids.end()) {
-            stream.chunks.extend(rest.split_off(&end));
+            stream.copies.extend(rest.split_off(&Name::from(end)));
         }
         for held in rest.into_values() {
             self.log.release(held.place);
@@ -463,7 +463,7 @@ impl Vault {
         for session in stream.sessions.values_mut() {
             session.answers.retain(|(_, id, _)| !ids.contains(*id));
         }
-        if stream.is_sealed && stream.chunks.is_empty() {
+        if stream.is_sealed && stream.copies.is_empty() {
             stream.sessions.clear();
         }
     }
@@ -474,16 +474,14 @@ impl Vault {
     ///
     /// If the log does not take that.
     pub fn forget(&mut self, owner: Peer, creator: Creator) -> Result<(), LogError> {
-        let all = ChunkId::new(creator, 0)
-            .and_then(|id| IdRange::starting_at(id, COUNTER_MAX + 1))
-            .expect("all ids of a creator");
+        let all = creator.ids();
         if self.streams.contains_key(&owner) && self.failed.is_none() {
             // As if the next owner had said so, or the next life would have it again.
             let what = What::Bury(owner, all);
             let entry = Entry { version: 0, what, sessions: Vec::new() };
             let place = self.log.append_reserved(&entry_record(owner, &entry))?;
             self.marks.insert(place, self.log.sequence(place));
-            self.drop_chunks(owner, all);
+            self.drop_copies(owner, all);
         }
         Ok(())
     }
@@ -536,16 +534,16 @@ impl Vault {
         let (mut owners, mut rescued) = (BTreeMap::new(), Vec::new());
         let mut is_live = |place: Place, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
-            let is_live = match entry.what {
-                What::Put(id, _) | What::Remove(id) => {
+            let is_live = match entry.what.copy() {
+                Some((name, _)) => {
                     let stream = streams.get_mut(&owner);
-                    stream.is_some_and(|stream| stream.keeps((id, place), oldest)) && {
-                        owners.insert(place, (owner, id));
+                    stream.is_some_and(|stream| stream.keeps((name, place), oldest)) && {
+                        owners.insert(place, (owner, name));
                         true
                     }
                 }
                 // Answers are rescued, if somebody needs them.
-                _ => {
+                None => {
                     let is_needed = marks.get(&place).is_some_and(|born| *born >= oldest)
                         && entry.what != What::Answers;
                     if !is_needed {
@@ -563,8 +561,8 @@ impl Vault {
         };
         let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
         for (from, to) in moved {
-            if let Some((owner, id)) = owners.get(&from).copied() {
-                if let Some(held) = self.stream(owner).chunks.get_mut(&id) {
+            if let Some((owner, name)) = owners.get(&from).copied() {
+                if let Some(held) = self.stream(owner).copies.get_mut(&name) {
                     held.place = to;
                 }
             } else if let Some(born) = self.marks.remove(&from) {
@@ -659,51 +657,6 @@ impl Vault {
         }
     }
 
-    /// Reads again what it keeps, so many chunks from where it stopped, and asks owners for what
-    /// cannot be read any more. Returns that.
-    pub fn scrub(
-        &mut self,
-        chunks: usize,
-        out: &mut Vec<(Peer, BackupMessage)>,
-    ) -> BTreeMap<Peer, Vec<ChunkId>> {
-        let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
-        for _ in 0..chunks {
-            let Some((owner, id, place)) = self.next_held() else {
-                self.scrubbed = None;
-                break;
-            };
-            self.scrubbed = Some((owner, id));
-            if self.log.read(place) == Err(LogError::Damaged) {
-                damaged.entry(owner).or_default().push(id);
-            }
-        }
-        for (owner, ids) in &damaged {
-            let link = self.stream(*owner).link;
-            out.push((*owner, BackupMessage::Lacking { link, ids: ids.clone() }));
-        }
-        damaged
-    }
-
-    /// What comes after what was read again last.
-    fn next_held(&self) -> Option<(Peer, ChunkId, Place)> {
-        let from = match self.scrubbed {
-            Some((owner, id)) => {
-                let after = (Bound::Excluded(id), Bound::Unbounded);
-                let chunks = self.streams.get(&owner).map(|stream| stream.chunks.range(after));
-                if let Some((id, held)) = chunks.and_then(|mut chunks| chunks.next()) {
-                    return Some((owner, *id, held.place));
-                }
-                Bound::Excluded(owner)
-            }
-            None => Bound::Unbounded,
-        };
-        let streams = self.streams.range((from, Bound::Unbounded));
-        let mut firsts = streams.filter_map(|(owner, stream)| {
-            stream.chunks.first_key_value().map(|(id, held)| (*owner, *id, held.place))
-        });
-        firsts.next()
-    }
-
     /// Takes nothing of a life of an owner any more (invariant 3).
     pub fn seal(&mut self, owner: Peer) {
         self.stream(owner).is_sealed = true;
@@ -711,6 +664,16 @@ impl Vault {
 
     fn is_sealed(&self, owner: Peer) -> bool {
         self.streams.get(&owner).is_some_and(|stream| stream.is_sealed)
+    }
+
+    /// The end of those of `ids` that `most` chunks or items have that are kept of an owner, or
+    /// their own.
+    pub fn end_of(&self, owner: Peer, ids: IdRange, most: u64) -> u64 {
+        let copies = self.streams.get(&owner).map(|stream| stream.copies.range(Name::all(ids)));
+        let mut after =
+            copies.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
+        // All items of an id are loaded together.
+        after.next().map_or(ids.end(), |(name, _)| name.id.bits().max(ids.start() + 1))
     }
 
     /// Reads what was kept of a life of an owner that is sealed, in the order of the log.
@@ -722,12 +685,12 @@ impl Vault {
     ) -> Heritage {
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
-        let held = stream.chunks.range(ids.first()..=ids.last());
+        let held = stream.copies.range(Name::all(ids)).filter(|(_, held)| !held.is_removed);
         let mut places: Vec<(Place, ChunkId)> =
-            held.filter(|(_, held)| !held.is_removed).map(|(id, held)| (held.place, *id)).collect();
+            held.map(|(name, held)| (held.place, name.id)).collect();
         self.log.read_many(&mut places, &mut |id, record| match record.and_then(value_of) {
             Some(value) => {
-                heritage.chunks += 1;
+                heritage.copies += 1;
                 each(*id, value);
             }
             None => heritage.damaged.push(*id),
@@ -752,14 +715,14 @@ impl SessionExport {
 }
 
 impl Stream {
-    /// Whether a chunk lies there and is to go on; a removal is not when all that is older is gone.
-    fn keeps(&mut self, (id, place): (ChunkId, Place), oldest: u64) -> bool {
-        let Some(held) = self.chunks.get(&id).filter(|held| held.place == place) else {
+    /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
+    fn keeps(&mut self, (name, place): (Name, Place), oldest: u64) -> bool {
+        let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
             return false;
         };
         let is_over = held.is_removed && held.born < oldest;
         if is_over {
-            self.chunks.remove(&id);
+            self.copies.remove(&name);
         }
         !is_over
     }

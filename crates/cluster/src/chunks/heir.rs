@@ -6,18 +6,22 @@
 //! set is committed it serves. If it is gone before, the next backup does the same from what it has
 //! itself; each has all that was acknowledged.
 
+use super::items::KeptItem;
 use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkService, Wish};
 use super::store::ChunkStore;
-use crate::backup::{Vault, Wanted};
+use crate::backup::{ItemKey, NAMED_CHANGES_MAX, Vault, Wanted};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Inheritance, Peer, Refusal};
+use crate::wire::Wire;
 
 /// Ids that this node is about to recover, and where it goes on.
 #[derive(Debug)]
 pub(super) struct Loading {
     heritage: Inheritance,
     next: u64,
+    /// Named items that are loaded.
+    items: Vec<ItemKey>,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -51,7 +55,9 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn inherit(&mut self, heritage: &Inheritance, vault: &mut Vault) {
         let ids = heritage.ids;
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
-        if heritage.holders.first() != Some(&self.me) || is_owned || self.inherits(ids) {
+        // Of items of those ids some may be here yet: older ones, or half of the same heritage.
+        let is_mine = heritage.holders.first() == Some(&self.me);
+        if !is_mine || is_owned || self.is_removing(ids) || self.inherits(ids) {
             return;
         }
         // The other holders have copies for as long as nothing else is committed.
@@ -61,7 +67,8 @@ impl<S: ChunkStore> ChunkService<S> {
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
-        self.loading.push(Loading { heritage: heritage.clone(), next: ids.start() });
+        let (heritage, next, items) = (heritage.clone(), ids.start(), Vec::new());
+        self.loading.push(Loading { heritage, next, items });
     }
 
     /// Who is to be a backup of what is recovered: the other holders first.
@@ -73,37 +80,75 @@ impl<S: ChunkStore> ChunkService<S> {
         joining
     }
 
-    /// Loads a slice of what is to be recovered; what is loaded is sent to its backups. Returns
-    /// chunks that this node should have and cannot read, and in whose name.
+    /// Loads a part of what is to be recovered; what is loaded is sent to its backups. Returns ids
+    /// of chunks and items that this node should have and cannot read, and in whose name.
     pub fn load(&mut self, now_ms: u64, vault: &mut Vault) -> Vec<(Peer, ChunkId)> {
-        let Some(mut loading) = self.loading.pop() else { return Vec::new() };
+        let (mut left, mut damaged) = (self.limits.load_ids, Vec::new());
+        for _ in 0..self.loading.len() {
+            let looked = self.load_next(left, now_ms, vault, &mut damaged);
+            left = left.saturating_sub(looked);
+            if left == 0 {
+                break;
+            }
+        }
+        damaged
+    }
+
+    /// Loads a part of one heritage: so many ids, or items where ids are sparse. Returns how many
+    /// were looked at.
+    fn load_next(
+        &mut self,
+        most: u64,
+        now_ms: u64,
+        vault: &mut Vault,
+        damaged: &mut Vec<(Peer, ChunkId)>,
+    ) -> u64 {
+        let Some(mut loading) = self.loading.pop() else { return 0 };
         let Inheritance { ids, source, .. } = loading.heritage;
-        let end = ids.end().min(loading.next.saturating_add(self.limits.load_ids));
-        let mut damaged = Vec::new();
-        if loading.next < end {
+        let is_named = ids.first().creator().is_named();
+        let mut looked = 1;
+        if loading.next < ids.end() && !(is_named && self.heirs.len() >= NAMED_CHANGES_MAX) {
+            let rest = IdRange::from_bits(loading.next, ids.end());
+            let end = match is_named {
+                true => vault.end_of(source, rest, most),
+                false => ids.end().min(loading.next.saturating_add(most)),
+            };
             let slice = IdRange::from_bits(loading.next, end);
-            self.remove_all(slice);
-            let (store, mut is_stored) = (&mut self.store, true);
+            if !is_named {
+                self.remove_all(slice);
+            }
+            let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
             let found = vault.recover(source, slice, &mut |id, value| {
-                is_stored &= store.write(id, &value).is_ok();
+                if !is_named {
+                    is_stored &= store.write(id, &value).is_ok();
+                } else if let Ok(kept) = KeptItem::decode_all(&value) {
+                    is_stored &= store.restore_item(&kept).is_ok();
+                    loading.items.push((id, kept.key));
+                } else {
+                    spoilt.push(id);
+                }
             });
+            looked = if is_named { found.copies.max(1) } else { slice.len() };
             if !is_stored {
                 self.remove_all(IdRange::from_bits(ids.start(), end));
-                return Vec::new();
+                return looked;
             }
             self.sessions.import(slice, &found.export, now_ms);
-            damaged.extend(found.damaged.into_iter().map(|id| (source, id)));
+            damaged.extend(found.damaged.into_iter().chain(spoilt).map(|id| (source, id)));
             loading.next = end;
         }
         let joining = self.joining(&loading.heritage);
         if loading.next < ids.end() || !self.copies.is_enough(joining.len()) {
             // Others' turn, if there are any.
             self.loading.insert(0, loading);
-            return damaged;
+            return looked;
         }
-        let number = self.copies.join(ids, Vec::new(), joining, false);
+        let number = match is_named {
+            true => self.copies.join_with(ids, joining, loading.items),
+            false => self.copies.join(ids, Vec::new(), joining, false),
+        };
         self.heirs.insert(number, loading.heritage);
-        damaged
+        looked
     }
 
     /// Removes the chunks of ids.

@@ -7,6 +7,8 @@
 //! 1. Times travel relative to the owner's clock: seconds left and one more, 0 for never. So clocks
 //!    of nodes need not agree.
 //! 2. What must not be carried out twice says so ([`ItemVerb::changes`]).
+//! 3. What backups keep ([`KeptItem`]) outlives clocks and processes: its times are those of the
+//!    calendar, and flushes are counted from the cluster's first.
 
 use amalgam_op::{
     Arithmetic, Compare, Delete, Expiry, Get, Hit, Now, Outcome, Store, StoreMode, Verb,
@@ -107,6 +109,12 @@ impl ItemVerb {
             Self::Store(..) | Self::Arithmetic(_) | Self::Delete(_) => true,
         }
     }
+
+    /// Whether an item may be another one afterwards, for those who keep copies of it. When it was
+    /// read last they do not keep.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Get(Get { touch: Some(_), .. })) || self.changes()
+    }
 }
 
 /// What became of it. Times are relative (invariant 1).
@@ -157,6 +165,53 @@ pub struct CarriedItem {
     pub item: Option<ItemRecord>,
 }
 
+/// The time of items: the owner's clock, and how often all items of the cluster were dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time at which engines carry operations out.
+    pub now: Now,
+    /// What [`Now::generation`] counts, but from the cluster's first on.
+    pub flushes: u64,
+}
+
+impl Moment {
+    /// Second 1, before any flush.
+    pub const FIRST: Self = Self { now: Now::at(1), flushes: 0 };
+
+    /// By the calendar.
+    pub fn unix_seconds(&self) -> i64 {
+        self.now.epoch_unix_seconds + i64::from(self.now.seconds)
+    }
+}
+
+/// An item as backups keep it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptItem {
+    /// When it ends, in seconds since 1970; 0 for never.
+    pub ends_unix_seconds: i64,
+    /// How often all items had been dropped when it was kept.
+    pub flushes: u64,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's opaque 32 bits.
+    pub flags: u32,
+    /// Its CAS id, if it has one.
+    pub cas: Option<u64>,
+    /// Whether it was invalidated.
+    pub stale: bool,
+}
+
+impl KeptItem {
+    /// Whether it has ended by then, or was dropped.
+    pub fn is_dead(&self, moment: &Moment) -> bool {
+        let has_ended =
+            self.ends_unix_seconds > 0 && self.ends_unix_seconds <= moment.unix_seconds();
+        has_ended || self.flushes < moment.flushes
+    }
+}
+
 /// A time of the owner's clock as it travels.
 pub fn to_relative(expiry: Expiry, now: &Now) -> Expiry {
     Expiry(expiry.remaining_seconds(now).map_or(0, |left| left.saturating_add(1)))
@@ -195,6 +250,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_ends_by_the_calendar_or_is_dropped() {
+        let mut kept = KeptItem {
+            ends_unix_seconds: 1_050,
+            flushes: 3,
+            key: b"key".to_vec(),
+            value: Vec::new(),
+            flags: 0,
+            cas: None,
+            stale: false,
+        };
+        let at = |seconds, flushes| {
+            let now = Now { epoch_unix_seconds: 1_000, ..Now::at(seconds) };
+            Moment { now, flushes }
+        };
+        assert!(!kept.is_dead(&at(49, 3)) && kept.is_dead(&at(50, 3)));
+        assert!(kept.is_dead(&at(1, 4)), "it was dropped");
+        assert!(!kept.is_dead(&at(1, 2)), "by a node that is behind");
+        kept.ends_unix_seconds = 0;
+        assert!(!kept.is_dead(&at(5_000, 3)));
+    }
+
+    #[test]
     fn a_verb_travels_whole() {
         let mut store = Store::new(StoreMode::Append, b"value", 7, -1);
         store.compare = Some(Compare { cas: 5, accepts_older_as_stale: true });
@@ -205,5 +282,6 @@ mod tests {
         let touch = Get { touch: Some(3), ..Get::default() };
         assert!(!ItemVerb::Get(touch).changes(), "twice is as once");
         assert!(ItemVerb::Get(Get { vivify: Some(3), ..touch }).changes());
+        assert!(ItemVerb::Get(touch).writes() && !ItemVerb::Get(Get::default()).writes());
     }
 }

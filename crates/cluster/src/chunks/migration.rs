@@ -14,7 +14,7 @@ use super::named::Marks;
 use super::service::{ChunkService, Wish};
 use super::sessions::Export;
 use super::store::ChunkStore;
-use crate::backup::What;
+use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Located, Peer, Refusal};
 use crate::ranges::Placement;
@@ -410,7 +410,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.owned.assign(ids.start()..ids.end(), None);
                 self.frozen.assign(ids.start()..ids.end(), None);
                 self.note_moved(ids, Placement::of_owner(target.node));
-                self.copies.lose(ids);
+                self.copies.give_away(ids);
                 self.remove_all(ids);
                 if is_target_gone {
                     self.outgoing.remove(&number);
@@ -488,8 +488,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 return out.push(Wish::Send(from, MoveMessage::Declined { number }));
             }
             let (staged, heard_ms) = (Marks::default(), now_ms);
-            // Items have none yet.
-            let has_backups = self.limits.copies.backups > 0 && !ids.first().creator().is_named();
+            let has_backups = self.has_backups();
             let backups = if has_backups { self.copies.choose_all(ids) } else { Vec::new() };
             if has_backups && !self.copies.is_enough(backups.len()) {
                 return out.push(Wish::Send(from, MoveMessage::Declined { number }));
@@ -529,6 +528,14 @@ impl<S: ChunkStore> ChunkService<S> {
                     if self.store.take_item(&carried).is_err() {
                         self.forget(from, number);
                         return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                    }
+                    if incoming.change.is_some() {
+                        let name = Name::item(*id, &carried.key);
+                        let kept = self.store.keep_item(&carried.key);
+                        let what =
+                            kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept));
+                        self.copies.write(*id, what, Vec::new());
+                        awaited.extend(self.copies.awaited(*id));
                     }
                     continue;
                 }
@@ -610,9 +617,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        if !ids.first().creator().is_named() {
-            self.copies.own(ids, incoming.backups);
-        }
+        self.copies.own(ids, incoming.backups);
         if let Some(change) = incoming.change {
             self.copies.abort(change);
         }

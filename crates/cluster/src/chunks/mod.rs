@@ -28,8 +28,8 @@ mod store;
 
 pub use held::Asker;
 pub use items::{
-    CarriedItem, ItemAnswer, ItemOp, ItemRecord, ItemVerb, StoreHead, from_relative, to_relative,
-    with_times,
+    CarriedItem, ItemAnswer, ItemOp, ItemRecord, ItemVerb, KeptItem, Moment, StoreHead,
+    from_relative, to_relative, with_times,
 };
 pub(crate) use migration::overlap;
 pub use migration::{MOVES_MAX, MoveMessage, Page};

@@ -7,18 +7,28 @@
 //!    written since, and was noted.
 //! 2. Items of ids that were given away are removed by a pass; until it ended those ids are neither
 //!    taken back nor claimed.
+//! 3. Backups that join are told of every write since they began to, and of all items that a pass
+//!    sees that began later.
+//! 4. What has ended is removed by a pass, and from the backups by what the pass, or a backup that
+//!    asks, comes by.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_index::Cursor;
 
 use super::service::{ChunkService, Wish};
 use super::store::ChunkStore;
+use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
+use crate::overlay::Peer;
 use crate::spans::Spans;
 
 /// Buckets that are looked at in one go.
 const SLICE_BUCKETS: usize = 8_192;
+/// How often all items are looked at for those that have ended, where there are backups to tell.
+const ENDED_MS: u64 = 60_000;
+/// Items that backups ask for, at most; they ask again.
+const REPAIRS_MAX: usize = 1 << 16;
 
 /// Chunks by their ids and items by their keys.
 #[derive(Debug, Default)]
@@ -58,16 +68,37 @@ pub(super) struct Pass {
     at: Option<Cursor>,
     /// The moves that it serves.
     moves: BTreeSet<u64>,
+    /// The changes of backups that it serves, by their ids.
+    joins: Spans<u64>,
+    /// What backups asked for, and what they are to be told of when this one has ended.
+    repairs: BTreeMap<Name, BTreeSet<Repair>>,
+    asked: BTreeMap<Name, BTreeSet<Repair>>,
+    /// When to begin one for what has ended.
+    next_ended_ms: u64,
     /// What it removes.
     removes: Spans<()>,
     /// What the next one is to remove.
     given: Spans<()>,
 }
 
+/// A backup, and its attempt.
+type Repair = (Peer, u64);
+
 impl Pass {
     /// Items of those ids are to be removed.
     pub fn remove_later(&mut self, ids: IdRange) {
         self.given.assign(ids.start()..ids.end(), Some(()));
+        // If they come back, they do while this pass does not look.
+        for asked in [&mut self.repairs, &mut self.asked] {
+            asked.retain(|name, _| !ids.contains(name.id));
+        }
+    }
+
+    /// An item was written, perhaps where this pass has been already: backups were told what it is.
+    pub fn note_write(&mut self, name: Name) {
+        if !self.repairs.is_empty() {
+            self.repairs.remove(&name);
+        }
     }
 
     fn removes(&self, ids: IdRange) -> bool {
@@ -82,9 +113,20 @@ impl<S: ChunkStore> ChunkService<S> {
         self.pass.removes(ids)
     }
 
+    /// A backup lacks an item, or has one that looks as if it had ended: it is told when the item
+    /// was found, or was not.
+    pub(super) fn repair_later(&mut self, from: Peer, link: u64, name: Name) {
+        let asked = &mut self.pass.asked;
+        if self.copies.is_backup(from, link, name.id)
+            && (asked.len() < REPAIRS_MAX || asked.contains_key(&name))
+        {
+            asked.entry(name).or_default().insert((from, link));
+        }
+    }
+
     /// Goes on with the pass, or begins one if something waits for it.
     pub(super) fn tick_pass(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
-        if self.pass.at.is_none() && !self.begin_pass() {
+        if self.pass.at.is_none() && !self.begin_pass(now_ms) {
             return;
         }
         if !self.look_on() {
@@ -93,51 +135,111 @@ impl<S: ChunkStore> ChunkService<S> {
         for number in std::mem::take(&mut self.pass.moves) {
             self.collected(number, now_ms, out);
         }
+        let joins = std::mem::take(&mut self.pass.joins);
+        joins.iter().for_each(|(_, number)| self.copies.collected(*number));
+        // What it did not come by, and nobody wrote meanwhile, is not there.
+        for (name, backups) in std::mem::take(&mut self.pass.repairs) {
+            for (peer, link) in backups {
+                self.copies.repair(peer, link, name.id, What::RemoveItem(name));
+            }
+        }
     }
 
     /// Removes what is to be removed before `ids` are served again. Rare: a whole pass at once.
     pub(super) fn remove_now(&mut self, ids: IdRange) {
         while self.is_removing(ids) {
             if self.pass.at.is_none() {
-                self.begin_pass();
+                self.begin_pass(0);
             }
-            // Moves that waited for this pass wait for the next.
+            // What waited for this pass waits for the next.
             if self.look_on() {
                 self.pass.moves.clear();
+                self.pass.joins = Spans::default();
+                let repairs = std::mem::take(&mut self.pass.repairs);
+                self.pass.asked.extend(repairs);
             }
         }
     }
 
-    fn begin_pass(&mut self) -> bool {
+    fn begin_pass(&mut self, now_ms: u64) -> bool {
         let moves = self.uncollected();
-        if moves.is_empty() && self.pass.given.is_empty() {
+        let mut joins = Spans::default();
+        for (number, ids) in self.copies.uncollected() {
+            joins.assign(ids.start()..ids.end(), Some(number));
+        }
+        let Pass { given, asked, next_ended_ms, .. } = &mut self.pass;
+        let is_time = self.limits.copies.backups > 0 && now_ms >= *next_ended_ms;
+        let is_idle = moves.is_empty() && joins.is_empty() && given.is_empty() && asked.is_empty();
+        if is_idle && !is_time {
             return false;
         }
-        let removes = std::mem::take(&mut self.pass.given);
-        self.pass = Pass { at: Some(Cursor::START), moves, removes, given: Spans::default() };
+        let (removes, repairs) = (std::mem::take(given), std::mem::take(asked));
+        let next_ended_ms = (*next_ended_ms).max(now_ms + ENDED_MS);
+        let at = Some(Cursor::START);
+        self.pass = Pass { at, moves, joins, repairs, removes, next_ended_ms, ..Pass::default() };
         true
     }
 
     /// Looks at a slice; whether the pass has ended.
     fn look_on(&mut self) -> bool {
         let Some(from) = self.pass.at else { return true };
-        let mut gone = Vec::new();
-        let (pass, outgoing) = (&self.pass, &mut self.outgoing);
-        let next = self.store.look_at_items(from, SLICE_BUCKETS, &mut |id, key| {
+        let (mut gone, mut ended, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        let (pass, outgoing, copies) = (&self.pass, &mut self.outgoing, &mut self.copies);
+        let tells = self.limits.copies.backups > 0;
+        let next = self.store.look_at_items(from, SLICE_BUCKETS, &mut |id, key, is_dead| {
             if pass.removes.get(id.bits()).is_some() {
                 gone.push(key.to_vec());
+            } else if is_dead && tells {
+                ended.push((id, key.to_vec()));
             }
             for number in &pass.moves {
                 if let Some(outgoing) = outgoing.get_mut(number) {
                     outgoing.mark(id, key);
                 }
             }
+            if let Some(number) = pass.joins.get(id.bits()) {
+                copies.found(*number, (id, key.to_vec()));
+            }
+            if !pass.repairs.is_empty() && pass.repairs.contains_key(&Name::item(id, key)) {
+                found.push((id, key.to_vec()));
+            }
         });
         gone.iter().for_each(|key| self.store.drop_item(key));
+        for (id, key) in found {
+            let (what, name) = (self.kept(id, &key), Name::item(id, &key));
+            for (peer, link) in self.pass.repairs.remove(&name).unwrap_or_default() {
+                self.copies.repair(peer, link, id, what.clone());
+            }
+        }
+        for (id, key) in ended {
+            // It may have been written since it was seen, or be on its way to somebody else.
+            if self.serves(id) && self.store.keep_item(&key).is_none() {
+                self.store.drop_item(&key);
+                self.copies.remove_item(Name::item(id, &key));
+            }
+        }
         self.pass.at = next;
         if next.is_none() {
             self.pass.removes = Spans::default();
         }
         next.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Or a backup would be told that what was written behind the pass is gone.
+    #[test]
+    fn what_is_written_or_leaves_while_a_pass_looks_is_not_told_to_be_gone() {
+        let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);
+        let names = ids.map(|id| Name::item(id, b"key"));
+        let all = || names.iter().map(|name| (*name, BTreeSet::new())).collect();
+        let mut pass = Pass { repairs: all(), asked: all(), ..Pass::default() };
+        pass.note_write(names[0]);
+        pass.remove_later(IdRange::single(ids[1]));
+        assert_eq!(pass.repairs.keys().collect::<Vec<_>>(), [&names[2]]);
+        assert_eq!(pass.asked.keys().collect::<Vec<_>>(), [&names[0], &names[2]], "later");
     }
 }

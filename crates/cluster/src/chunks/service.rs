@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::heir::Loading;
 use super::held::{Asker, Held, Waiting};
-use super::items::{ItemOp, ItemVerb};
+use super::items::{ItemAnswer, ItemOp, ItemVerb, Moment};
 use super::migration::{Incoming, MoveMessage, Outgoing};
 use super::named::Pass;
 use super::request::{
@@ -12,7 +12,7 @@ use super::request::{
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
-use crate::backup::{BackupMessage, Copies, CopySettings, Wanted, What};
+use crate::backup::{BackupMessage, Copies, CopySettings, Name, Wanted, What};
 use crate::heat::{Heat, HeatWish};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
 use crate::overlay::{Inheritance, Peer, Refusal};
@@ -154,6 +154,11 @@ impl<S: ChunkStore> ChunkService<S> {
         self.copies.set_members(members);
     }
 
+    /// The time of its items.
+    pub fn moment(&self) -> Moment {
+        self.store.moment()
+    }
+
     /// What it is asked for most.
     pub fn heat(&self) -> &Heat {
         &self.heat
@@ -189,14 +194,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// All that it owns, in pieces of one creator each.
     pub fn all_owned(&self) -> impl Iterator<Item = IdRange> {
-        self.owned.iter().flat_map(|(span, _)| {
-            let creators = span.start >> COUNTER_BITS..=(span.end - 1) >> COUNTER_BITS;
-            creators.map(move |creator| {
-                let (first, last) =
-                    (creator << COUNTER_BITS, creator << COUNTER_BITS | COUNTER_MAX);
-                IdRange::from_bits(span.start.max(first), span.end.min(last + 1))
-            })
-        })
+        self.owned.iter().flat_map(|(span, _)| IdRange::cut(span))
     }
 
     /// The node is a member until then; it answers nothing later.
@@ -309,11 +307,16 @@ impl<S: ChunkStore> ChunkService<S> {
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<Wish>,
     ) {
-        if let BackupMessage::Lacking { link, ids } = message {
-            for id in ids {
+        if let BackupMessage::Lacking { link, names } = message {
+            for name in names {
+                if name.id.creator().is_named() {
+                    self.repair_later(from, *link, *name);
+                    continue;
+                }
                 let mut value = None;
-                self.store.read(*id, &mut |bytes| value = Some(bytes.to_vec()));
-                self.copies.repair(from, *link, *id, value);
+                self.store.read(name.id, &mut |bytes| value = Some(bytes.to_vec()));
+                let what = value.map_or(What::Remove(name.id), |value| What::Put(name.id, value));
+                self.copies.repair(from, *link, name.id, what);
             }
         }
         self.copies.on_message(from, message, clock());
@@ -387,10 +390,12 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// A partition of the named ids is this node's from an epoch on. It holds no items yet.
+    /// Named ids, of which this node has nothing, are its own from an epoch on, and have no backups
+    /// yet. With backups nothing is changed before there are enough.
     pub fn adopt(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
+        self.copies.own(ids, Vec::new());
     }
 
     /// Carries out operations in their order; reads that follow each other wait for memory
@@ -432,7 +437,14 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Action::Item { id, op } if !op.verb.changes() => {
                 self.check_owned(*id, *epoch)?;
-                return Ok(self.item(*id, op));
+                if op.verb.writes() && !self.copies.accepts(*id) {
+                    return Err(ChunkError::Retry);
+                }
+                let done = self.item(*id, op);
+                if let Some((id, what)) = self.changed.take() {
+                    self.copies.write(id, what, Vec::new());
+                }
+                return Ok(done);
             }
             _ => {}
         }
@@ -543,7 +555,23 @@ impl<S: ChunkStore> ChunkService<S> {
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
+        if self.has_backups() && op.verb.writes() && may_have_changed(&answer) {
+            self.pass.note_write(Name::item(id, &op.key));
+            self.changed = Some((id, self.kept(id, &op.key)));
+        }
         Done::Item(Box::new(answer))
+    }
+
+    /// Whether what is here has backups.
+    pub(super) fn has_backups(&self) -> bool {
+        self.limits.copies.backups > 0
+    }
+
+    /// An item as it is now, for backups.
+    pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> What {
+        let name = Name::item(id, key);
+        let kept = self.store.keep_item(key);
+        kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept))
     }
 
     fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
@@ -593,6 +621,17 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         self.moved.assign(ids.start()..ids.end(), Some(to));
     }
+}
+
+/// Whether an item is another one than before, as far as the answer tells. Where memory was short
+/// the former one may be gone.
+fn may_have_changed(answer: &ItemAnswer) -> bool {
+    use amalgam_op::Outcome;
+    let is_as_before = matches!(
+        answer.outcome,
+        Outcome::NotFound | Outcome::NotStored | Outcome::Exists | Outcome::NotANumber
+    );
+    !is_as_before
 }
 
 #[cfg(test)]

@@ -7,8 +7,11 @@ use amalgam_op::{
     Delete, HashSeed, Hit, Key, MAX_KEY_BYTES, Now, Op, Outcome, Store, StoreMode, Verb,
 };
 
-use super::items::{CarriedItem, ItemAnswer, ItemOp, ItemRecord, to_relative, with_times};
+use super::items::{
+    CarriedItem, ItemAnswer, ItemOp, ItemRecord, KeptItem, Moment, to_relative, with_times,
+};
 use crate::ids::ChunkId;
+use crate::wire::Wire;
 
 /// Why a chunk was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +61,14 @@ pub trait ChunkStore {
         None
     }
 
-    /// Shows the named items of about `buckets` buckets, each with its id and key, and tells where
-    /// to go on; none at the end. An item that is there all the while is shown at least once.
+    /// Shows the named items of about `buckets` buckets, each with its id, its key and whether it
+    /// is dead, and tells where to go on; none at the end. An item that is there all the while is
+    /// shown at least once.
     fn look_at_items(
         &mut self,
         from: Cursor,
         buckets: usize,
-        see: &mut dyn FnMut(ChunkId, &[u8]),
+        see: &mut dyn FnMut(ChunkId, &[u8], bool),
     ) -> Option<Cursor> {
         let _ = (from, buckets, see);
         None
@@ -89,6 +93,27 @@ pub trait ChunkStore {
     /// Removes an item that is somebody else's.
     fn drop_item(&mut self, key: &[u8]) {
         let _ = key;
+    }
+
+    /// The time of items.
+    fn moment(&self) -> Moment {
+        Moment::FIRST
+    }
+
+    /// An item as backups keep it ([`KeptItem`]), or that there is none.
+    fn keep_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let _ = key;
+        None
+    }
+
+    /// Takes an item as backups kept it, in place of what is here, unless it is dead.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the item is not here then.
+    fn restore_item(&mut self, kept: &KeptItem) -> Result<(), StoreError> {
+        let _ = kept;
+        Err(StoreError::Full)
     }
 }
 
@@ -193,7 +218,7 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
 }
 
 /// Tells the time at which an operation runs. It must be asked after the request arrived.
-pub type Wall = Box<dyn Fn() -> Now + Send>;
+pub type Wall = Box<dyn Fn() -> Moment + Send>;
 
 /// Chunks in one engine and named items in another: any bytes may be a user's key, those of an id
 /// too. Both refuse rather than evict.
@@ -233,6 +258,34 @@ impl<W: Worker> ItemStore<W> {
         let outcome = self.items.apply(&op, now, &mut OneItem { now, hit: None });
         self.items.quiesce();
         outcome
+    }
+
+    fn read_item(&mut self, key: &[u8], now: &Now) -> Option<ItemRecord> {
+        let mut sink = OneItem { now, hit: None };
+        self.items.get_batch(&[Key::new(key, &self.seed)], now, &mut sink);
+        let item = sink.hit.map(|(_, item)| item);
+        self.items.quiesce();
+        item
+    }
+
+    fn put_item(
+        &mut self,
+        key: &[u8],
+        store: Store<'_>,
+        is_stale: bool,
+        now: &Now,
+    ) -> Result<(), StoreError> {
+        let new_cas = store.new_cas;
+        match self.change_item(key, Verb::Store(store), now) {
+            Outcome::Stored(_) => {}
+            Outcome::TooLarge => return Err(StoreError::TooLarge),
+            _ => return Err(StoreError::Full),
+        }
+        if is_stale {
+            let delete = Delete { marks_stale: true, new_cas, ..Delete::default() };
+            self.change_item(key, Verb::Delete(delete), now);
+        }
+        Ok(())
     }
 }
 
@@ -297,7 +350,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
             // Of somebody with another seed: nobody would find the item there.
             return Outcome::NotFound.into();
         }
-        let now = (self.wall)();
+        let now = (self.wall)().now;
         let mut sink = OneItem { now: &now, hit: None };
         let outcome = match op.verb.as_verb() {
             Some(verb) => Some(self.items.apply(&Op { key, verb }, &now, &mut sink)),
@@ -321,11 +374,12 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         &mut self,
         from: Cursor,
         buckets: usize,
-        see: &mut dyn FnMut(ChunkId, &[u8]),
+        see: &mut dyn FnMut(ChunkId, &[u8], bool),
     ) -> Option<Cursor> {
-        let seed = &self.seed;
+        let (seed, now) = (&self.seed, (self.wall)().now);
         let next = self.items.scan(from, buckets, &mut |item| {
-            see(ChunkId::named(seed.hash(item.key)), item.key);
+            let is_dead = !now.is_live(item.expiry, item.generation);
+            see(ChunkId::named(seed.hash(item.key)), item.key, is_dead);
             ControlFlow::Continue(())
         });
         self.items.quiesce();
@@ -333,17 +387,14 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
     }
 
     fn carry_item(&mut self, key: &[u8]) -> CarriedItem {
-        let now = (self.wall)();
-        let mut sink = OneItem { now: &now, hit: None };
-        self.items.get_batch(&[Key::new(key, &self.seed)], &now, &mut sink);
-        let item = sink.hit.map(|(_, item)| item);
-        self.items.quiesce();
+        let now = (self.wall)().now;
+        let item = self.read_item(key, &now);
         CarriedItem { key: key.to_vec(), generation: now.generation, item }
     }
 
     fn take_item(&mut self, carried: &CarriedItem) -> Result<(), StoreError> {
         let CarriedItem { key, generation, item } = carried;
-        let now = (self.wall)();
+        let now = (self.wall)().now;
         let Some(item) = item.as_ref().filter(|_| !was_dropped_since(*generation, &now)) else {
             self.drop_item(key);
             return Ok(());
@@ -351,20 +402,38 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         let expiry = unix_expiry(item.expiry.0, &now);
         let mut store = Store::new(StoreMode::Set, &item.value, item.flags, expiry);
         store.new_cas = item.cas;
-        match self.change_item(key, Verb::Store(store), &now) {
-            Outcome::Stored(_) => {}
-            Outcome::TooLarge => return Err(StoreError::TooLarge),
-            _ => return Err(StoreError::Full),
-        }
-        if item.stale {
-            let delete = Delete { marks_stale: true, new_cas: item.cas, ..Delete::default() };
-            self.change_item(key, Verb::Delete(delete), &now);
-        }
-        Ok(())
+        self.put_item(key, store, item.stale, &now)
     }
 
     fn drop_item(&mut self, key: &[u8]) {
-        let now = (self.wall)();
+        let now = (self.wall)().now;
         self.change_item(key, Verb::Delete(Delete::default()), &now);
+    }
+
+    fn moment(&self) -> Moment {
+        (self.wall)()
+    }
+
+    fn keep_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let moment = (self.wall)();
+        let ItemRecord { value, flags, expiry, cas, stale, .. } =
+            self.read_item(key, &moment.now)?;
+        let ends_unix_seconds = unix_expiry(expiry.0, &moment.now);
+        let (key, flushes) = (key.to_vec(), moment.flushes);
+        let mut bytes = Vec::with_capacity(value.len() + key.len() + 64);
+        KeptItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
+        Some(bytes)
+    }
+
+    fn restore_item(&mut self, kept: &KeptItem) -> Result<(), StoreError> {
+        let moment = (self.wall)();
+        if kept.is_dead(&moment) {
+            self.drop_item(&kept.key);
+            return Ok(());
+        }
+        let KeptItem { ends_unix_seconds, key, value, flags, cas, stale, .. } = kept;
+        let mut store = Store::new(StoreMode::Set, value, *flags, *ends_unix_seconds);
+        store.new_cas = *cas;
+        self.put_item(key, store, *stale, &moment.now)
     }
 }

@@ -204,6 +204,15 @@ impl IdRange {
         Self { first: ChunkId(start), last: ChunkId(end - 1) }
     }
 
+    /// The ids of a span, cut where creators end.
+    pub(crate) fn cut(span: std::ops::Range<u64>) -> impl Iterator<Item = Self> {
+        let creators = span.start >> COUNTER_BITS..=(span.end - 1) >> COUNTER_BITS;
+        creators.map(move |creator| {
+            let first = creator << COUNTER_BITS;
+            Self::from_bits(span.start.max(first), span.end.min((first | COUNTER_MAX) + 1))
+        })
+    }
+
     /// The first id.
     #[inline]
     pub const fn first(self) -> ChunkId {

@@ -9,9 +9,11 @@
 use super::LogError;
 
 const MAGIC: [u8; 4] = *b"AMLG";
-/// Of the segments that are written. Those of version 1 are read, too: their records begin with no
-/// kind, and nothing says whose log it was.
-pub(super) const VERSION: u16 = 2;
+/// Of the segments that are written. Those of version 2 are read alike: they have no items. Those
+/// of version 1 are read, too: their records begin with no kind, and nothing says whose log it was.
+pub(super) const VERSION: u16 = 3;
+/// What is written today can stand beside what has been written since this version.
+pub(super) const CURRENT_SINCE: u16 = 2;
 pub(super) const HEAD_BYTES: u32 = 32;
 /// Checksum and length.
 pub(super) const PREFIX_BYTES: u32 = 8;

@@ -65,7 +65,7 @@ pub struct Replay {
     pub was_torn: bool,
     /// What was lost otherwise.
     pub damages: Vec<Damage>,
-    /// Whether all segments have the format that is written today.
+    /// Whether all segments have the format that is written today, or one that says as much.
     pub is_current: bool,
 }
 
@@ -154,7 +154,7 @@ impl<S: Storage> Log<S> {
             log.storage.read(segment, 0, &mut head)?;
             match format::parse_head(&head, cluster)? {
                 Some((sequence, version)) => {
-                    replay.is_current &= version == format::VERSION;
+                    replay.is_current &= version >= format::CURRENT_SINCE;
                     used.insert(sequence, (segment, bytes));
                 }
                 // Never used, cleaned, or torn while it was begun: nothing in it was committed.

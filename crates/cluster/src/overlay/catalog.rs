@@ -319,7 +319,17 @@ impl Catalog {
                 );
                 let nodes = nodes_of(&range);
                 let life = |node: NodeId| record.lives.get(&node).copied().unwrap_or_default();
-                let holders = nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
+                let holders: Vec<Peer> =
+                    nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
+                // Named ids are sparse, and the cells of a partition too many.
+                let last = inheritances.last_mut().filter(|last: &&mut Inheritance| {
+                    let touches = last.ids.end() == ids.start() && creator.is_named();
+                    touches && last.source == *source && last.holders == holders
+                });
+                if let Some(last) = last {
+                    last.ids = IdRange::from_bits(last.ids.start(), ids.end());
+                    continue;
+                }
                 inheritances.push(Inheritance { ids, epoch, source: *source, holders });
             }
         }

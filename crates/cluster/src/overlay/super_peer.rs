@@ -286,7 +286,7 @@ impl SuperPeer {
     /// Who is named by ranges of a creator, looks alive, and has not said so since somebody died.
     fn silent(&self, creator: Creator) -> Vec<Peer> {
         // What has no copies cannot wait for one.
-        if !self.keeps_notes || creator.is_named() {
+        if !self.keeps_notes {
             return Vec::new();
         }
         let is_silent = |peer: &Peer| {

@@ -8,7 +8,7 @@ use super::layout::Packet;
 use crate::overlay::Peer;
 
 /// The format that this code speaks.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 /// The longest frame in bytes, without its length.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the length, and of the request's number.

@@ -5,10 +5,10 @@ use amalgam_op::{
 };
 
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
-use crate::backup::{BackupMessage, Entry, Life, What};
+use crate::backup::{BackupMessage, Entry, Life, Name, What};
 use crate::chunks::{
     Action, CarriedItem, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord,
-    ItemVerb, MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
+    ItemVerb, KeptItem, MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
 };
 use crate::heat::HeatMessage;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
@@ -361,6 +361,15 @@ wire_struct!(ItemRecord {
     won: bool,
     idle_seconds: Option<u32>,
 });
+wire_struct!(KeptItem {
+    ends_unix_seconds: i64,
+    flushes: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    flags: u32,
+    cas: Option<u64>,
+    stale: bool,
+});
 wire_enum!(Outcome {
     1 Hit(hit),
     2 NotFound,
@@ -418,9 +427,10 @@ wire_enum!(BackupMessage {
     1 Append { link, first, entries },
     2 Appended { link, next },
     3 Refused { link, is_sealed },
-    4 Lacking { link, ids },
+    4 Lacking { link, names },
 });
 wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
+wire_struct!(Name { id: ChunkId, tag: u32 });
 wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionExport> });
 wire_enum!(for V, What<V> {
     1 Put(id, value),
@@ -428,6 +438,8 @@ wire_enum!(for V, What<V> {
     3 Clear(ids),
     4 Answers,
     5 Bury(source, ids),
+    6 PutItem(name, value),
+    7 RemoveItem(name),
 });
 wire_struct!(Export { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionExport> });
 wire_struct!(SessionExport {

@@ -7,7 +7,7 @@ use amalgam_op::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::backup::{BackupMessage, Entry, What};
+use crate::backup::{BackupMessage, Entry, Name, What};
 use crate::chunks::{
     Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
     MoveMessage, Operation, Request, SessionExport,
@@ -177,6 +177,8 @@ fn packets() -> Vec<Packet> {
         What::Clear(ids),
         What::Answers,
         What::Bury(peer, ids),
+        What::PutItem(Name::item(id, b"key"), vec![5]),
+        What::RemoveItem(Name::item(id, b"key")),
     ];
     let entry = |what| Entry { version: 3, what, sessions: sessions.clone() };
     let entries = whats.map(entry).to_vec().into();
@@ -184,7 +186,7 @@ fn packets() -> Vec<Packet> {
         BackupMessage::Append { link: 1, first: 2, entries },
         BackupMessage::Appended { link: 1, next: 9 },
         BackupMessage::Refused { link: 1, is_sealed: true },
-        BackupMessage::Lacking { link: 1, ids: vec![id, id] },
+        BackupMessage::Lacking { link: 1, names: vec![Name::from(id), Name::item(id, b"key")] },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },
@@ -301,7 +303,7 @@ fn strangers_are_told_apart() {
         bytes[at] ^= 1;
         own.check(&Hello::decode_all(&bytes).expect("a hello"))
     };
-    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(3))));
+    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(2))));
 }
 
 proptest! {
