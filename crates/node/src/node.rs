@@ -54,6 +54,9 @@ const OWN_WORKERS: usize = 3;
 const SILENT_MS: u64 = 250;
 /// The same where each answer waits for a disk.
 const SILENT_SYNCED_MS: u64 = 2_000;
+/// After that long what a backup did not answer is sent again, in milliseconds: connections lose
+/// nothing but what they drop when they are full or break, and more would fill them.
+const RESEND_MS: u64 = 100;
 /// Ids that a node with backups claims at once: its chunks lie with many sets of backups then, and
 /// are recovered by many.
 const BACKED_UP_IDS: u64 = 1 << 16;
@@ -77,7 +80,8 @@ impl BackupConfiguration {
             Durability::Buffered => SILENT_MS,
             Durability::Synced => SILENT_SYNCED_MS,
         };
-        let copies = CopySettings { backups: self.count, silent_ms, ..CopySettings::default() };
+        let (backups, retry_ms) = (self.count, RESEND_MS);
+        let copies = CopySettings { backups, silent_ms, retry_ms, ..CopySettings::default() };
         let (claim_ids, low_ids) = (BACKED_UP_IDS, BACKED_UP_IDS / 4);
         Limits { claim_ids, low_ids, copies, ..Limits::default() }
     }

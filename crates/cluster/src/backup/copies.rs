@@ -217,7 +217,8 @@ impl Copies {
 
     /// A node is not chosen until then.
     pub fn avoid(&mut self, peer: Peer, until_ms: u64) {
-        self.avoided.insert(peer, until_ms);
+        let until = self.avoided.entry(peer).or_default();
+        *until = until_ms.max(*until);
     }
 
     /// Backups beside some, as many as there should be.
@@ -462,8 +463,10 @@ impl Copies {
             }
             BackupMessage::Refused { link: number, is_sealed } if *number == link.number => {
                 self.is_deposed |= *is_sealed;
-                // It keeps nothing more: as if it had been silent for long.
+                // It keeps nothing more: as if it had been silent for long. In this life it never
+                // will, and whoever joins a set along with it would join in vain.
                 link.owes_since_ms = Some(0);
+                self.avoid(from, u64::MAX);
             }
             _ => {}
         }

@@ -492,3 +492,36 @@ fn an_owner_sends_again_what_a_backup_lacks() {
     let again = vec![What::Put(id(1), vec![1]), What::Remove(id(2))];
     assert_eq!(sent(&mut copies), Some((link, 2, again)));
 }
+
+/// Others would join in vain along with it, again and again.
+#[test]
+fn who_refused_is_not_chosen_again_in_that_life() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = CopySettings { backups: 3, ..CopySettings::default() };
+    let mut copies = Copies::new(owner(), settings);
+    copies.set_members([owner(), peers[0], peers[1]].into_iter());
+    copies.own(ids(0, 10), peers.to_vec());
+    copies.write(id(1), What::Put(id(1), vec![1]), Vec::new());
+    let mut sent = Vec::new();
+    copies.flush(1_000, &mut sent);
+    let link = sent.iter().find_map(|wanted| match wanted {
+        Wanted::Send(to, BackupMessage::Append { link, .. }) if *to == peers[0] => Some(*link),
+        _ => None,
+    });
+    let refused = BackupMessage::Refused { link: link.expect("it was sent"), is_sealed: false };
+    copies.on_message(peers[0], &refused, 1_000);
+    let mut out = Vec::new();
+    copies.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+    assert_eq!(out, [Wanted::Commit(1, ids(0, 10), vec![peers[1]])]);
+    copies.on_committed(1, Ok(5));
+    for now_ms in [1_020, 5_000, 500_000] {
+        out.clear();
+        copies.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        assert!(copies.choose_more(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
+        assert_eq!(copies.backups(id(1)), Some(&peers[1..]));
+    }
+    let again = Peer { incarnation: 2, ..peers[0] };
+    copies.set_members([owner(), again, peers[1]].into_iter());
+    assert_eq!(copies.choose_more(ids(0, 10), &peers[1..]), [again], "its next life may take it");
+}
