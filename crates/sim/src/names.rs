@@ -1,7 +1,10 @@
 //! Nodes whose clients work on named items: `add` and `incr` of few keys, by all at once; and,
 //! where there are backups, `set`, `get` and `delete`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::ControlFlow;
 
 use amalgam_cluster::backup::{Remains, Vault};
 use amalgam_cluster::chunks::{
@@ -11,8 +14,8 @@ use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{Effect, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::model::{Model, ModelWorker};
-use amalgam_index::{Configuration, Index};
-use amalgam_op::{Arithmetic, Delete, HashSeed, Outcome, StoreMode};
+use amalgam_index::{Configuration, Cursor, Found, Index, Sink, Worker};
+use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
 use crate::actor::{Common, Host, Pursuit};
 use crate::keeper::{COPIES, open_vault};
@@ -90,20 +93,77 @@ pub type Namer = Host<Naming<false>>;
 pub type SafeNamer = Host<Naming<true>>;
 
 /// See [`Namer`] and [`SafeNamer`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Naming<const SAFE: bool> {
     /// The number of the last value that was set.
     next_value: u64,
+    /// Those of the node, which is dropped before.
+    _engines: Engines,
 }
 
 fn seed() -> HashSeed {
     HashSeed::new(7)
 }
 
-fn model() -> &'static Model {
-    let configuration = Configuration { evicts: false, seed: seed(), ..Configuration::default() };
-    // It lives as long as the test: a node borrows its engine.
-    Box::leak(Box::new(Model::open(&configuration).expect("it opens")))
+thread_local! {
+    /// Engines of lives that are over, for those to come: a node borrows its engines, so they live
+    /// as long as the program.
+    static FREE: RefCell<Vec<&'static Model>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The engines of one life, which go back when it is over.
+struct Engines([&'static Model; 2]);
+
+impl fmt::Debug for Engines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engines")
+    }
+}
+
+impl Engines {
+    fn take() -> Self {
+        let open = || {
+            let configuration =
+                Configuration { evicts: false, seed: seed(), ..Configuration::default() };
+            &*Box::leak(Box::new(Model::open(&configuration).expect("it opens")))
+        };
+        let free = || FREE.with_borrow_mut(Vec::pop);
+        Self([(); 2].map(|()| free().unwrap_or_else(open)))
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        for model in self.0 {
+            let (mut worker, mut keys) = (model.worker(), Vec::new());
+            let mut from = Some(Cursor::START);
+            while let Some(cursor) = from {
+                from = worker.scan(cursor, usize::MAX, &mut |item| {
+                    keys.push(item.key.to_vec());
+                    ControlFlow::Continue(())
+                });
+            }
+            for key in keys {
+                let verb = Verb::Delete(Delete::default());
+                let op = Op { key: Key::new(&key, model.seed()), verb };
+                worker.apply(&op, &Now::at(1), &mut Nobody);
+            }
+            FREE.with_borrow_mut(|free| free.push(model));
+        }
+    }
+}
+
+/// Who is shown nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 fn place(key: &[u8]) -> ChunkId {
@@ -261,7 +321,10 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
         if SAFE {
             settings.chunks.copies = COPIES;
         }
-        (Self::default(), ItemStore::new(model(), model(), Box::new(|| Moment::FIRST)))
+        let engines = Engines::take();
+        let [chunks, items] = engines.0;
+        let store = ItemStore::new(chunks, items, Box::new(|| Moment::FIRST));
+        (Self { next_value: 0, _engines: engines }, store)
     }
 
     fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {

@@ -109,7 +109,8 @@ const PREDICTED: &str = ", predicted";
 /// How far a prediction may be off for the noise of what it was fitted to: half of its band, over
 /// it. That the model itself may be wrong is not in it.
 fn error(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Option<f64> {
-    let half = (at_most? - at_least?) / 2.0;
+    // Where few threads share little, the faster single thread of the unluckiest counts for more.
+    let half = (at_most? - at_least?).abs() / 2.0;
     Some(half / value).filter(|part| part.is_finite())
 }
 
