@@ -489,7 +489,7 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
     writeln!(
         output,
         "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} \
-         {:>8} {:>8} {:>4}",
+         {:>8} {:>8} {:>4} {:>8}",
         "node",
         "life",
         "address",
@@ -505,7 +505,8 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
         "lag",
         "lease ms",
         "ops/s",
-        "hot"
+        "hot",
+        "release"
     )?;
     for (peer, address) in &home.members {
         let (node, life) = (peer.node.get(), peer.incarnation);
@@ -514,7 +515,7 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
         match connect(address).and_then(|mut client| client.status()) {
             Ok(own) => writeln!(
                 output,
-                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} {:>8} {:>8} {:>4}",
+                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} {:>8} {:>8} {:>4} {:>8}",
                 own.partitions,
                 own.ids,
                 own.spans,
@@ -526,7 +527,8 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
                 home.revision.saturating_sub(own.revision),
                 own.lease_left_ms,
                 own.rate,
-                own.hot_moves
+                own.hot_moves,
+                own.release
             )?,
             Err(error) => writeln!(output, "does not answer: {error}")?,
         }

@@ -598,6 +598,7 @@ impl<S: ChunkStore> Hub<S> {
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
             rate: chunks.heat().rate(),
             hot_moves: chunks.heat().moved(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 }

@@ -7,8 +7,10 @@ use super::codec::{Wire, WireError, wire_struct};
 use super::layout::Packet;
 use crate::overlay::Peer;
 
-/// The format that this code speaks.
-pub const WIRE_VERSION: u16 = 3;
+/// The latest format that this code speaks.
+pub const WIRE_VERSION: u16 = 4;
+/// The oldest: nodes of two releases speak the later format that both know.
+pub const WIRE_SINCE: u16 = 4;
 /// The longest frame in bytes, without its length.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the length, and of the request's number.
@@ -17,25 +19,29 @@ const NUMBER_BYTES: usize = 8;
 /// What a connection begins with: not a text protocol's first bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"\xa3agm");
 
-/// Who speaks; the first thing that either side says.
+/// Who speaks; the first thing that either side says. All versions have these fields: what later
+/// ones add stands behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     magic: u32,
-    version: u16,
+    /// The latest format that it speaks.
+    pub version: u16,
     /// The cluster's number, drawn when it was set up.
     pub cluster: u64,
     /// Which node, in which life; none for a client.
     pub from: Option<Peer>,
+    /// The oldest format that it speaks.
+    pub since: u16,
 }
 
-wire_struct!(Hello { magic: u32, version: u16, cluster: u64, from: Option<Peer> });
+wire_struct!(Hello { magic: u32, version: u16, cluster: u64, from: Option<Peer>, since: u16 });
 
 /// Why two do not speak to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloError {
     /// That is another protocol.
     Foreign,
-    /// The other speaks this version of the format.
+    /// The other speaks no format that this one does, this at the latest.
     Version(u16),
     /// The other belongs to this cluster.
     Cluster(u64),
@@ -46,7 +52,11 @@ impl fmt::Display for HelloError {
         match self {
             Self::Foreign => f.write_str("the other side does not speak this protocol"),
             Self::Version(version) => {
-                write!(f, "the other side speaks version {version}, this one {WIRE_VERSION}")
+                write!(
+                    f,
+                    "the other side speaks version {version} at the latest, this one \
+                     {WIRE_SINCE} to {WIRE_VERSION}"
+                )
             }
             Self::Cluster(cluster) => write!(f, "the other side belongs to cluster {cluster:x}"),
         }
@@ -58,25 +68,27 @@ impl std::error::Error for HelloError {}
 impl Hello {
     /// Of a node, or of a client.
     pub fn new(cluster: u64, from: Option<Peer>) -> Self {
-        Self { magic: MAGIC, version: WIRE_VERSION, cluster, from }
+        Self { magic: MAGIC, version: WIRE_VERSION, cluster, from, since: WIRE_SINCE }
     }
 
-    /// Whether the two may speak.
+    /// In which format the two speak to each other: the latest that both know.
     ///
     /// # Errors
     ///
     /// [`HelloError`].
-    pub fn check(&self, other: &Self) -> Result<(), HelloError> {
+    pub fn check(&self, other: &Self) -> Result<u16, HelloError> {
         if other.magic != MAGIC {
             return Err(HelloError::Foreign);
         }
-        if other.version != self.version {
+        let spoken = self.version.min(other.version);
+        // What a version without `since` sends there is not looked at: its version is too old.
+        if spoken < self.since || spoken < other.since {
             return Err(HelloError::Version(other.version));
         }
         if other.cluster != self.cluster {
             return Err(HelloError::Cluster(other.cluster));
         }
-        Ok(())
+        Ok(spoken)
     }
 }
 

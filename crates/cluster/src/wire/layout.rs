@@ -124,6 +124,8 @@ pub struct NodeStatus {
     pub rate: u64,
     /// Ids that it moved because they were hot.
     pub hot_moves: u64,
+    /// The release of the program that it runs.
+    pub release: String,
 }
 
 wire_enum!(Control {
@@ -155,6 +157,7 @@ wire_struct!(NodeStatus {
     lease_left_ms: u64,
     rate: u64,
     hot_moves: u64,
+    release: String,
 });
 
 /// Numbers with bounds of their own.

@@ -17,5 +17,7 @@ mod layout;
 mod tests;
 
 pub use codec::{Reader, Wire, WireError};
-pub use frame::{FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_VERSION, encode_frame};
+pub use frame::{
+    FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_SINCE, WIRE_VERSION, encode_frame,
+};
 pub use layout::{Control, Holding, NodeStatus, Packet};

@@ -87,6 +87,7 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
         lease_left_ms: 13,
         rate: 14,
         hot_moves: 15,
+        release: "0.1.0".to_owned(),
     };
     [
         Control::Ask,
@@ -296,14 +297,35 @@ fn strangers_are_told_apart() {
     let mut bytes = Vec::new();
     Hello::new(1, Some(Peer { node: node(3), incarnation: 1 })).encode(&mut bytes);
     let other = Hello::decode_all(&bytes).expect("a hello");
-    assert_eq!(own.check(&other), Ok(()));
+    assert_eq!(own.check(&other), Ok(WIRE_VERSION));
     assert_eq!(own.check(&Hello::new(2, None)), Err(HelloError::Cluster(2)));
     let checked = |at: usize| {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1;
         own.check(&Hello::decode_all(&bytes).expect("a hello"))
     };
-    assert_eq!((checked(0), checked(4)), (Err(HelloError::Foreign), Err(HelloError::Version(2))));
+    assert_eq!(checked(0), Err(HelloError::Foreign));
+    // One that was there before, which says no more than its own version.
+    let mut old = bytes.clone();
+    old[4..6].copy_from_slice(&(WIRE_SINCE - 1).to_le_bytes());
+    for nonce in [[0; 2], [0xff; 2]] {
+        old.truncate(bytes.len() - 2);
+        old.extend_from_slice(&nonce);
+        let old = Hello::decode_all(&old).expect("a hello");
+        assert_eq!(own.check(&old), Err(HelloError::Version(WIRE_SINCE - 1)));
+    }
+}
+
+#[test]
+fn neighbouring_releases_speak_the_older_ones_format() {
+    let own = Hello::new(1, None);
+    let later = |since| Hello { version: WIRE_VERSION + 1, since, ..own };
+    assert_eq!(own.check(&later(WIRE_VERSION)), Ok(WIRE_VERSION));
+    assert_eq!(later(WIRE_VERSION).check(&own), Ok(WIRE_VERSION));
+    // One that has dropped it.
+    let version = |version| Err(HelloError::Version(version));
+    assert_eq!(own.check(&later(WIRE_VERSION + 1)), version(WIRE_VERSION + 1));
+    assert_eq!(later(WIRE_VERSION + 1).check(&own), version(WIRE_VERSION));
 }
 
 proptest! {
