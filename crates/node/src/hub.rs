@@ -36,6 +36,9 @@ use crate::shared::Shared;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
+/// A turn that takes as long is told of: others wait for the node meanwhile, and the disk of the log
+/// or the machine is too busy.
+const SLOW_MS: u64 = 500;
 /// A node that could not be reached is dialed again after so long.
 const REDIAL_MS: u64 = 100;
 /// One that refused this node, or was refused, after so long.
@@ -168,6 +171,7 @@ impl<S: ChunkStore> Hub<S> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            let woken_ms = boot_ms();
             self.node.set_deadline(self.shared.deadline_ms());
             for event in &events {
                 match event.data.u64() {
@@ -185,6 +189,10 @@ impl<S: ChunkStore> Hub<S> {
                 self.tick(now_ms);
             }
             self.settle();
+            let ms = boot_ms().saturating_sub(woken_ms);
+            if ms >= SLOW_MS {
+                log::warn!(ms; "a turn of the node's loop took long");
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ mod spaces;
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -135,14 +135,19 @@ impl Trial {
             run(words);
         }
         let space = Space::new("etcd", ETCD_HOST);
+        // A disk of its own, as the nodes have: what else writes on the machine's is none of this.
+        let data = folder.join("etcd-data");
+        std::fs::create_dir_all(&data).expect("a folder");
+        run(&format!("mount -t tmpfs -o size=1G etcd {}", data.display()));
+        let log = std::fs::File::create(folder.join("etcd.log")).expect("a file");
         let url = format!("http://{ETCD_HOST}:2379");
         let etcd = space
             .command("etcd")
             .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
             .args(["--listen-peer-urls", "http://127.0.0.1:2380", "--data-dir"])
-            .arg(folder.join("etcd-data"))
+            .arg(&data)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("etcd starts");
         let nodes = (0..NODES).map(|number| Node::new(number, folder.to_owned())).collect();
@@ -408,12 +413,14 @@ impl Drop for Trial {
         // It may have ended by itself.
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
+        let _ = Command::new("umount").arg(self.folder.join("etcd-data")).status();
         if std::thread::panicking() {
-            for node in &self.nodes {
-                let text = node.log();
+            let etcd = std::fs::read_to_string(self.folder.join("etcd.log")).unwrap_or_default();
+            let nodes = self.nodes.iter().map(|node| (node.space.name.as_str(), node.log()));
+            for (name, text) in nodes.chain([("etcd", etcd)]) {
                 let lines: Vec<&str> = text.lines().collect();
                 let last = &lines[lines.len().saturating_sub(15)..];
-                println!("--- {}\n{}", node.space.name, last.join("\n"));
+                println!("--- {name}\n{}", last.join("\n"));
             }
         }
     }
