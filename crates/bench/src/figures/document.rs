@@ -33,8 +33,8 @@ const PAPERS: [(Paper, &str); 5] = [
 ///
 /// # Errors
 ///
-/// If a folder cannot be read or written, its figures are not all of one scale, or a page names
-/// what is not there.
+/// If a folder cannot be read or written, some of its figures are toys, or a page names what is not
+/// there.
 pub fn write(measured: &Path, folder: &Path, remark: Option<&str>) -> anyhow::Result<()> {
     let keep = folder.join(NAME);
     fs::create_dir_all(&keep).with_context(|| keep.display().to_string())?;
@@ -95,8 +95,9 @@ fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
     let like = |one: &Kept| figures.iter().filter(|other| origin(other) == origin(one)).count();
     let most = figures.iter().map(like).max().context("there are no figures")?;
     let first = figures.iter().find(|one| like(one) == most).context("there are no figures")?;
-    let is_like = |figure: &Kept| figure.setting["scale"] == first.setting["scale"];
-    ensure!(figures.iter().all(is_like), "the figures are of several scales");
+    let is_toy = |figure: &&Kept| figure.setting["scale"] == "toy";
+    let toys = figures.iter().filter(is_toy).count();
+    ensure!(toys == 0 || toys == figures.len(), "{toys} of the figures are toys");
     let mut text = head(first);
     if let Some(remark) = remark {
         let remark = wrapped(&format!("**Of this run:** {}", escaped(remark)));
@@ -120,8 +121,9 @@ fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
 }
 
 /// What figures have in common that were measured in one run.
-fn origin(figure: &Kept) -> (&str, &Value) {
-    (&figure.commit, &figure.setting["machine"])
+fn origin(figure: &Kept) -> (&str, &Value, &str) {
+    let scale = figure.setting["scale"].as_str().unwrap_or("unknown");
+    (&figure.commit, &figure.setting["machine"], scale)
 }
 
 /// A machine as JSON has it, for people.
@@ -206,8 +208,12 @@ fn section(text: &mut String, figure: &Kept, first: &Kept) {
         wrapped(&format!("Here: {}", escaped(&figure.our_setting))),
     );
     if origin(figure) != origin(first) {
-        let (commit, on) = origin(figure);
-        let from = format!("Measured apart: commit {commit}, {}.", machine(on));
+        let (commit, on, scale) = origin(figure);
+        let at = match scale == origin(first).2 {
+            true => String::new(),
+            false => format!("at {scale} scale, "),
+        };
+        let from = format!("Measured apart: {at}commit {commit}, {}.", machine(on));
         let _ = writeln!(text, "\n{}", wrapped(&from));
     }
     for failure in &figure.failures {
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_of_another_commit_says_so_and_one_of_another_scale_is_refused() {
+    fn a_figure_of_another_run_says_so_and_a_toy_is_refused() {
         let figures = [figure("def"), figure("abc"), figure("abc")];
         let text = text(&figures, None).expect("a document");
         assert!(text.contains("| commit | abc |"), "{text}");
@@ -298,6 +304,10 @@ mod tests {
         assert!(text.contains("Measured apart: commit def, 2 cores of a CPU, 0 GiB."));
         let mut full = figure("abc");
         full.setting["scale"] = "full".into();
+        let text = super::text(&[figure("abc"), full.clone(), figure("abc")], None);
+        let apart = "Measured apart: at full scale, commit abc, 2 cores of a CPU";
+        assert_eq!(text.expect("a document").matches(apart).count(), 1);
+        full.setting["scale"] = "toy".into();
         assert!(super::text(&[figure("abc"), full], None).is_err());
     }
 

@@ -15,6 +15,9 @@ use super::plan::{Panel, Point, Shape};
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 360;
 const LEGEND_LINE: i32 = 18;
+/// Of a digit above a bar, roughly.
+const DIGIT_WIDTH: i32 = 6;
+const DIGIT_HEIGHT: i32 = 10;
 
 const INK: RGBColor = RGBColor(28, 32, 38);
 const GRID: RGBColor = RGBColor(214, 219, 226);
@@ -226,6 +229,7 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
         .label_style(("sans-serif", 12).into_font().color(&INK))
         .draw()?;
     let width = 0.84 / names.len() as f64;
+    let mut written: Vec<(i32, i32, i32)> = Vec::new();
     for point in points {
         let is_it = |(number, _): &(f64, &str)| *number == point.place.number;
         let group = labels.iter().position(is_it).unwrap_or(0) as f64;
@@ -235,8 +239,18 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
         chart.draw_series([Rectangle::new(corners, filling(looks[index]))])?;
         let top = chart.backend_coord(&(left + width * 0.45, point.value.max(0.0)));
         let own = area.get_base_pixel();
-        let at = (top.0 - own.0, top.1 - own.1 - 7);
-        write(area, &number(point.value), at, 10.0, HPos::Center)?;
+        let text = number(point.value);
+        let (x, half) = (top.0 - own.0, text.len() as i32 * DIGIT_WIDTH / 2);
+        let mut y = top.1 - own.1 - 7;
+        // Above a neighbour's that is as high, and wider than its bar.
+        let covers = |y: i32, other: &(i32, i32, i32)| {
+            (x - other.0).abs() < half + other.2 && (y - other.1).abs() < DIGIT_HEIGHT
+        };
+        while written.iter().any(|other| covers(y, other)) {
+            y -= 1;
+        }
+        written.push((x, y, half));
+        write(area, &text, (x, y), 10.0, HPos::Center)?;
     }
     for (index, (_, label)) in labels.iter().enumerate() {
         let foot = chart.backend_coord(&(index as f64 + 0.5, foot));
