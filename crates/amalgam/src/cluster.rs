@@ -21,8 +21,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::logs::{self, Format, Threshold};
-use crate::options::layered;
-use crate::serve::{STOP_SIGNALS, random_seed};
+use crate::options::{is_off, layered};
+use crate::serve::{STOP_SIGNALS, admin, random_seed};
 use crate::size::Size;
 
 mod holding;
@@ -90,6 +90,13 @@ pub struct NodeOptions {
     /// Where to listen for memcached's clients [default: 127.0.0.1:11211]
     #[arg(long, value_name = "ADDR")]
     pub clients: Option<String>,
+    /// Answer the operator over HTTP at HOST:PORT: /metrics for Prometheus, /healthz, /readyz
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// Let --admin be an address that others can reach; nobody is asked for a password there
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub admin_public: bool,
     /// A file with what all nodes of the cluster must know to take part
     #[arg(long, value_name = "FILE")]
     pub join_token_file: Option<PathBuf>,
@@ -370,10 +377,12 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
 fn server<I: Index + 'static>(
     node: &RunningNode<I>,
     clients: SocketAddr,
+    admin: Option<SocketAddr>,
     configuration: &NodeConfiguration,
 ) -> anyhow::Result<Server<amalgam_node::Gateway<I>>> {
     let settings = Settings {
         listen: vec![clients.into()],
+        admin,
         threads: configuration.threads,
         memory_bytes: configuration.memory_bytes,
         max_item_bytes: configuration.max_item_bytes,
@@ -400,6 +409,9 @@ fn serve<I: Index + 'static>(
         let clients = server.addresses().join(",");
         // Nobody may be reading.
         let _ = writeln!(output, "node {number} at {}, clients at {clients}", node.address());
+        if let Some(address) = server.admin_address() {
+            let _ = writeln!(output, "admin on http://{address}/");
+        }
         let stopper = server.stopper()?;
         threads.push((std::thread::spawn(move || server.run()), stopper));
         nodes.push(node);
@@ -433,11 +445,12 @@ fn serve<I: Index + 'static>(
 fn run_node<I: Index + 'static>(options: &NodeOptions) -> anyhow::Result<()> {
     let configuration = configuration(options)?;
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients")?;
+    let admin = admin(options.admin.as_deref(), options.admin_public)?;
     let node = RunningNode::<I>::start(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
     }
-    let server = server(&node, clients, &configuration)?;
+    let server = server(&node, clients, admin, &configuration)?;
     serve(vec![(node, server)], true)
 }
 
@@ -464,12 +477,14 @@ fn run_local<I: Index + 'static>(
     } else {
         etcd(options)?
     };
+    // The first node answers for the process.
+    let mut admin = admin(options.admin.as_deref(), options.admin_public)?;
     let nodes = start_local::<I>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
         let port = if port == 0 { 0 } else { port.saturating_add(number as u16) };
         let clients = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = server(&node, clients, &configuration)?;
+        let server = server(&node, clients, admin.take(), &configuration)?;
         running.push((node, server));
     }
     serve(running, false)

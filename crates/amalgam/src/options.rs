@@ -183,7 +183,7 @@ pub struct Options {
     pub version: bool,
 }
 
-fn is_off(value: &bool) -> bool {
+pub fn is_off(value: &bool) -> bool {
     !value
 }
 

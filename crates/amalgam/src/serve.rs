@@ -210,7 +210,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         tls: extended.tls.settings(options.enable_ssl)?,
         unix_socket: options.unix_socket.clone(),
         unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
-        admin: admin(options)?,
+        admin: admin(options.admin.as_deref(), options.admin_public)?,
         threads,
         memory_bytes,
         evicts: !options.disable_evictions,
@@ -382,14 +382,14 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
 }
 
 /// Where to answer the operator. Keys and statistics are shown there to whoever asks.
-fn admin(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
-    let Some(name) = &options.admin else { return Ok(None) };
+pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<SocketAddr>> {
+    let Some(name) = name else { return Ok(None) };
     let mut found = name
         .to_socket_addrs()
         .with_context(|| format!("--admin {name}: must be HOST:PORT, such as 127.0.0.1:9150"))?;
     let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
     ensure!(
-        address.ip().is_loopback() || options.admin_public,
+        address.ip().is_loopback() || is_public,
         "--admin {name} would show keys and statistics to everybody who can reach it: \
          use a loopback address, or say that it may with --admin-public"
     );
