@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::chunks::SessionExport;
+use crate::chunks::{ChunkError, ClientId, Done, SessionExport};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 use crate::wire::{Reader, Wire, WireError};
@@ -201,5 +201,51 @@ impl<'b> EntryRef<'b> {
     pub fn sessions(&self) -> Vec<SessionExport> {
         // It was checked.
         Wire::decode_all(self.sessions).unwrap_or_default()
+    }
+
+    /// The same, not taken apart.
+    pub fn session_refs(&self) -> impl Iterator<Item = SessionRef<'b>> {
+        let mut from = Reader::new(self.sessions);
+        let count = u32::decode(&mut from).unwrap_or(0);
+        (0..count).map_while(move |_| SessionRef::parse(&mut from).ok())
+    }
+}
+
+/// What an operation was answered: its number, the chunk, the answer.
+pub(super) type Answer = (u64, ChunkId, Result<Done, ChunkError>);
+
+/// An encoded [`SessionExport`], seen without taking its answers out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionRef<'b> {
+    pub client: ClientId,
+    pub lease_ms: u64,
+    pub answered_below: u64,
+    count: u32,
+    answers: Reader<'b>,
+}
+
+impl<'b> SessionRef<'b> {
+    fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
+        let (client, lease_ms, answered_below) = Wire::decode(from)?;
+        let count = u32::decode(from)?;
+        let answers = *from;
+        Answer::skip_many(count as usize, from)?;
+        Ok(Self { client, lease_ms, answered_below, count, answers })
+    }
+
+    /// What was answered.
+    pub fn answers(&self) -> impl Iterator<Item = Answer> {
+        let mut from = self.answers;
+        (0..self.count).map_while(move |_| Answer::decode(&mut from).ok())
+    }
+
+    /// The numbers of the operations that were answered.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
+        let mut from = self.answers;
+        let mut next = move || {
+            let number = u64::decode(&mut from)?;
+            <(ChunkId, Result<Done, ChunkError>)>::skip(&mut from).map(|()| number)
+        };
+        (0..self.count).map_while(move |_| next().ok())
     }
 }

@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::entry::EntryRef;
+use super::entry::{Answer, EntryRef};
 use super::record::{
     Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
 };
 use super::{BackupMessage, Entries, Entry, Name, What};
-use crate::chunks::{Export, SessionExport};
+use crate::chunks::{ClientId, Export, SessionExport};
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
 use crate::overlay::{Note, Peer, Snapshot};
@@ -68,7 +68,7 @@ struct Stream {
     next: u64,
     is_sealed: bool,
     copies: BTreeMap<Name, Held>,
-    sessions: BTreeMap<crate::chunks::ClientId, SessionExport>,
+    sessions: BTreeMap<ClientId, SessionExport>,
 }
 
 /// What was kept of an owner.
@@ -265,7 +265,10 @@ impl Vault {
                 self.marks.insert(place, born);
             }
             let stream = self.stream(owner);
-            sessions.into_iter().for_each(|session| stream.note(session));
+            for session in sessions {
+                let head = (session.client, session.lease_ms, session.answered_below);
+                stream.note(head, session.answers.into_iter());
+            }
         }
         // Of lives that were over before: whatever came in their names was older.
         burials.into_iter().for_each(|(source, ids)| self.drop_copies(source, ids));
@@ -387,12 +390,9 @@ impl Vault {
         }
         let (known, entries) = (stream.next - first, entries.into());
         for entry in entries.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
-            match self.keep(from, entry) {
-                Ok(()) => self.stream(from).next += 1,
-                Err(error) => {
-                    self.failed = Some(error);
-                    return;
-                }
+            if let Err(error) = self.keep(from, &entry) {
+                self.failed = Some(error);
+                return;
             }
         }
     }
@@ -401,35 +401,45 @@ impl Vault {
         self.streams.entry(owner).or_default()
     }
 
-    fn keep(&mut self, owner: Peer, entry: EntryRef<'_>) -> Result<(), LogError> {
-        let sessions = entry.sessions();
+    /// Keeps the entry that comes next. Nothing is taken out of it but what is to be looked up.
+    fn keep(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
         self.is_appended(entry.bytes.len());
-        if entry.what == What::Answers {
-            self.keep_answers(owner, (entry.version, &sessions), Log::append)?;
-        } else {
-            self.record.clear();
-            encode_entry(owner, entry.bytes, &mut self.record);
-            let place = self.log.append(&self.record)?;
-            let born = self.log.sequence(place);
-            if let Some((name, is_removed)) = entry.what.copy() {
-                let held = Held { place, is_removed, born };
-                if let Some(old) = self.stream(owner).copies.insert(name, held) {
-                    self.log.release(old.place);
-                }
-            } else {
-                match entry.what {
-                    What::Clear(ids) => self.drop_copies(owner, ids),
-                    What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
-                        self.drop_copies(source, ids);
-                    }
-                    _ => {}
-                }
-                self.marks.insert(place, born);
-            }
+        let Some((name, is_removed)) = entry.what.copy() else {
+            self.keep_mark(owner, entry)?;
+            self.stream(owner).take(entry);
+            return self.clean();
+        };
+        let place = self.append(owner, entry)?;
+        let held = Held { place, is_removed, born: self.log.sequence(place) };
+        let stream = self.streams.entry(owner).or_default();
+        if let Some(old) = stream.copies.insert(name, held) {
+            self.log.release(old.place);
         }
-        let stream = self.stream(owner);
-        sessions.into_iter().for_each(|session| stream.note(session));
+        stream.take(entry);
         self.clean()
+    }
+
+    /// The same of what is no copy.
+    fn keep_mark(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
+        if entry.what == What::Answers {
+            return self.keep_answers(owner, (entry.version, &entry.sessions()), Log::append);
+        }
+        let place = self.append(owner, entry)?;
+        match entry.what {
+            What::Clear(ids) => self.drop_copies(owner, ids),
+            What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
+                self.drop_copies(source, ids);
+            }
+            _ => {}
+        }
+        self.marks.insert(place, self.log.sequence(place));
+        Ok(())
+    }
+
+    fn append(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<Place, LogError> {
+        self.record.clear();
+        encode_entry(owner, entry.bytes, &mut self.record);
+        self.log.append(&self.record)
     }
 
     /// Appends answers, in records of a bounded length.
@@ -729,30 +739,53 @@ impl Stream {
 
     /// The answers of an entry that somebody may ask for again.
     fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
+        let mut refs = entry.session_refs();
+        // Nearly always there are none.
+        let is_needed = refs.any(|session| {
+            let held = self.sessions.get(&session.client);
+            held.is_some_and(|held| session.numbers().any(|number| held.has(number)))
+        });
+        if !is_needed {
+            return None;
+        }
         let mut sessions = entry.sessions();
         sessions.retain_mut(|session| {
             let Some(held) = self.sessions.get(&session.client) else { return false };
             session.answers.retain(|(number, ..)| held.has(*number));
             !session.answers.is_empty()
         });
-        (!sessions.is_empty()).then_some(sessions)
+        Some(sessions)
     }
 
-    fn note(&mut self, session: SessionExport) {
-        let held = self
-            .sessions
-            .entry(session.client)
-            .or_insert_with(|| SessionExport { answers: Vec::new(), ..session.clone() });
-        held.lease_ms = session.lease_ms;
-        if session.answered_below > held.answered_below {
-            held.answered_below = session.answered_below;
-            let below = held.answered_below;
-            held.answers.retain(|(number, ..)| *number >= below);
+    /// An entry was kept.
+    fn take(&mut self, entry: &EntryRef<'_>) {
+        for session in entry.session_refs() {
+            let head = (session.client, session.lease_ms, session.answered_below);
+            self.note(head, session.answers());
+        }
+        self.next += 1;
+    }
+
+    /// What a client was answered; whose session, its lease, and below which number it has all
+    /// answers.
+    fn note(
+        &mut self,
+        (client, lease_ms, answered_below): (ClientId, u64, u64),
+        answers: impl Iterator<Item = Answer>,
+    ) {
+        let held = self.sessions.entry(client).or_insert_with(|| {
+            SessionExport { client, lease_ms, answered_below, answers: Vec::new() }
+        });
+        held.lease_ms = lease_ms;
+        if answered_below > held.answered_below {
+            held.answered_below = answered_below;
+            held.answers.retain(|(number, ..)| *number >= answered_below);
         }
         let below = held.answered_below;
-        let new = session.answers.into_iter().filter(|(number, ..)| *number >= below);
-        held.answers.extend(new);
+        held.answers.extend(answers.filter(|(number, ..)| *number >= below));
         let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
-        held.answers.drain(..excess);
+        if excess > 0 {
+            held.answers.drain(..excess);
+        }
     }
 }
