@@ -85,13 +85,59 @@ pub(super) struct Encoded {
     pub bytes: Arc<[u8]>,
 }
 
-impl Encoded {
-    /// `scratch` is memory for the work, and empty again afterwards.
-    pub fn new(entry: &Entry, scratch: &mut Vec<u8>) -> Self {
-        entry.encode(scratch);
-        let bytes = Arc::from(scratch.as_slice());
-        scratch.clear();
-        Self { version: entry.version, bytes }
+/// What an operation changed, to be encoded as an [`Entry`] without making one.
+#[derive(Clone, Copy, Debug)]
+pub enum Changed<'c> {
+    /// A chunk has that value.
+    Put(ChunkId, &'c [u8]),
+    /// Anything else, of that chunk or named id.
+    Other(ChunkId, &'c What),
+}
+
+/// What a client is answered, as an entry says it of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// Whose session.
+    pub client: ClientId,
+    /// Its lease in milliseconds.
+    pub lease_ms: u64,
+    /// Operations with smaller numbers were answered.
+    pub answered_below: u64,
+    /// The operation.
+    pub number: u64,
+    /// Its answer.
+    pub answer: &'a Result<Done, ChunkError>,
+}
+
+impl Changed<'_> {
+    /// The chunk's id, or the item's named id.
+    pub fn id(&self) -> ChunkId {
+        match self {
+            Self::Put(id, _) | Self::Other(id, _) => *id,
+        }
+    }
+
+    /// As the [`Entry`] would be that says the same.
+    pub(super) fn encode(self, version: u64, answered: Option<Answered<'_>>, to: &mut Vec<u8>) {
+        version.encode(to);
+        match self {
+            Self::Put(id, value) => {
+                What::Put(id, Omitted).encode(to);
+                // The value comes in place of none.
+                to.truncate(to.len() - Omitted::BYTES_MIN);
+                (value.len() as u32).encode(to);
+                to.extend_from_slice(value);
+            }
+            Self::Other(_, what) => what.encode(to),
+        }
+        let Some(Answered { client, lease_ms, answered_below, number, answer }) = answered else {
+            return Vec::<SessionExport>::new().encode(to);
+        };
+        1_u32.encode(to);
+        (client, lease_ms, answered_below).encode(to);
+        1_u32.encode(to);
+        (number, self.id()).encode(to);
+        answer.encode(to);
     }
 }
 
