@@ -20,6 +20,10 @@ impl Hasher for BitsHasher {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
     fn write_u64(&mut self, number: u64) {
         let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);

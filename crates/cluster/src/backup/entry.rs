@@ -20,7 +20,7 @@ pub struct Entry {
 }
 
 /// What a copy is of: a chunk, or one of the items of a named id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// The chunk's id, or the item's named id.
     pub id: ChunkId,

@@ -9,23 +9,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::entry::{Answer, EntryRef};
+use super::entry::EntryRef;
 use super::record::{
     Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
 };
 use super::{BackupMessage, Entries, Entry, Name, What};
-use crate::chunks::{ClientId, Export, SessionExport};
+use crate::chunks::{Export, SessionExport};
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
 use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
 mod scrub;
+mod stream;
+
+use stream::Stream;
 
 /// Owners' lives that are kept at most.
 const STREAMS_MAX: usize = 1 << 16;
-/// Answers that are kept of one client at most; the oldest go first.
-const ANSWERS_MAX: usize = 1 << 12;
 /// Answers in one record.
 const RECORD_ANSWERS_MAX: usize = 64;
 /// Notes about one creator before all that is held of it is written anew.
@@ -49,26 +50,6 @@ pub struct Remains {
     pub since: u32,
     /// What they noted down of the metadata.
     pub notes: Vec<Note>,
-}
-
-/// A chunk or an item as it was last changed.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    place: Place,
-    is_removed: bool,
-    /// When a removal was first written: what is older may still be in the log until then is gone.
-    born: u64,
-}
-
-/// What is kept in the name of one life of an owner.
-#[derive(Debug, Default)]
-struct Stream {
-    link: u64,
-    /// The number of the entry that comes next.
-    next: u64,
-    is_sealed: bool,
-    copies: BTreeMap<Name, Held>,
-    sessions: BTreeMap<ClientId, SessionExport>,
 }
 
 /// What was kept of an owner.
@@ -252,8 +233,8 @@ impl Vault {
         for ((owner, _, born, place), change, sessions) in entries {
             match change {
                 Change::Copy(name, is_removed) => {
-                    let held = Held { place, is_removed, born };
-                    if let Some(old) = self.stream(owner).copies.insert(name, held) {
+                    let removed = is_removed.then_some(born);
+                    if let Some(old) = self.stream(owner).copies.insert(name, place, removed) {
                         self.log.release(old.place);
                     }
                 }
@@ -357,12 +338,12 @@ impl Vault {
     pub fn creators(&self, owner: Peer) -> Vec<Creator> {
         let mut creators = Vec::new();
         let Some(stream) = self.streams.get(&owner) else { return creators };
-        let mut next = stream.copies.keys().next().copied();
+        let mut next = stream.copies.range(..).next();
         while let Some(name) = next {
             let creator = name.id.creator();
             creators.push(creator);
             let after = (Bound::Excluded(*Name::all(creator.ids()).end()), Bound::Unbounded);
-            next = stream.copies.range(after).next().map(|(name, _)| *name);
+            next = stream.copies.range(after).next();
         }
         creators
     }
@@ -410,9 +391,9 @@ impl Vault {
             return self.clean();
         };
         let place = self.append(owner, entry)?;
-        let held = Held { place, is_removed, born: self.log.sequence(place) };
+        let removed = is_removed.then(|| self.log.sequence(place));
         let stream = self.streams.entry(owner).or_default();
-        if let Some(old) = stream.copies.insert(name, held) {
+        if let Some(old) = stream.copies.insert(name, place, removed) {
             self.log.release(old.place);
         }
         stream.take(entry);
@@ -463,18 +444,8 @@ impl Vault {
 
     fn drop_copies(&mut self, owner: Peer, ids: IdRange) {
         let Some(stream) = self.streams.get_mut(&owner) else { return };
-        let mut rest = stream.copies.split_off(&Name::from(ids.first()));
-        if let Ok(end) = ChunkId::from_bits(ids.end()) {
-            stream.copies.extend(rest.split_off(&Name::from(end)));
-        }
-        for held in rest.into_values() {
-            self.log.release(held.place);
-        }
-        for session in stream.sessions.values_mut() {
-            session.answers.retain(|(_, id, _)| !ids.contains(*id));
-        }
-        if stream.is_sealed && stream.copies.is_empty() {
-            stream.sessions.clear();
+        for place in stream.drop_copies(ids) {
+            self.log.release(place);
         }
     }
 
@@ -572,9 +543,7 @@ impl Vault {
         let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
         for (from, to) in moved {
             if let Some((owner, name)) = owners.get(&from).copied() {
-                if let Some(held) = self.stream(owner).copies.get_mut(&name) {
-                    held.place = to;
-                }
+                self.stream(owner).copies.set_place(&name, to);
             } else if let Some(born) = self.marks.remove(&from) {
                 self.marks.insert(to, born);
             } else {
@@ -683,7 +652,7 @@ impl Vault {
         let mut after =
             copies.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
         // All items of an id are loaded together.
-        after.next().map_or(ids.end(), |(name, _)| name.id.bits().max(ids.start() + 1))
+        after.next().map_or(ids.end(), |name| name.id.bits().max(ids.start() + 1))
     }
 
     /// Reads what was kept of a life of an owner that is sealed, in the order of the log.
@@ -695,7 +664,7 @@ impl Vault {
     ) -> Heritage {
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
-        let held = stream.copies.range(Name::all(ids)).filter(|(_, held)| !held.is_removed);
+        let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);
         let mut places: Vec<(Place, ChunkId)> =
             held.map(|(name, held)| (held.place, name.id)).collect();
         self.log.read_many(&mut places, &mut |id, record| match record.and_then(value_of) {
@@ -714,78 +683,5 @@ impl Vault {
             }
         }
         heritage
-    }
-}
-
-impl SessionExport {
-    fn has(&self, number: u64) -> bool {
-        // Most that is asked for is older.
-        number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
-    }
-}
-
-impl Stream {
-    /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
-    fn keeps(&mut self, (name, place): (Name, Place), oldest: u64) -> bool {
-        let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
-            return false;
-        };
-        let is_over = held.is_removed && held.born < oldest;
-        if is_over {
-            self.copies.remove(&name);
-        }
-        !is_over
-    }
-
-    /// The answers of an entry that somebody may ask for again.
-    fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
-        let mut refs = entry.session_refs();
-        // Nearly always there are none.
-        let is_needed = refs.any(|session| {
-            let held = self.sessions.get(&session.client);
-            held.is_some_and(|held| session.numbers().any(|number| held.has(number)))
-        });
-        if !is_needed {
-            return None;
-        }
-        let mut sessions = entry.sessions();
-        sessions.retain_mut(|session| {
-            let Some(held) = self.sessions.get(&session.client) else { return false };
-            session.answers.retain(|(number, ..)| held.has(*number));
-            !session.answers.is_empty()
-        });
-        Some(sessions)
-    }
-
-    /// An entry was kept.
-    fn take(&mut self, entry: &EntryRef<'_>) {
-        for session in entry.session_refs() {
-            let head = (session.client, session.lease_ms, session.answered_below);
-            self.note(head, session.answers());
-        }
-        self.next += 1;
-    }
-
-    /// What a client was answered; whose session, its lease, and below which number it has all
-    /// answers.
-    fn note(
-        &mut self,
-        (client, lease_ms, answered_below): (ClientId, u64, u64),
-        answers: impl Iterator<Item = Answer>,
-    ) {
-        let held = self.sessions.entry(client).or_insert_with(|| {
-            SessionExport { client, lease_ms, answered_below, answers: Vec::new() }
-        });
-        held.lease_ms = lease_ms;
-        if answered_below > held.answered_below {
-            held.answered_below = answered_below;
-            held.answers.retain(|(number, ..)| *number >= answered_below);
-        }
-        let below = held.answered_below;
-        held.answers.extend(answers.filter(|(number, ..)| *number >= below));
-        let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
-        if excess > 0 {
-            held.answers.drain(..excess);
-        }
     }
 }
