@@ -700,9 +700,10 @@ impl Copies {
     /// Whether those who join have enough to do.
     fn is_crowded(&self, change: &SetChange) -> bool {
         let window = self.settings.window / 2;
-        change.joining.iter().any(|peer| {
-            self.links.get(peer).is_some_and(|link: &Link| link.waiting() >= window)
-        })
+        change
+            .joining
+            .iter()
+            .any(|peer| self.links.get(peer).is_some_and(|link: &Link| link.waiting() >= window))
     }
 
     /// All was sent, but for what clients were answered.

@@ -8,6 +8,9 @@ use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 use crate::wire::{Reader, Wire, WireError};
 
+/// Bytes of an entry, about.
+const ENTRY_BYTES: usize = 128;
+
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -142,14 +145,34 @@ impl Changed<'_> {
 }
 
 /// Changes in their order. What a backup was sent is what it keeps: the bytes are not taken apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Entries {
     bytes: Vec<u8>,
+    /// Of those that were decoded: what was seen when they were checked.
+    heads: Vec<Head>,
 }
+
+/// An [`EntryRef`] without its bytes.
+#[derive(Clone, Debug)]
+struct Head {
+    version: u64,
+    what: What<Omitted>,
+    /// Where its sessions begin, and where it ends.
+    sessions: usize,
+    end: usize,
+}
+
+impl PartialEq for Entries {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Entries {}
 
 impl Entries {
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes) }
+        Self { bytes: Vec::with_capacity(bytes), heads: Vec::new() }
     }
 
     pub(super) fn push(&mut self, entry: &Encoded) {
@@ -168,10 +191,18 @@ impl Entries {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = EntryRef<'_>> {
-        let mut from = Reader::new(&self.bytes);
-        // All are entries: they were encoded here, or decoded.
+        let (mut heads, mut begin) = (self.heads.iter(), 0);
+        let unseen = if self.heads.is_empty() { &self.bytes[..] } else { &[] };
+        let mut from = Reader::new(unseen);
         std::iter::from_fn(move || {
-            (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten()
+            let Some(head) = heads.next() else {
+                // They were encoded here.
+                return (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten();
+            };
+            let bytes = &self.bytes[begin..head.end];
+            let sessions = &self.bytes[head.sessions..head.end];
+            begin = head.end;
+            Some(EntryRef { version: head.version, what: head.what.clone(), bytes, sessions })
         })
     }
 }
@@ -180,7 +211,7 @@ impl From<Vec<Entry>> for Entries {
     fn from(entries: Vec<Entry>) -> Self {
         let mut bytes = Vec::new();
         Entry::encode_all(&entries, &mut bytes);
-        Self { bytes }
+        Self { bytes, heads: Vec::new() }
     }
 }
 
@@ -194,10 +225,13 @@ impl Wire for Entries {
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
         let bytes = Vec::<u8>::decode(from)?;
         let mut entries = Reader::new(&bytes);
+        let mut heads = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         while entries.left() > 0 {
-            EntryRef::parse(&mut entries)?;
+            let EntryRef { version, what, sessions, .. } = EntryRef::parse(&mut entries)?;
+            let end = bytes.len() - entries.left();
+            heads.push(Head { version, what, sessions: end - sessions.len(), end });
         }
-        Ok(Self { bytes })
+        Ok(Self { bytes, heads })
     }
 }
 
@@ -249,49 +283,46 @@ impl<'b> EntryRef<'b> {
         Wire::decode_all(self.sessions).unwrap_or_default()
     }
 
-    /// The same, not taken apart.
-    pub fn session_refs(&self) -> impl Iterator<Item = SessionRef<'b>> {
+    /// The same, one after the other.
+    pub fn session_reader(&self) -> SessionReader<'b> {
         let mut from = Reader::new(self.sessions);
-        let count = u32::decode(&mut from).unwrap_or(0);
-        (0..count).map_while(move |_| SessionRef::parse(&mut from).ok())
+        let left = u32::decode(&mut from).unwrap_or(0);
+        SessionReader { from, left }
     }
 }
 
 /// What an operation was answered: its number, the chunk, the answer.
 pub(super) type Answer = (u64, ChunkId, Result<Done, ChunkError>);
 
-/// An encoded [`SessionExport`], seen without taking its answers out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SessionRef<'b> {
-    pub client: ClientId,
-    pub lease_ms: u64,
-    pub answered_below: u64,
-    count: u32,
-    answers: Reader<'b>,
+/// Whose session it is, its lease, below which number all was answered, and how many answers
+/// follow.
+pub(super) type SessionHead = (ClientId, u64, u64, u32);
+
+/// Reads what an entry says that clients were answered, without lists: the head of a session, then
+/// as many answers as it says, or their numbers.
+#[derive(Debug)]
+pub(super) struct SessionReader<'b> {
+    from: Reader<'b>,
+    left: u32,
 }
 
-impl<'b> SessionRef<'b> {
-    fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
-        let (client, lease_ms, answered_below) = Wire::decode(from)?;
-        let count = u32::decode(from)?;
-        let answers = *from;
-        Answer::skip_many(count as usize, from)?;
-        Ok(Self { client, lease_ms, answered_below, count, answers })
+impl SessionReader<'_> {
+    /// The head of the next session.
+    pub fn next_session(&mut self) -> Option<SessionHead> {
+        self.left = self.left.checked_sub(1)?;
+        // It was checked, here and below.
+        Wire::decode(&mut self.from).ok()
     }
 
-    /// What was answered.
-    pub fn answers(&self) -> impl Iterator<Item = Answer> {
-        let mut from = self.answers;
-        (0..self.count).map_while(move |_| Answer::decode(&mut from).ok())
+    /// The next answer of the session.
+    pub fn answer(&mut self) -> Option<Answer> {
+        Wire::decode(&mut self.from).ok()
     }
 
-    /// The numbers of the operations that were answered.
-    pub fn numbers(&self) -> impl Iterator<Item = u64> {
-        let mut from = self.answers;
-        let mut next = move || {
-            let number = u64::decode(&mut from)?;
-            <(ChunkId, Result<Done, ChunkError>)>::skip(&mut from).map(|()| number)
-        };
-        (0..self.count).map_while(move |_| next().ok())
+    /// The number of the next answer, which is passed over.
+    pub fn number(&mut self) -> Option<u64> {
+        let number = u64::decode(&mut self.from).ok()?;
+        <(ChunkId, Result<Done, ChunkError>)>::skip(&mut self.from).ok()?;
+        Some(number)
     }
 }

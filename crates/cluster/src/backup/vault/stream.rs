@@ -169,12 +169,15 @@ impl Stream {
 
     /// The answers of an entry that somebody may ask for again.
     pub fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
-        let mut refs = entry.session_refs();
         // Nearly always there are none.
-        let is_needed = refs.any(|session| {
-            let held = self.sessions.get(&session.client);
-            held.is_some_and(|held| session.numbers().any(|number| held.has(number)))
-        });
+        let (mut from, mut is_needed) = (entry.session_reader(), false);
+        while let Some((client, _, _, count)) = from.next_session() {
+            let held = self.sessions.get(&client);
+            for _ in 0..count {
+                let number = from.number();
+                is_needed |= held.zip(number).is_some_and(|(held, number)| held.has(number));
+            }
+        }
         if !is_needed {
             return None;
         }
@@ -189,9 +192,10 @@ impl Stream {
 
     /// An entry was kept.
     pub fn take(&mut self, entry: &EntryRef<'_>) {
-        for session in entry.session_refs() {
-            let head = (session.client, session.lease_ms, session.answered_below);
-            self.note(head, session.answers());
+        let mut from = entry.session_reader();
+        while let Some((client, lease_ms, answered_below, count)) = from.next_session() {
+            let answers = (0..count).map_while(|_| from.answer());
+            self.note((client, lease_ms, answered_below), answers);
         }
         self.next += 1;
     }
@@ -203,8 +207,11 @@ impl Stream {
         (client, lease_ms, answered_below): (ClientId, u64, u64),
         answers: impl Iterator<Item = Answer>,
     ) {
-        let held = self.sessions.entry(client).or_insert_with(|| {
-            SessionExport { client, lease_ms, answered_below, answers: Vec::new() }
+        let held = self.sessions.entry(client).or_insert_with(|| SessionExport {
+            client,
+            lease_ms,
+            answered_below,
+            answers: Vec::new(),
         });
         held.lease_ms = lease_ms;
         if answered_below > held.answered_below {
@@ -212,7 +219,8 @@ impl Stream {
             held.answers.retain(|(number, ..)| *number >= answered_below);
         }
         let below = held.answered_below;
-        held.answers.extend(answers.filter(|(number, ..)| *number >= below));
+        // All are read, or those of the next session would be taken for these.
+        answers.filter(|(number, ..)| *number >= below).for_each(|one| held.answers.push(one));
         let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
         if excess > 0 {
             held.answers.drain(..excess);
