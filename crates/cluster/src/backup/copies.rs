@@ -110,6 +110,9 @@ pub struct Copies {
     is_member: bool,
     /// The committed backups of each id.
     sets: Spans<Vec<Peer>>,
+    /// All of them had so many members at least when they were looked through, and none was changed
+    /// since.
+    whole: Option<usize>,
     links: BTreeMap<Peer, Link>,
     /// Whether one of them may have too much to do.
     is_crowded: bool,
@@ -138,6 +141,7 @@ impl Copies {
             others: Vec::new(),
             is_member: false,
             sets: Spans::default(),
+            whole: None,
             links: BTreeMap::new(),
             is_crowded: false,
             next_link: 1,
@@ -249,6 +253,7 @@ impl Copies {
     pub fn own(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
             self.sets.assign(ids.start()..ids.end(), Some(backups));
+            self.whole = None;
             self.check_writes(ids);
         }
     }
@@ -573,11 +578,16 @@ impl Copies {
         is_leaving: &dyn Fn(IdRange) -> bool,
         out: &mut Vec<Wanted>,
     ) {
+        if silent.is_empty() && self.whole == Some(self.wanted()) {
+            return;
+        }
         let mut wanted = Vec::new();
+        self.whole = Some(self.wanted());
         for (span, set) in self.sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
             if is_hurt || is_small {
+                self.whole = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }

@@ -75,6 +75,8 @@ pub struct Vault {
     marks: BTreeMap<Place, u64>,
     /// The notes that count, by creator.
     chapters: BTreeMap<Creator, Vec<Place>>,
+    /// Of which creator each of them is.
+    noted: BTreeMap<Place, Creator>,
     /// The last note of promises, and of the life that writes.
     promises: Option<Place>,
     life: Option<Place>,
@@ -122,6 +124,7 @@ impl Vault {
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
             chapters: BTreeMap::new(),
+            noted: BTreeMap::new(),
             promises: None,
             life: None,
             next_number: 1,
@@ -301,7 +304,10 @@ impl Vault {
                 continue;
             }
             match creator_of(&note) {
-                Some(creator) => self.chapters.entry(creator).or_default().push(place),
+                Some(creator) => {
+                    self.chapters.entry(creator).or_default().push(place);
+                    self.noted.insert(place, creator);
+                }
                 None => self.promises = Some(place),
             }
             counting.push(note);
@@ -508,10 +514,8 @@ impl Vault {
     fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
         let (streams, marks) = (&mut self.streams, &mut self.marks);
-        let (chapters, others) = (&self.chapters, [self.promises, self.life]);
-        let is_noted = |place: Place| {
-            others.contains(&Some(place)) || chapters.values().flatten().any(|held| *held == place)
-        };
+        let (noted, others) = (&self.noted, [self.promises, self.life]);
+        let is_noted = |place: Place| others.contains(&Some(place)) || noted.contains_key(&place);
         let (mut owners, mut rescued) = (BTreeMap::new(), Vec::new());
         let mut is_live = |place: Place, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
@@ -559,8 +563,13 @@ impl Vault {
     }
 
     fn move_note(&mut self, from: Place, to: Place) {
-        let chapters = self.chapters.values_mut().flatten();
-        let places = chapters.chain(&mut self.promises).chain(&mut self.life);
+        let creator = self.noted.remove(&from);
+        let chapter = creator.and_then(|creator| {
+            self.noted.insert(to, creator);
+            self.chapters.get_mut(&creator)
+        });
+        let places = chapter.into_iter().flatten();
+        let places = places.chain(&mut self.promises).chain(&mut self.life);
         places.filter(|place| **place == from).for_each(|place| *place = to);
     }
 
@@ -607,9 +616,13 @@ impl Vault {
         };
         let chapter = self.chapters.entry(creator).or_default();
         if matches!(note, Note::Whole(_) | Note::Gone(_)) {
-            chapter.drain(..).for_each(|place| self.log.release(place));
+            for place in chapter.drain(..) {
+                self.log.release(place);
+                self.noted.remove(&place);
+            }
         }
         chapter.push(place);
+        self.noted.insert(place, creator);
         Ok(())
     }
 
