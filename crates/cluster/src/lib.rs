@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backup;
+mod bits;
 pub mod chunks;
 pub mod client;
 pub mod coordinator;

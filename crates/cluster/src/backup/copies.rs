@@ -3,14 +3,17 @@
 //! An owner never has so many of its backups committed out that there are fewer copies than there
 //! must be: perhaps it is the one that is cut off.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::Encoded;
-use super::{BackupMessage, Entries, Entry, Name, What};
+use super::entry::{Answered, Changed, Encoded};
+use super::link::Link;
+use super::{BackupMessage, Entry, Name, What};
+use crate::bits::BitsMap;
 use crate::chunks::{ChunkStore, SessionExport, overlap};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Peer, Refusal};
 use crate::spans::Spans;
+use crate::wire::Wire;
 
 /// Changes of sets of chunks under way at most, and of named items, for which one look through all
 /// items serves; others wait.
@@ -18,8 +21,6 @@ const CHANGES_MAX: usize = 16;
 pub(crate) const NAMED_CHANGES_MAX: usize = 256;
 /// Ids that are looked at in one step of a copy.
 const LOOKS_MAX: u64 = 65_536;
-/// Bytes of one message, about.
-const MESSAGE_BYTES: usize = 1 << 20;
 /// How long a backup that was silent is not chosen again.
 const AVOIDED_MS: u64 = 2_000;
 
@@ -56,25 +57,12 @@ pub enum Wanted {
     Aborted(u64),
 }
 
-/// What was sent to one backup and not answered.
-#[derive(Debug)]
-struct Link {
-    number: u64,
-    /// The number of the first that waits.
-    first: u64,
-    waiting: VecDeque<Encoded>,
-    /// How many of them were sent.
-    sent: usize,
-    sent_ms: u64,
-    /// Since when it owes an answer, or its last sign of life while it does.
-    owes_since_ms: Option<u64>,
-}
-
 /// A change that was not acknowledged by all.
 #[derive(Debug)]
 struct Write {
     id: ChunkId,
-    missing: Vec<Peer>,
+    /// How many must have it and have not: in whose [`Link`] it is awaited.
+    missing: usize,
 }
 
 /// An item and its place.
@@ -122,11 +110,16 @@ pub struct Copies {
     is_member: bool,
     /// The committed backups of each id.
     sets: Spans<Vec<Peer>>,
+    /// All of them had so many members at least when they were looked through, and none was changed
+    /// since.
+    whole: Option<usize>,
     links: BTreeMap<Peer, Link>,
+    /// Whether one of them may have too much to do.
+    is_crowded: bool,
     next_link: u64,
     next_version: u64,
-    writes: BTreeMap<u64, Write>,
-    dirty: BTreeMap<ChunkId, u64>,
+    writes: BitsMap<u64, Write>,
+    dirty: BitsMap<ChunkId, u64>,
     changes: BTreeMap<u64, SetChange>,
     next_change: u64,
     /// Who was silent, and until when they are not chosen.
@@ -135,6 +128,8 @@ pub struct Copies {
     is_deposed: bool,
     /// Empty memory.
     scratch: Vec<u8>,
+    versions: Vec<u64>,
+    peers: Vec<Peer>,
 }
 
 impl Copies {
@@ -146,17 +141,21 @@ impl Copies {
             others: Vec::new(),
             is_member: false,
             sets: Spans::default(),
+            whole: None,
             links: BTreeMap::new(),
+            is_crowded: false,
             next_link: 1,
             next_version: 1,
-            writes: BTreeMap::new(),
-            dirty: BTreeMap::new(),
+            writes: BitsMap::default(),
+            dirty: BitsMap::default(),
             changes: BTreeMap::new(),
             next_change: 1,
             avoided: BTreeMap::new(),
             done: Vec::new(),
             is_deposed: false,
             scratch: Vec::new(),
+            versions: Vec::new(),
+            peers: Vec::new(),
         }
     }
 
@@ -254,6 +253,7 @@ impl Copies {
     pub fn own(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
             self.sets.assign(ids.start()..ids.end(), Some(backups));
+            self.whole = None;
             self.check_writes(ids);
         }
     }
@@ -278,38 +278,52 @@ impl Copies {
         }
         let Some(set) = self.sets.get(id.bits()) else { return false };
         let is_crowded = |peer: &Peer| {
-            self.links.get(peer).is_some_and(|link| link.waiting.len() >= self.settings.window)
+            self.links.get(peer).is_some_and(|link| link.waiting() >= self.settings.window)
         };
-        set.len() + 1 >= self.copies_min() && !set.iter().any(is_crowded)
+        set.len() + 1 >= self.copies_min() && !(self.is_crowded && set.iter().any(is_crowded))
     }
 
     /// Who must have each change of an id: the set, and those about to join it.
-    fn peers(&self, id: ChunkId) -> Vec<Peer> {
-        let mut peers = self.sets.get(id.bits()).cloned().unwrap_or_default();
+    fn peers(&self, id: ChunkId) -> impl Iterator<Item = Peer> {
+        let set = self.sets.get(id.bits()).map_or(&[][..], Vec::as_slice);
+        let mut joining = Vec::new();
         for change in self.changes.values().filter(|change| change.ids.contains(id)) {
-            let new = change.joining.iter().filter(|peer| !peers.contains(peer));
-            let new: Vec<Peer> = new.copied().collect();
-            peers.extend(new);
+            for peer in &change.joining {
+                if !set.contains(peer) && !joining.contains(peer) {
+                    joining.push(*peer);
+                }
+            }
         }
-        peers
+        set.iter().copied().chain(joining)
     }
 
     /// Who must have each change of an id, and how many changes each owes an answer for.
     pub fn behind(&self, id: ChunkId) -> Vec<(Peer, u64)> {
-        let waiting = |peer| self.links.get(peer).map_or(0, |link| link.waiting.len() as u64);
-        self.peers(id).iter().map(|peer| (*peer, waiting(peer))).collect()
+        let waiting = |peer: &Peer| self.links.get(peer).map_or(0, |link| link.waiting() as u64);
+        self.peers(id).map(|peer| (peer, waiting(&peer))).collect()
     }
 
     /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
     /// names the version.
     pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionExport>) {
-        let missing = self.peers(id);
-        if missing.is_empty() {
-            return;
+        self.write_as(id, |version, to| Entry { version, what, sessions }.encode(to));
+    }
+
+    /// The same of an operation, with what its client is answered.
+    pub fn write_answered(&mut self, changed: Changed<'_>, answered: Option<Answered<'_>>) {
+        self.write_as(changed.id(), |version, to| changed.encode(version, answered, to));
+    }
+
+    fn write_as(&mut self, id: ChunkId, encode: impl FnOnce(u64, &mut Vec<u8>)) {
+        let mut peers = std::mem::take(&mut self.peers);
+        peers.extend(self.peers(id));
+        if !peers.is_empty() {
+            let version = self.send(&peers, true, encode);
+            self.writes.insert(version, Write { id, missing: peers.len() });
+            self.dirty.insert(id, version);
         }
-        let version = self.send_all(&missing, what, sessions);
-        self.writes.insert(version, Write { id, missing });
-        self.dirty.insert(id, version);
+        peers.clear();
+        self.peers = peers;
     }
 
     /// The version of an id's last change that not all have who must: nothing about the chunk may
@@ -320,21 +334,12 @@ impl Copies {
 
     /// Whether a change of one of the ids is not with all who must have it.
     pub fn is_dirty(&self, ids: IdRange) -> bool {
-        self.dirty.range(ids.first()..=ids.last()).next().is_some()
+        self.dirty.keys().any(|id| ids.contains(*id))
     }
 
     /// Hands out versions that all have.
     pub fn take_done(&mut self, each: impl FnMut(u64)) {
         self.done.drain(..).for_each(each);
-    }
-
-    fn link(&mut self, peer: Peer) -> &mut Link {
-        let next = &mut self.next_link;
-        self.links.entry(peer).or_insert_with(|| {
-            *next += 1;
-            let (waiting, number) = (VecDeque::new(), *next - 1);
-            Link { number, first: 1, waiting, sent: 0, sent_ms: 0, owes_since_ms: None }
-        })
     }
 
     /// Begins to let nodes join as backups of ids whose members are `base`. They get every change
@@ -416,7 +421,7 @@ impl Copies {
     /// Whether a backup that says so in this attempt has to have what there is of an id.
     pub fn is_backup(&self, peer: Peer, link: u64, id: ChunkId) -> bool {
         let is_present = self.links.get(&peer).is_some_and(|known| known.number == link);
-        is_present && self.peers(id).contains(&peer)
+        is_present && self.peers(id).any(|other| other == peer)
     }
 
     /// Sends a backup a chunk or an item once more, as it is now, or that it is gone.
@@ -428,7 +433,8 @@ impl Copies {
 
     /// Sends those who must have all there is of an id that an item is gone. Nobody waits for that.
     pub fn remove_item(&mut self, name: Name) {
-        self.send_all(&self.peers(name.id), What::RemoveItem(name), Vec::new());
+        let peers: Vec<Peer> = self.peers(name.id).collect();
+        self.send_all(&peers, What::RemoveItem(name), Vec::new());
     }
 
     /// Ids have another owner, with backups of its own: what is kept of them here is not needed.
@@ -446,20 +452,18 @@ impl Copies {
         let Some(link) = self.links.get_mut(&from) else { return };
         match message {
             BackupMessage::Appended { link: number, next } if *number == link.number => {
-                let count = next.saturating_sub(link.first).min(link.waiting.len() as u64);
-                link.first += count;
-                let count = count as usize;
-                link.sent = link.sent.saturating_sub(count);
-                link.owes_since_ms = (link.sent > 0).then_some(now_ms);
-                let has: Vec<Encoded> = link.waiting.drain(..count).collect();
-                for entry in has {
-                    if let Some(write) = self.writes.get_mut(&entry.version) {
-                        write.missing.retain(|peer| *peer != from);
-                        if write.missing.is_empty() {
-                            self.check_write(entry.version);
+                let mut versions = std::mem::take(&mut self.versions);
+                link.acknowledge(*next, now_ms, &mut versions);
+                self.look_who_is_crowded();
+                for version in versions.drain(..) {
+                    if let Some(write) = self.writes.get_mut(&version) {
+                        write.missing -= 1;
+                        if write.missing == 0 {
+                            self.check_write(version);
                         }
                     }
                 }
+                self.versions = versions;
             }
             BackupMessage::Refused { link: number, is_sealed } if *number == link.number => {
                 self.is_deposed |= *is_sealed;
@@ -480,7 +484,7 @@ impl Copies {
             Some(set) => set.len() + 1 >= self.copies_min(),
             None => true,
         };
-        if write.missing.is_empty() && is_enough {
+        if write.missing == 0 && is_enough {
             self.writes.remove(&version);
             if self.dirty.get(&id) == Some(&version) {
                 self.dirty.remove(&id);
@@ -492,10 +496,15 @@ impl Copies {
     /// Members changed: who is none any more is not waited for.
     fn check_writes(&mut self, ids: IdRange) {
         let about = self.writes.iter().filter(|(_, write)| ids.contains(write.id));
-        for version in about.map(|(version, _)| *version).collect::<Vec<_>>() {
-            let peers = self.peers(self.writes[&version].id);
-            let write = self.writes.get_mut(&version).expect("it is there");
-            write.missing.retain(|peer| peers.contains(peer));
+        let mut versions: Vec<u64> = about.map(|(version, _)| *version).collect();
+        versions.sort_unstable();
+        for version in versions {
+            let peers: Vec<Peer> = self.peers(self.writes[&version].id).collect();
+            let mut missing = 0;
+            for (peer, link) in &mut self.links {
+                missing += usize::from(link.keep_waiting(version, peers.contains(peer)));
+            }
+            self.writes.get_mut(&version).expect("it is there").missing = missing;
             self.check_write(version);
         }
     }
@@ -569,11 +578,16 @@ impl Copies {
         is_leaving: &dyn Fn(IdRange) -> bool,
         out: &mut Vec<Wanted>,
     ) {
+        if silent.is_empty() && self.whole == Some(self.wanted()) {
+            return;
+        }
         let mut wanted = Vec::new();
+        self.whole = Some(self.wanted());
         for (span, set) in self.sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
             if is_hurt || is_small {
+                self.whole = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }
@@ -644,7 +658,7 @@ impl Copies {
     /// Whether each has acknowledged all up to there.
     fn has_all(&self, until: &[(Peer, u64)]) -> bool {
         let has_all = |(peer, until): &(Peer, u64)| {
-            self.links.get(peer).is_some_and(|link| link.first > *until)
+            self.links.get(peer).is_some_and(|link| link.has_all(*until))
         };
         until.iter().all(has_all)
     }
@@ -696,9 +710,10 @@ impl Copies {
     /// Whether those who join have enough to do.
     fn is_crowded(&self, change: &SetChange) -> bool {
         let window = self.settings.window / 2;
-        change.joining.iter().any(|peer| {
-            self.links.get(peer).is_some_and(|link: &Link| link.waiting.len() >= window)
-        })
+        change
+            .joining
+            .iter()
+            .any(|peer| self.links.get(peer).is_some_and(|link: &Link| link.waiting() >= window))
     }
 
     /// All was sent, but for what clients were answered.
@@ -708,66 +723,77 @@ impl Copies {
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,
     ) -> Stage {
         self.send_all(&change.joining, What::Answers, export(change.ids));
-        let last = |peer: &Peer| {
-            let link = &self.links[peer];
-            (*peer, link.first + link.waiting.len() as u64 - 1)
-        };
+        let last = |peer: &Peer| (*peer, self.links[peer].last());
         Stage::Filled(change.joining.iter().map(last).collect())
     }
 
+    /// Queues a change for some, for which nobody waits.
+    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionExport>) {
+        self.send(to, false, |version, to| Entry { version, what, sessions }.encode(to));
+    }
+
     /// Queues a change for some, with a version of its own, which is returned.
-    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionExport>) -> u64 {
+    fn send(
+        &mut self,
+        to: &[Peer],
+        is_awaited: bool,
+        encode: impl FnOnce(u64, &mut Vec<u8>),
+    ) -> u64 {
         let version = self.next_version;
         self.next_version += 1;
-        let entry = Encoded::new(&Entry { version, what, sessions }, &mut self.scratch);
+        encode(version, &mut self.scratch);
+        let entry = Encoded { version, bytes: self.scratch.as_slice().into() };
+        self.scratch.clear();
         for peer in to {
-            self.link(*peer).waiting.push_back(entry.clone());
+            let next = &mut self.next_link;
+            let link = self.links.entry(*peer).or_insert_with(|| {
+                *next += 1;
+                Link::new(*next - 1)
+            });
+            link.push(entry.clone(), is_awaited);
+            self.is_crowded |= link.waiting() >= self.settings.window;
         }
         version
     }
 
+    fn look_who_is_crowded(&mut self) {
+        if self.is_crowded {
+            let mut links = self.links.values();
+            self.is_crowded = links.any(|link| link.waiting() >= self.settings.window);
+        }
+    }
+
     /// Forgets those who are in no set, and what they were not sent.
     fn drop_links(&mut self) {
-        let mut used: BTreeSet<Peer> = BTreeSet::new();
-        self.sets.iter().for_each(|(_, set)| used.extend(set));
-        self.changes.values().for_each(|change| used.extend(&change.joining));
-        let avoided = &self.avoided;
-        self.links.retain(|peer, link| {
-            let is_owed = !link.waiting.is_empty() && !avoided.contains_key(peer);
-            used.contains(peer) || is_owed
-        });
+        // Nearly always the first sets name all.
+        let mut unused: Vec<Peer> = self.links.keys().copied().collect();
+        let sets = self.sets.iter().map(|(_, set)| set);
+        for set in sets.chain(self.changes.values().map(|change| &change.joining)) {
+            if unused.is_empty() {
+                return;
+            }
+            unused.retain(|peer| !set.contains(peer));
+        }
+        for peer in unused {
+            if self.links[&peer].waiting() == 0 || self.avoided.contains_key(&peer) {
+                self.links.remove(&peer);
+            }
+        }
+        self.look_who_is_crowded();
     }
 
     fn send_again(&mut self, now_ms: u64) {
         let retry_ms = self.settings.retry_ms;
         for link in self.links.values_mut() {
-            if link.sent > 0 && now_ms >= link.sent_ms + retry_ms {
-                link.sent = 0;
-            }
+            link.send_again(now_ms, retry_ms);
         }
     }
 
     /// Sends what was not sent yet, in as few messages as it takes.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wanted>) {
         for (peer, link) in &mut self.links {
-            if link.sent >= link.waiting.len() {
-                continue;
-            }
-            let first = link.first + link.sent as u64;
-            let (mut count, mut bytes) = (0, 0);
-            for entry in link.waiting.range(link.sent..) {
-                if bytes >= MESSAGE_BYTES {
-                    break;
-                }
-                (count, bytes) = (count + 1, bytes + entry.bytes.len());
-            }
-            let mut entries = Entries::with_capacity(bytes);
-            link.waiting.range(link.sent..).take(count).for_each(|entry| entries.push(entry));
-            link.owes_since_ms.get_or_insert(now_ms);
-            link.sent += count;
-            link.sent_ms = now_ms;
-            let message = BackupMessage::Append { link: link.number, first, entries };
-            out.push(Wanted::Send(*peer, message));
+            let message = link.next_message(now_ms);
+            out.extend(message.map(|message| Wanted::Send(*peer, message)));
         }
     }
 }

@@ -3,10 +3,13 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::chunks::SessionExport;
+use crate::chunks::{ChunkError, ClientId, Done, SessionExport};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 use crate::wire::{Reader, Wire, WireError};
+
+/// Bytes of an entry, about.
+const ENTRY_BYTES: usize = 128;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub struct Entry {
 }
 
 /// What a copy is of: a chunk, or one of the items of a named id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// The chunk's id, or the item's named id.
     pub id: ChunkId,
@@ -85,25 +88,91 @@ pub(super) struct Encoded {
     pub bytes: Arc<[u8]>,
 }
 
-impl Encoded {
-    /// `scratch` is memory for the work, and empty again afterwards.
-    pub fn new(entry: &Entry, scratch: &mut Vec<u8>) -> Self {
-        entry.encode(scratch);
-        let bytes = Arc::from(scratch.as_slice());
-        scratch.clear();
-        Self { version: entry.version, bytes }
+/// What an operation changed, to be encoded as an [`Entry`] without making one.
+#[derive(Clone, Copy, Debug)]
+pub enum Changed<'c> {
+    /// A chunk has that value.
+    Put(ChunkId, &'c [u8]),
+    /// Anything else, of that chunk or named id.
+    Other(ChunkId, &'c What),
+}
+
+/// What a client is answered, as an entry says it of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// Whose session.
+    pub client: ClientId,
+    /// Its lease in milliseconds.
+    pub lease_ms: u64,
+    /// Operations with smaller numbers were answered.
+    pub answered_below: u64,
+    /// The operation.
+    pub number: u64,
+    /// Its answer.
+    pub answer: &'a Result<Done, ChunkError>,
+}
+
+impl Changed<'_> {
+    /// The chunk's id, or the item's named id.
+    pub fn id(&self) -> ChunkId {
+        match self {
+            Self::Put(id, _) | Self::Other(id, _) => *id,
+        }
+    }
+
+    /// As the [`Entry`] would be that says the same.
+    pub(super) fn encode(self, version: u64, answered: Option<Answered<'_>>, to: &mut Vec<u8>) {
+        version.encode(to);
+        match self {
+            Self::Put(id, value) => {
+                What::Put(id, Omitted).encode(to);
+                // The value comes in place of none.
+                to.truncate(to.len() - Omitted::BYTES_MIN);
+                (value.len() as u32).encode(to);
+                to.extend_from_slice(value);
+            }
+            Self::Other(_, what) => what.encode(to),
+        }
+        let Some(Answered { client, lease_ms, answered_below, number, answer }) = answered else {
+            return Vec::<SessionExport>::new().encode(to);
+        };
+        1_u32.encode(to);
+        (client, lease_ms, answered_below).encode(to);
+        1_u32.encode(to);
+        (number, self.id()).encode(to);
+        answer.encode(to);
     }
 }
 
 /// Changes in their order. What a backup was sent is what it keeps: the bytes are not taken apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Entries {
     bytes: Vec<u8>,
+    /// Of those that were decoded: what was seen when they were checked.
+    heads: Vec<Head>,
 }
+
+/// An [`EntryRef`] without its bytes.
+#[derive(Clone, Debug)]
+struct Head {
+    version: u64,
+    what: What<Omitted>,
+    /// Where its sessions begin, and where it ends.
+    sessions: usize,
+    end: usize,
+}
+
+impl PartialEq for Entries {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Entries {}
 
 impl Entries {
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes) }
+        Self { bytes: Vec::with_capacity(bytes), heads: Vec::new() }
     }
 
     pub(super) fn push(&mut self, entry: &Encoded) {
@@ -122,10 +191,18 @@ impl Entries {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = EntryRef<'_>> {
-        let mut from = Reader::new(&self.bytes);
-        // All are entries: they were encoded here, or decoded.
+        let (mut heads, mut begin) = (self.heads.iter(), 0);
+        let unseen = if self.heads.is_empty() { &self.bytes[..] } else { &[] };
+        let mut from = Reader::new(unseen);
         std::iter::from_fn(move || {
-            (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten()
+            let Some(head) = heads.next() else {
+                // They were encoded here.
+                return (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten();
+            };
+            let bytes = &self.bytes[begin..head.end];
+            let sessions = &self.bytes[head.sessions..head.end];
+            begin = head.end;
+            Some(EntryRef { version: head.version, what: head.what.clone(), bytes, sessions })
         })
     }
 }
@@ -134,7 +211,7 @@ impl From<Vec<Entry>> for Entries {
     fn from(entries: Vec<Entry>) -> Self {
         let mut bytes = Vec::new();
         Entry::encode_all(&entries, &mut bytes);
-        Self { bytes }
+        Self { bytes, heads: Vec::new() }
     }
 }
 
@@ -148,10 +225,13 @@ impl Wire for Entries {
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
         let bytes = Vec::<u8>::decode(from)?;
         let mut entries = Reader::new(&bytes);
+        let mut heads = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         while entries.left() > 0 {
-            EntryRef::parse(&mut entries)?;
+            let EntryRef { version, what, sessions, .. } = EntryRef::parse(&mut entries)?;
+            let end = bytes.len() - entries.left();
+            heads.push(Head { version, what, sessions: end - sessions.len(), end });
         }
-        Ok(Self { bytes })
+        Ok(Self { bytes, heads })
     }
 }
 
@@ -201,5 +281,48 @@ impl<'b> EntryRef<'b> {
     pub fn sessions(&self) -> Vec<SessionExport> {
         // It was checked.
         Wire::decode_all(self.sessions).unwrap_or_default()
+    }
+
+    /// The same, one after the other.
+    pub fn session_reader(&self) -> SessionReader<'b> {
+        let mut from = Reader::new(self.sessions);
+        let left = u32::decode(&mut from).unwrap_or(0);
+        SessionReader { from, left }
+    }
+}
+
+/// What an operation was answered: its number, the chunk, the answer.
+pub(super) type Answer = (u64, ChunkId, Result<Done, ChunkError>);
+
+/// Whose session it is, its lease, below which number all was answered, and how many answers
+/// follow.
+pub(super) type SessionHead = (ClientId, u64, u64, u32);
+
+/// Reads what an entry says that clients were answered, without lists: the head of a session, then
+/// as many answers as it says, or their numbers.
+#[derive(Debug)]
+pub(super) struct SessionReader<'b> {
+    from: Reader<'b>,
+    left: u32,
+}
+
+impl SessionReader<'_> {
+    /// The head of the next session.
+    pub fn next_session(&mut self) -> Option<SessionHead> {
+        self.left = self.left.checked_sub(1)?;
+        // It was checked, here and below.
+        Wire::decode(&mut self.from).ok()
+    }
+
+    /// The next answer of the session.
+    pub fn answer(&mut self) -> Option<Answer> {
+        Wire::decode(&mut self.from).ok()
+    }
+
+    /// The number of the next answer, which is passed over.
+    pub fn number(&mut self) -> Option<u64> {
+        let number = u64::decode(&mut self.from).ok()?;
+        <(ChunkId, Result<Done, ChunkError>)>::skip(&mut self.from).ok()?;
+        Some(number)
     }
 }

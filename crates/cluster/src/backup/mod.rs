@@ -23,6 +23,7 @@
 
 mod copies;
 mod entry;
+mod link;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ mod vault;
 
 pub(crate) use copies::NAMED_CHANGES_MAX;
 pub use copies::{Copies, CopySettings, ItemKey, Wanted};
-pub use entry::{Entries, Entry, Name, Omitted, What};
+pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
 pub use record::Life;
 pub use vault::{Heritage, Remains, Vault};
 

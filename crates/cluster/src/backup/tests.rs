@@ -74,6 +74,25 @@ fn entries_are_taken_apart_as_they_were_put_together() {
 }
 
 #[test]
+fn what_is_encoded_where_it_lies_is_the_same() {
+    let (client, lease_ms, answered_below, number) = (ClientId(5), 9, 6, 8);
+    let answer = Ok(Done::Created(id(1)));
+    let answered = Answered { client, lease_ms, answered_below, number, answer: &answer };
+    let answers = vec![(number, id(1), answer.clone())];
+    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let (value, remove) = (vec![3; 70], What::Remove(id(1)));
+    let put = (Changed::Put(id(1), &value), What::Put(id(1), value.clone()));
+    for (changed, what) in [put, (Changed::Other(id(1), &remove), remove.clone())] {
+        for (answered, sessions) in [(None, vec![]), (Some(answered), vec![session.clone()])] {
+            let (mut encoded, mut expected) = (Vec::new(), Vec::new());
+            changed.encode(7, answered, &mut encoded);
+            Entry { version: 7, what: what.clone(), sessions }.encode(&mut expected);
+            assert_eq!(encoded, expected);
+        }
+    }
+}
+
+#[test]
 fn entries_count_once_and_in_their_order() {
     let mut vault = vault(MemoryStorage::default());
     let put = |version, value| entry(version, What::Put(id(3), vec![value]));

@@ -21,11 +21,12 @@ use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
 mod scrub;
+mod stream;
+
+use stream::Stream;
 
 /// Owners' lives that are kept at most.
 const STREAMS_MAX: usize = 1 << 16;
-/// Answers that are kept of one client at most; the oldest go first.
-const ANSWERS_MAX: usize = 1 << 12;
 /// Answers in one record.
 const RECORD_ANSWERS_MAX: usize = 64;
 /// Notes about one creator before all that is held of it is written anew.
@@ -51,26 +52,6 @@ pub struct Remains {
     pub notes: Vec<Note>,
 }
 
-/// A chunk or an item as it was last changed.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    place: Place,
-    is_removed: bool,
-    /// When a removal was first written: what is older may still be in the log until then is gone.
-    born: u64,
-}
-
-/// What is kept in the name of one life of an owner.
-#[derive(Debug, Default)]
-struct Stream {
-    link: u64,
-    /// The number of the entry that comes next.
-    next: u64,
-    is_sealed: bool,
-    copies: BTreeMap<Name, Held>,
-    sessions: BTreeMap<crate::chunks::ClientId, SessionExport>,
-}
-
 /// What was kept of an owner.
 #[derive(Debug, Default)]
 pub struct Heritage {
@@ -94,6 +75,8 @@ pub struct Vault {
     marks: BTreeMap<Place, u64>,
     /// The notes that count, by creator.
     chapters: BTreeMap<Creator, Vec<Place>>,
+    /// Of which creator each of them is.
+    noted: BTreeMap<Place, Creator>,
     /// The last note of promises, and of the life that writes.
     promises: Option<Place>,
     life: Option<Place>,
@@ -141,6 +124,7 @@ impl Vault {
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
             chapters: BTreeMap::new(),
+            noted: BTreeMap::new(),
             promises: None,
             life: None,
             next_number: 1,
@@ -252,8 +236,8 @@ impl Vault {
         for ((owner, _, born, place), change, sessions) in entries {
             match change {
                 Change::Copy(name, is_removed) => {
-                    let held = Held { place, is_removed, born };
-                    if let Some(old) = self.stream(owner).copies.insert(name, held) {
+                    let removed = is_removed.then_some(born);
+                    if let Some(old) = self.stream(owner).copies.insert(name, place, removed) {
                         self.log.release(old.place);
                     }
                 }
@@ -265,7 +249,10 @@ impl Vault {
                 self.marks.insert(place, born);
             }
             let stream = self.stream(owner);
-            sessions.into_iter().for_each(|session| stream.note(session));
+            for session in sessions {
+                let head = (session.client, session.lease_ms, session.answered_below);
+                stream.note(head, session.answers.into_iter());
+            }
         }
         // Of lives that were over before: whatever came in their names was older.
         burials.into_iter().for_each(|(source, ids)| self.drop_copies(source, ids));
@@ -317,7 +304,10 @@ impl Vault {
                 continue;
             }
             match creator_of(&note) {
-                Some(creator) => self.chapters.entry(creator).or_default().push(place),
+                Some(creator) => {
+                    self.chapters.entry(creator).or_default().push(place);
+                    self.noted.insert(place, creator);
+                }
                 None => self.promises = Some(place),
             }
             counting.push(note);
@@ -354,12 +344,12 @@ impl Vault {
     pub fn creators(&self, owner: Peer) -> Vec<Creator> {
         let mut creators = Vec::new();
         let Some(stream) = self.streams.get(&owner) else { return creators };
-        let mut next = stream.copies.keys().next().copied();
+        let mut next = stream.copies.range(..).next();
         while let Some(name) = next {
             let creator = name.id.creator();
             creators.push(creator);
             let after = (Bound::Excluded(*Name::all(creator.ids()).end()), Bound::Unbounded);
-            next = stream.copies.range(after).next().map(|(name, _)| *name);
+            next = stream.copies.range(after).next();
         }
         creators
     }
@@ -387,12 +377,9 @@ impl Vault {
         }
         let (known, entries) = (stream.next - first, entries.into());
         for entry in entries.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
-            match self.keep(from, entry) {
-                Ok(()) => self.stream(from).next += 1,
-                Err(error) => {
-                    self.failed = Some(error);
-                    return;
-                }
+            if let Err(error) = self.keep(from, &entry) {
+                self.failed = Some(error);
+                return;
             }
         }
     }
@@ -401,35 +388,45 @@ impl Vault {
         self.streams.entry(owner).or_default()
     }
 
-    fn keep(&mut self, owner: Peer, entry: EntryRef<'_>) -> Result<(), LogError> {
-        let sessions = entry.sessions();
+    /// Keeps the entry that comes next. Nothing is taken out of it but what is to be looked up.
+    fn keep(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
         self.is_appended(entry.bytes.len());
-        if entry.what == What::Answers {
-            self.keep_answers(owner, (entry.version, &sessions), Log::append)?;
-        } else {
-            self.record.clear();
-            encode_entry(owner, entry.bytes, &mut self.record);
-            let place = self.log.append(&self.record)?;
-            let born = self.log.sequence(place);
-            if let Some((name, is_removed)) = entry.what.copy() {
-                let held = Held { place, is_removed, born };
-                if let Some(old) = self.stream(owner).copies.insert(name, held) {
-                    self.log.release(old.place);
-                }
-            } else {
-                match entry.what {
-                    What::Clear(ids) => self.drop_copies(owner, ids),
-                    What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
-                        self.drop_copies(source, ids);
-                    }
-                    _ => {}
-                }
-                self.marks.insert(place, born);
-            }
+        let Some((name, is_removed)) = entry.what.copy() else {
+            self.keep_mark(owner, entry)?;
+            self.stream(owner).take(entry);
+            return self.clean();
+        };
+        let place = self.append(owner, entry)?;
+        let removed = is_removed.then(|| self.log.sequence(place));
+        let stream = self.streams.entry(owner).or_default();
+        if let Some(old) = stream.copies.insert(name, place, removed) {
+            self.log.release(old.place);
         }
-        let stream = self.stream(owner);
-        sessions.into_iter().for_each(|session| stream.note(session));
+        stream.take(entry);
         self.clean()
+    }
+
+    /// The same of what is no copy.
+    fn keep_mark(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
+        if entry.what == What::Answers {
+            return self.keep_answers(owner, (entry.version, &entry.sessions()), Log::append);
+        }
+        let place = self.append(owner, entry)?;
+        match entry.what {
+            What::Clear(ids) => self.drop_copies(owner, ids),
+            What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
+                self.drop_copies(source, ids);
+            }
+            _ => {}
+        }
+        self.marks.insert(place, self.log.sequence(place));
+        Ok(())
+    }
+
+    fn append(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<Place, LogError> {
+        self.record.clear();
+        encode_entry(owner, entry.bytes, &mut self.record);
+        self.log.append(&self.record)
     }
 
     /// Appends answers, in records of a bounded length.
@@ -453,18 +450,8 @@ impl Vault {
 
     fn drop_copies(&mut self, owner: Peer, ids: IdRange) {
         let Some(stream) = self.streams.get_mut(&owner) else { return };
-        let mut rest = stream.copies.split_off(&Name::from(ids.first()));
-        if let Ok(end) = ChunkId::from_bits(ids.end()) {
-            stream.copies.extend(rest.split_off(&Name::from(end)));
-        }
-        for held in rest.into_values() {
-            self.log.release(held.place);
-        }
-        for session in stream.sessions.values_mut() {
-            session.answers.retain(|(_, id, _)| !ids.contains(*id));
-        }
-        if stream.is_sealed && stream.copies.is_empty() {
-            stream.sessions.clear();
+        for place in stream.drop_copies(ids) {
+            self.log.release(place);
         }
     }
 
@@ -527,10 +514,8 @@ impl Vault {
     fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
         let (streams, marks) = (&mut self.streams, &mut self.marks);
-        let (chapters, others) = (&self.chapters, [self.promises, self.life]);
-        let is_noted = |place: Place| {
-            others.contains(&Some(place)) || chapters.values().flatten().any(|held| *held == place)
-        };
+        let (noted, others) = (&self.noted, [self.promises, self.life]);
+        let is_noted = |place: Place| others.contains(&Some(place)) || noted.contains_key(&place);
         let (mut owners, mut rescued) = (BTreeMap::new(), Vec::new());
         let mut is_live = |place: Place, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
@@ -562,9 +547,7 @@ impl Vault {
         let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
         for (from, to) in moved {
             if let Some((owner, name)) = owners.get(&from).copied() {
-                if let Some(held) = self.stream(owner).copies.get_mut(&name) {
-                    held.place = to;
-                }
+                self.stream(owner).copies.set_place(&name, to);
             } else if let Some(born) = self.marks.remove(&from) {
                 self.marks.insert(to, born);
             } else {
@@ -580,8 +563,13 @@ impl Vault {
     }
 
     fn move_note(&mut self, from: Place, to: Place) {
-        let chapters = self.chapters.values_mut().flatten();
-        let places = chapters.chain(&mut self.promises).chain(&mut self.life);
+        let creator = self.noted.remove(&from);
+        let chapter = creator.and_then(|creator| {
+            self.noted.insert(to, creator);
+            self.chapters.get_mut(&creator)
+        });
+        let places = chapter.into_iter().flatten();
+        let places = places.chain(&mut self.promises).chain(&mut self.life);
         places.filter(|place| **place == from).for_each(|place| *place = to);
     }
 
@@ -628,9 +616,13 @@ impl Vault {
         };
         let chapter = self.chapters.entry(creator).or_default();
         if matches!(note, Note::Whole(_) | Note::Gone(_)) {
-            chapter.drain(..).for_each(|place| self.log.release(place));
+            for place in chapter.drain(..) {
+                self.log.release(place);
+                self.noted.remove(&place);
+            }
         }
         chapter.push(place);
+        self.noted.insert(place, creator);
         Ok(())
     }
 
@@ -673,7 +665,7 @@ impl Vault {
         let mut after =
             copies.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
         // All items of an id are loaded together.
-        after.next().map_or(ids.end(), |(name, _)| name.id.bits().max(ids.start() + 1))
+        after.next().map_or(ids.end(), |name| name.id.bits().max(ids.start() + 1))
     }
 
     /// Reads what was kept of a life of an owner that is sealed, in the order of the log.
@@ -685,7 +677,7 @@ impl Vault {
     ) -> Heritage {
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
-        let held = stream.copies.range(Name::all(ids)).filter(|(_, held)| !held.is_removed);
+        let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);
         let mut places: Vec<(Place, ChunkId)> =
             held.map(|(name, held)| (held.place, name.id)).collect();
         self.log.read_many(&mut places, &mut |id, record| match record.and_then(value_of) {
@@ -704,55 +696,5 @@ impl Vault {
             }
         }
         heritage
-    }
-}
-
-impl SessionExport {
-    fn has(&self, number: u64) -> bool {
-        // Most that is asked for is older.
-        number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
-    }
-}
-
-impl Stream {
-    /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
-    fn keeps(&mut self, (name, place): (Name, Place), oldest: u64) -> bool {
-        let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
-            return false;
-        };
-        let is_over = held.is_removed && held.born < oldest;
-        if is_over {
-            self.copies.remove(&name);
-        }
-        !is_over
-    }
-
-    /// The answers of an entry that somebody may ask for again.
-    fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
-        let mut sessions = entry.sessions();
-        sessions.retain_mut(|session| {
-            let Some(held) = self.sessions.get(&session.client) else { return false };
-            session.answers.retain(|(number, ..)| held.has(*number));
-            !session.answers.is_empty()
-        });
-        (!sessions.is_empty()).then_some(sessions)
-    }
-
-    fn note(&mut self, session: SessionExport) {
-        let held = self
-            .sessions
-            .entry(session.client)
-            .or_insert_with(|| SessionExport { answers: Vec::new(), ..session.clone() });
-        held.lease_ms = session.lease_ms;
-        if session.answered_below > held.answered_below {
-            held.answered_below = session.answered_below;
-            let below = held.answered_below;
-            held.answers.retain(|(number, ..)| *number >= below);
-        }
-        let below = held.answered_below;
-        let new = session.answers.into_iter().filter(|(number, ..)| *number >= below);
-        held.answers.extend(new);
-        let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
-        held.answers.drain(..excess);
     }
 }

@@ -1,9 +1,11 @@
 //! Answers that wait until backups have what they say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 
 use super::migration::MoveMessage;
 use super::request::Reply;
+use crate::bits::BitsMap;
 use crate::overlay::Peer;
 
 /// Answers that wait at most.
@@ -31,8 +33,8 @@ pub(super) enum Waiting {
 pub(super) struct Held {
     /// By number: how many versions an answer waits for yet.
     answers: BTreeMap<u64, (usize, Waiting)>,
-    /// Versions, and numbers of answers that wait for them.
-    awaited: BTreeSet<(u64, u64)>,
+    /// By version: the numbers of the answers that wait for it, the first of them and others.
+    awaited: BitsMap<u64, (u64, Vec<u64>)>,
     next: u64,
 }
 
@@ -44,16 +46,29 @@ impl Held {
 
     /// Keeps an answer until all of `versions`, of which there is one at least, were released.
     pub fn hold(&mut self, versions: impl IntoIterator<Item = u64>, waiting: Waiting) {
-        let (number, awaited) = (self.next, &mut self.awaited);
-        let new = versions.into_iter().filter(|version| awaited.insert((*version, number)));
-        let count = new.count();
+        let number = self.next;
+        let mut count = 0;
+        for version in versions {
+            match self.awaited.entry(version) {
+                Entry::Vacant(vacant) => drop(vacant.insert((number, Vec::new()))),
+                Entry::Occupied(mut occupied) => {
+                    let (first, others) = occupied.get_mut();
+                    if *first == number || others.last() == Some(&number) {
+                        continue;
+                    }
+                    others.push(number);
+                }
+            }
+            count += 1;
+        }
         self.answers.insert(number, (count, waiting));
         self.next += 1;
     }
 
     /// A version is with all backups: hands out what waited for nothing else.
     pub fn release(&mut self, version: u64, ready: &mut Vec<Waiting>) {
-        while let Some(number) = self.take(version) {
+        let Some((first, others)) = self.awaited.remove(&version) else { return };
+        for number in std::iter::once(first).chain(others) {
             let Some((count, _)) = self.answers.get_mut(&number) else { continue };
             *count -= 1;
             if *count == 0 {
@@ -62,24 +77,14 @@ impl Held {
         }
     }
 
-    /// One that waits for a version; it does no more.
-    fn take(&mut self, version: u64) -> Option<u64> {
-        // Versions end in the order in which they began, nearly always.
-        let first = match self.awaited.first() {
-            Some((first, number)) if *first == version => Some((version, *number)),
-            _ => self.awaited.range((version, 0)..=(version, u64::MAX)).next().copied(),
-        }?;
-        self.awaited.remove(&first);
-        Some(first.1)
-    }
-
     /// Drops answers that wait for what will never be: their askers ask again.
     pub fn keep(&mut self, is_awaited: impl Fn(u64) -> bool) {
         let Self { answers, awaited, .. } = self;
-        awaited.retain(|(version, number)| {
+        awaited.retain(|version, (first, others)| {
             let is_kept = is_awaited(*version);
             if !is_kept {
-                answers.remove(number);
+                answers.remove(first);
+                others.iter().for_each(|number| drop(answers.remove(number)));
             }
             is_kept
         });

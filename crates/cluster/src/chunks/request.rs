@@ -86,6 +86,14 @@ impl Action {
         }
     }
 
+    /// The value that it gives a chunk; nothing if it gives none.
+    pub fn value(&self) -> &[u8] {
+        match self {
+            Self::Create(value) | Self::Put(_, value) => value,
+            _ => &[],
+        }
+    }
+
     /// Whether it must not be carried out twice.
     pub fn changes(&self) -> bool {
         match self {

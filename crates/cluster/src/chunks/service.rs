@@ -12,7 +12,7 @@ use super::request::{
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
-use crate::backup::{BackupMessage, Copies, CopySettings, Name, Wanted, What};
+use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What};
 use crate::heat::{Heat, HeatWish};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
 use crate::overlay::{Inheritance, Peer, Refusal};
@@ -108,8 +108,9 @@ pub struct ChunkService<S> {
     pub(super) loading: Vec<Loading>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
-    /// What the operation that is carried out has changed.
-    changed: Option<(ChunkId, What)>,
+    /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
+    /// but its id.
+    changed: Option<(ChunkId, Option<What>)>,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -441,7 +442,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     return Err(ChunkError::Retry);
                 }
                 let done = self.item(*id, op);
-                if let Some((id, what)) = self.changed.take() {
+                if let Some((id, Some(what))) = self.changed.take() {
                     self.copies.write(id, what, Vec::new());
                 }
                 return Ok(done);
@@ -474,8 +475,12 @@ impl<S: ChunkStore> ChunkService<S> {
         };
         self.sessions.remember(client, *number, id, &result);
         if let Some((id, what)) = self.changed.take() {
-            let sessions = self.sessions.one(client, *number).into_iter().collect();
-            self.copies.write(id, what, sessions);
+            let answered = self.sessions.answered(client, *number, &result);
+            let changed = match &what {
+                Some(what) => Changed::Other(id, what),
+                None => Changed::Put(id, action.value()),
+            };
+            self.copies.write_answered(changed, answered);
         }
         result
     }
@@ -535,7 +540,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Action::Delete(_) => {
                 self.store.remove(id);
                 self.note_write(id, &[]);
-                self.changed = Some((id, What::Remove(id)));
+                self.changed = Some((id, Some(What::Remove(id))));
                 self.sessions.release(id);
                 if id.creator() == self.allocator.creator() {
                     // Refused for ids of an earlier life, which are not handed out again.
@@ -557,7 +562,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         if self.has_backups() && op.verb.writes() && may_have_changed(&answer) {
             self.pass.note_write(Name::item(id, &op.key));
-            self.changed = Some((id, self.kept(id, &op.key)));
+            self.changed = Some((id, Some(self.kept(id, &op.key))));
         }
         Done::Item(Box::new(answer))
     }
@@ -593,7 +598,7 @@ impl<S: ChunkStore> ChunkService<S> {
             StoreError::Full => ChunkError::Full,
         })?;
         self.note_write(id, &[]);
-        self.changed = Some((id, What::Put(id, value.to_vec())));
+        self.changed = Some((id, None));
         Ok(Done::Ok)
     }
 

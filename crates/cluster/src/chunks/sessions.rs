@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::request::{ChunkError, ClientId, Done};
+use crate::backup::Answered;
 use crate::ids::{ChunkId, IdRange};
 
 /// Sessions of a node at most.
@@ -135,13 +136,15 @@ impl Sessions {
         }
     }
 
-    /// One answer, for backups.
-    pub fn one(&self, client: ClientId, number: u64) -> Option<SessionExport> {
-        let session = self.sessions.get(&client)?;
-        let (id, answer) = session.answers.get(&number)?;
-        let answers = vec![(number, *id, answer.clone())];
-        let (lease_ms, answered_below) = (session.lease_ms, session.answered_below);
-        Some(SessionExport { client, lease_ms, answered_below, answers })
+    /// What a client is answered now, for backups; none without a session.
+    pub fn answered<'a>(
+        &self,
+        client: ClientId,
+        number: u64,
+        answer: &'a Result<Done, ChunkError>,
+    ) -> Option<Answered<'a>> {
+        let Session { lease_ms, answered_below, .. } = *self.sessions.get(&client)?;
+        Some(Answered { client, lease_ms, answered_below, number, answer })
     }
 
     /// Whether somebody else holds a lock.

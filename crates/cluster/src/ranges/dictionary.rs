@@ -1,9 +1,7 @@
 //! Placements by 16-bit codes.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use super::placement::{Bits, NOBODY};
+use crate::bits::BitsMap;
 
 /// The most placements that 16 bits tell apart.
 pub const CODES_MAX: usize = 1 << 16;
@@ -20,7 +18,7 @@ const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
 /// an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
 #[derive(Debug)]
 pub struct Dictionary {
-    codes: HashMap<Bits, u16, BuildHasherDefault<BitsHasher>>,
+    codes: BitsMap<Bits, u16>,
     placements: Vec<Bits>,
     free: Vec<u16>,
     limit: usize,
@@ -35,7 +33,7 @@ impl Dictionary {
     pub fn new(limit: usize) -> Self {
         let limit = limit.clamp(1, CODES_MAX);
         let mut dictionary = Self {
-            codes: HashMap::default(),
+            codes: BitsMap::default(),
             placements: Vec::new(),
             free: Vec::new(),
             limit,
@@ -109,26 +107,6 @@ impl Dictionary {
         self.codes.capacity() * MAP_ENTRY_BYTES
             + self.placements.capacity() * size_of::<Bits>()
             + self.free.capacity() * size_of::<u16>()
-    }
-}
-
-/// Mixes 64 bits. Placements are made by the cluster, not by its clients: nobody can choose them so
-/// that they collide, and the dictionary is small.
-#[derive(Debug, Default)]
-pub struct BitsHasher(u64);
-
-impl Hasher for BitsHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
     }
 }
 

@@ -51,6 +51,11 @@ impl<'b> Reader<'b> {
         Ok(taken)
     }
 
+    /// The next byte, which stays.
+    pub fn peek(&self) -> Option<u8> {
+        self.left.first().copied()
+    }
+
     /// How many are left.
     pub fn left(&self) -> usize {
         self.left.len()
@@ -266,6 +271,10 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(if bool::decode(from)? { Ok(T::decode(from)?) } else { Err(E::decode(from)?) })
     }
+
+    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+        if bool::decode(from)? { T::skip(from) } else { E::skip(from) }
+    }
 }
 
 macro_rules! wire_tuples {
@@ -279,6 +288,11 @@ macro_rules! wire_tuples {
 
             fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
                 Ok(($($name::decode(from)?,)*))
+            }
+
+            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+                $($name::skip(from)?;)*
+                Ok(())
             }
         }
     )*};
@@ -310,6 +324,8 @@ macro_rules! wire_struct {
 
 /// A choice is one byte, which never gets another meaning, and the fields.
 macro_rules! wire_enum {
+    (@is_bare) => { true };
+    (@is_bare $($fields:tt)+) => { false };
     (for $parameter:ident, $($rest:tt)*) => {
         wire_enum!(@ [<$parameter: Wire>] $($rest)*);
     };
@@ -337,6 +353,17 @@ macro_rules! wire_enum {
                     })*
                     _ => return Err(WireError::Invalid),
                 })
+            }
+
+            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+                let is_bare = match from.peek() {
+                    $(Some($code) => wire_enum!(
+                        @is_bare $({ $($field),* })? $(( $($place),* ))?
+                    ),)*
+                    _ => false,
+                };
+                // Most choices that are passed over have no fields.
+                if is_bare { from.take(1).map(drop) } else { Self::decode(from).map(drop) }
             }
         }
     };

@@ -5,7 +5,8 @@ use std::ops::Bound;
 
 use super::super::record::value_of;
 use super::super::{BackupMessage, Name};
-use super::{Held, Vault};
+use super::Vault;
+use super::stream::Held;
 use crate::chunks::{KeptItem, Moment};
 use crate::ids::ChunkId;
 use crate::log::LogError;
@@ -56,9 +57,9 @@ impl Vault {
         let from = match self.scrubbed {
             Some((owner, name)) => {
                 let after = (Bound::Excluded(name), Bound::Unbounded);
-                let copies = self.streams.get(&owner).map(|stream| stream.copies.range(after));
+                let copies = self.streams.get(&owner).map(|stream| stream.copies.held(after));
                 if let Some((name, held)) = copies.and_then(|mut copies| copies.next()) {
-                    return Some((owner, *name, *held));
+                    return Some((owner, name, held));
                 }
                 Bound::Excluded(owner)
             }
@@ -66,7 +67,7 @@ impl Vault {
         };
         let streams = self.streams.range((from, Bound::Unbounded));
         let mut firsts = streams.filter_map(|(owner, stream)| {
-            stream.copies.first_key_value().map(|(name, held)| (*owner, *name, *held))
+            stream.copies.held(..).next().map(|(name, held)| (*owner, name, held))
         });
         firsts.next()
     }

@@ -1,0 +1,110 @@
+//! What an owner has for one of its backups.
+
+use std::collections::VecDeque;
+
+use super::entry::Encoded;
+use super::{BackupMessage, Entries};
+
+/// Bytes of one message, about.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// A change that waits.
+#[derive(Debug)]
+struct Queued {
+    entry: Encoded,
+    /// Whether somebody waits until this backup has it.
+    is_awaited: bool,
+}
+
+/// What was sent to one backup and not answered.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Counts the attempts with this backup.
+    pub number: u64,
+    /// The number of the first that waits.
+    first: u64,
+    /// By version.
+    waiting: VecDeque<Queued>,
+    /// How many of them were sent.
+    sent: usize,
+    sent_ms: u64,
+    /// Since when it owes an answer, or its last sign of life while it does.
+    pub owes_since_ms: Option<u64>,
+}
+
+impl Link {
+    /// Nothing was sent yet.
+    pub fn new(number: u64) -> Self {
+        let waiting = VecDeque::new();
+        Self { number, first: 1, waiting, sent: 0, sent_ms: 0, owes_since_ms: None }
+    }
+
+    /// Changes that are not acknowledged.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The number of the last change.
+    pub fn last(&self) -> u64 {
+        self.first + self.waiting.len() as u64 - 1
+    }
+
+    /// Whether all up to that number are acknowledged.
+    pub fn has_all(&self, until: u64) -> bool {
+        self.first > until
+    }
+
+    /// Queues a change, with a higher version than those before.
+    pub fn push(&mut self, entry: Encoded, is_awaited: bool) {
+        self.waiting.push_back(Queued { entry, is_awaited });
+    }
+
+    /// It has everything below `next`: names the versions of those that somebody waits for.
+    pub fn acknowledge(&mut self, next: u64, now_ms: u64, awaited: &mut Vec<u64>) {
+        let count = next.saturating_sub(self.first).min(self.waiting.len() as u64);
+        self.first += count;
+        let count = count as usize;
+        self.sent = self.sent.saturating_sub(count);
+        self.owes_since_ms = (self.sent > 0).then_some(now_ms);
+        let has = self.waiting.drain(..count).filter(|queued| queued.is_awaited);
+        awaited.extend(has.map(|queued| queued.entry.version));
+    }
+
+    /// Whether somebody waits until it has that version; not any more if nobody `is_waited_for`.
+    pub fn keep_waiting(&mut self, version: u64, is_waited_for: bool) -> bool {
+        let found = self.waiting.binary_search_by_key(&version, |queued| queued.entry.version);
+        let Ok(place) = found else { return false };
+        let queued = &mut self.waiting[place];
+        queued.is_awaited &= is_waited_for;
+        queued.is_awaited
+    }
+
+    /// What was sent long ago is sent again.
+    pub fn send_again(&mut self, now_ms: u64, retry_ms: u64) {
+        if self.sent > 0 && now_ms >= self.sent_ms + retry_ms {
+            self.sent = 0;
+        }
+    }
+
+    /// What was not sent yet, or as much of it as one message takes.
+    pub fn next_message(&mut self, now_ms: u64) -> Option<BackupMessage> {
+        if self.sent >= self.waiting.len() {
+            return None;
+        }
+        let first = self.first + self.sent as u64;
+        let (mut count, mut bytes) = (0, 0);
+        for queued in self.waiting.range(self.sent..) {
+            if bytes >= MESSAGE_BYTES {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + queued.entry.bytes.len());
+        }
+        let mut entries = Entries::with_capacity(bytes);
+        let unsent = self.waiting.range(self.sent..).take(count);
+        unsent.for_each(|queued| entries.push(&queued.entry));
+        self.owes_since_ms.get_or_insert(now_ms);
+        self.sent += count;
+        self.sent_ms = now_ms;
+        Some(BackupMessage::Append { link: self.number, first, entries })
+    }
+}

@@ -1,0 +1,229 @@
+//! What is kept in the name of one life of an owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
+
+use super::super::Name;
+use super::super::entry::{Answer, EntryRef};
+use crate::bits::BitsMap;
+use crate::chunks::{ClientId, SessionExport};
+use crate::ids::{COUNTER_MAX, ChunkId, IdRange};
+use crate::log::Place;
+
+/// Answers that are kept of one client at most; the oldest go first.
+const ANSWERS_MAX: usize = 1 << 12;
+/// The bits of an id that differ among the chunks of one map.
+const SHARD_MASK: u64 = 0xFFFF;
+
+/// A chunk or an item as it was last changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub place: Place,
+    pub is_removed: bool,
+}
+
+/// Copies by name. Most that come replace one that is there, and find it without the order that
+/// others ask for.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// By their first ids: no map is so large that its growth is a pause.
+    shards: BTreeMap<u64, BitsMap<Name, Held>>,
+    /// All names in the shards.
+    names: BTreeSet<Name>,
+    /// When those that are removals were first written: what is older may still be in the log
+    /// until then is gone.
+    born: BTreeMap<Name, u64>,
+}
+
+/// The first id of a shard: of neighbouring chunks, or of a partition of items, which are sparse.
+fn shard_of(name: &Name) -> u64 {
+    let bits = name.id.bits();
+    if name.id.creator().is_named() { bits & !COUNTER_MAX } else { bits & !SHARD_MASK }
+}
+
+impl Kept {
+    /// How it lies, if it is there.
+    pub fn get(&self, name: &Name) -> Option<Held> {
+        self.shards.get(&shard_of(name))?.get(name).copied()
+    }
+
+    /// Keeps one, a removal if it says since when. Returns what was there before.
+    pub fn insert(&mut self, name: Name, place: Place, removed: Option<u64>) -> Option<Held> {
+        let held = Held { place, is_removed: removed.is_some() };
+        let old = self.shards.entry(shard_of(&name)).or_default().insert(name, held);
+        if old.is_none() {
+            self.names.insert(name);
+        }
+        match removed {
+            Some(born) => drop(self.born.insert(name, born)),
+            None if old.is_some_and(|old| old.is_removed) => drop(self.born.remove(&name)),
+            None => {}
+        }
+        old
+    }
+
+    /// It lies elsewhere now.
+    pub fn set_place(&mut self, name: &Name, place: Place) {
+        let shard = self.shards.get_mut(&shard_of(name));
+        if let Some(held) = shard.and_then(|shard| shard.get_mut(name)) {
+            held.place = place;
+        }
+    }
+
+    /// Drops one.
+    fn remove(&mut self, name: &Name) -> Option<Held> {
+        let number = shard_of(name);
+        let shard = self.shards.get_mut(&number)?;
+        let held = shard.remove(name)?;
+        if shard.is_empty() {
+            self.shards.remove(&number);
+        }
+        self.names.remove(name);
+        if held.is_removed {
+            self.born.remove(name);
+        }
+        Some(held)
+    }
+
+    /// Drops those of some ids; where they lay.
+    pub fn take(&mut self, ids: IdRange) -> Vec<Place> {
+        let mut names = self.names.split_off(&Name::from(ids.first()));
+        if let Ok(end) = ChunkId::from_bits(ids.end()) {
+            self.names.append(&mut names.split_off(&Name::from(end)));
+        }
+        let mut places = Vec::with_capacity(names.len());
+        for name in &names {
+            let shard = self.shards.get_mut(&shard_of(name));
+            let held = shard.and_then(|shard| shard.remove(name));
+            if held.is_some_and(|held| held.is_removed) {
+                self.born.remove(name);
+            }
+            places.extend(held.map(|held| held.place));
+        }
+        self.shards.retain(|_, shard| !shard.is_empty());
+        places
+    }
+
+    /// Names in their order.
+    pub fn range(&self, names: impl RangeBounds<Name>) -> impl Iterator<Item = Name> {
+        self.names.range(names).copied()
+    }
+
+    /// The same, and how they lie.
+    pub fn held(&self, names: impl RangeBounds<Name>) -> impl Iterator<Item = (Name, Held)> {
+        self.range(names).filter_map(|name| Some((name, self.get(&name)?)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// See the head of this module.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub link: u64,
+    /// The number of the entry that comes next.
+    pub next: u64,
+    pub is_sealed: bool,
+    pub copies: Kept,
+    pub sessions: BTreeMap<ClientId, SessionExport>,
+}
+
+impl SessionExport {
+    fn has(&self, number: u64) -> bool {
+        // Most that is asked for is older.
+        number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
+    }
+}
+
+impl Stream {
+    /// Drops copies, and what was answered about them; where they lay.
+    pub fn drop_copies(&mut self, ids: IdRange) -> Vec<Place> {
+        let places = self.copies.take(ids);
+        for session in self.sessions.values_mut() {
+            session.answers.retain(|(_, id, _)| !ids.contains(*id));
+        }
+        if self.is_sealed && self.copies.is_empty() {
+            self.sessions.clear();
+        }
+        places
+    }
+
+    /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
+    pub fn keeps(&mut self, (name, place): (Name, Place), oldest: u64) -> bool {
+        let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
+            return false;
+        };
+        let is_over =
+            held.is_removed && self.copies.born.get(&name).is_none_or(|born| *born < oldest);
+        if is_over {
+            self.copies.remove(&name);
+        }
+        !is_over
+    }
+
+    /// The answers of an entry that somebody may ask for again.
+    pub fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
+        // Nearly always there are none.
+        let (mut from, mut is_needed) = (entry.session_reader(), false);
+        while let Some((client, _, _, count)) = from.next_session() {
+            let held = self.sessions.get(&client);
+            for _ in 0..count {
+                let number = from.number();
+                is_needed |= held.zip(number).is_some_and(|(held, number)| held.has(number));
+            }
+        }
+        if !is_needed {
+            return None;
+        }
+        let mut sessions = entry.sessions();
+        sessions.retain_mut(|session| {
+            let Some(held) = self.sessions.get(&session.client) else { return false };
+            session.answers.retain(|(number, ..)| held.has(*number));
+            !session.answers.is_empty()
+        });
+        Some(sessions)
+    }
+
+    /// An entry was kept.
+    pub fn take(&mut self, entry: &EntryRef<'_>) {
+        let mut from = entry.session_reader();
+        while let Some((client, lease_ms, answered_below, count)) = from.next_session() {
+            let answers = (0..count).map_while(|_| from.answer());
+            self.note((client, lease_ms, answered_below), answers);
+        }
+        self.next += 1;
+    }
+
+    /// What a client was answered; whose session, its lease, and below which number it has all
+    /// answers.
+    pub fn note(
+        &mut self,
+        (client, lease_ms, answered_below): (ClientId, u64, u64),
+        answers: impl Iterator<Item = Answer>,
+    ) {
+        let held = self.sessions.entry(client).or_insert_with(|| SessionExport {
+            client,
+            lease_ms,
+            answered_below,
+            answers: Vec::new(),
+        });
+        held.lease_ms = lease_ms;
+        if answered_below > held.answered_below {
+            held.answered_below = answered_below;
+            held.answers.retain(|(number, ..)| *number >= answered_below);
+        }
+        let below = held.answered_below;
+        // All are read, or those of the next session would be taken for these.
+        answers.filter(|(number, ..)| *number >= below).for_each(|one| held.answers.push(one));
+        let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
+        if excess > 0 {
+            held.answers.drain(..excess);
+        }
+    }
+}
