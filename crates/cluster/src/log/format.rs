@@ -30,13 +30,28 @@ pub(super) fn head(cluster: u64, sequence: u64) -> [u8; HEAD_BYTES as usize] {
     head
 }
 
-/// The number of the use that a head names, and its format's version; none if it is no head.
-pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<(u64, u16)>, LogError> {
-    if head.len() < HEAD_BYTES as usize
-        || head[..4] != MAGIC
-        || number(&head[24..28]) != u64::from(crc32c::crc32c(&head[..24]))
-    {
-        return Ok(None);
+/// What a segment begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// The number of its use, and its format's version.
+    Used(u64, u16),
+    /// Never used, freed, or torn while it was begun: nothing in it was committed.
+    Free,
+    /// Nobody wrote that.
+    Damaged,
+}
+
+pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Head, LogError> {
+    let Some(head) = head.get(..HEAD_BYTES as usize) else { return Ok(Head::Free) };
+    let checksum = crc32c::crc32c(&head[..24]).to_le_bytes();
+    if head[24..28] != checksum {
+        // What is torn is whole up to some byte, and zeros after it: a segment is freed by zeros.
+        let written = head.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let is_torn = written <= 24 || checksum.starts_with(&head[24..written.min(28)]);
+        return Ok(if is_torn && written <= 28 { Head::Free } else { Head::Damaged });
+    }
+    if head[..4] != MAGIC {
+        return Ok(Head::Damaged);
     }
     let (version, owner) = (number(&head[4..6]) as u16, number(&head[8..16]));
     if version > VERSION {
@@ -45,7 +60,7 @@ pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Option<(u64, u16)>
     if owner != cluster {
         return Err(LogError::Foreign(owner));
     }
-    Ok(Some((number(&head[16..24]), version)))
+    Ok(Head::Used(number(&head[16..24]), version))
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -86,14 +101,20 @@ pub(super) enum Found<'s> {
 
 /// Looks at a part of a segment, from `base` on.
 pub(super) fn find(part: &[u8], base: u32, sequence: u64, offset: u32) -> Found<'_> {
-    match record_at(part, base, sequence, offset) {
-        Some(found) => found,
-        None => {
-            let length = prefix(part, offset - base).map_or(0, |(_, length)| length);
-            let next = offset.checked_add(PREFIX_BYTES).and_then(|at| at.checked_add(length));
-            let follows = next.filter(|next| record_at(part, base, sequence, *next).is_some());
-            Found::Nothing(follows)
+    if let Some(found) = record_at(part, base, sequence, offset) {
+        return found;
+    }
+    // Each of several that are damaged still says where it ends, if that is whole.
+    let mut at = offset;
+    loop {
+        let length = prefix(part, at - base).map_or(0, |(_, length)| length);
+        let next = at.checked_add(PREFIX_BYTES).and_then(|at| at.checked_add(length));
+        let next = next.filter(|next| length > 0 && ((next - base) as usize) < part.len());
+        let Some(next) = next else { return Found::Nothing(None) };
+        if record_at(part, base, sequence, next).is_some() {
+            return Found::Nothing(Some(next));
         }
+        at = next;
     }
 }
 

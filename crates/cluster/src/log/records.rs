@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{self, Found, HEAD_BYTES, PREFIX_BYTES};
+use super::format::{self, Found, HEAD_BYTES, Head, PREFIX_BYTES};
 use super::{Durability, LogError, Storage};
 
 /// Records are read together that fill one of so many bytes between the first and the last.
@@ -108,6 +108,8 @@ pub struct Log<S> {
     settings: LogSettings,
     segments: BTreeMap<u32, Segment>,
     free: Vec<u32>,
+    /// Those whose heads were damaged when the log was opened.
+    damaged: Vec<u32>,
     /// The one that is appended to.
     current: Option<u32>,
     /// The end of the current segment that was not written yet.
@@ -139,6 +141,7 @@ impl<S: Storage> Log<S> {
             settings,
             segments: BTreeMap::new(),
             free: Vec::new(),
+            damaged: Vec::new(),
             current: None,
             buffer: Vec::new(),
             next_sequence: 1,
@@ -153,13 +156,17 @@ impl<S: Storage> Log<S> {
             let mut head = vec![0; HEAD_BYTES.min(bytes) as usize];
             log.storage.read(segment, 0, &mut head)?;
             match format::parse_head(&head, cluster)? {
-                Some((sequence, version)) => {
+                Head::Used(sequence, version) => {
                     replay.is_current &= version >= format::CURRENT_SINCE;
                     used.insert(sequence, (segment, bytes));
                 }
-                // Never used, cleaned, or torn while it was begun: nothing in it was committed.
-                None if bytes == settings.segment_bytes => log.free.push(segment),
-                None => {}
+                Head::Free if bytes == settings.segment_bytes => log.free.push(segment),
+                Head::Free => {}
+                // What was in it cannot be told any more.
+                Head::Damaged => {
+                    replay.damages.push(Damage { segment, offset: 0 });
+                    log.damaged.push(segment);
+                }
             }
         }
         let newest = used.keys().next_back().copied().unwrap_or(0);
@@ -518,6 +525,14 @@ impl<S: Storage> Log<S> {
         let closed = self.segments.keys().copied().filter(|number| Some(*number) != current);
         for number in closed.collect::<Vec<_>>() {
             self.free_segment(number)?;
+        }
+        // Or the next replay would find the damage again.
+        for number in std::mem::take(&mut self.damaged) {
+            if !self.segments.contains_key(&number) {
+                self.storage
+                    .write(number, 0, &[0; HEAD_BYTES as usize])
+                    .map_err(|error| self.fail(error.into()))?;
+            }
         }
         self.sync()
     }

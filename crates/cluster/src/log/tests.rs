@@ -263,3 +263,53 @@ proptest! {
         prop_assert!(is_same, "together as one by one");
     }
 }
+
+/// A segment whose head is damaged is not one that was never used.
+#[test]
+fn a_damaged_head_is_reported() {
+    let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
+    for number in 0..30 {
+        log.append(&record(number)).expect("there is room");
+    }
+    log.commit().expect("memory");
+    let whole = log.into_storage();
+    let segments = whole.clone().segments().expect("memory");
+    assert!(segments.len() > 1);
+    for (segment, _) in segments {
+        for at in 0..28 {
+            let mut storage = whole.clone();
+            storage.segment(segment).expect("it is there")[at] ^= 0x40;
+            let (mut log, _, replay) = open_with_replay(storage, Durability::Buffered);
+            let damages = [Damage { segment, offset: 0 }];
+            assert_eq!(replay.damages, damages, "segment {segment}, byte {at}");
+            log.retire_all().expect("memory");
+            let (_, _, replay) = open_with_replay(log.into_storage(), Durability::Buffered);
+            assert_eq!((replay.damages, replay.records), (Vec::new(), 0), "it is free");
+        }
+    }
+}
+
+/// Neighbours that are damaged end neither the log nor what the cleaner keeps.
+#[test]
+fn what_follows_several_damaged_records_is_found() {
+    let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
+    let all: Vec<Vec<u8>> = (1..6).map(|_| vec![7; 9]).collect();
+    let places: Vec<Place> =
+        all.iter().map(|record| log.append(record).expect("there is room")).collect();
+    log.commit().expect("memory");
+    let mut storage = log.into_storage();
+    let segment = storage.segment(0).expect("it is there");
+    // The bytes of the second and third, past checksum and length.
+    (32 + 17 + 8..32 + 3 * 17).filter(|at| (at - 32) % 17 >= 8).for_each(|at| segment[at] ^= 1);
+    let (mut log, records, replay) = open_with_replay(storage, Durability::Buffered);
+    assert_eq!(records.len(), 3, "{places:?}");
+    assert!(!replay.damages.is_empty() && !replay.was_torn);
+    let (moved, next) = log.clean_part(0, (SEGMENT_BEGIN, 4), &mut |_, _| true).expect("it reads");
+    let mut moved = moved.len();
+    let mut next = next;
+    while let Some(from) = next {
+        let (more, after) = log.clean_part(0, (from, 4), &mut |_, _| true).expect("it reads");
+        (moved, next) = (moved + more.len(), after);
+    }
+    assert_eq!(moved, 3, "the cleaner keeps what is whole");
+}
