@@ -25,6 +25,8 @@ impl Disk {
         let mut disk = self.lock();
         let crash = if has_power {
             Crash::Process
+        } else if random.percent(50) {
+            Crash::Scattered { block_bytes: 512, seed: random.below(u64::MAX) }
         } else {
             let writes = random.below(disk.unsynced() as u64 + 1) as usize;
             Crash::Power { writes, bytes: random.below(600) as usize }

@@ -1,13 +1,13 @@
 //! A medium in memory that crashes as real ones do: for simulation and tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Storage, StorageError};
 
 /// What becomes of writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process dies: nothing is lost.
+    /// The process dies: nothing is lost yet.
     Process,
     /// Power is lost: of so many unsynced writes the first survive, and of the next so many bytes.
     Power {
@@ -15,6 +15,13 @@ pub enum Crash {
         writes: usize,
         /// Bytes of the one that is torn.
         bytes: usize,
+    },
+    /// Power is lost: of each block some of the unsynced writes survive, the first of them.
+    Scattered {
+        /// What the medium writes at once.
+        block_bytes: usize,
+        /// Decides how many survive.
+        seed: u64,
     },
 }
 
@@ -31,23 +38,80 @@ struct Write {
 pub struct MemoryStorage {
     segments: BTreeMap<u32, Vec<u8>>,
     unsynced: Vec<Write>,
+    /// What this process wrote since the last sync.
+    touched: BTreeSet<u32>,
     /// How many bytes there may be in all; none for any.
     pub capacity_bytes: Option<usize>,
     /// Whether writes are refused.
     pub is_read_only: bool,
+    /// How many syncs succeed yet; none for all.
+    pub syncs_left: Option<usize>,
 }
 
 impl MemoryStorage {
     /// What is left after a crash.
     pub fn crash(&mut self, crash: Crash) {
-        let unsynced = std::mem::take(&mut self.unsynced);
-        let Crash::Power { writes, bytes } = crash else { return };
-        for (number, write) in unsynced.into_iter().enumerate().skip(writes).rev() {
-            let kept = if number == writes { bytes.min(write.after.len()) } else { 0 };
-            let segment = self.segments.get_mut(&write.segment).expect("it was written");
-            let at = write.offset + kept..write.offset + write.after.len();
-            segment[at].copy_from_slice(&write.before[kept..]);
+        self.touched.clear();
+        if crash == Crash::Process {
+            return;
         }
+        let unsynced = std::mem::take(&mut self.unsynced);
+        for write in unsynced.iter().rev() {
+            let place = write.offset..write.offset + write.before.len();
+            self.bytes(write, place).copy_from_slice(&write.before);
+        }
+        match crash {
+            Crash::Process => {}
+            Crash::Power { writes, bytes } => {
+                for (number, write) in unsynced.iter().enumerate().take(writes + 1) {
+                    let kept = if number < writes { usize::MAX } else { bytes };
+                    let kept = kept.min(write.after.len());
+                    self.write_again(write, write.offset..write.offset + kept);
+                }
+            }
+            Crash::Scattered { block_bytes, seed } => self.scatter(&unsynced, block_bytes, seed),
+        }
+    }
+
+    fn scatter(&mut self, unsynced: &[Write], block_bytes: usize, mut seed: u64) {
+        let blocks = |write: &Write| {
+            let (begin, end) = (write.offset, write.offset + write.after.len());
+            let numbers = begin / block_bytes..end.div_ceil(block_bytes);
+            numbers.map(move |number| {
+                let block = number * block_bytes;
+                (block, begin.max(block)..end.min(block + block_bytes))
+            })
+        };
+        let mut left: BTreeMap<(u32, usize), u64> = BTreeMap::new();
+        for write in unsynced {
+            blocks(write)
+                .for_each(|(block, _)| *left.entry((write.segment, block)).or_default() += 1);
+        }
+        for count in left.values_mut() {
+            // SplitMix64.
+            seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            *count = (mixed ^ mixed >> 31) % (*count + 1);
+        }
+        for write in unsynced {
+            for (block, place) in blocks(write) {
+                let left = left.get_mut(&(write.segment, block)).expect("it was counted");
+                if *left > 0 {
+                    *left -= 1;
+                    self.write_again(write, place);
+                }
+            }
+        }
+    }
+
+    fn write_again(&mut self, write: &Write, place: std::ops::Range<usize>) {
+        let after = &write.after[place.start - write.offset..place.end - write.offset];
+        self.bytes(write, place).copy_from_slice(after);
+    }
+
+    fn bytes(&mut self, write: &Write, place: std::ops::Range<usize>) -> &mut [u8] {
+        &mut self.segments.get_mut(&write.segment).expect("it was written")[place]
     }
 
     /// Writes that were not synced.
@@ -79,6 +143,7 @@ impl Storage for MemoryStorage {
         if self.capacity_bytes.is_some_and(|capacity| used + bytes as usize > capacity) {
             return Err(StorageError::Full);
         }
+        self.unsynced.retain(|write| write.segment != segment);
         self.segments.insert(segment, vec![0; bytes as usize]);
         Ok(())
     }
@@ -92,6 +157,7 @@ impl Storage for MemoryStorage {
         let there = all.get_mut(place).ok_or(StorageError::Broken)?;
         let (before, after) = (there.to_vec(), bytes.to_vec());
         there.copy_from_slice(bytes);
+        self.touched.insert(segment);
         self.unsynced.push(Write { segment, offset: offset as usize, before, after });
         Ok(())
     }
@@ -104,7 +170,11 @@ impl Storage for MemoryStorage {
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
-        self.unsynced.clear();
+        if let Some(left) = &mut self.syncs_left {
+            *left = left.checked_sub(1).ok_or(StorageError::Broken)?;
+        }
+        let touched = std::mem::take(&mut self.touched);
+        self.unsynced.retain(|write| !touched.contains(&write.segment));
         Ok(())
     }
 }

@@ -8,16 +8,22 @@
 //! Invariants of this room:
 //! 1. What [`Log::commit`] returned `Ok` for is replayed after a crash that the mode covers:
 //!    `Buffered` a crash of the process, `Synced` one of the machine.
-//! 2. A record is replayed whole or not at all. A write that was torn ends the newest segment; in
-//!    any other, what cannot be read is reported, and the rest is replayed.
+//! 2. A record is replayed whole or not at all. What is broken is reported, and the rest is
+//!    replayed; only in the newest segment, where nothing behind it vouches for it, it is what is
+//!    left of a write that was torn, and the end.
 //! 3. A segment is used again only when all that is live in it was appended again and committed.
 //! 4. After a write failed nothing is appended any more: the log says so rather than lie.
-//! 5. The log of another cluster, or of a later format, is refused and not touched. That of the
-//!    format before is read, but its records count for nothing: they do not say whose they are.
+//! 5. The log of another cluster, or of a later format, is refused and not touched. Those of the
+//!    formats before are read; records of the first count for nothing: they do not say whose they
+//!    are.
+//! 6. What vouches was appended after all before it in its segment had been committed. No two uses
+//!    of segments have the same number, whatever a loss of power takes back: so the newest is never
+//!    freed.
 
 mod format;
 mod memory;
 mod records;
+mod sums;
 
 use std::fmt;
 
@@ -56,7 +62,7 @@ pub trait Storage: fmt::Debug + Send {
     /// [`StorageError`].
     fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError>;
 
-    /// What was written survives a loss of power.
+    /// What was written into segments that this process wrote to survives a loss of power.
     ///
     /// # Errors
     ///

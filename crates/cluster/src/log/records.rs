@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{self, Found, HEAD_BYTES, PREFIX_BYTES};
+use super::format::{self, Found, HEAD_BYTES, Head, PREFIX_BYTES, Part};
 use super::{Durability, LogError, Storage};
 
 /// Records are read together that fill one of so many bytes between the first and the last.
@@ -11,6 +11,9 @@ const DENSE: u64 = 4;
 const SHORT_PERCENT: u32 = 95;
 /// Where the first record of a segment lies.
 pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
+/// Who opens a log leaves out so many numbers of uses: more than there can be whose heads a loss of
+/// power took back and whose records it did not.
+const SEQUENCES_LEFT_OUT: u64 = 1 << 20;
 
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +42,9 @@ impl Default for LogSettings {
 /// Where a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    segment: u32,
-    offset: u32,
-    length: u32,
+    pub(super) segment: u32,
+    pub(super) offset: u32,
+    pub(super) length: u32,
 }
 
 /// Where a record lay that the cleaner appended again, and where it lies.
@@ -100,6 +103,18 @@ impl Worth {
     }
 }
 
+/// What comes after the last commit in the current segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    /// Nothing, or what was appended since.
+    Fresh,
+    /// Nothing, and [`Log::vouch`] was called once.
+    Idle,
+    /// A mark that vouches for it, which was not synced. So what comes next does not vouch: for
+    /// the mark, too, it could not.
+    Vouched,
+}
+
 /// A log. Not shared: one thread calls it.
 #[derive(Debug)]
 pub struct Log<S> {
@@ -108,10 +123,13 @@ pub struct Log<S> {
     settings: LogSettings,
     segments: BTreeMap<u32, Segment>,
     free: Vec<u32>,
+    /// Those whose heads were damaged when the log was opened.
+    damaged: Vec<u32>,
     /// The one that is appended to.
     current: Option<u32>,
     /// The end of the current segment that was not written yet.
     buffer: Vec<u8>,
+    tail: Tail,
     next_sequence: u64,
     /// Usually, and when segments run short.
     worth: [Worth; 2],
@@ -139,8 +157,10 @@ impl<S: Storage> Log<S> {
             settings,
             segments: BTreeMap::new(),
             free: Vec::new(),
+            damaged: Vec::new(),
             current: None,
             buffer: Vec::new(),
+            tail: Tail::Fresh,
             next_sequence: 1,
             worth: [settings.clean_below_percent, SHORT_PERCENT]
                 .map(|percent| Worth::new(&settings, percent)),
@@ -153,71 +173,85 @@ impl<S: Storage> Log<S> {
             let mut head = vec![0; HEAD_BYTES.min(bytes) as usize];
             log.storage.read(segment, 0, &mut head)?;
             match format::parse_head(&head, cluster)? {
-                Some((sequence, version)) => {
+                Head::Used(sequence, version) => {
                     replay.is_current &= version >= format::CURRENT_SINCE;
-                    used.insert(sequence, (segment, bytes));
+                    used.insert(sequence, (segment, bytes, version));
                 }
-                // Never used, cleaned, or torn while it was begun: nothing in it was committed.
-                None if bytes == settings.segment_bytes => log.free.push(segment),
-                None => {}
+                Head::Free if bytes == settings.segment_bytes => log.free.push(segment),
+                Head::Free => {}
+                // What was in it cannot be told any more.
+                Head::Damaged => {
+                    replay.damages.push(Damage { segment, offset: 0 });
+                    log.damaged.push(segment);
+                }
+            }
+        }
+        if settings.durability == Durability::Synced {
+            // A life before may have freed them and died before it synced that; whoever syncs does
+            // so for what was written in this life.
+            for segment in &log.free {
+                log.storage.write(*segment, 0, &[0; HEAD_BYTES as usize])?;
             }
         }
         let newest = used.keys().next_back().copied().unwrap_or(0);
-        log.next_sequence = newest + 1;
-        for (sequence, (segment, bytes)) in used {
-            let is_newest = sequence == newest;
+        log.next_sequence = newest + SEQUENCES_LEFT_OUT;
+        for (sequence, (segment, bytes, version)) in used {
+            let newest = (sequence == newest).then_some(version);
             let (end, live_bytes) =
-                log.replay(segment, (sequence, bytes), is_newest, &mut replay, each)?;
+                log.replay(segment, (sequence, bytes), newest, &mut replay, each)?;
             log.segments.insert(segment, Segment { sequence, end, live_bytes });
             log.note_worth(None, Some(live_bytes));
         }
         Ok((log, replay))
     }
 
+    /// Of the newest segment the format's version is told.
     fn replay(
         &mut self,
         segment: u32,
         (sequence, bytes): (u64, u32),
-        is_newest: bool,
+        newest: Option<u16>,
         replay: &mut Replay,
         each: &mut dyn FnMut(Place, &[u8]),
     ) -> Result<(u32, u32), LogError> {
         let mut all = vec![0; bytes as usize];
         self.storage.read(segment, 0, &mut all)?;
-        let (mut offset, mut live_bytes) = (HEAD_BYTES, 0);
-        loop {
-            match format::find(&all, 0, sequence, offset) {
+        let part = Part::new(&all, 0, sequence);
+        let vouching = newest.filter(|version| *version >= format::VOUCHING_SINCE);
+        let vouched = vouching.map(|_| part.vouched(HEAD_BYTES));
+        // What is broken, and nobody vouches for, was not synced: any part of it may be there.
+        let is_torn = |offset| match vouched {
+            Some(vouched) => offset > vouched,
+            None => newest.is_some() && !part.goes_on_behind(offset),
+        };
+        let (mut end, mut live_bytes) = (HEAD_BYTES, 0);
+        for (offset, found) in part.walk(HEAD_BYTES) {
+            end = offset;
+            match found {
                 Found::Record(record) => {
                     let length = record.len() as u32;
                     each(Place { segment, offset, length }, record);
                     replay.records += 1;
                     live_bytes += PREFIX_BYTES + length;
-                    offset += PREFIX_BYTES + length;
                 }
-                Found::Complete => return Ok((offset, live_bytes)),
-                Found::Nothing(Some(next)) => {
-                    replay.damages.push(Damage { segment, offset });
-                    offset = next;
-                }
-                Found::Nothing(None) if is_newest => {
+                Found::Committed | Found::Complete => {}
+                Found::Nothing if is_torn(offset) => {
                     let rest = all.get(offset as usize..).unwrap_or_default();
                     let prefix = &rest[..rest.len().min(PREFIX_BYTES as usize)];
                     replay.was_torn = prefix.iter().any(|byte| *byte != 0);
-                    // Nobody appends here again: it is complete now, or the next replay would
-                    // take its end for damage.
-                    let mut mark = Vec::new();
-                    format::encode_complete(sequence, offset, &mut mark);
-                    if offset + PREFIX_BYTES <= bytes {
-                        self.storage.write(segment, offset, &mark)?;
-                    }
-                    return Ok((offset, live_bytes));
+                    break;
                 }
-                Found::Nothing(None) => {
-                    replay.damages.push(Damage { segment, offset });
-                    return Ok((offset, live_bytes));
-                }
+                Found::Nothing => replay.damages.push(Damage { segment, offset }),
             }
         }
+        if newest.is_some() && end + PREFIX_BYTES <= bytes {
+            // Nobody appends here again: it is complete now, or the next replay would take its end
+            // for damage. If it was complete already, that may not have been synced.
+            let mut mark = Vec::new();
+            format::encode_complete(sequence, end, false, &mut mark);
+            self.storage.write(segment, end, &mark)?;
+        }
+        Ok((end, live_bytes))
     }
 
     /// Appends a record. It is safe once [`Self::commit`] returned.
@@ -243,6 +277,7 @@ impl<S: Storage> Log<S> {
             return Err(failed);
         }
         let room = self.settings.segment_bytes.saturating_sub(HEAD_BYTES + 2 * PREFIX_BYTES);
+        let room = room.min(format::COMPLETE - 1);
         let length = u32::try_from(record.len()).map_err(|_| LogError::Length)?;
         if length == 0 || length > room {
             return Err(LogError::Length);
@@ -254,27 +289,36 @@ impl<S: Storage> Log<S> {
             Some(current) if self.segments.get(&current).is_some_and(fits) => current,
             _ => self.begin_segment(segments_max)?,
         };
+        let vouches = self.may_vouch();
+        self.tail = Tail::Fresh;
         let segment = self.segments.get_mut(&current).expect("it was begun");
         let place = Place { segment: current, offset: segment.end, length };
-        format::encode(segment.sequence, segment.end, record, &mut self.buffer);
+        format::encode(segment.sequence, segment.end, record, vouches, &mut self.buffer);
         segment.end += PREFIX_BYTES + length;
         segment.live_bytes += PREFIX_BYTES + length;
         Ok(place)
+    }
+
+    /// Whether all that was appended to the current segment is committed, for certain.
+    fn may_vouch(&self) -> bool {
+        self.buffer.is_empty() && self.tail != Tail::Vouched
     }
 
     fn begin_segment(&mut self, segments_max: u32) -> Result<u32, LogError> {
         if self.segments.len() >= segments_max as usize {
             return Err(LogError::Full);
         }
-        if let Some(full) = self.current.take() {
+        let full = self.current.take();
+        if let Some(full) = full {
             let segment = &self.segments[&full];
             let (sequence, end, live_bytes) = (segment.sequence, segment.end, segment.live_bytes);
             self.note_worth(None, Some(live_bytes));
-            format::encode_complete(sequence, end, &mut self.buffer);
+            format::encode_complete(sequence, end, false, &mut self.buffer);
             self.write_buffer(full, end + PREFIX_BYTES)?;
-            // Or a later segment might survive a loss of power and this one's end might not.
-            self.sync()?;
         }
+        // Or a later segment might survive a loss of power, and this one's end, or that others are
+        // free, might not.
+        self.sync()?;
         let next = match self.free.pop() {
             Some(next) => next,
             None => {
@@ -293,7 +337,13 @@ impl<S: Storage> Log<S> {
         self.next_sequence += 1;
         self.buffer.extend_from_slice(&format::head(self.cluster, sequence));
         self.segments.insert(next, Segment { sequence, end: HEAD_BYTES, live_bytes: 0 });
-        self.current = Some(next);
+        (self.current, self.tail) = (Some(next), Tail::Fresh);
+        if full.is_none() {
+            // The first of a life: whatever is lost, no later life gives its number to another use,
+            // for which what is here would count.
+            self.write_buffer(next, HEAD_BYTES)?;
+            self.storage.sync().map_err(|error| self.fail(error.into()))?;
+        }
         Ok(next)
     }
 
@@ -310,6 +360,32 @@ impl<S: Storage> Log<S> {
         let end = self.segments[&current].end;
         self.write_buffer(current, end)?;
         self.sync()
+    }
+
+    /// Vouches for what was committed last, when nothing was appended since this was called before.
+    /// What is appended vouches for it otherwise; while nothing does, damage there is taken for a
+    /// torn write.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub fn vouch(&mut self) -> Result<(), LogError> {
+        let may_vouch = self.failed.is_none() && self.may_vouch();
+        let Some(current) = self.current.filter(|_| may_vouch) else { return Ok(()) };
+        if std::mem::replace(&mut self.tail, Tail::Idle) == Tail::Fresh {
+            return Ok(());
+        }
+        self.tail = Tail::Vouched;
+        let segment = self.segments.get_mut(&current).expect("it was begun");
+        let (sequence, offset, mut mark) = (segment.sequence, segment.end, Vec::new());
+        if offset + 2 * PREFIX_BYTES <= self.settings.segment_bytes {
+            format::encode_committed(sequence, offset, &mut mark);
+            segment.end += PREFIX_BYTES;
+        } else {
+            // No record has room either: it is complete.
+            format::encode_complete(sequence, offset, true, &mut mark);
+        }
+        self.storage.write(current, offset, &mark).map_err(|error| self.fail(error.into()))
     }
 
     fn write_buffer(&mut self, segment: u32, end: u32) -> Result<(), LogError> {
@@ -431,8 +507,10 @@ impl<S: Storage> Log<S> {
         if self.worth[usize::from(self.is_short())].segments == 0 {
             return None;
         }
-        let closed = self.segments.iter().filter(|(number, _)| self.current != Some(**number));
-        closed.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
+        // The newest has the number from which those of later uses are counted.
+        let newest = self.segments.values().map(|segment| segment.sequence).max();
+        let others = self.segments.iter().filter(|(_, segment)| Some(segment.sequence) != newest);
+        others.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
     /// Appends again what is live in a part of a segment that is not written to any more, of about
@@ -457,9 +535,10 @@ impl<S: Storage> Log<S> {
             let to = from.saturating_add(length).min(end);
             part.resize(to.saturating_sub(from) as usize, 0);
             self.storage.read(number, from, &mut part)?;
+            let found = Part::new(&part, from, sequence);
             let mut offset = from;
-            let is_over = loop {
-                match format::find(&part, from, sequence, offset) {
+            let rest = loop {
+                match found.find(offset) {
                     Found::Record(record) => {
                         let length = record.len() as u32;
                         let place = Place { segment: number, offset, length };
@@ -468,16 +547,18 @@ impl<S: Storage> Log<S> {
                         }
                         offset += PREFIX_BYTES + length;
                     }
-                    Found::Nothing(Some(next)) => offset = next,
-                    Found::Complete => break true,
-                    Found::Nothing(None) => break to == end,
+                    Found::Committed => offset += PREFIX_BYTES,
+                    Found::Complete => break None,
+                    Found::Nothing if to < end && found.is_cut(offset, end) => break Some(offset),
+                    // Damage.
+                    Found::Nothing => match found.next_whole(offset) {
+                        Some(next) => offset = next,
+                        None => break (to < end).then_some(offset),
+                    },
                 }
             };
-            if is_over {
-                break None;
-            }
-            if offset > from {
-                break Some(offset);
+            if rest != Some(from) {
+                break rest;
             }
             // A record longer than the part, or damage: only the rest can tell.
             length = length.saturating_mul(2);
@@ -506,18 +587,30 @@ impl<S: Storage> Log<S> {
         self.free_segment(number)
     }
 
-    /// Frees all segments but the one that is appended to, which is made safe before.
+    /// Frees all segments but the one that is appended to, which is made safe before; if there is
+    /// none, one is begun.
     ///
     /// # Errors
     ///
-    /// As [`Self::commit`].
+    /// As [`Self::append`].
     pub fn retire_all(&mut self) -> Result<(), LogError> {
+        if self.current.is_none() {
+            self.begin_segment(self.settings.segments_max)?;
+        }
         self.commit()?;
         self.sync()?;
         let current = self.current;
         let closed = self.segments.keys().copied().filter(|number| Some(*number) != current);
         for number in closed.collect::<Vec<_>>() {
             self.free_segment(number)?;
+        }
+        // Or the next replay would find the damage again.
+        for number in std::mem::take(&mut self.damaged) {
+            if !self.segments.contains_key(&number) {
+                self.storage
+                    .write(number, 0, &[0; HEAD_BYTES as usize])
+                    .map_err(|error| self.fail(error.into()))?;
+            }
         }
         self.sync()
     }

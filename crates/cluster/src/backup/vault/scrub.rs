@@ -23,6 +23,8 @@ impl Vault {
         moment: &Moment,
         out: &mut Vec<(Peer, BackupMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
+        // Nothing may follow what was committed last.
+        self.failed = self.failed.or(self.log.vouch().err());
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
         let mut asked: BTreeMap<Peer, Vec<Name>> = BTreeMap::new();
         for _ in 0..copies {

@@ -1,0 +1,89 @@
+//! Checksums of stretches, in a bounded time each, however long they are: for whoever looks for a
+//! record at every offset of a segment. A length that is none would otherwise cost a look at as
+//! many bytes, and a value can be made of such lengths.
+//!
+//! CRC32C is linear: if A is followed by B, that of both is that of A times x^(8·|B|), plus that of
+//! B. So two checksums from the beginning on tell that of what lies between.
+
+/// A checksum from the beginning on is kept for each of so many bytes.
+const STEP: usize = 64;
+/// Powers of x^8 are kept up to this one, and multiples of it.
+const POWERS: usize = 1 << 12;
+/// The polynomial, x^31 in the lowest bit: as all that is multiplied here.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+const ONE: u32 = 1 << 31;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub(super) struct Sums<'s> {
+    bytes: &'s [u8],
+    /// Of the bytes before each step.
+    steps: Vec<u32>,
+    low: Vec<u32>,
+    high: Vec<u32>,
+}
+
+impl<'s> Sums<'s> {
+    pub(super) fn new(bytes: &'s [u8]) -> Self {
+        let mut steps = vec![0];
+        let mut sum = 0;
+        for step in bytes.chunks_exact(STEP) {
+            sum = crc32c::crc32c_append(sum, step);
+            steps.push(sum);
+        }
+        let low = powers(ONE >> 8, POWERS.min(bytes.len() + 1));
+        let high = powers(multiply(low[low.len() - 1], ONE >> 8), bytes.len() / POWERS + 1);
+        Self { bytes, steps, low, high }
+    }
+
+    /// Of what the checksum `before` is of, and of `from..to` behind it.
+    pub(super) fn append(&self, before: u32, from: usize, to: usize) -> u32 {
+        let length = to - from;
+        let mut shifted = multiply(before ^ self.until(from), self.low[length % POWERS]);
+        if length >= POWERS {
+            shifted = multiply(shifted, self.high[length / POWERS]);
+        }
+        shifted ^ self.until(to)
+    }
+
+    fn until(&self, end: usize) -> u32 {
+        let step = end / STEP;
+        crc32c::crc32c_append(self.steps[step], &self.bytes[step * STEP..end])
+    }
+}
+
+fn powers(of: u32, count: usize) -> Vec<u32> {
+    let next = |power: &u32| Some(multiply(*power, of));
+    std::iter::successors(Some(ONE), next).take(count).collect()
+}
+
+fn multiply(mut one: u32, other: u32) -> u32 {
+    let mut product = 0;
+    for bit in (0..u32::BITS).rev() {
+        product ^= one & (other >> bit & 1).wrapping_neg();
+        one = one >> 1 ^ POLYNOMIAL & (one & 1).wrapping_neg();
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_the_bytes() {
+        let bytes: Vec<u8> = (0..20_000_u32).map(|number| (number * number >> 3) as u8).collect();
+        for length in [0, 1, 63, 64, 65, 4_095, 4_096, 4_097, 8_192, 19_999, 20_000] {
+            let sums = Sums::new(&bytes[..length]);
+            for from in [0, 1, 64, 100, 4_096, 5_000, 19_998].into_iter().filter(|at| *at <= length)
+            {
+                for to in [from, from + 1, from + 63, from + 4_096, from + 8_192, length] {
+                    if to <= length {
+                        let expected = crc32c::crc32c_append(0x1234_5678, &bytes[from..to]);
+                        assert_eq!(sums.append(0x1234_5678, from, to), expected, "{from}..{to}");
+                    }
+                }
+            }
+        }
+    }
+}
