@@ -11,6 +11,7 @@ use amalgam_index::model::Model;
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::overlay::Peer;
+use amalgam_node::cluster::wire::{Hello, WIRE_SINCE, WIRE_VERSION, Wire};
 use amalgam_node::{
     BackupConfiguration, ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode,
     start_local,
@@ -180,4 +181,42 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
     assert_eq!(members(&own), [again.peer()]);
     again.stop();
     std::fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+/// A member that says hello as a node of another release does; its membership lasts.
+fn member_that_says(hello: impl Fn(Peer) -> Hello) -> Arc<dyn Membership> {
+    let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let peer = own.join("member", &address).expect("there is room").peer;
+    let mut said = Vec::new();
+    hello(peer).encode(&mut said);
+    said.extend([7; 16]);
+    let said = [&(said.len() as u16).to_le_bytes()[..], &said].concat();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The other side leaves once it has read that.
+            let _ = stream.write_all(&said).and_then(|()| stream.read_to_end(&mut Vec::new()));
+        }
+    });
+    own
+}
+
+#[test]
+fn who_speaks_no_version_that_a_member_does_is_no_member() {
+    let versions = [(WIRE_VERSION + 1, WIRE_VERSION + 1), (WIRE_SINCE - 1, 0)];
+    for (version, since) in versions {
+        let own = member_that_says(|peer| {
+            let mut hello = Hello::new(7, Some(peer));
+            (hello.version, hello.since) = (version, since);
+            hello
+        });
+        let before = own.snapshot().expect("it is here");
+        let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
+        let started = RunningNode::<Model>::start(&configuration, Arc::clone(&own));
+        let error = started.err().expect("nobody would hear it").to_string();
+        assert!(error.contains(&format!("speaks version {version}")), "{error}");
+        assert_eq!(own.snapshot().expect("it is here"), before, "nobody counts on it");
+    }
 }
