@@ -25,6 +25,7 @@ mod local;
 mod node;
 mod segments;
 mod shared;
+mod tally;
 mod tls;
 mod wire;
 

@@ -88,6 +88,7 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
         rate: 14,
         hot_moves: 15,
         release: "0.1.0".to_owned(),
+        backups: 3,
     };
     [
         Control::Ask,
