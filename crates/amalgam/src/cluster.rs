@@ -78,13 +78,15 @@ pub struct NodeOptions {
     /// Name of the cluster in etcd [default: default]
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Name of this node, under which it keeps its number [default: the address it listens at]
+    /// Name of this node, under which it keeps its number; no other may have it [default: the
+    /// address at which others reach it]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Where to listen for other nodes and for clients of chunks [default: 127.0.0.1:7911]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Where other nodes reach it, if not where it listens
+    /// Where other nodes reach it, if not where it listens; needed where it listens at all addresses
+    /// (0.0.0.0)
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,
     /// Where to listen for memcached's clients [default: 127.0.0.1:11211]
@@ -358,7 +360,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let advertise = options.advertise.as_deref();
     let advertise = advertise.map(|text| address(text, "--advertise")).transpose()?;
     Ok(NodeConfiguration {
-        name: options.name.clone().unwrap_or_else(|| listen.to_owned()),
+        name: options.name.clone().unwrap_or_default(),
         listen: address(listen, "--listen")?,
         advertise: advertise.map(|address| address.to_string()),
         token: token(options.join_token_file.as_deref())?,
@@ -371,6 +373,31 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         backups: backups(options)?,
         ..NodeConfiguration::default()
     })
+}
+
+/// Refuses an address that others are told and at which they would find nobody, or themselves.
+fn check_advertised(configuration: &NodeConfiguration) -> anyhow::Result<()> {
+    let Some(advertised) = &configuration.advertise else {
+        let listen = configuration.listen;
+        ensure!(
+            !listen.ip().is_unspecified(),
+            "others cannot reach a node at {listen}: name the address at which they can with \
+             --advertise HOST:PORT"
+        );
+        return Ok(());
+    };
+    let advertised = address(advertised, "--advertise")?;
+    ensure!(
+        !advertised.ip().is_unspecified() && advertised.port() != 0,
+        "--advertise {advertised}: others need an address of this machine, and a port"
+    );
+    Ok(())
+}
+
+/// Whether anybody on the network could join, or use its chunks.
+fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
+    let is_alone = configuration.listen.ip().is_loopback();
+    !is_alone && configuration.token.is_empty() && configuration.tls.is_none()
 }
 
 /// The server in front of a node.
@@ -444,6 +471,14 @@ fn serve<I: Index + 'static>(
 
 fn run_node<I: Index + 'static>(options: &NodeOptions) -> anyhow::Result<()> {
     let configuration = configuration(options)?;
+    check_advertised(&configuration)?;
+    if is_open_to_all(&configuration) {
+        log::warn!(
+            listen:% = configuration.listen;
+            "whoever reaches this address may join the cluster and read all of it: have nodes show \
+             what they know (--join-token-file) or certificates (--tls-cert)"
+        );
+    }
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients")?;
     let admin = admin(options.admin.as_deref(), options.admin_public)?;
     let node = RunningNode::<I>::start(&configuration, etcd(options)?)?;
@@ -523,11 +558,15 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
         "hot",
         "release"
     )?;
-    for (peer, address) in &home.members {
+    let ask = |address: &str| connect(address).and_then(|mut client| client.status());
+    let answers: Vec<_> = home.members.iter().map(|(_, address)| ask(address)).collect();
+    let revisions = answers.iter().flatten().map(|own| own.revision);
+    let revision = latest(home.revision, revisions);
+    for ((peer, address), answer) in home.members.iter().zip(answers) {
         let (node, life) = (peer.node.get(), peer.incarnation);
         let is_super = if home.supers.contains(peer) { "yes" } else { "-" };
         write!(output, "{node:>5} {life:>4} {address:<21} {is_super:<5} ")?;
-        match connect(address).and_then(|mut client| client.status()) {
+        match answer {
             Ok(own) => writeln!(
                 output,
                 "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} {:>8} {:>8} {:>4} {:>8}",
@@ -539,7 +578,7 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
                 own.moves.1,
                 copies(&own),
                 own.kept,
-                home.revision.saturating_sub(own.revision),
+                revision.saturating_sub(own.revision),
                 own.lease_left_ms,
                 own.rate,
                 own.hot_moves,
@@ -551,9 +590,17 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether all that a node owns has its backups; else how many spans have not.
+/// How far the coordinator is, as far as anybody knows: the node that was asked may be the one that
+/// is cut off.
+fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
+    others.fold(asked, u64::max)
+}
+
+/// Whether all that a node owns has its backups; else how many spans have not. Nothing where none
+/// are wanted.
 fn copies(status: &NodeStatus) -> String {
     match status.reduced.0 + status.reduced.1 {
+        0 if status.backups == 0 => "-".to_owned(),
         0 => "whole".to_owned(),
         spans => format!("short:{spans}"),
     }
@@ -610,5 +657,36 @@ mod tests {
         assert!(configuration(&given(|o| o.listen = Some("nowhere".to_owned()))).is_err());
         assert!(etcd(&given(|options| options.cluster = Some("a/b".to_owned()))).is_err());
         assert!(token(Some(Path::new("/nonexistent"))).is_err());
+    }
+
+    #[test]
+    fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
+        assert_eq!(latest(3, [3, 9, 8].into_iter()), 9);
+        assert_eq!(latest(3, std::iter::empty()), 3);
+    }
+
+    #[test]
+    fn others_are_told_an_address_at_which_they_find_the_node() {
+        let given = |listen: &str, advertise: Option<&str>| {
+            let listen = Some(listen.to_owned());
+            let advertise = advertise.map(str::to_owned);
+            let options = NodeOptions { listen, advertise, ..NodeOptions::default() };
+            configuration(&options.effective().expect("options")).expect("a configuration")
+        };
+        let check = |listen, advertise| check_advertised(&given(listen, advertise));
+        assert!(check("0.0.0.0:7911", Some("10.0.0.7:7911")).is_ok());
+        assert!(check("10.0.0.7:0", None).is_ok(), "the port is known when it listens");
+        for listen in ["0.0.0.0:7911", "[::]:7911"] {
+            let error = check(listen, None).expect_err("it would be told to others").to_string();
+            assert!(error.contains("--advertise"), "{error}");
+            assert!(check("10.0.0.7:7911", Some(listen)).is_err());
+        }
+        assert!(check("10.0.0.7:7911", Some("10.0.0.7:0")).is_err());
+        // Two nodes that listen alike are two nodes.
+        assert_eq!(given("0.0.0.0:7911", Some("10.0.0.7:7911")).name, "", "the node's address");
+        let mut exposed = given("0.0.0.0:7911", Some("127.0.0.1:7911"));
+        assert!(is_open_to_all(&exposed) && !is_open_to_all(&given("127.0.0.1:7911", None)));
+        exposed.token = "secret".to_owned();
+        assert!(!is_open_to_all(&exposed));
     }
 }

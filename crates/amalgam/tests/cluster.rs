@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -127,6 +128,23 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
     let status = String::from_utf8(status.expect("runs").stdout).expect("text");
     assert_eq!(status.lines().count(), 4, "a line a node and a head: {status}");
     assert!(status.contains(&cluster.nodes[2].0), "{status}");
+    let rows = columns(&status);
+    let numbers = |name: &str| -> Vec<u64> {
+        rows.iter()
+            .map(|row| row[name].parse().unwrap_or_else(|_| panic!("{name}: {row:?}")))
+            .collect()
+    };
+    assert_eq!(numbers("node").len(), 3);
+    assert_eq!(numbers("partitions").iter().sum::<u64>(), 4_095, "{status}");
+    for name in
+        ["life", "chunk ids", "spans", "ranges", "from", "to", "kept", "lag", "ops/s", "hot"]
+    {
+        numbers(name);
+    }
+    assert!(numbers("lease ms").iter().all(|left_ms| *left_ms > 0), "{status}");
+    let is = |name: &str, value: &str| rows.iter().all(|row| row[name] == value);
+    assert!(is("super", "yes") && is("release", env!("CARGO_PKG_VERSION")), "{status}");
+    assert!(is("copies", "-"), "none are wanted: {status}");
     // Of one key, and of its id.
     let ask = |what: [&str; 2]| {
         let node = cluster.nodes[1].0.as_str();
@@ -143,12 +161,60 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
     assert!(!ask(["--key", ""]).0 && !ask(["--id", "7"]).0, "what is none is refused");
 }
 
+/// The rows of `amalgam cluster status` by the names of its columns.
+fn columns(status: &str) -> Vec<BTreeMap<&'static str, String>> {
+    const NAMES: [&str; 17] = [
+        "node",
+        "life",
+        "address",
+        "super",
+        "partitions",
+        "chunk ids",
+        "spans",
+        "ranges",
+        "from",
+        "to",
+        "copies",
+        "kept",
+        "lag",
+        "lease ms",
+        "ops/s",
+        "hot",
+        "release",
+    ];
+    let head = status.lines().next().expect("a head");
+    let words = NAMES.join(" ");
+    let is_head = head.split_whitespace().eq(words.split_whitespace());
+    assert!(is_head, "{head}");
+    let row = |line: &str| -> BTreeMap<&'static str, String> {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells.len(), NAMES.len(), "{line}");
+        NAMES.into_iter().zip(cells.into_iter().map(str::to_owned)).collect()
+    };
+    status.lines().skip(1).map(row).collect()
+}
+
 #[test]
 fn what_a_node_lacks_is_named() {
     for (arguments, mention) in [
         (&["cluster", "node"][..], "--etcd"),
         (&["cluster", "node", "--etcd", "https://localhost:1"], "over http alone"),
         (&["cluster", "node", "--etcd", "http://127.0.0.1:1"], "coordinator cannot be reached"),
+        (&["cluster", "node", "--etcd", "x", "--listen", "0.0.0.0:0"], "--advertise"),
+        // Said before it ends for another reason.
+        (
+            &[
+                "cluster",
+                "node",
+                "--etcd",
+                "https://x",
+                "--listen",
+                "0.0.0.0:0",
+                "--advertise",
+                "[::1]:1",
+            ],
+            "may join the cluster",
+        ),
         (&["cluster", "dev", "--nodes", "0"], "--nodes"),
         (&["cluster", "dev", "--super-peers", "0"], "--super-peers"),
         (&["cluster", "dev", "--engine", "steam"], "no engine 'steam'"),
@@ -493,6 +559,9 @@ fn what_a_killed_node_acknowledged_is_there() {
     let folder = temporary("backups");
     let mut nodes = all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    let status = command(&["cluster", "status", "--node", &nodes[1].nodes[0].0]).output();
+    let status = String::from_utf8(status.expect("runs").stdout).expect("text");
+    assert!(columns(&status).iter().all(|row| row["copies"] == "whole"), "{status}");
     let connect = |node: &Running| {
         ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
     };

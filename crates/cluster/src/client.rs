@@ -28,8 +28,8 @@ const PATIENCE_MS: u64 = 30_000;
 const PROMPT_TRIES: u32 = 2;
 /// Tries after which the owner is looked up anew.
 const LOOK_UP_EVERY: u32 = 3;
-/// How long a session lasts without a request.
-const SESSION_MS: u64 = 60_000;
+/// How long a session lasts, and the client's locks there, without a request to that owner.
+pub const SESSION_MS: u64 = 60_000;
 
 /// What a client did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,6 +226,20 @@ impl Client {
                 };
             }
         }
+    }
+
+    /// The client ends: what owners are told of that, so that its locks end with it. Who is not told
+    /// finds out after [`SESSION_MS`].
+    pub fn close(&mut self) -> Vec<Asked> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let operation = Operation { number, epoch: 0, action: Action::Close };
+        let close = |to: Peer| {
+            let (client, incarnation) = (self.id, to.incarnation);
+            let operations = vec![operation.clone()];
+            (to, Request { client, incarnation, answered_below: number, operations })
+        };
+        std::mem::take(&mut self.sessions).into_iter().map(close).collect()
     }
 
     fn give_up(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {

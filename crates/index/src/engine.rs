@@ -49,12 +49,23 @@ pub trait Index: Send + Sync + Sized {
     /// Changes the memory limit, in bytes; items above a lower one are evicted over time.
     fn set_memory_limit(&self, bytes: usize);
 
-    /// Drops all items, after so many seconds, if the index does that itself: one that stands for
-    /// other machines. False where the count of flushes in [`Now`] does.
-    fn flush(&self, delay_seconds: i64) -> bool {
+    /// Drops all items, now or at a time that clients sent as they send expiries, if the index does
+    /// that itself: one that stands for other machines.
+    fn flush(&self, delay_seconds: i64) -> Flush {
         let _ = delay_seconds;
-        false
+        Flush::ByClock
     }
+}
+
+/// What came of [`Index::flush`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// Nothing: the count of flushes in [`Now`] does it.
+    ByClock,
+    /// All items are gone, or will be at that time.
+    Done,
+    /// Some may still be there, and stay.
+    Incomplete,
 }
 
 /// One thread's access to an [`Index`]. Methods are linearizable operations on it unless they say

@@ -83,7 +83,7 @@ pub use mercury::Mercury;
 pub use pipeline::Pipeline;
 
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
-pub use engine::{Cursor, Found, Index, Sink, Worker};
+pub use engine::{Cursor, Flush, Found, Index, Sink, Worker};
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 
 pub use amalgam_op as op;

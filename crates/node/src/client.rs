@@ -638,6 +638,17 @@ impl ClusterClient {
     }
 }
 
+impl Drop for ClusterClient {
+    /// Its locks end with it where owners can be told at once; elsewhere some time after.
+    fn drop(&mut self) {
+        for (peer, request) in self.client.close() {
+            if let Some(wire) = self.wires.get_mut(&peer) {
+                wire.send_last(&Packet::Request(request));
+            }
+        }
+    }
+}
+
 /// One request for each node, or a few where it would be too long.
 fn merged(asked: Vec<Asked>) -> Vec<Asked> {
     let mut requests: Vec<(Asked, usize)> = Vec::new();

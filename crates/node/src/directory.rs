@@ -87,6 +87,36 @@ impl From<CoordinatorError> for MembershipError {
     }
 }
 
+/// Why bytes are no directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectoryError {
+    /// A release with another format wrote it: this one.
+    Version(u16),
+    /// It is nothing of that kind.
+    Wire(WireError),
+}
+
+impl fmt::Display for DirectoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(
+                f,
+                "a directory of format {version}, this release reads {DIRECTORY_VERSION}: start \
+                 the release that the cluster runs, or name another cluster (--cluster)"
+            ),
+            Self::Wire(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DirectoryError {}
+
+impl From<WireError> for DirectoryError {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
 /// A way to the directory. Calls block.
 pub trait Membership: Send + Sync + fmt::Debug {
     /// How long a lease lasts, in milliseconds.
@@ -203,16 +233,17 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// If it is nothing of that kind, or of a later version.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
+    /// If it is nothing of that kind, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DirectoryError> {
         let mut from = Reader::new(bytes);
-        if u16::decode(&mut from)? != DIRECTORY_VERSION {
-            return Err(WireError::Invalid);
+        let version = u16::decode(&mut from)?;
+        if version != DIRECTORY_VERSION {
+            return Err(DirectoryError::Version(version));
         }
         let (cluster, seed, flushes, revision) = Wire::decode(&mut from)?;
         let (members, groups, names, addresses): Lists = Wire::decode(&mut from)?;
         if from.left() > 0 {
-            return Err(WireError::Long);
+            return Err(WireError::Long.into());
         }
         let mut view = View { revision, ..View::default() };
         for (Peer { node, incarnation }, is_super) in members {
@@ -331,6 +362,10 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Directory::from_bytes(&bytes[..cut]).is_err());
         }
+        let later = [&(DIRECTORY_VERSION + 1).to_le_bytes()[..], &bytes[2..]].concat();
+        let error = Directory::from_bytes(&later).expect_err("it cannot be read");
+        assert_eq!(error, DirectoryError::Version(DIRECTORY_VERSION + 1));
+        assert!(error.to_string().contains("format 2"), "{error}");
     }
 
     #[test]

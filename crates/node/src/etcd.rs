@@ -9,13 +9,16 @@
 //! 1. Every change is one transaction on what was read; who read something else reads again.
 //! 2. A member leaves the directory only after its lease has ended at etcd, which is after the node
 //!    itself has stopped to serve.
-//! 3. Calls end: each try in [`PATIENCE`], tries in number.
+//! 3. Calls end: each try in [`PATIENCE`] at most, tries in number.
+//! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at most,
+//!    and the endpoint that answered last is asked first.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
@@ -27,10 +30,15 @@ use crate::directory::{Directory, Joined, Membership, MembershipError, Snapshot}
 
 /// How long etcd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Where there are other endpoints to ask: this part of the lease. A keep-alive that is due waits
+/// for another call's try on the silent one at most.
+const PATIENCE_PARTS: u32 = 3;
+/// Read at once.
+const READ_BYTES: usize = 16 << 10;
 /// Times that a transaction is tried against others.
 const TRIES: u32 = 50;
 /// The longest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// etcd knows whole seconds, and raises short leases to two.
 const LEASE_SECONDS_MIN: u64 = 2;
 
@@ -40,6 +48,8 @@ type Failure = MembershipError;
 pub struct Etcd {
     /// `host:port` of each.
     endpoints: Vec<String>,
+    /// The place of that which answered last.
+    first: AtomicUsize,
     /// What all keys of the cluster begin with.
     prefix: String,
     lease_seconds: u64,
@@ -113,6 +123,7 @@ impl Etcd {
         }
         Ok(Self {
             endpoints,
+            first: AtomicUsize::new(0),
             prefix: format!("amalgam/{cluster}/"),
             lease_seconds: lease_seconds.max(LEASE_SECONDS_MIN),
             leases: Mutex::default(),
@@ -120,12 +131,25 @@ impl Etcd {
         })
     }
 
-    /// Calls the first endpoint that answers.
+    /// How long one endpoint may take to answer.
+    fn patience(&self) -> Duration {
+        let lease = Duration::from_secs(self.lease_seconds);
+        if self.endpoints.len() == 1 { PATIENCE } else { PATIENCE.min(lease / PATIENCE_PARTS) }
+    }
+
+    /// Calls the endpoints, from that on which answered last, until one answers.
     fn call(&self, path: &str, question: &Value) -> Result<Value, Failure> {
         let mut last = unreachable("no endpoint");
-        for endpoint in &self.endpoints {
-            match post(endpoint, path, &question.to_string()) {
-                Ok(answer) => return Ok(answer),
+        // Relaxed: which one is asked first is a hint.
+        let first = self.first.load(Ordering::Relaxed);
+        let (before, from) = self.endpoints.split_at(first);
+        for (number, endpoint) in from.iter().chain(before).enumerate() {
+            match post(endpoint, path, &question.to_string(), self.patience()) {
+                Ok(answer) => {
+                    let place = (first + number) % self.endpoints.len();
+                    self.first.store(place, Ordering::Relaxed);
+                    return Ok(answer);
+                }
                 Err(error) => last = unreachable(format!("{endpoint}: {error}")),
             }
         }
@@ -312,13 +336,19 @@ impl Membership for Etcd {
     }
 }
 
-/// Sends a question and reads the whole answer.
-fn post(endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
-    let text = |error: std::io::Error| error.to_string();
+/// Sends a question and reads the whole answer, all within `patience`.
+fn post(endpoint: &str, path: &str, body: &str, patience: Duration) -> Result<Value, String> {
+    let text = |error: io::Error| error.to_string();
+    let end = Instant::now() + patience;
+    let left = || {
+        let left = end.saturating_duration_since(Instant::now());
+        // Zero would mean to wait for ever.
+        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
+    };
     let mut last = "the name has no address".to_owned();
     let mut stream = None;
     for address in endpoint.to_socket_addrs().map_err(text)? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match left().and_then(|left| TcpStream::connect_timeout(&address, left)) {
             Ok(open) => {
                 stream = Some(open);
                 break;
@@ -327,8 +357,7 @@ fn post(endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
         }
     }
     let mut stream = stream.ok_or(last)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+    stream.set_write_timeout(Some(left().map_err(text)?)).map_err(text)?;
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
@@ -338,8 +367,16 @@ fn post(endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
         .write_all(head.as_bytes())
         .and_then(|()| stream.write_all(body.as_bytes()))
         .map_err(text)?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(text)?;
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
+    while answer.len() < ANSWER_BYTES_MAX {
+        stream.set_read_timeout(Some(left().map_err(text)?)).map_err(text)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
     understand(&answer)
 }
 
@@ -384,6 +421,8 @@ fn unchunked(mut rest: &[u8]) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -393,6 +432,57 @@ mod tests {
         assert_eq!(of("a"), Ok(vec!["a:2379".to_owned()]));
         assert!(of("https://a:1").is_err() && of("").is_err());
         assert!(Etcd::new(&[], "c", 3).is_err());
+    }
+
+    /// Says to each question that there is nothing.
+    fn endpoint() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut question = [0; 4 << 10];
+                let mut count = 0;
+                // All of it: what is closed before it was read is reset. Nothing but its body ends
+                // so.
+                while !question[..count].ends_with(b"}") {
+                    match stream.read(&mut question[count..]) {
+                        Ok(more) if more > 0 => count += more,
+                        _ => break,
+                    }
+                }
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                // Whoever left is not answered.
+                let _ = stream.write_all(answer);
+            }
+        });
+        address
+    }
+
+    /// As where packets to a machine vanish: nothing is refused there.
+    #[test]
+    fn a_silent_endpoint_is_asked_once_and_for_a_part_of_the_lease() {
+        const LEASE_SECONDS: u64 = 2;
+        let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let silent = mute.local_addr().expect("an address").to_string();
+        let endpoints = [silent, endpoint()];
+        let etcd = Etcd::new(&endpoints, "c", LEASE_SECONDS).expect("endpoints");
+        // What a try takes, and what a keep-alive that comes right after it waits before, leave
+        // half of the lease.
+        assert!(
+            etcd.patience() + Duration::from_secs(LEASE_SECONDS) / 4
+                < Duration::from_secs(LEASE_SECONDS) * 2 / 3
+        );
+        let begin = Instant::now();
+        etcd.snapshot().expect("the other answers");
+        let first = begin.elapsed();
+        assert!(first >= etcd.patience() && first < PATIENCE, "{first:?}");
+        for _ in 0..20 {
+            etcd.snapshot().expect("the other answers");
+        }
+        mute.set_nonblocking(true).expect("an option");
+        let asked = mute.incoming().map_while(Result::ok).count();
+        assert_eq!(asked, 1, "it was asked again");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!    that of the owner's engine, whichever node's gateway took it.
 //! 2. What cannot be answered is no answer of another kind: an operation that nobody carried out
 //!    for certain is an error to the client, and a read is a miss.
-//! 3. `flush_all` is answered when every member has carried it out.
+//! 3. `flush_all` is answered when every member has carried it out; with an error if that is not
+//!    known within [`FLUSH_MS`], or was not decided.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,8 +19,10 @@ use amalgam_cluster::chunks::{
 use amalgam_cluster::ids::ChunkId;
 use amalgam_index::maintenance::Signal;
 use amalgam_index::mem::ItemRef;
-use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
-use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
+use amalgam_index::{
+    Configuration, Cursor, Flush, Found, Index, OpenError, Sink, Statistics, Worker,
+};
+use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 
 use crate::client::{ClientError, ClusterClient};
 use crate::clock::boot_ms;
@@ -128,13 +131,17 @@ impl<I: Index> Index for Gateway<I> {
         self.items.set_memory_limit(bytes);
     }
 
-    fn flush(&self, delay_seconds: i64) -> bool {
+    fn flush(&self, delay_seconds: i64) -> Flush {
         if delay_seconds > 0 {
-            self.shared.flush_at_ms(boot_ms() + delay_seconds.unsigned_abs() * 1_000);
+            let now = self.shared.clock.now();
+            let due = Expiry::from_client(delay_seconds, &now);
+            let left_seconds = due.remaining_seconds(&now).unwrap_or(0);
+            self.shared.flush_at_ms(boot_ms() + u64::from(left_seconds) * 1_000);
         } else if let Err(error) = self.flush_now() {
             log::error!(error; "flush_all is not complete");
+            return Flush::Incomplete;
         }
-        true
+        Flush::Done
     }
 }
 

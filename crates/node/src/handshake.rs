@@ -73,7 +73,10 @@ impl HandshakeError {
     /// Whether the other side is of this cluster's kind and will not have this one, or this one not
     /// it, however often they meet.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Token | Self::Secured | Self::Tls(_))
+        matches!(
+            self,
+            Self::Token | Self::Secured | Self::Tls(_) | Self::Hello(HelloError::Version(_))
+        )
     }
 }
 
@@ -219,14 +222,17 @@ impl Handshake {
         let mut reader = Reader::new(greeting);
         let foreign = |_| HandshakeError::Hello(HelloError::Foreign);
         let hello = Hello::decode(&mut reader).map_err(foreign)?;
-        let nonce = reader.take(NONCE_BYTES).map_err(HandshakeError::Wire)?.to_vec();
         let mut own = Hello::new(self.introduction.cluster, self.introduction.me);
         // A client takes any cluster.
         let is_client = self.introduction.me.is_none() || hello.from.is_none();
         if is_client {
             own.cluster = hello.cluster;
         }
+        // Before the nonce: versions that are not spoken here may have it elsewhere.
         own.check(&hello).map_err(HandshakeError::Hello)?;
+        // It is last: later versions' fields of the hello stand before it.
+        reader.left().checked_sub(NONCE_BYTES).ok_or(HandshakeError::Wire(WireError::Short))?;
+        let nonce = greeting[length - NONCE_BYTES..].to_vec();
         let said = self.transcript(self.is_dialer, &nonce, &self.nonce);
         out.extend_from_slice(hmac::sign(&self.introduction.key, &said).as_ref());
         self.received.drain(..LENGTH_BYTES + length);
@@ -238,6 +244,7 @@ impl Handshake {
 #[cfg(test)]
 mod tests {
     use amalgam_cluster::ids::NodeId;
+    use amalgam_cluster::wire::{WIRE_SINCE, WIRE_VERSION};
 
     use super::*;
 
@@ -295,6 +302,59 @@ mod tests {
             let mut side = Handshake::start(of(5, ""), true, &mut out).expect("it starts");
             assert_eq!(side.feed(first, &mut out), Err(HandshakeError::Secured));
         }
+        // Of before `since`, and of a release that has dropped what is spoken here.
+        let mut before = Vec::new();
+        speaking(WIRE_SINCE - 1, 0).encode(&mut before);
+        before.truncate(before.len() - 2);
+        let later = WIRE_VERSION + 1;
+        let after = encoded(&speaking(later, later));
+        for (hello, version) in [(before, WIRE_SINCE - 1), (after, later)] {
+            let mut side = Handshake::start(of(5, ""), true, &mut out).expect("it starts");
+            let error = side.feed(&greeting(&hello, [0xff; 16]), &mut out).expect_err("it differs");
+            assert_eq!(error, HandshakeError::Hello(HelloError::Version(version)));
+            assert!(error.is_refusal(), "a node that joined all the same would be heard by nobody");
+        }
+        assert!(
+            !HandshakeError::Hello(HelloError::Foreign).is_refusal(),
+            "no node is there at all"
+        );
+    }
+
+    fn speaking(version: u16, since: u16) -> Hello {
+        let mut hello = Hello::new(5, Some(peer(2)));
+        (hello.version, hello.since) = (version, since);
+        hello
+    }
+
+    fn encoded(hello: &Hello) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        hello.encode(&mut bytes);
+        bytes
+    }
+
+    /// What a side begins with.
+    fn greeting(hello: &[u8], nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
+        let length = (hello.len() + NONCE_BYTES) as u16;
+        [&length.to_le_bytes()[..], hello, &nonce].concat()
+    }
+
+    #[test]
+    fn a_later_version_s_hello_may_be_longer() {
+        let own = Introduction::new(5, Some(peer(1)), &Credentials::from("secret"));
+        let later = speaking(WIRE_VERSION + 1, WIRE_VERSION);
+        let hello = [encoded(&later), b"more fields".to_vec()].concat();
+        let nonce = [7; NONCE_BYTES];
+        let mut side = Handshake::start(own.clone(), true, &mut Vec::new()).expect("it starts");
+        let mut proof = Vec::new();
+        assert_eq!(side.feed(&greeting(&hello, nonce), &mut proof), Ok(None));
+        let said = side.transcript(true, &nonce, &side.nonce);
+        assert_eq!(hmac::verify(&own.key, &said, &proof), Ok(()));
+        // One that ends within what is known is none.
+        let mut side = Handshake::start(own, true, &mut Vec::new()).expect("it starts");
+        let known = encoded(&later);
+        let short = greeting(&known[..known.len() - 1], [0; NONCE_BYTES]);
+        let error = side.feed(&short, &mut proof).expect_err("the nonce is too short");
+        assert_eq!(error, HandshakeError::Wire(WireError::Short));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use amalgam_cluster::backup::Vault;
 use amalgam_cluster::chunks::ChunkStore;
@@ -33,6 +34,7 @@ use crate::directory::Snapshot;
 use crate::handshake::{Handshake, HandshakeError, Introduction};
 use crate::link::{Link, READ_BYTES, Role};
 use crate::shared::Shared;
+use crate::tally::Tally;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
@@ -98,6 +100,8 @@ pub struct Hub<S> {
     /// Connections with something to send.
     owed: BTreeSet<u64>,
     next_refresh_ms: u64,
+    /// What it owns (partitions, ids, spans), and keeps for others (ranges, creators).
+    counts: Tally<((u64, u64, u64), (u64, u64))>,
     /// Whether it was said that this node keeps no more for others.
     has_told: bool,
     buffer: Vec<u8>,
@@ -144,6 +148,7 @@ impl<S: ChunkStore> Hub<S> {
             next_waiting: 0,
             owed: BTreeSet::new(),
             next_refresh_ms: 0,
+            counts: Tally::default(),
             has_told: false,
             buffer: vec![0; READ_BYTES],
             plain: Vec::new(),
@@ -585,10 +590,13 @@ impl<S: ChunkStore> Hub<S> {
         }
     }
 
-    fn status(&self) -> NodeStatus {
+    fn status(&mut self) -> NodeStatus {
         let chunks = self.node.chunks();
-        let (partitions, ids, spans) = chunks.holdings();
         let catalog = self.node.super_peer().catalog();
+        let ((partitions, ids, spans), ranges) = self.counts.tell(Instant::now, || {
+            let ranges = (catalog.all_ranges().count(), catalog.summaries().count());
+            (chunks.holdings(), (ranges.0 as u64, ranges.1 as u64))
+        });
         let (outgoing, incoming) = chunks.moves();
         NodeStatus {
             peer: self.me,
@@ -599,8 +607,9 @@ impl<S: ChunkStore> Hub<S> {
             partitions,
             ids,
             spans,
-            ranges: (catalog.all_ranges().count() as u64, catalog.summaries().count() as u64),
+            ranges,
             moves: (outgoing as u64, incoming as u64),
+            backups: chunks.copies().backups_wanted() as u64,
             reduced: (chunks.copies().status().0 as u64, chunks.heirs() as u64),
             kept: self.node.vault().map_or(0, |vault| vault.holdings().0 as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),

@@ -25,13 +25,16 @@ mod local;
 mod node;
 mod segments;
 mod shared;
+mod tally;
 mod tls;
 mod wire;
 
 pub use amalgam_cluster as cluster;
 pub use client::{ClientError, ClusterClient};
 pub use clock::boot_ms;
-pub use directory::{Directory, Embedded, Joined, Membership, MembershipError, Snapshot};
+pub use directory::{
+    Directory, DirectoryError, Embedded, Joined, Membership, MembershipError, Snapshot,
+};
 pub use etcd::Etcd;
 pub use gateway::{Gateway, GatewayWorker};
 pub use handshake::{Credentials, HandshakeError};

@@ -128,7 +128,8 @@ const SEGMENTS_MIN: u32 = 4;
 /// Parameters of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfiguration {
-    /// Its name, under which it keeps its number.
+    /// Its name, under which it keeps its number; the address at which others reach it if that is
+    /// empty. Each start under a name ends the life before it.
     pub name: String,
     /// Where it listens for nodes and clients of chunks; port 0 lets the system choose.
     pub listen: SocketAddr,
@@ -265,9 +266,10 @@ impl<I: Index + 'static> RunningNode<I> {
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         ask_for_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
+        let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
         let (joined, sent_ms) = patiently(|| {
             let sent_ms = boot_ms();
-            Ok((membership.join(&configuration.name, &advertised)?, sent_ms))
+            Ok((membership.join(name, &advertised)?, sent_ms))
         })?;
         let started = Self::serve(
             configuration,

@@ -78,6 +78,13 @@ impl Shared {
         at_ms <= now_ms && self.flush_at_ms.compare_exchange(at_ms, u64::MAX, order, failed).is_ok()
     }
 
+    /// What [`Self::takes_flush`] told did not happen: it is to then, unless something else was
+    /// ordered meanwhile.
+    pub fn put_flush_back(&self, at_ms: u64) {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.flush_at_ms.compare_exchange(u64::MAX, at_ms, order, failed);
+    }
+
     /// Whether the node is about to end.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
@@ -118,5 +125,22 @@ impl Shared {
     fn ring(&self) {
         // Fails only when the bell rings already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ordered_meanwhile_takes_the_place_of_a_flush_that_failed() {
+        let shared = Shared::new(Arc::default()).expect("a descriptor");
+        shared.flush_at_ms(10);
+        assert!(!shared.takes_flush(9) && shared.takes_flush(10) && !shared.takes_flush(10));
+        shared.put_flush_back(15);
+        assert!(!shared.takes_flush(14) && shared.takes_flush(15));
+        shared.flush_at_ms(100);
+        shared.put_flush_back(20);
+        assert!(!shared.takes_flush(99) && shared.takes_flush(100));
     }
 }

@@ -312,6 +312,14 @@ impl Wire {
         result
     }
 
+    /// Sends a packet that nobody waits for, if there is room for it at once: the connection is
+    /// closed next.
+    pub fn send_last(&mut self, packet: &Packet) {
+        self.push(0, packet);
+        // Nobody is left to be told of an error.
+        let _ = self.stream.set_nonblocking(true).and_then(|()| self.send());
+    }
+
     /// Whether it lives, as far as can be told. Who owes an answer and is silent is asked.
     pub fn is_alive(&mut self, now_ms: u64) -> bool {
         if std::mem::take(&mut self.has_spoken) || self.in_flight == 0 {

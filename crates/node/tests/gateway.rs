@@ -6,12 +6,17 @@ mod support;
 mod texts;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use amalgam_index::model::Model;
 use amalgam_node::cluster::chunks::{Action, ChunkError, Done, MAX_CHUNK_BYTES};
+use amalgam_node::cluster::coordinator::Proposal;
 use amalgam_node::cluster::ids::ChunkId;
+use amalgam_node::cluster::overlay::Peer;
 use amalgam_node::{
-    ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode, start_local,
+    ClusterClient, Embedded, Joined, Membership, MembershipError, NodeConfiguration, RunningNode,
+    Snapshot, start_local,
 };
 use amalgam_server::Server;
 use support::{Running, settings};
@@ -27,9 +32,21 @@ struct Cluster {
 }
 
 fn cluster(nodes: usize, threads: usize) -> Cluster {
-    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
-    let token = "a secret".to_owned();
-    let template = NodeConfiguration { threads, token, ..NodeConfiguration::default() };
+    cluster_of(Arc::new(Embedded::new(7, 8, LEASE_MS)), nodes, threads)
+}
+
+fn cluster_of(membership: Arc<dyn Membership>, nodes: usize, threads: usize) -> Cluster {
+    let template = NodeConfiguration { threads, ..NodeConfiguration::default() };
+    cluster_as(membership, nodes, template)
+}
+
+fn cluster_as(
+    membership: Arc<dyn Membership>,
+    nodes: usize,
+    template: NodeConfiguration,
+) -> Cluster {
+    let (threads, token) = (template.threads, "a secret".to_owned());
+    let template = NodeConfiguration { token, ..template };
     let nodes = start_local::<Model>(nodes, &template, &membership).expect("they start");
     let server = |node: &RunningNode<Model>| {
         let server = Server::open_around(settings(threads), node.gateway()).expect("it starts");
@@ -69,6 +86,95 @@ fn every_node_answers_as_one_server_would() {
         let value = format!("VALUE after{number} 0 1\r\nx\r\nEND\r\n");
         cluster.servers[0].connect().talk(format!("{get}\r\n"), value);
     }
+}
+
+/// A coordinator that cannot be reached for a while when it is to count a flush.
+#[derive(Debug)]
+struct Absent {
+    inner: Embedded,
+    is_away: AtomicBool,
+    /// How often it was.
+    missed: AtomicU32,
+}
+
+impl Membership for Absent {
+    fn lease_ms(&self) -> u64 {
+        self.inner.lease_ms()
+    }
+
+    fn poll_ms(&self) -> u64 {
+        self.inner.poll_ms()
+    }
+
+    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError> {
+        self.inner.join(name, address)
+    }
+
+    fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {
+        self.inner.keep_alive(peer)
+    }
+
+    fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
+        self.inner.leave(peer)
+    }
+
+    fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
+        self.inner.propose(proposal)
+    }
+
+    fn flush(&self) -> Result<u64, MembershipError> {
+        if self.is_away.load(Ordering::Acquire) {
+            self.missed.fetch_add(1, Ordering::AcqRel);
+            return Err(MembershipError::Unreachable("nobody is there".to_owned()));
+        }
+        self.inner.flush()
+    }
+
+    fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
+        self.inner.snapshot()
+    }
+}
+
+/// Waits for something.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed().as_secs() < 60, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_flush_that_did_not_happen_is_no_ok() {
+    let membership = Arc::new(Absent {
+        inner: Embedded::new(7, 8, LEASE_MS),
+        is_away: AtomicBool::new(true),
+        missed: AtomicU32::new(0),
+    });
+    let missed = || membership.missed.load(Ordering::Acquire);
+    let cluster = cluster_of(Arc::clone(&membership) as Arc<dyn Membership>, 2, 1);
+    let mut client = cluster.servers[0].connect();
+    let (set, hit) = ("set key 0 0 2\r\nhi\r\n", "VALUE key 0 2\r\nhi\r\nEND\r\n");
+    client.talk(set, "STORED\r\n");
+    client.talk("flush_all\r\n", "SERVER_ERROR not all nodes have dropped their items\r\n");
+    client.talk("get key\r\n", hit);
+    assert_eq!(missed(), 1);
+    // One that was promised comes when the coordinator does.
+    client.talk("flush_all 1\r\n", "OK\r\n");
+    wait_for("it is not tried again", || missed() >= 3);
+    client.talk("get key\r\n", hit);
+    membership.is_away.store(false, Ordering::Release);
+    let mut is_gone = || {
+        client.send("get key\r\n");
+        client.until("END\r\n") == "END\r\n"
+    };
+    wait_for("what was promised does not happen", &mut is_gone);
+    // Above thirty days it is a time, and this one is over.
+    let mut other = cluster.servers[1].connect();
+    other.talk(set, "STORED\r\n");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+    other.talk(format!("flush_all {}\r\n", now - 5), "OK\r\n");
+    wait_for("a time is taken as a delay", &mut is_gone);
 }
 
 #[test]
@@ -128,6 +234,63 @@ fn what_is_no_chunk_is_an_error_of_its_own() {
         assert_eq!(client.delete(id), Err(ChunkError::NoChunk), "{id}");
         assert_eq!(client.lock(id, 1_000), Err(ChunkError::NoChunk), "{id}");
     }
+}
+
+#[test]
+fn a_full_cluster_refuses_what_is_new_and_keeps_what_it_has() {
+    const VALUE_BYTES: usize = 4_000;
+    const MEMORY_BYTES: usize = 256 << 10;
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let (memory_bytes, chunk_memory_bytes) = (MEMORY_BYTES, MEMORY_BYTES);
+    let template = NodeConfiguration {
+        threads: 1,
+        memory_bytes,
+        chunk_memory_bytes,
+        max_item_bytes: 64 << 10,
+        ..NodeConfiguration::default()
+    };
+    let cluster = cluster_as(membership, 2, template);
+    let most = 2 * MEMORY_BYTES / VALUE_BYTES;
+    let mut text = cluster.servers[0].connect();
+    let value = "x".repeat(VALUE_BYTES);
+    let mut stored = 0;
+    let refusal = loop {
+        assert!(stored <= most, "more is stored than there is memory");
+        text.send(format!("set key{stored} 0 0 {VALUE_BYTES}\r\n{value}\r\n"));
+        let answer = text.until("\r\n");
+        if answer != "STORED\r\n" {
+            break answer;
+        }
+        stored += 1;
+    };
+    assert_eq!(refusal, "SERVER_ERROR out of memory storing object\r\n");
+    assert!(stored > most / 8, "only {stored} of {most}");
+    for number in 0..stored {
+        let expected = format!("VALUE key{number} 0 {VALUE_BYTES}\r\n{value}\r\nEND\r\n");
+        text.talk(format!("get key{number}\r\n"), expected);
+    }
+    text.talk(format!("get key{stored}\r\n"), "END\r\n");
+    // Chunks have memory of their own, and an error of their own.
+    let home = [cluster.nodes[0].address().to_string()];
+    let mut client = ClusterClient::connect(&home, "a secret", 1 << 20).expect("connects");
+    let chunk = |number: usize| vec![number as u8; VALUE_BYTES];
+    let mut ids = Vec::new();
+    let refusal = loop {
+        assert!(ids.len() <= most, "more is stored than there is memory");
+        match client.create(&chunk(ids.len())) {
+            Ok(id) => ids.push(id),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refusal, ChunkError::Full);
+    assert!(ids.len() > most / 8, "only {} of {most}", ids.len());
+    for (number, id) in ids.iter().enumerate() {
+        assert_eq!(client.get(*id), Ok(chunk(number)), "{id}");
+    }
+    // What goes makes room.
+    client.delete(ids[0]).expect("it was there");
+    let id = client.create(&chunk(7)).expect("there is room");
+    assert_eq!(client.get(id), Ok(chunk(7)));
 }
 
 #[test]

@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_index::model::Model;
+use amalgam_node::cluster::chunks::ChunkError;
+use amalgam_node::cluster::client::SESSION_MS;
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::overlay::Peer;
+use amalgam_node::cluster::wire::{Hello, WIRE_SINCE, WIRE_VERSION, Wire};
 use amalgam_node::{
     BackupConfiguration, ClusterClient, Embedded, Membership, NodeConfiguration, RunningNode,
     start_local,
@@ -180,4 +183,75 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
     assert_eq!(members(&own), [again.peer()]);
     again.stop();
     std::fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+/// A member that says hello as a node of another release does; its membership lasts.
+fn member_that_says(hello: impl Fn(Peer) -> Hello) -> Arc<dyn Membership> {
+    let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let peer = own.join("member", &address).expect("there is room").peer;
+    let mut said = Vec::new();
+    hello(peer).encode(&mut said);
+    said.extend([7; 16]);
+    let said = [&(said.len() as u16).to_le_bytes()[..], &said].concat();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The other side leaves once it has read that.
+            let _ = stream.write_all(&said).and_then(|()| stream.read_to_end(&mut Vec::new()));
+        }
+    });
+    own
+}
+
+#[test]
+fn who_speaks_no_version_that_a_member_does_is_no_member() {
+    let versions = [(WIRE_VERSION + 1, WIRE_VERSION + 1), (WIRE_SINCE - 1, 0)];
+    for (version, since) in versions {
+        let own = member_that_says(|peer| {
+            let mut hello = Hello::new(7, Some(peer));
+            (hello.version, hello.since) = (version, since);
+            hello
+        });
+        let before = own.snapshot().expect("it is here");
+        let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
+        let started = RunningNode::<Model>::start(&configuration, Arc::clone(&own));
+        let error = started.err().expect("nobody would hear it").to_string();
+        assert!(error.contains(&format!("speaks version {version}")), "{error}");
+        assert_eq!(own.snapshot().expect("it is here"), before, "nobody counts on it");
+    }
+}
+
+#[test]
+fn nodes_without_a_name_are_as_many_as_their_addresses() {
+    let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let name = String::new();
+    let configuration = NodeConfiguration { name, threads: 1, ..NodeConfiguration::default() };
+    let start = || RunningNode::<Model>::start(&configuration, Arc::clone(&own));
+    let nodes = [start().expect("it starts"), start().expect("it starts")];
+    let members = own.snapshot().expect("it is here");
+    let members: Vec<Peer> = members.members().map(|(peer, _)| peer).collect();
+    assert_eq!(members, nodes.each_ref().map(RunningNode::peer), "one ended the other's life");
+}
+
+#[test]
+fn locks_of_a_client_that_ended_are_released() {
+    let nodes = nodes();
+    // Of a home, and of another owner.
+    let chunks = [chunk_of(&nodes[0]), chunk_of(&nodes[1])];
+    let [mut one, mut other] = [0, 2].map(|at: usize| connect(&[nodes[at].address().to_string()]));
+    for chunk in chunks {
+        assert_eq!(one.lock(chunk, SESSION_MS), Ok(()));
+        assert_eq!(other.lock(chunk, SESSION_MS), Err(ChunkError::Locked));
+    }
+    drop(one);
+    let begin = Instant::now();
+    for chunk in chunks {
+        while let Err(error) = other.lock(chunk, SESSION_MS) {
+            let is_soon = begin.elapsed() < Duration::from_millis(SESSION_MS / 2);
+            assert!(error == ChunkError::Locked && is_soon, "{chunk}: {error:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }

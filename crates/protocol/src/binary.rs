@@ -82,6 +82,7 @@ pub(crate) mod status {
     pub const AUTHENTICATION_GOES_ON: u16 = 0x21;
     pub const UNKNOWN_COMMAND: u16 = 0x81;
     pub const OUT_OF_MEMORY: u16 = 0x82;
+    pub const INTERNAL: u16 = 0x84;
 }
 
 /// What memcached says with a status.
@@ -95,6 +96,7 @@ fn status_text(status: u16) -> &'static str {
         status::AUTHENTICATION => "Auth failure.",
         status::UNKNOWN_COMMAND => "Unknown command",
         status::OUT_OF_MEMORY => "Out of memory",
+        status::INTERNAL => "Internal error",
         _ => "Invalid arguments",
     }
 }

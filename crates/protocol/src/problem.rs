@@ -49,6 +49,8 @@ problems! {
     OUT_OF_MEMORY_COUNTING OUT_OF_MEMORY "SERVER_ERROR out of memory";
     /// `flush_all` where it is switched off.
     FLUSH_DISABLED AUTHENTICATION "CLIENT_ERROR flush_all not allowed";
+    /// `flush_all` that some machine may not have carried out.
+    FLUSH_INCOMPLETE INTERNAL "SERVER_ERROR not all nodes have dropped their items";
     /// `shutdown` where it is not switched on.
     SHUTDOWN_DISABLED INVALID "SERVER_ERROR: shutdown not enabled";
     /// `shutdown` in a way that does not exist.

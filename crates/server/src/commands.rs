@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::{Index, Worker};
+use amalgam_index::{Flush, Index, Worker};
 use amalgam_op::Expiry;
 use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
 
@@ -40,8 +40,13 @@ pub fn run<I: Index>(
             reply.problem(out, Problem::FLUSH_DISABLED);
         }
         Command::FlushAll { delay_seconds } => {
-            flush(turn, *delay_seconds);
-            reply.ok(&mut seat.output.bytes);
+            let is_complete = flush(turn, *delay_seconds);
+            let out = &mut seat.output.bytes;
+            if is_complete {
+                reply.ok(out);
+            } else {
+                reply.problem(out, Problem::FLUSH_INCOMPLETE);
+            }
         }
         Command::Shutdown(_) if !shared.settings.allows_shutdown => {
             reply.problem(out, Problem::SHUTDOWN_DISABLED);
@@ -149,16 +154,18 @@ fn conclude<I: Index>(
     }
 }
 
-/// Drops everything, now or later. What follows in the same batch is written after the flush.
-fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) {
+/// Drops everything, now or later; whether it did or will. What follows in the same batch is
+/// written after the flush.
+fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) -> bool {
     turn.counts.cmd_flush += 1;
-    if turn.shared.index.flush(delay_seconds) {
-        return;
+    match turn.shared.index.flush(delay_seconds) {
+        Flush::ByClock => {}
+        result => return result == Flush::Done,
     }
     let clock = &turn.shared.clock;
     if delay_seconds > 0 {
         clock.flush_at(Expiry::from_client(delay_seconds, &turn.now).0);
-        return;
+        return true;
     }
     while clock.flush().is_err() {
         // Dozens of flushes in a row: the dead must be swept before the count comes round. This
@@ -169,4 +176,5 @@ fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     turn.now = clock.begin_turn(turn.worker);
+    true
 }

@@ -107,6 +107,13 @@ fn the_page_has_what_the_layout_has() {
         frame.split("WIRE_VERSION: u16 = ").nth(1).and_then(|rest| rest.split(';').next());
     let said = format!("Its version is {};", version.expect("a version"));
     assert!(read("docs/wire.md").contains(&said), "docs/wire.md: {said}");
+    // What else a client is lost without.
+    let tls = read("crates/node/src/tls.rs");
+    let label =
+        tls.split("BINDING_LABEL: &[u8] = b\"").nth(1).and_then(|rest| rest.split('"').next());
+    assert!(read("docs/wire.md").contains(&format!("`{}`", label.expect("a label"))));
+    assert!(frame.contains(r#"from_le_bytes(*b"\xa3agm")"#), "the magic is another");
+    assert!(read("docs/wire.md").contains("A3 61 67 6D"), "the magic");
 }
 
 #[test]

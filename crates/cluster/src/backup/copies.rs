@@ -242,6 +242,11 @@ impl Copies {
         self.sets.get(id.bits()).map(Vec::as_slice)
     }
 
+    /// Backups that there should be of all, where there are nodes enough.
+    pub fn backups_wanted(&self) -> usize {
+        self.settings.backups
+    }
+
     /// Spans with fewer copies than there should be, changes of sets under way, and changes of
     /// chunks that wait.
     pub fn status(&self) -> (usize, usize, usize) {

@@ -21,6 +21,9 @@ use crate::spans::Spans;
 
 /// Ids that one `create` tries: those that were given away are left out.
 const ALLOCATIONS_MAX: usize = 64;
+/// Ids that are passed over at most when a claim is refused: so many a creator can lose each time
+/// it starts, out of 2^48.
+const PASSED_OVER_MAX: u64 = 1 << 31;
 /// Spans of ids that are remembered to have left, and where to.
 const MOVED_SPANS_MAX: usize = 10_000;
 
@@ -93,8 +96,10 @@ pub struct ChunkService<S> {
     heat: Heat,
     is_leaving: bool,
     allocator: IdAllocator,
-    /// Counters below it were claimed, by this life or another.
+    /// Counters below it were claimed, by this life or another, or passed over.
     claimed_end: u64,
+    /// Ids to pass over when a claim is refused.
+    passed_over: u64,
     is_claiming: bool,
     /// A claim named somebody who is gone: the next one waits.
     claim_waits: bool,
@@ -132,6 +137,7 @@ impl<S: ChunkStore> ChunkService<S> {
             is_leaving: false,
             allocator: IdAllocator::new(Creator::from(me.node)),
             claimed_end: 0,
+            passed_over: 0,
             is_claiming: false,
             claim_waits: false,
             next_claim_ms: 0,
@@ -373,10 +379,16 @@ impl<S: ChunkStore> ChunkService<S> {
             self.claim_waits = true;
             return;
         }
-        let end = ids.last().counter() + 1;
+        let mut end = ids.last().counter() + 1;
+        if result.is_err() {
+            // Where one life's ids are there are more, most likely: as far again as it went so far.
+            end = end.saturating_add(self.passed_over).min(COUNTER_MAX + 1);
+            self.passed_over = (self.passed_over * 2).max(ids.len()).min(PASSED_OVER_MAX);
+        }
         self.claimed_end = self.claimed_end.max(end);
         match result {
             Ok(epoch) => {
+                self.passed_over = 0;
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
                 self.copies.own(ids, backups);

@@ -777,3 +777,6 @@ fn answer(edit: &Edit, result: Result<u64, Refusal>) -> Command {
     let (request, creator) = (edit.request, edit.ids.first().creator());
     Command::Send(request.peer, Message::Changed { request, creator, result })
 }
+
+#[cfg(test)]
+mod tests;

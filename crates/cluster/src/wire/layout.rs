@@ -126,6 +126,8 @@ pub struct NodeStatus {
     pub hot_moves: u64,
     /// The release of the program that it runs.
     pub release: String,
+    /// Backups that it wants of all that it owns.
+    pub backups: u64,
 }
 
 wire_enum!(Control {
@@ -158,6 +160,7 @@ wire_struct!(NodeStatus {
     rate: u64,
     hot_moves: u64,
     release: String,
+    backups: u64,
 });
 
 /// Numbers with bounds of their own.

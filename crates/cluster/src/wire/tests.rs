@@ -88,6 +88,7 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
         rate: 14,
         hot_moves: 15,
         release: "0.1.0".to_owned(),
+        backups: 3,
     };
     [
         Control::Ask,
@@ -319,7 +320,11 @@ fn strangers_are_told_apart() {
 #[test]
 fn neighbouring_releases_speak_the_older_ones_format() {
     let own = Hello::new(1, None);
-    let later = |since| Hello { version: WIRE_VERSION + 1, since, ..own };
+    let later = |since| {
+        let mut hello = own;
+        (hello.version, hello.since) = (WIRE_VERSION + 1, since);
+        hello
+    };
     assert_eq!(own.check(&later(WIRE_VERSION)), Ok(WIRE_VERSION));
     assert_eq!(later(WIRE_VERSION).check(&own), Ok(WIRE_VERSION));
     // One that has dropped it.

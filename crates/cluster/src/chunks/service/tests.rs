@@ -1,9 +1,13 @@
 //! One node's chunks, called by clients.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Index};
+use amalgam_op::{Now, Store, StoreMode, Verb};
 
-use super::super::EngineStore;
+use super::super::{EngineStore, ItemStore};
 use super::*;
 use crate::backup::{Entry, Vault};
 use crate::ids::NodeId;
@@ -15,6 +19,10 @@ const ASKER: Asker = Asker::Local(0);
 
 fn me() -> Peer {
     Peer { node: NodeId::new(3).expect("a node"), incarnation: 2 }
+}
+
+fn backup() -> Peer {
+    Peer { node: NodeId::new(4).expect("a node"), incarnation: 1 }
 }
 
 fn ids(start: u64, length: u64) -> IdRange {
@@ -187,6 +195,123 @@ fn who_knows_too_little_is_refused() {
     let mut times = [99_999, 100_000].into_iter();
     let reply = caller.service.execute(ASKER, &request, &mut || times.next().expect("two"));
     assert_eq!(reply, Some(vec![(1, Err(ChunkError::Unavailable))]));
+}
+
+/// A life that comes after one with many chunks has ids soon, and not after a claim for each few.
+#[test]
+fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
+    const USED: u64 = 100_000;
+    let index = model();
+    let limits = Limits { claim_ids: 10, low_ids: 1, ..Limits::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
+    service.set_deadline(100_000);
+    let (mut claims, mut epoch) = (0, 5);
+    // Again from a granted claim on: what was passed over once is nothing to later ones.
+    for used in [USED, 2 * USED + 1_000] {
+        let granted = loop {
+            let mut out = Vec::new();
+            service.on_tick(0, &mut out);
+            let [Wish::Claim(claimed, _)] = out[..] else { panic!("a claim: {out:?}") };
+            assert_eq!(claimed.len(), 10, "backups of each few are chosen anew");
+            claims += 1;
+            assert!(claims < 60, "{claimed:?} is refused");
+            let is_free = claimed.first().counter() >= used;
+            let result = if is_free { Ok(epoch) } else { Err(Refusal::Owned) };
+            service.on_claimed(claimed, result);
+            if is_free {
+                break claimed;
+            }
+        };
+        epoch += 1;
+        let first = granted.first();
+        assert!(first.counter() <= 3 * used + 100, "too many were passed over: {first}");
+        for _ in 0..granted.len() {
+            assert!(granted.contains(service.allocate().expect("an id")));
+        }
+        assert_eq!(service.allocate(), Err(ChunkError::Retry), "all are in use");
+    }
+}
+
+/// A service with one item that lives for a minute and one that stays, and their backup.
+struct BackedUp<S> {
+    service: ChunkService<S>,
+    vault: Vault,
+    now_ms: u64,
+}
+
+impl<S: ChunkStore> BackedUp<S> {
+    /// Brings the backup what it is sent, and the service its answers.
+    fn exchange(&mut self) -> Vec<Wish> {
+        let now_ms = self.now_ms;
+        let (mut out, mut rest) = (Vec::new(), Vec::new());
+        self.service.on_tick(now_ms, &mut out);
+        self.service.flush(now_ms, &mut out);
+        for wish in out {
+            let Wish::Backup(Wanted::Send(to, BackupMessage::Append { link, first, entries })) =
+                wish
+            else {
+                rest.push(wish);
+                continue;
+            };
+            assert_eq!(to, backup());
+            self.vault.on_append(me(), link, first, entries);
+        }
+        let mut answers = Vec::new();
+        self.vault.flush(&mut answers);
+        for (_, answer) in answers {
+            self.service.on_backup(backup(), &answer, &mut || now_ms, &mut rest);
+        }
+        rest
+    }
+}
+
+/// Who asks for what has ended would find it gone anyway; nobody asks the backups.
+#[test]
+fn what_has_ended_goes_from_its_backups_too() {
+    let (chunks, items) = (model(), model());
+    let seconds = Arc::new(AtomicU32::new(10));
+    let clock = Arc::clone(&seconds);
+    let wall = move || Moment { now: Now::at(clock.load(Ordering::Relaxed)), ..Moment::FIRST };
+    let copies = CopySettings { backups: 1, ..CopySettings::default() };
+    let limits = Limits { copies, ..Limits::default() };
+    let store = ItemStore::new(&chunks, &items, Box::new(wall));
+    let mut service = ChunkService::new(me(), limits, store);
+    service.set_deadline(u64::MAX);
+    service.set_members([me(), backup()].into_iter());
+    let storage = Box::new(MemoryStorage::default());
+    let vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let keys = [&b"ends"[..], b"stays"].map(|key| (key, service.place(key).expect("a place")));
+    for (_, id) in keys {
+        service.owned.assign(id.bits()..id.bits() + 1, Some(5));
+        service.copies.own(IdRange::single(id), vec![backup()]);
+    }
+    let mut own = BackedUp { service, vault, now_ms: 1_000 };
+    let open = Action::Open { lease_ms: 600_000 };
+    let store = keys.iter().zip([60, 0]).map(|((key, id), expiry)| {
+        let store = Store::new(StoreMode::Set, b"value", 0, expiry);
+        let op = ItemOp { key: key.to_vec(), verb: ItemVerb::from(Verb::Store(store)) };
+        Action::Item { id: *id, op: Box::new(op) }
+    });
+    let operation = |(number, action)| Operation { number, epoch: 5, action };
+    let operations = (1..).zip(std::iter::once(open).chain(store)).map(operation).collect();
+    let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
+    assert_eq!(own.service.execute(ASKER, &request, &mut || 1_000), None, "it waits for backups");
+    let rest = own.exchange();
+    let is_stored = rest.iter().any(|wish| matches!(wish, Wish::Answer(..)));
+    assert!(is_stored && own.vault.holdings().0 == 2, "{rest:?}");
+    let keeps = |own: &mut BackedUp<_>| {
+        // Often enough for a pass over all items, whenever one is due.
+        for _ in 0..100 {
+            own.now_ms += 1_000;
+            own.exchange();
+        }
+        let vault = &mut own.vault;
+        keys.map(|(_, id)| vault.recover(me(), IdRange::single(id), &mut |_, _| {}).copies)
+    };
+    seconds.store(69, Ordering::Relaxed);
+    assert_eq!(keeps(&mut own), [1, 1], "it lives");
+    seconds.store(70, Ordering::Relaxed);
+    assert_eq!(keeps(&mut own), [0, 1], "it has ended");
 }
 
 /// What was acknowledged must not come to have one copy.
