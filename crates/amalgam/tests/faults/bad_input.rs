@@ -70,32 +70,58 @@ fn flip(path: &Path, at: usize) {
 }
 
 impl Trial {
+    /// Those who keep what a node stores now, by owner; of whom cannot say it, nobody.
+    fn backups(&self) -> [Vec<usize>; NODES] {
+        let places = (0..NODES).map(|place| (self.node_id(place), place));
+        let places: BTreeMap<_, _> = places.collect();
+        std::array::from_fn(|owner| {
+            let mut client = connect(&self.nodes[owner].address());
+            let Ok(id) = client.create(b"a probe") else { return Vec::new() };
+            let held = client.holding(id).ok().flatten();
+            client.delete(id).expect("it is there");
+            let copies = held.into_iter().flat_map(|holding| holding.copies);
+            copies.filter_map(|(peer, _)| places.get(&peer.node).copied()).collect()
+        })
+    }
+
     /// An owner that is not the home, and one of those who keep its chunks now, nor is that.
     fn owner_and_backup(&self) -> (usize, usize) {
-        let (mut found, places) = (None, (0..NODES).map(|place| (self.node_id(place), place)));
-        let places: BTreeMap<_, _> = places.collect();
+        let mut found = None;
         eventually("a node keeps chunks of another", || {
-            for owner in 1..NODES {
-                let mut client = connect(&self.nodes[owner].address());
-                let Ok(id) = client.create(b"a probe") else { continue };
-                let held = client.holding(id).ok().flatten();
-                client.delete(id).expect("it is there");
-                let copies = held.into_iter().flat_map(|holding| holding.copies);
-                let mut backups = copies.filter_map(|(peer, _)| places.get(&peer.node).copied());
-                found = backups.find(|backup| *backup > 0).map(|backup| (owner, backup));
-                if found.is_some() {
-                    break;
-                }
-            }
+            let backups = self.backups();
+            found = (1..NODES).find_map(|owner| {
+                backups[owner].iter().find(|backup| **backup > 0).map(|backup| (owner, *backup))
+            });
             found.is_some()
         });
         found.expect("it was found")
     }
 
-    /// Has all nodes but one store large chunks until something is so: that one keeps most of them.
-    fn store_until(&mut self, victim: usize, is_so: impl Fn(&Self) -> bool) {
-        let owners = self.nodes.iter().enumerate().filter(|(place, _)| *place != victim);
-        let mut owners: Vec<_> = owners.map(|(_, node)| connect(&node.address())).collect();
+    /// One of some, and the owners whose chunks it keeps now.
+    fn keeper_of(&mut self, is_one: impl Fn(&Self, usize) -> bool) -> (usize, Vec<usize>) {
+        for restarted in (1..NODES).cycle() {
+            let ones: Vec<usize> = (1..NODES).filter(|place| is_one(self, *place)).collect();
+            let backups = self.backups();
+            let owners = |one| (0..NODES).filter(|owner| backups[*owner].contains(&one)).collect();
+            let with_owners = ones.iter().map(|one| (*one, owners(*one)));
+            let most = with_owners.max_by_key(|(_, owners): &(_, Vec<usize>)| owners.len());
+            if let Some((one, owners)) = most.filter(|(_, owners)| !owners.is_empty()) {
+                return (one, owners);
+            }
+            // All sets were filled up while it was away. Who begins anew draws a set anew.
+            if !ones.contains(&restarted) {
+                self.kill(&[restarted]);
+                self.restart(&[restarted]);
+                self.is_whole();
+            }
+        }
+        unreachable!("the cycle has no end")
+    }
+
+    /// Has owners store large chunks until something is so.
+    fn store_until(&mut self, owners: &[usize], is_so: impl Fn(&Self) -> bool) {
+        let owners = owners.iter().map(|owner| connect(&self.nodes[*owner].address()));
+        let mut owners: Vec<_> = owners.collect();
         let mut stored = Vec::new();
         eventually("a disk is full", || {
             for owner in &mut owners {
@@ -146,14 +172,13 @@ impl Trial {
         spoil: impl FnOnce(&Node),
         mend: impl FnOnce(&Node),
     ) {
-        let leaders = self.super_peers();
-        let victim = (1..NODES).find(|place| !leaders.contains(place)).expect("one");
+        let (victim, owners) = self.keeper_of(|t, place| !t.super_peers().contains(&place));
         let from = self.nodes[victim].log().len();
         self.scene(
             name,
             |t| {
                 spoil(&t.nodes[victim]);
-                t.store_until(victim, |t| t.says(victim, from, REFUSES));
+                t.store_until(&owners, |t| t.says(victim, from, REFUSES));
                 assert!(t.says(victim, from, reason), "{}", t.nodes[victim].log());
                 // What a segment took that was not completed is given back.
                 let disk = contents(&t.nodes[victim].disk());
@@ -176,15 +201,14 @@ impl Trial {
 
     /// Who also leads cannot write down what it would promise, and stops.
     fn full_disk_of_a_leader(&mut self) {
-        let leaders = self.super_peers();
-        let victim = leaders.into_iter().find(|place| *place > 0).expect("one");
+        let (victim, owners) = self.keeper_of(|t, place| t.super_peers().contains(&place));
         let from = self.nodes[victim].log().len();
         self.scene(
             "a full disk of a super peer",
             |t| {
                 t.nodes[victim].fill_disk(true);
                 let stops = "metadata cannot be kept: the node stops";
-                t.store_until(victim, |t| t.says(victim, from, stops));
+                t.store_until(&owners, |t| t.says(victim, from, stops));
                 assert!(t.says(victim, from, "No space left"), "{}", t.nodes[victim].log());
                 vec![victim]
             },
