@@ -11,8 +11,8 @@ use std::process::Command;
 
 /// Puts in flight.
 const FLIGHT: u64 = 64;
-/// 18,500 when it was measured; without backups a put is 3,400.
-const REPLICATED_MAX: u64 = 24_000;
+/// 12,600 when it was measured; without backups a put is 2,750.
+const REPLICATED_MAX: u64 = 16_000;
 
 /// Instructions of a run of so many batches.
 fn count(batches: u64, backups: u64) -> u64 {

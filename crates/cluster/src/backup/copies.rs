@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::{Answered, Changed, Encoded};
-use super::link::Link;
+use super::entry::{Answered, Changed};
+use super::link::{Link, Unused};
 use super::{BackupMessage, Entry, Name, What};
 use crate::bits::BitsMap;
 use crate::chunks::{ChunkStore, SessionExport, overlap};
@@ -110,8 +110,7 @@ pub struct Copies {
     is_member: bool,
     /// The committed backups of each id.
     sets: Spans<Vec<Peer>>,
-    /// All of them had so many members at least when they were looked through, and none was changed
-    /// since.
+    /// All had so many members at least when they were looked at, and none was changed since.
     whole: Option<usize>,
     links: BTreeMap<Peer, Link>,
     /// Whether one of them may have too much to do.
@@ -126,8 +125,8 @@ pub struct Copies {
     avoided: BTreeMap<Peer, u64>,
     done: Vec<u64>,
     is_deposed: bool,
-    /// Empty memory.
-    scratch: Vec<u8>,
+    /// Memory that is used again.
+    unused: Unused,
     versions: Vec<u64>,
     peers: Vec<Peer>,
 }
@@ -153,7 +152,7 @@ impl Copies {
             avoided: BTreeMap::new(),
             done: Vec::new(),
             is_deposed: false,
-            scratch: Vec::new(),
+            unused: Unused::default(),
             versions: Vec::new(),
             peers: Vec::new(),
         }
@@ -458,7 +457,11 @@ impl Copies {
         match message {
             BackupMessage::Appended { link: number, next } if *number == link.number => {
                 let mut versions = std::mem::take(&mut self.versions);
-                link.acknowledge(*next, now_ms, &mut versions);
+                let unused = &mut self.unused;
+                link.acknowledge(*next, now_ms, |entry, is_awaited| {
+                    versions.extend(is_awaited.then_some(entry.version));
+                    unused.give(entry);
+                });
                 self.look_who_is_crowded();
                 for version in versions.drain(..) {
                     if let Some(write) = self.writes.get_mut(&version) {
@@ -746,9 +749,7 @@ impl Copies {
     ) -> u64 {
         let version = self.next_version;
         self.next_version += 1;
-        encode(version, &mut self.scratch);
-        let entry = Encoded { version, bytes: self.scratch.as_slice().into() };
-        self.scratch.clear();
+        let entry = self.unused.encode(version, encode);
         for peer in to {
             let next = &mut self.next_link;
             let link = self.links.entry(*peer).or_insert_with(|| {

@@ -85,7 +85,7 @@ impl<V> What<V> {
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     pub version: u64,
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// What an operation changed, to be encoded as an [`Entry`] without making one.

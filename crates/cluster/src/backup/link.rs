@@ -1,12 +1,41 @@
 //! What an owner has for one of its backups.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::entry::Encoded;
 use super::{BackupMessage, Entries};
 
 /// Bytes of one message, about.
 const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Changes whose memory is kept to be used again, and how long the longest of them is.
+const UNUSED_MAX: usize = 256;
+const UNUSED_BYTES_MAX: usize = 1 << 10;
+
+/// Memory of changes that are in no queue any more: all of it is empty, and nobody else has it.
+#[derive(Debug, Default)]
+pub(super) struct Unused(Vec<Arc<Vec<u8>>>);
+
+impl Unused {
+    /// Makes a change, in memory that was used before if there is some.
+    pub fn encode(&mut self, version: u64, encode: impl FnOnce(u64, &mut Vec<u8>)) -> Encoded {
+        let mut bytes = self.0.pop().unwrap_or_default();
+        encode(version, Arc::make_mut(&mut bytes));
+        Encoded { version, bytes }
+    }
+
+    /// Keeps the memory of one that a queue had, if it was the last and that is worth it.
+    pub fn give(&mut self, mut entry: Encoded) {
+        if self.0.len() < UNUSED_MAX
+            && let Some(bytes) = Arc::get_mut(&mut entry.bytes)
+            && bytes.capacity() <= UNUSED_BYTES_MAX
+        {
+            bytes.clear();
+            self.0.push(entry.bytes);
+        }
+    }
+}
 
 /// A change that waits.
 #[derive(Debug)]
@@ -59,15 +88,14 @@ impl Link {
         self.waiting.push_back(Queued { entry, is_awaited });
     }
 
-    /// It has everything below `next`: names the versions of those that somebody waits for.
-    pub fn acknowledge(&mut self, next: u64, now_ms: u64, awaited: &mut Vec<u64>) {
+    /// It has everything below `next`: hands that out, and whether somebody waits for it.
+    pub fn acknowledge(&mut self, next: u64, now_ms: u64, mut each: impl FnMut(Encoded, bool)) {
         let count = next.saturating_sub(self.first).min(self.waiting.len() as u64);
         self.first += count;
         let count = count as usize;
         self.sent = self.sent.saturating_sub(count);
         self.owes_since_ms = (self.sent > 0).then_some(now_ms);
-        let has = self.waiting.drain(..count).filter(|queued| queued.is_awaited);
-        awaited.extend(has.map(|queued| queued.entry.version));
+        self.waiting.drain(..count).for_each(|queued| each(queued.entry, queued.is_awaited));
     }
 
     /// Whether somebody waits until it has that version; not any more if nobody `is_waited_for`.
