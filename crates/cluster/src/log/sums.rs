@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_bytes() {
-        let bytes: Vec<u8> = (0..20_000_u32).map(|number| (number * number >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|number| ((number * number) >> 3) as u8).collect();
         for length in [0, 1, 63, 64, 65, 4_095, 4_096, 4_097, 8_192, 19_999, 20_000] {
             let sums = Sums::new(&bytes[..length]);
             for from in [0, 1, 64, 100, 4_096, 5_000, 19_998].into_iter().filter(|at| *at <= length)
