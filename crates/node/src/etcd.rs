@@ -10,8 +10,8 @@
 //! 2. A member leaves the directory only after its lease has ended at etcd, which is after the node
 //!    itself has stopped to serve.
 //! 3. Calls end: each try in [`PATIENCE`] at most, tries in number.
-//! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at most,
-//!    and the endpoint that answered last is asked first.
+//! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at
+//!    most, and the endpoint that answered last is asked first.
 
 use std::fmt;
 use std::io::{self, Read, Write};
