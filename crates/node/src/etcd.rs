@@ -476,13 +476,21 @@ mod tests {
         let begin = Instant::now();
         etcd.snapshot().expect("the other answers");
         let first = begin.elapsed();
-        assert!(first >= etcd.patience() && first < PATIENCE, "{first:?}");
+        assert!(first >= etcd.patience(), "{first:?}");
         for _ in 0..20 {
             etcd.snapshot().expect("the other answers");
         }
         mute.set_nonblocking(true).expect("an option");
         let asked = mute.incoming().map_while(Result::ok).count();
         assert_eq!(asked, 1, "it was asked again");
+        // The quickest of some, as the machine may be busy.
+        let try_it = |_| {
+            let begin = Instant::now();
+            post(&endpoints[0], "/", "", Duration::from_millis(20)).expect_err("nobody answers");
+            begin.elapsed()
+        };
+        let quickest = (0..5).map(try_it).min().expect("some");
+        assert!(quickest < PATIENCE / 2, "{quickest:?}: a try takes what it is given");
     }
 
     #[test]
