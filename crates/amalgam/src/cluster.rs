@@ -85,7 +85,7 @@ pub struct NodeOptions {
     /// Where to listen for other nodes and for clients of chunks [default: 127.0.0.1:7911]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Where other nodes reach it, if not where it listens; needed where it listens at all addresses
+    /// Where other nodes reach it, if not where it listens; needed where that is all addresses
     /// (0.0.0.0)
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,

