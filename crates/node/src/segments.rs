@@ -202,12 +202,18 @@ mod tests {
         let used = log.usage().1;
         let first = places[0];
         places.iter().for_each(|place| log.release(*place));
-        while let Some(victim) = log.victim() {
-            log.clean_part(victim, (SEGMENT_BEGIN, u32::MAX), &mut |_, _| false).expect("it reads");
-            log.retire(victim).expect("nothing is live");
-        }
+        let clean = |log: &mut Log<FileStorage>| {
+            while let Some(victim) = log.victim() {
+                let part = (SEGMENT_BEGIN, u32::MAX);
+                log.clean_part(victim, part, &mut |_, _| false).expect("it reads");
+                log.retire(victim).expect("nothing is live");
+            }
+        };
+        clean(&mut log);
         let moved = log.append(&record(1)).expect("there is room");
         log.commit().expect("it is synced");
+        // The newest stays until there is another.
+        clean(&mut log);
         assert!(moved != first && log.usage().1 + log.usage().2 == used, "no file was added");
         drop(log);
         assert_eq!(open(&folder, 6).err(), Some(LogError::Foreign(5)));
