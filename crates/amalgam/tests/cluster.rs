@@ -22,8 +22,6 @@ struct Running {
     child: Child,
     /// Where nodes listen for nodes, and for memcached's clients.
     nodes: Vec<(String, String)>,
-    /// Where it answers the operator.
-    admin: Option<String>,
 }
 
 impl Running {
@@ -35,7 +33,7 @@ impl Running {
     fn start_with(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let output = child.stdout.take().expect("output");
-        let (mut nodes, mut admin) = (Vec::new(), None);
+        let mut nodes = Vec::new();
         for line in BufReader::new(output).lines() {
             let line = line.expect("text");
             if let Some((_, rest)) = line.split_once(" at ")
@@ -43,11 +41,8 @@ impl Running {
             {
                 nodes.push((node.to_owned(), clients.to_owned()));
             }
-            if let Some(address) = line.strip_prefix("admin on http://") {
-                admin = Some(address.trim_end_matches('/').to_owned());
-            }
             if line == "the cluster serves" {
-                return Self { child, nodes, admin };
+                return Self { child, nodes };
             }
         }
         panic!("it ended: {:?}", child.wait());
@@ -85,31 +80,6 @@ fn talk(address: &str, sent: &str, expected: &str) -> String {
 
 fn expect(address: &str, sent: &str, expected: &str) {
     assert_eq!(talk(address, sent, expected), expected, "{sent:?} at {address}");
-}
-
-#[test]
-fn the_operator_is_answered_at_a_node() {
-    let cluster = Running::start(&[
-        "cluster",
-        "dev",
-        "--nodes",
-        "2",
-        "--port",
-        "0",
-        "--admin",
-        "127.0.0.1:0",
-    ]);
-    let admin = cluster.admin.as_deref().expect("an address");
-    expect(&cluster.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
-    let mut stream = TcpStream::connect(admin).expect("accepts");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sends");
-    let mut metrics = String::new();
-    stream.read_to_string(&mut metrics).expect("text");
-    assert!(metrics.contains("amalgam_commands_total{command=\"set\""), "{metrics}");
-    let shown = command(&["top", "--once", admin]).output().expect("runs");
-    assert!(String::from_utf8_lossy(&shown.stdout).contains("HOT KEYS"));
-    let refused = command(&["cluster", "dev", "--admin", "0.0.0.0:0"]).output().expect("runs");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--admin-public"));
 }
 
 #[test]

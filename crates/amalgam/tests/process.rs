@@ -322,6 +322,31 @@ fn top_shows_a_server_and_says_why_it_cannot() {
 }
 
 #[test]
+fn the_operator_is_answered_at_a_node_of_a_cluster() {
+    let arguments = ["cluster", "dev", "--nodes", "2", "--port", "0", "--admin", "127.0.0.1:0"];
+    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let lines: Vec<String> = output
+        .lines()
+        .map(Result::unwrap)
+        .take_while(|line| line != "the cluster serves")
+        .collect();
+    let address = lines.iter().find_map(|line| line.strip_prefix("admin on http://"));
+    let address = address.expect("it is printed").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let shown = run(&["top", "--once", address]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(metrics.contains("amalgam_commands_total{command=\"set\""), "{metrics}");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("HOT KEYS"));
+    let refused = run(&["cluster", "dev", "--admin", "0.0.0.0:0"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--admin-public"));
+}
+
+#[test]
 fn two_addresses_are_served() {
     let mut command = command(&["serve", "-l", "127.0.0.1:0,127.0.0.2:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::entry::{Answered, Changed};
 use super::link::{Link, Unused};
-use super::{BackupMessage, Entry, Name, What};
+use super::{BackupMessage, CopySettings, Entry, Name, What};
 use crate::bits::BitsMap;
 use crate::chunks::{ChunkStore, SessionExport, overlap};
 use crate::ids::{ChunkId, IdRange};
@@ -23,28 +23,6 @@ pub(crate) const NAMED_CHANGES_MAX: usize = 256;
 const LOOKS_MAX: u64 = 65_536;
 /// How long a backup that was silent is not chosen again.
 const AVOIDED_MS: u64 = 2_000;
-
-/// Parameters of [`Copies`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopySettings {
-    /// Backups of each range, up to three; as many as there are other nodes where those are fewer.
-    /// 0 for none at all.
-    pub backups: usize,
-    /// Below so many copies, the owner's among them, nothing is changed.
-    pub copies_min: usize,
-    /// A backup that is silent for so long is committed out of the set.
-    pub silent_ms: u64,
-    /// After that long what was not answered is sent again.
-    pub retry_ms: u64,
-    /// Changes that wait for one backup at most, and sent in one message.
-    pub window: usize,
-}
-
-impl Default for CopySettings {
-    fn default() -> Self {
-        Self { backups: 0, copies_min: 2, silent_ms: 50, retry_ms: 20, window: 4_096 }
-    }
-}
 
 /// What the owner's side wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,10 +30,32 @@ mod tests;
 mod vault;
 
 pub(crate) use copies::NAMED_CHANGES_MAX;
-pub use copies::{Copies, CopySettings, ItemKey, Wanted};
+pub use copies::{Copies, ItemKey, Wanted};
 pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
 pub use record::Life;
 pub use vault::{Heritage, Remains, Vault};
+
+/// Parameters of [`Copies`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySettings {
+    /// Backups of each range, up to three; as many as there are other nodes where those are fewer.
+    /// 0 for none at all.
+    pub backups: usize,
+    /// Below so many copies, the owner's among them, nothing is changed.
+    pub copies_min: usize,
+    /// A backup that is silent for so long is committed out of the set.
+    pub silent_ms: u64,
+    /// After that long what was not answered is sent again.
+    pub retry_ms: u64,
+    /// Changes that wait for one backup at most, and sent in one message.
+    pub window: usize,
+}
+
+impl Default for CopySettings {
+    fn default() -> Self {
+        Self { backups: 0, copies_min: 2, silent_ms: 50, retry_ms: 20, window: 4_096 }
+    }
+}
 
 /// What owner and backup say to each other. The sender's life is the owner's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
