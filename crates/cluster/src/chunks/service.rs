@@ -52,7 +52,7 @@ impl Default for Limits {
             low_ids: 200_000,
             retry_ms: 100,
             give_up_ms: 5_000,
-            load_ids: 65_536,
+            load_ids: 8_192,
             copies,
         }
     }

@@ -1,13 +1,13 @@
 //! What is kept in the name of one life of an owner.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 
 use super::super::Name;
 use super::super::entry::{Answer, EntryRef};
 use crate::bits::BitsMap;
 use crate::chunks::{ClientId, SessionExport};
-use crate::ids::{COUNTER_MAX, ChunkId, IdRange};
+use crate::ids::{COUNTER_MAX, IdRange};
 use crate::log::Place;
 
 /// Answers that are kept of one client at most; the oldest go first.
@@ -26,13 +26,20 @@ pub(super) struct Held {
 /// others ask for.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// By their first ids: no map is so large that its growth is a pause.
-    shards: BTreeMap<u64, BitsMap<Name, Held>>,
-    /// All names in the shards.
-    names: BTreeSet<Name>,
+    /// By their first ids: no map is so large that its growth is a pause, and all of one can go at
+    /// once.
+    shards: BTreeMap<u64, Shard>,
     /// When those that are removals were first written: what is older may still be in the log
     /// until then is gone.
     born: BTreeMap<Name, u64>,
+}
+
+/// Copies whose ids are neighbours.
+#[derive(Debug, Default)]
+struct Shard {
+    held: BitsMap<Name, Held>,
+    /// All names in it.
+    names: BTreeSet<Name>,
 }
 
 /// The first id of a shard: of neighbouring chunks, or of a partition of items, which are sparse.
@@ -44,15 +51,16 @@ fn shard_of(name: &Name) -> u64 {
 impl Kept {
     /// How it lies, if it is there.
     pub fn get(&self, name: &Name) -> Option<Held> {
-        self.shards.get(&shard_of(name))?.get(name).copied()
+        self.shards.get(&shard_of(name))?.held.get(name).copied()
     }
 
     /// Keeps one, a removal if it says since when. Returns what was there before.
     pub fn insert(&mut self, name: Name, place: Place, removed: Option<u64>) -> Option<Held> {
         let held = Held { place, is_removed: removed.is_some() };
-        let old = self.shards.entry(shard_of(&name)).or_default().insert(name, held);
+        let shard = self.shards.entry(shard_of(&name)).or_default();
+        let old = shard.held.insert(name, held);
         if old.is_none() {
-            self.names.insert(name);
+            shard.names.insert(name);
         }
         match removed {
             Some(born) => drop(self.born.insert(name, born)),
@@ -65,7 +73,7 @@ impl Kept {
     /// It lies elsewhere now.
     pub fn set_place(&mut self, name: &Name, place: Place) {
         let shard = self.shards.get_mut(&shard_of(name));
-        if let Some(held) = shard.and_then(|shard| shard.get_mut(name)) {
+        if let Some(held) = shard.and_then(|shard| shard.held.get_mut(name)) {
             held.place = place;
         }
     }
@@ -74,11 +82,11 @@ impl Kept {
     fn remove(&mut self, name: &Name) -> Option<Held> {
         let number = shard_of(name);
         let shard = self.shards.get_mut(&number)?;
-        let held = shard.remove(name)?;
-        if shard.is_empty() {
+        let held = shard.held.remove(name)?;
+        shard.names.remove(name);
+        if shard.names.is_empty() {
             self.shards.remove(&number);
         }
-        self.names.remove(name);
         if held.is_removed {
             self.born.remove(name);
         }
@@ -87,26 +95,45 @@ impl Kept {
 
     /// Drops those of some ids; where they lay.
     pub fn take(&mut self, ids: IdRange) -> Vec<Place> {
-        let mut names = self.names.split_off(&Name::from(ids.first()));
-        if let Ok(end) = ChunkId::from_bits(ids.end()) {
-            self.names.append(&mut names.split_off(&Name::from(end)));
-        }
-        let mut places = Vec::with_capacity(names.len());
-        for name in &names {
-            let shard = self.shards.get_mut(&shard_of(name));
-            let held = shard.and_then(|shard| shard.remove(name));
-            if held.is_some_and(|held| held.is_removed) {
-                self.born.remove(name);
+        let (first, last) = (Name::from(ids.first()), ids.last());
+        let mut places = Vec::new();
+        let shards = self.shards.range_mut(shard_of(&first)..=shard_of(&Name::from(last)));
+        for (_, shard) in shards {
+            let is_all = shard.names.first().is_some_and(|name| ids.contains(name.id))
+                && shard.names.last().is_some_and(|name| ids.contains(name.id));
+            let names = match is_all {
+                true => std::mem::take(&mut shard.names),
+                false => {
+                    let names = shard.names.range(first..);
+                    names.copied().take_while(|name| ids.contains(name.id)).collect()
+                }
+            };
+            for name in names {
+                if !is_all {
+                    shard.names.remove(&name);
+                }
+                let held = shard.held.remove(&name);
+                if held.is_some_and(|held| held.is_removed) {
+                    self.born.remove(&name);
+                }
+                places.extend(held.map(|held| held.place));
             }
-            places.extend(held.map(|held| held.place));
         }
-        self.shards.retain(|_, shard| !shard.is_empty());
+        self.shards.retain(|_, shard| !shard.names.is_empty());
         places
     }
 
     /// Names in their order.
     pub fn range(&self, names: impl RangeBounds<Name>) -> impl Iterator<Item = Name> {
-        self.names.range(names).copied()
+        let bounds = (names.start_bound().cloned(), names.end_bound().cloned());
+        let shards = (bounds.0.as_ref().map(shard_of), bounds.1.as_ref().map(shard_of));
+        // Of the first and the last shard some may be within.
+        let closed = |bound| match bound {
+            Bound::Excluded(number) => Bound::Included(number),
+            bound => bound,
+        };
+        let shards = self.shards.range((closed(shards.0), closed(shards.1)));
+        shards.flat_map(move |(_, shard)| shard.names.range(bounds).copied())
     }
 
     /// The same, and how they lie.
@@ -115,11 +142,11 @@ impl Kept {
     }
 
     pub fn len(&self) -> usize {
-        self.names.len()
+        self.shards.values().map(|shard| shard.names.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.shards.is_empty()
     }
 }
 
