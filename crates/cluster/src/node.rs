@@ -329,7 +329,7 @@ impl<S: ChunkStore> Node<S> {
             }
         }
         if let Some(vault) = &mut self.vault {
-            let damaged = self.chunks.load(now_ms, vault).into_iter();
+            let damaged = self.chunks.load(now_ms, vault, &mut wishes).into_iter();
             out.extend(damaged.map(|(source, id)| Effect::Log(Event::Damaged(source, vec![id]))));
         }
         self.tidy_up(now_ms, &mut wishes);
@@ -416,6 +416,11 @@ impl<S: ChunkStore> Node<S> {
                 if let Some(vault) = &mut self.vault {
                     vault.on_append(from, link, first, entries);
                 }
+            }
+            Packet::Backup(BackupMessage::Seal { source, ids, last }) => {
+                let vault = self.vault.as_mut();
+                let answer = vault.and_then(|vault| vault.on_seal(source, ids, last));
+                out.extend(answer.map(|answer| Effect::Send(from, Packet::Backup(answer))));
             }
             Packet::Backup(answer) => {
                 let mut wishes = Vec::new();

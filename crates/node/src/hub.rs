@@ -24,7 +24,7 @@ use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Effect, Node};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
-use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
+use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -370,15 +370,16 @@ impl<S: ChunkStore> Hub<S> {
                 let known = fed.map_err(|error: HandshakeError| error.to_string())?;
                 let Some((hello, after)) = known else { return Ok(()) };
                 rest.extend_from_slice(&after);
+                let spoken = hello.version.min(WIRE_VERSION);
                 match (link.dialed, hello.from) {
                     (Some(dialed), from) if from != Some(dialed) => {
                         return Err("another node listens there now".to_owned());
                     }
                     (_, Some(peer)) => {
                         link.check_node().map_err(|error| error.to_string())?;
-                        link.introduce(Role::Peer(peer));
+                        link.introduce(Role::Peer(peer), spoken);
                     }
-                    (_, None) => link.introduce(Role::Client),
+                    (_, None) => link.introduce(Role::Client, spoken),
                 }
                 self.strangers.remove(&number);
                 &rest[..]

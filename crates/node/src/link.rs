@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpStream;
 
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::wire::{FrameReader, Packet, WireError, encode_frame};
+use amalgam_cluster::wire::{FrameReader, Packet, WIRE_SINCE, WireError, encode_frame};
 use rustix::io::Errno;
 
 use crate::handshake::Handshake;
@@ -49,6 +49,8 @@ pub struct Link {
     sent: usize,
     /// Frames that wait for the end of the handshake.
     held: Vec<u8>,
+    /// The format that both ends speak.
+    spoken: u16,
     /// Whether a connection that is being opened is open.
     pub is_open: bool,
     /// Whether the loop is to be told when more can be sent.
@@ -75,12 +77,13 @@ impl Link {
             out,
             sent: 0,
             held: Vec::new(),
+            spoken: WIRE_SINCE,
             is_open: dialed.is_none(),
             is_waiting_for_room: false,
         }
     }
 
-    /// Queues a packet.
+    /// Queues a packet; one that the other end would not know is dropped.
     ///
     /// # Errors
     ///
@@ -88,6 +91,9 @@ impl Link {
     pub fn push(&mut self, number: u64, packet: &Packet) -> Result<(), WireError> {
         if self.waiting() > WAITING_BYTES_MAX {
             return Err(WireError::TooLarge);
+        }
+        if packet.since() > self.spoken {
+            return Ok(());
         }
         let is_stranger = matches!(self.role, Role::Stranger(_));
         encode_frame(number, packet, if is_stranger { &mut self.held } else { &mut self.out })
@@ -127,9 +133,9 @@ impl Link {
         self.out.extend_from_slice(bytes);
     }
 
-    /// The other end is known.
-    pub fn introduce(&mut self, role: Role) {
-        self.role = role;
+    /// The other end is known, and which format both speak.
+    pub fn introduce(&mut self, role: Role, spoken: u16) {
+        (self.role, self.spoken) = (role, spoken);
         let held = std::mem::take(&mut self.held);
         self.out.extend_from_slice(&held);
     }

@@ -26,6 +26,8 @@ pub enum Planted {
     NoFencing,
     /// The last buffer of a copy to a new backup is not sent.
     LostBuffer,
+    /// Backups that adopt what they have are not sent what of it is not as the heir's.
+    OldCopies,
     /// A node that restarts takes up its former life: its number did not survive.
     SameLife,
     /// What was not created by the owner that died is looked for under its creator.
@@ -83,6 +85,21 @@ pub(crate) fn plant(
             let mut list = entries.to_vec();
             if list.iter().any(|entry| entry.what == What::Answers) {
                 list.iter_mut().for_each(|entry| entry.what = What::Answers);
+            }
+            let entries = list.into();
+            Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
+        }
+        Packet::Backup(BackupMessage::Append { link, first, entries })
+            if planted == Planted::OldCopies =>
+        {
+            let (mut list, mut is_adopting) = (entries.to_vec(), false);
+            for entry in &mut list {
+                match entry.what {
+                    What::Adopt(..) => is_adopting = true,
+                    What::Answers => is_adopting = false,
+                    _ if is_adopting => entry.what = What::Answers,
+                    _ => {}
+                }
             }
             let entries = list.into();
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))

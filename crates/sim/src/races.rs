@@ -13,7 +13,7 @@ pub struct Reached(BTreeMap<&'static str, u64>);
 
 impl Reached {
     /// What a thousand runs must come across.
-    pub const WANTED: [&str; 22] = [
+    pub const WANTED: [&str; 24] = [
         "a pause between the look at the clock and the answer",
         "a pause, perhaps past the lease",
         "a torn write",
@@ -25,6 +25,8 @@ impl Reached {
         "a move committed though its target's life is over",
         "a move's end that got lost",
         "an heir that died while it recovered",
+        "a backup that adopted what it had",
+        "holders that had come to different changes",
         "a leader that stood still when its group changed",
         "a member of a set that came back in a new life",
         "a request by a stale cache",
@@ -75,6 +77,14 @@ impl Watch {
         match packet {
             Packet::Backup(BackupMessage::Refused { is_sealed: true, .. }) => {
                 to_note.note("an append after the seal");
+            }
+            Packet::Backup(BackupMessage::Append { entries, .. }) if entries.adopts() => {
+                to_note.note("a backup that adopted what it had");
+            }
+            Packet::Backup(BackupMessage::Sealed { beyond: Some(beyond), .. })
+                if !beyond.is_empty() =>
+            {
+                to_note.note("holders that had come to different changes");
             }
             Packet::Move(
                 MoveMessage::Declined { .. }

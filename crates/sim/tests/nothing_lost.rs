@@ -97,6 +97,11 @@ fn a_copy_without_its_last_buffer_is_noticed() {
 }
 
 #[test]
+fn adopted_copies_that_are_not_made_alike_are_noticed() {
+    assert!(seeds_to_find(Planted::OldCopies).is_some());
+}
+
+#[test]
 fn lives_that_are_not_told_apart_are_noticed() {
     assert!(seeds_to_find(Planted::SameLife).is_some());
 }

@@ -66,6 +66,8 @@ pub enum What<V = Vec<u8>> {
     PutItem(Name, V),
     /// An item is gone.
     RemoveItem(Name),
+    /// All ids are what is kept of them in the name of a former owner, but for what follows.
+    Adopt(Peer, IdRange),
 }
 
 impl<V> What<V> {
@@ -76,7 +78,7 @@ impl<V> What<V> {
             Self::Remove(id) => Some((Name::from(*id), true)),
             Self::PutItem(name, _) => Some((*name, false)),
             Self::RemoveItem(name) => Some((*name, true)),
-            Self::Clear(_) | Self::Answers | Self::Bury(..) => None,
+            Self::Clear(_) | Self::Answers | Self::Bury(..) | Self::Adopt(..) => None,
         }
     }
 }
@@ -184,6 +186,11 @@ impl Entries {
         self.iter().count()
     }
 
+    /// Whether one of them says that copies have another owner.
+    pub fn adopts(&self) -> bool {
+        self.iter().any(|entry| matches!(entry.what, What::Adopt(..)))
+    }
+
     /// All of them, taken apart.
     pub fn to_vec(&self) -> Vec<Entry> {
         let decode = |entry: EntryRef<'_>| Entry::decode_all(entry.bytes).ok();
@@ -275,6 +282,14 @@ impl<'b> EntryRef<'b> {
         Vec::<SessionExport>::skip(from)?;
         let (bytes, sessions) = (begin.until(from), sessions.until(from));
         Ok(Self { version, what, bytes, sessions })
+    }
+
+    /// The same change under another version, and without answers.
+    pub fn encode_as(&self, version: u64, to: &mut Vec<u8>) {
+        version.encode(to);
+        let what = u64::BYTES_MIN..self.bytes.len() - self.sessions.len();
+        to.extend_from_slice(&self.bytes[what]);
+        Vec::<SessionExport>::new().encode(to);
     }
 
     /// What clients were answered.

@@ -4,7 +4,8 @@
 //! [`Copies`] is the owner's side, [`Vault`] the backup's. An owner sends its changes to each
 //! backup in their order; a backup keeps them in its log, in the owner's name. When a life of an
 //! owner is over, the metadata puts the first backup in its place, which seals what it has of it,
-//! loads it, copies it to a new set of backups, and serves once that set is committed.
+//! loads it, makes the other backups its own in place, or copies it to a new set, and serves once
+//! that set is committed.
 //!
 //! Invariants of this room:
 //! 1. Nothing is answered that a member of the committed set does not have: neither a change, nor a
@@ -20,6 +21,9 @@
 //! 5. Chunks are told apart by their ids. Items of one named id are told apart by a checksum of
 //!    their keys beside it: keys that agree in 92 bits would be taken for one another.
 //! 6. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
+//! 7. Who was a backup from some change on without a break has all changes up to the last that it
+//!    has. So two who seal what they have of a life tell by two versions what they differ in; who
+//!    took some of it up from a log ([`Vault::resume`]) does not say so.
 
 mod copies;
 mod entry;
@@ -29,11 +33,14 @@ mod record;
 mod tests;
 mod vault;
 
-pub(crate) use copies::NAMED_CHANGES_MAX;
 pub use copies::{Copies, ItemKey, Wanted};
+pub(crate) use copies::{NAMED_CHANGES_MAX, chunk};
 pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
 pub use record::Life;
 pub use vault::{Heritage, Remains, Vault};
+
+use crate::ids::IdRange;
+use crate::overlay::Peer;
 
 /// Parameters of [`Copies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,5 +97,26 @@ pub enum BackupMessage {
         link: u64,
         /// Chunks and items.
         names: Vec<Name>,
+    },
+    /// From an heir to another who has copies: take nothing more of a life that is over, and say
+    /// how far you came with it.
+    Seal {
+        /// The life.
+        source: Peer,
+        /// Ids that it owned and the sender is to own.
+        ids: IdRange,
+        /// Up to this version the sender has all.
+        last: u64,
+    },
+    /// The answer of who can keep what it has in the heir's name.
+    Sealed {
+        /// The life.
+        source: Peer,
+        /// The ids.
+        ids: IdRange,
+        /// Up to this version it has all.
+        last: u64,
+        /// What it has of these ids under later versions than the heir; none if it does not know.
+        beyond: Option<Vec<Name>>,
     },
 }

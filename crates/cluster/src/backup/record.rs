@@ -40,6 +40,7 @@ pub(super) enum Change {
     Copy(Name, bool),
     Clear(IdRange),
     Bury(Peer, IdRange),
+    Adopt(Peer, IdRange),
     Nothing,
 }
 
@@ -101,6 +102,7 @@ impl Record {
                     (Some((name, is_removed)), _) => Change::Copy(name, is_removed),
                     (None, What::Clear(ids)) => Change::Clear(*ids),
                     (None, What::Bury(source, ids)) => Change::Bury(*source, *ids),
+                    (None, What::Adopt(source, ids)) => Change::Adopt(*source, *ids),
                     (None, _) => Change::Nothing,
                 };
                 Self::Entry(owner, entry.version, change, entry.sessions())

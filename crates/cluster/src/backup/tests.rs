@@ -227,6 +227,7 @@ struct Told {
     /// Below which number no operation of the owners' clients is asked for again.
     answered_below: [u64; 2],
     is_over: bool,
+    is_buried: bool,
 }
 
 const CLIENT: ClientId = ClientId(5);
@@ -239,7 +240,8 @@ fn owners() -> [Peer; 2] {
 }
 
 impl Told {
-    /// One change of any kind, of one of two owners; the second buries the first at some time.
+    /// One change of any kind, of one of two owners; the second takes the place of the first one
+    /// day.
     fn tell(&mut self, step: u64, (who, kind, at, length): (usize, u8, u64, u64)) {
         let who = if self.is_over { 1 } else { who };
         let version = self.versions[who] + 1;
@@ -257,9 +259,15 @@ impl Told {
             7 | 8 => (What::Remove(id(at)), vec![session(&answered)]),
             9 => (What::Clear(some), vec![]),
             10 => (What::Answers, vec![session(&answered)]),
-            11 if who == 1 && length == 4 && at == 0 => {
+            11..15 if who == 1 && (self.is_over || length == 4 && at < 3) => {
                 self.is_over = true;
-                (What::Bury(owner(), some), vec![])
+                // Nobody adopts what he has buried.
+                self.is_buried |= kind == 11;
+                let adopts = !self.is_buried;
+                (
+                    if adopts { What::Adopt(owner(), some) } else { What::Bury(owner(), some) },
+                    vec![],
+                )
             }
             _ => return self.note(step, at, length),
         };
@@ -310,12 +318,12 @@ impl Told {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// However often the cleaner ran, the next life finds what the last one had.
     #[test]
     fn a_log_is_taken_up_as_it_was_left(
-        steps in prop::collection::vec((0..2usize, 0..13u8, 0..12u64, 1..5u64), 1..700),
+        steps in prop::collection::vec((0..2usize, 0..16u8, 0..12u64, 1..5u64), 1..700),
     ) {
         let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
         let settings =
@@ -328,9 +336,9 @@ proptest! {
         let mut catalog = Catalog::default();
         catalog.begin_notes();
         let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
-        let (links, is_over) = (1, false);
+        let (links, is_over, is_buried) = (1, false, false);
         let mut told =
-            Told { vault, catalog, versions, links, firsts, answered_below, is_over };
+            Told { vault, catalog, versions, links, firsts, answered_below, is_over, is_buried };
         let creator = Creator::from(owner().node);
         for (life, steps) in (2..).zip(steps.chunks(250)) {
             for (step, what) in (1..).zip(steps) {
@@ -338,7 +346,7 @@ proptest! {
             }
             prop_assert_eq!((told.vault.failed(), told.vault.notes_failed()), (None, None));
             let before = Told::all(&mut told.vault);
-            let (mut vault, remains) = resume(told.vault.into_storage(), life);
+            let (mut vault, remains) = resume(told.vault.into_storage(), 2 * life);
             prop_assert_eq!(remains.since, 1);
             let both = Told::all(&mut vault).into_iter().zip(before);
             for ((found, before), below) in both.zip(told.answered_below) {
@@ -354,11 +362,101 @@ proptest! {
             prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
             let promises = |note: &&Note| matches!(note, Note::Promises(_));
             prop_assert!(remains.notes.iter().filter(promises).count() <= 1);
-            told.vault = vault;
+            // Who recovers what was adopted knows more than the log: that it was committed.
+            told.vault = resume(vault.into_storage(), 2 * life + 1).0;
             told.links += 1;
             told.firsts = told.versions;
         }
     }
+}
+
+/// An heir and two who have copies, one behind it and one ahead; the first of them is `vault`.
+fn adopt(vault: &mut Vault, heir: Peer) {
+    let put = |version, n: u64, value| entry(version, What::Put(id(n), vec![value; 60]));
+    let entries = vec![put(1, 0, 1), put(2, 1, 1), put(3, 2, 1), put(4, 0, 2), put(5, 3, 5)];
+    vault.on_append(owner(), 1, 1, entries);
+    vault.flush(&mut Vec::new());
+    // The heir has version 4 as the last, and one of chunk 2 that this node never saw.
+    let answer = vault.on_seal(owner(), ids(0, 3), 4);
+    let sealed =
+        |beyond| BackupMessage::Sealed { source: owner(), ids: ids(0, 3), last: 5, beyond };
+    assert_eq!(answer, Some(sealed(Some(vec![]))), "what is beyond is not among those ids");
+    assert_eq!(vault.on_seal(owner(), ids(0, 4), 5).map(|_| vault.last(owner())), Some(5));
+    let all = vault.beyond(owner(), 3, ids(0, 4));
+    assert_eq!(all, Some(vec![Name::from(id(0)), Name::from(id(3))]));
+    let entries = vec![entry(1, What::Adopt(owner(), ids(0, 3))), put(2, 2, 9)];
+    vault.on_append(heir, 1, 1, entries);
+    vault.flush(&mut Vec::new());
+}
+
+fn of(vault: &mut Vault, owner: Peer) -> Vec<(u64, u8)> {
+    let mut found = Vec::new();
+    vault.recover(owner, ids(0, 100), &mut |id, value| found.push((id.counter(), value[0])));
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not() {
+    let heir = owners()[1];
+    let new = || {
+        let mut vault = vault(MemoryStorage::default());
+        adopt(&mut vault, heir);
+        vault
+    };
+    let (before, adopted) = ([(0, 2), (1, 1), (2, 1), (3, 5)], [(0, 2), (1, 1), (2, 9)]);
+    let mut vault = new();
+    assert_eq!(of(&mut vault, owner()), before, "the heir died before it was committed");
+    // Nobody forgets it meanwhile.
+    assert_eq!(vault.forget(owner(), id(0).creator()), Ok(()));
+    assert_eq!(of(&mut vault, heir), adopted, "after it");
+    assert_eq!(of(&mut vault, owner()), [(3, 5)]);
+    let mut vault = new();
+    let changes = vec![entry(3, What::Bury(owner(), ids(0, 3))), entry(4, What::Remove(id(1)))];
+    vault.on_append(heir, 1, 3, changes);
+    assert_eq!(of(&mut vault, owner()), [(3, 5)]);
+    assert_eq!(of(&mut vault, heir), [(0, 2), (2, 9)]);
+    // An attempt that came to nothing, and another.
+    let mut vault = new();
+    let again = vec![entry(3, What::Adopt(owner(), ids(0, 2))), entry(4, What::Clear(ids(2, 1)))];
+    vault.on_append(heir, 1, 3, again);
+    assert_eq!(of(&mut vault, heir), [(0, 2), (1, 1)]);
+    // And an heir of the heir.
+    let mut vault = new();
+    let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
+    assert!(vault.on_seal(heir, ids(0, 2), 2).is_some());
+    vault.on_append(last, 1, 1, vec![entry(1, What::Adopt(heir, ids(0, 2)))]);
+    assert_eq!(of(&mut vault, heir), adopted);
+    vault.on_append(last, 1, 2, vec![entry(2, What::Bury(heir, ids(0, 2)))]);
+    assert_eq!((of(&mut vault, heir), of(&mut vault, last)), (vec![(2, 9)], adopted[..2].to_vec()));
+}
+
+#[test]
+fn what_an_heir_did_not_live_to_have_is_not_lost_with_it() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let resume = |storage, life| Vault::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
+    let (mut vault, _) = resume(Box::<MemoryStorage>::default(), 1);
+    let heir = owners()[1];
+    adopt(&mut vault, heir);
+    assert_eq!(vault.owners().collect::<Vec<_>>(), [owner(), heir]);
+    assert_eq!(vault.forget(heir, id(0).creator()), Ok(()));
+    assert_eq!(vault.owners().collect::<Vec<_>>(), [owner()]);
+    vault.flush(&mut Vec::new());
+    vault.log.commit().expect("memory");
+    let (mut again, remains) = resume(vault.into_storage(), 2);
+    assert_eq!(remains.since, 1);
+    assert_eq!(of(&mut again, owner()), [(0, 2), (1, 1), (2, 1), (3, 5)]);
+}
+
+#[test]
+fn who_does_not_know_what_came_last_says_so() {
+    let mut vault = vault(MemoryStorage::default());
+    let entries = (1..=20).map(|n| entry(n, What::Put(id(n), vec![1; 20])));
+    vault.on_append(owner(), 1, 1, entries.collect::<Vec<_>>());
+    assert_eq!(vault.beyond(owner(), 11, ids(0, 100)), None);
+    assert_eq!(vault.beyond(owner(), 18, ids(0, 100)).map(|names| names.len()), Some(2));
+    assert_eq!(vault.beyond(owner(), 30, ids(0, 100)), Some(vec![]));
+    assert_eq!(vault.beyond(owners()[1], 0, ids(0, 100)), Some(vec![]), "it never said anything");
 }
 
 #[test]
@@ -390,6 +488,40 @@ fn what_nobody_needs_is_forgotten_for_good() {
     // And never counts again, though what came after does.
     let (later, remains) = open(lacking.into_storage(), 5, 4);
     assert_eq!((remains.since, later.owners().count()), (4, 0));
+}
+
+/// A loss of power may take back the only head, and leave what was written behind it.
+#[test]
+fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
+    let resume = |storage: MemoryStorage, life, boot| {
+        Vault::resume(Box::new(storage), (7, me(life), boot), settings).expect("it opens")
+    };
+    let put = |vault: &mut Vault, count| {
+        for n in 1..=count {
+            vault.on_append(owner(), 1, n, vec![entry(n, What::Put(id(n), vec![1; 60]))]);
+            answer(vault);
+        }
+    };
+    let medium = |vault: &mut Vault| {
+        let mut bytes = vec![0; 2_048];
+        vault.log.storage_mut().read(0, 0, &mut bytes).expect("memory");
+        let mut storage = MemoryStorage::default();
+        storage.create(0, 2_048).expect("memory");
+        storage.write(0, 0, &bytes).expect("memory");
+        storage
+    };
+    let (mut first, _) = resume(MemoryStorage::default(), 1, 1);
+    put(&mut first, 15);
+    let mut left = medium(&mut first);
+    left.write(0, 0, &[0; 512]).expect("memory");
+    let (mut second, remains) = resume(left, 2, 2);
+    assert_eq!(remains.since, 2, "nothing of it counts");
+    put(&mut second, 2);
+    let left = medium(&mut second);
+    let (third, remains) = resume(left, 3, 2);
+    assert_eq!((remains.since, third.holdings()), (2, (2, 1)), "{:?}", third.replay());
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! [`What::Clear`] or [`What::Bury`]) is kept until nothing that is older is in the log; and what
 //! is gone is never appended again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use super::entry::EntryRef;
@@ -20,9 +20,11 @@ use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_
 use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
+mod adoption;
 mod scrub;
 mod stream;
 
+use adoption::{Adoption, Renamed, keeper_of, takes_back};
 use stream::Stream;
 
 /// Owners' lives that are kept at most.
@@ -73,6 +75,10 @@ pub struct Vault {
     streams: BTreeMap<Peer, Stream>,
     /// Records that only say that others are gone, or what clients were answered; since when.
     marks: BTreeMap<Place, u64>,
+    /// Those that say that copies have another owner.
+    adoptions: BTreeMap<Place, Adoption>,
+    /// What came last: of whom, under which version, and what.
+    recent: VecDeque<(Peer, u64, Name)>,
     /// The notes that count, by creator.
     chapters: BTreeMap<Creator, Vec<Place>>,
     /// Of which creator each of them is.
@@ -123,6 +129,8 @@ impl Vault {
             log,
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
+            adoptions: BTreeMap::new(),
+            recent: VecDeque::new(),
             chapters: BTreeMap::new(),
             noted: BTreeMap::new(),
             promises: None,
@@ -158,7 +166,8 @@ impl Vault {
             Ok(record) => records.push((place, record)),
             Err(_) => unknown += 1,
         };
-        let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
+        let (mut log, replay) = Log::open(storage, cluster, settings, &mut each)?;
+        log.begin_life(me.incarnation);
         let mut vault = Self::around(log, replay, settings.segment_bytes);
         let lives = records.iter().filter_map(|(_, record)| match record {
             Record::Life(number, life) => Some((*number, *life)),
@@ -225,7 +234,9 @@ impl Vault {
             let born = self.log.sequence(place);
             match record {
                 Record::Entry(owner, version, change, sessions) => {
-                    entries.push(((owner, version, born, place), change, sessions));
+                    // Copies of the same version were renamed after what it says of all.
+                    let is_copy = matches!(change, Change::Copy(..));
+                    entries.push(((owner, version, is_copy, born, place), change, sessions));
                 }
                 Record::Note(number, note) => notes.push((number, place, note)),
                 Record::Life(number, _) => lives.push((number, place)),
@@ -233,7 +244,9 @@ impl Vault {
         }
         entries.sort_by_key(|(name, ..)| *name);
         let mut burials = Vec::new();
-        for ((owner, _, born, place), change, sessions) in entries {
+        for ((owner, version, _, born, place), change, sessions) in entries {
+            let stream = self.stream(owner);
+            (stream.is_resumed, stream.last) = (true, stream.last.max(version));
             match change {
                 Change::Copy(name, is_removed) => {
                     let removed = is_removed.then_some(born);
@@ -242,7 +255,10 @@ impl Vault {
                     }
                 }
                 Change::Clear(ids) => self.drop_copies(owner, ids),
-                Change::Bury(source, ids) => burials.push((source, ids)),
+                Change::Bury(source, ids) => burials.push((owner, source, ids)),
+                Change::Adopt(source, ids) => {
+                    self.adopt(place, Adoption { source, owner, ids, version });
+                }
                 Change::Nothing => {}
             }
             if !matches!(change, Change::Copy(..)) {
@@ -255,7 +271,10 @@ impl Vault {
             }
         }
         // Of lives that were over before: whatever came in their names was older.
-        burials.into_iter().for_each(|(source, ids)| self.drop_copies(source, ids));
+        // An heir says so when it is committed; of itself nobody says it but who forgets it.
+        let committed = burials.iter().filter(|(owner, source, _)| owner != source);
+        committed.for_each(|(owner, source, ids)| self.settle_one(*owner, Some(*source), *ids));
+        burials.into_iter().for_each(|(_, source, ids)| self.drop_copies(source, ids));
         let sessions = self.streams.values_mut().flat_map(|stream| stream.sessions.values_mut());
         for session in sessions {
             // The cleaner may have written some twice.
@@ -337,7 +356,8 @@ impl Vault {
 
     /// Owners' lives of which something is kept.
     pub fn owners(&self) -> impl Iterator<Item = Peer> {
-        self.streams.iter().filter(|(_, stream)| !stream.copies.is_empty()).map(|(peer, _)| *peer)
+        let has_some = |stream: &Stream| !stream.copies.is_empty() || !stream.adopted.is_empty();
+        self.streams.iter().filter(move |(_, stream)| has_some(stream)).map(|(peer, _)| *peer)
     }
 
     /// The creators of what is kept in the name of a life.
@@ -351,6 +371,10 @@ impl Vault {
             let after = (Bound::Excluded(*Name::all(creator.ids()).end()), Bound::Unbounded);
             next = stream.copies.range(after).next();
         }
+        let adopted = stream.adopted.iter().flat_map(|(span, _)| IdRange::cut(span));
+        creators.extend(adopted.map(|ids| ids.first().creator()));
+        creators.sort_unstable();
+        creators.dedup();
         creators
     }
 
@@ -403,6 +427,7 @@ impl Vault {
             self.log.release(old.place);
         }
         stream.take(entry);
+        self.remember(owner, entry.version, name);
         self.clean()
     }
 
@@ -412,14 +437,20 @@ impl Vault {
             return self.keep_answers(owner, (entry.version, &entry.sessions()), Log::append);
         }
         let place = self.append(owner, entry)?;
+        self.marks.insert(place, self.log.sequence(place));
         match entry.what {
             What::Clear(ids) => self.drop_copies(owner, ids),
-            What::Bury(source, ids) if self.is_sealed(source) || source != owner => {
+            What::Bury(source, ids) if source != owner => {
+                self.settle_one(owner, Some(source), ids);
                 self.drop_copies(source, ids);
+            }
+            What::Bury(source, ids) if self.is_sealed(source) => self.drop_copies(source, ids),
+            What::Adopt(source, ids) => {
+                let version = entry.version;
+                self.adopt(place, Adoption { source, owner, ids, version });
             }
             _ => {}
         }
-        self.marks.insert(place, self.log.sequence(place));
         Ok(())
     }
 
@@ -450,7 +481,7 @@ impl Vault {
 
     fn drop_copies(&mut self, owner: Peer, ids: IdRange) {
         let Some(stream) = self.streams.get_mut(&owner) else { return };
-        for place in stream.drop_copies(ids) {
+        for place in stream.drop_copies(ids).places() {
             self.log.release(place);
         }
     }
@@ -462,7 +493,8 @@ impl Vault {
     /// If the log does not take that.
     pub fn forget(&mut self, owner: Peer, creator: Creator) -> Result<(), LogError> {
         let all = creator.ids();
-        if self.streams.contains_key(&owner) && self.failed.is_none() {
+        let is_kept = self.streams.contains_key(&owner) && !self.is_to_be_adopted(owner, all);
+        if is_kept && self.failed.is_none() {
             // As if the next owner had said so, or the next life would have it again.
             let what = What::Bury(owner, all);
             let entry = Entry { version: 0, what, sessions: Vec::new() };
@@ -499,6 +531,8 @@ impl Vault {
             self.cleaning = next.map(|next| (victim, next));
             if next.is_none() {
                 self.log.retire(victim)?;
+                // Until then copies in it may have needed them.
+                self.adoptions.retain(|place, _| place.segment() != victim);
             }
             if !self.log.is_short() {
                 break;
@@ -513,24 +547,42 @@ impl Vault {
     /// Cleans a part of a segment; where the next begins, if there is one.
     fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
-        let (streams, marks) = (&mut self.streams, &mut self.marks);
+        let (streams, marks, adoptions) = (&mut self.streams, &mut self.marks, &self.adoptions);
         let (noted, others) = (&self.noted, [self.promises, self.life]);
         let is_noted = |place: Place| others.contains(&Some(place)) || noted.contains_key(&place);
-        let (mut owners, mut rescued) = (BTreeMap::new(), Vec::new());
+        let (mut owners, mut rescued, mut renamed) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut is_live = |place: Place, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
             let is_live = match entry.what.copy() {
                 Some((name, _)) => {
-                    let stream = streams.get_mut(&owner);
-                    stream.is_some_and(|stream| stream.keeps((name, place), oldest)) && {
-                        owners.insert(place, (owner, name));
-                        true
+                    let keeper = keeper_of(streams, adoptions, owner, (name, place));
+                    let kept = keeper.and_then(|keeper| {
+                        let stream = streams.get_mut(&keeper)?;
+                        stream.keeps((name, place), oldest).then_some((keeper, stream.last))
+                    });
+                    match kept {
+                        Some((keeper, last)) if keeper != owner => {
+                            renamed.push(Renamed::new(keeper, last, name, place, &entry));
+                            false
+                        }
+                        Some(_) => {
+                            owners.insert(place, (owner, name));
+                            true
+                        }
+                        None => false,
                     }
                 }
                 // Answers are rescued, if somebody needs them.
                 None => {
-                    let is_needed = marks.get(&place).is_some_and(|born| *born >= oldest)
-                        && entry.what != What::Answers;
+                    let is_pending = adoptions.get(&place).is_some_and(|one| {
+                        let all = one.ids.start()..one.ids.end();
+                        let stream = streams.get(&one.owner);
+                        stream.is_some_and(|stream| stream.adopted.over(all).next().is_some())
+                    });
+                    let is_young = marks.get(&place).is_some_and(|born| *born >= oldest);
+                    let is_needed = is_pending
+                        || is_young && entry.what != What::Answers
+                        || takes_back(adoptions, (owner, entry.version), &entry.what);
                     if !is_needed {
                         marks.remove(&place);
                     }
@@ -550,10 +602,14 @@ impl Vault {
                 self.stream(owner).copies.set_place(&name, to);
             } else if let Some(born) = self.marks.remove(&from) {
                 self.marks.insert(to, born);
+                if let Some(adoption) = self.adoptions.remove(&from) {
+                    self.adoptions.insert(to, adoption);
+                }
             } else {
                 self.move_note(from, to);
             }
         }
+        self.rename(renamed)?;
         // What clients may ask for again goes on, though the change that it was the answer to may
         // not.
         for (owner, entry) in rescued {
@@ -660,7 +716,8 @@ impl Vault {
 
     /// The end of those of `ids` that `most` chunks or items have that are kept of an owner, or
     /// their own.
-    pub fn end_of(&self, owner: Peer, ids: IdRange, most: u64) -> u64 {
+    pub fn end_of(&mut self, owner: Peer, ids: IdRange, most: u64) -> u64 {
+        self.settle(owner, ids);
         let copies = self.streams.get(&owner).map(|stream| stream.copies.range(Name::all(ids)));
         let mut after =
             copies.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
@@ -675,6 +732,7 @@ impl Vault {
         ids: IdRange,
         each: &mut dyn FnMut(ChunkId, Vec<u8>),
     ) -> Heritage {
+        self.settle(owner, ids);
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
         let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);

@@ -2,15 +2,21 @@
 //!
 //! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
 //! the life before, so that nothing of that is acknowledged any more, loads it, a slice at a time,
-//! since others wait for its answers meanwhile, and copies it to a new set of backups. When that
-//! set is committed it serves. If it is gone before, the next backup does the same from what it has
-//! itself; each has all that was acknowledged.
+//! since others wait for its answers meanwhile, and makes the other holders its backups in place:
+//! they seal what they have, say how far they came, adopt it, and are sent what differs. Where they
+//! cannot, all is copied to a new set. When that is committed it serves, and makes up for backups
+//! that are missing as for any others. If it is gone before, the next holder does the same from
+//! what it has itself; each has all that was acknowledged.
+
+use std::collections::BTreeMap;
 
 use super::items::KeptItem;
 use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkService, Wish};
 use super::store::ChunkStore;
-use crate::backup::{ItemKey, NAMED_CHANGES_MAX, Vault, Wanted};
+use crate::backup::{
+    BackupMessage, Copies, CopySettings, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted,
+};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Inheritance, Peer, Refusal};
 use crate::wire::Wire;
@@ -22,6 +28,28 @@ pub(super) struct Loading {
     next: u64,
     /// Named items that are loaded.
     items: Vec<ItemKey>,
+    /// What could not be read.
+    damaged: Vec<ChunkId>,
+    /// Until when it waits for the other holders to say how far they are, and when it asks again.
+    waits_until_ms: Option<u64>,
+    next_ask_ms: u64,
+    /// How far each is, and what it has beyond what is loaded, if it knows.
+    sealed: BTreeMap<Peer, (u64, Option<Vec<Name>>)>,
+}
+
+impl Loading {
+    /// Other holders of chunks who have not said how far they are.
+    fn unsealed(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+        let is_named = self.heritage.ids.first().creator().is_named();
+        let others = self.heritage.holders[1..].iter().copied().filter(move |_| !is_named);
+        others.filter(|peer| copies.is_choosable(*peer) && !self.sealed.contains_key(peer))
+    }
+
+    /// Whether one of them may say so yet.
+    fn waits(&self, now_ms: u64, copies: &Copies) -> bool {
+        let is_early = self.waits_until_ms.is_none_or(|until_ms| now_ms < until_ms);
+        is_early && self.unsealed(copies).next().is_some()
+    }
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -67,8 +95,70 @@ impl<S: ChunkStore> ChunkService<S> {
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
-        let (heritage, next, items) = (heritage.clone(), ids.start(), Vec::new());
-        self.loading.push(Loading { heritage, next, items });
+        self.loading.push(Loading {
+            heritage: heritage.clone(),
+            next: ids.start(),
+            items: Vec::new(),
+            damaged: Vec::new(),
+            waits_until_ms: None,
+            next_ask_ms: 0,
+            sealed: BTreeMap::new(),
+        });
+    }
+
+    /// Asks other holders how far they are.
+    fn ask_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<Wish>) {
+        let CopySettings { silent_ms, retry_ms, .. } = self.limits.copies;
+        let copies = &self.copies;
+        for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
+            let Inheritance { ids, source, .. } = loading.heritage;
+            loading.next_ask_ms = now_ms + retry_ms;
+            loading.waits_until_ms.get_or_insert(now_ms + silent_ms);
+            let last = vault.last(source);
+            for peer in loading.unsealed(copies) {
+                let message = BackupMessage::Seal { source, ids, last };
+                out.push(Wish::Backup(Wanted::Send(peer, message)));
+            }
+        }
+    }
+
+    /// Another holder said how far it is.
+    pub(super) fn on_sealed(
+        &mut self,
+        from: Peer,
+        (source, ids): (Peer, IdRange),
+        last: u64,
+        beyond: Option<&[Name]>,
+    ) {
+        let is_meant = |loading: &&mut Loading| {
+            let Inheritance { ids: loaded, source: from, .. } = loading.heritage;
+            (loaded, from) == (ids, source)
+        };
+        if let Some(loading) = self.loading.iter_mut().find(is_meant)
+            && loading.heritage.holders[1..].contains(&from)
+        {
+            loading.sealed.insert(from, (last, beyond.map(<[Name]>::to_vec)));
+        }
+    }
+
+    /// Who can be a backup in place, and what each must be sent.
+    fn adopters(&self, loading: &Loading, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
+        let Inheritance { ids, source, .. } = loading.heritage;
+        let mut adopters = Vec::new();
+        for (peer, (last, beyond)) in &loading.sealed {
+            let own = vault.beyond(source, *last, ids);
+            if let (Some(beyond), Some(own)) = (beyond, own)
+                && self.copies.is_choosable(*peer)
+            {
+                let damaged = loading.damaged.iter().map(|id| Name::from(*id));
+                let names = beyond.iter().filter(|name| ids.contains(name.id));
+                let mut names: Vec<Name> = names.copied().chain(own).chain(damaged).collect();
+                names.sort_unstable();
+                names.dedup();
+                adopters.push((*peer, names));
+            }
+        }
+        adopters
     }
 
     /// Who is to be a backup of what is recovered: the other holders first.
@@ -82,7 +172,13 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Loads a part of what is to be recovered; what is loaded is sent to its backups. Returns ids
     /// of chunks and items that this node should have and cannot read, and in whose name.
-    pub fn load(&mut self, now_ms: u64, vault: &mut Vault) -> Vec<(Peer, ChunkId)> {
+    pub fn load(
+        &mut self,
+        now_ms: u64,
+        vault: &mut Vault,
+        out: &mut Vec<Wish>,
+    ) -> Vec<(Peer, ChunkId)> {
+        self.ask_holders(now_ms, vault, out);
         let (mut left, mut damaged) = (self.limits.load_ids, Vec::new());
         for _ in 0..self.loading.len() {
             let looked = self.load_next(left, now_ms, vault, &mut damaged);
@@ -134,18 +230,29 @@ impl<S: ChunkStore> ChunkService<S> {
                 return looked;
             }
             self.sessions.import(slice, &found.export, now_ms);
-            damaged.extend(found.damaged.into_iter().chain(spoilt).map(|id| (source, id)));
+            loading.damaged.extend(found.damaged.into_iter().chain(spoilt));
             loading.next = end;
         }
         let joining = self.joining(&loading.heritage);
-        if loading.next < ids.end() || !self.copies.is_enough(joining.len()) {
+        let is_loaded = loading.next >= ids.end();
+        if !is_loaded
+            || loading.waits(now_ms, &self.copies)
+            || !self.copies.is_enough(joining.len())
+        {
             // Others' turn, if there are any.
             self.loading.insert(0, loading);
             return looked;
         }
-        let number = match is_named {
-            true => self.copies.join_with(ids, joining, loading.items),
-            false => self.copies.join(ids, Vec::new(), joining, false),
+        damaged.extend(loading.damaged.iter().map(|id| (source, *id)));
+        let adopters = self.adopters(&loading, vault);
+        let number = if !adopters.is_empty() && self.copies.is_enough(adopters.len()) {
+            let sessions = &self.sessions;
+            let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+            self.copies.join_in_place((ids, source), adopters, &mut self.store, &export)
+        } else if is_named {
+            self.copies.join_with(ids, joining, loading.items)
+        } else {
+            self.copies.join(ids, Vec::new(), joining, false)
         };
         self.heirs.insert(number, loading.heritage);
         looked

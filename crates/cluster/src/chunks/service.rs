@@ -12,7 +12,7 @@ use super::request::{
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
-use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What};
+use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What, chunk};
 use crate::heat::{Heat, HeatWish};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
 use crate::overlay::{Inheritance, Peer, Refusal};
@@ -314,17 +314,21 @@ impl<S: ChunkStore> ChunkService<S> {
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<Wish>,
     ) {
-        if let BackupMessage::Lacking { link, names } = message {
-            for name in names {
-                if name.id.creator().is_named() {
-                    self.repair_later(from, *link, *name);
-                    continue;
+        match message {
+            BackupMessage::Lacking { link, names } => {
+                for name in names {
+                    if name.id.creator().is_named() {
+                        self.repair_later(from, *link, *name);
+                        continue;
+                    }
+                    let what = chunk(&mut self.store, name.id);
+                    self.copies.repair(from, *link, name.id, what);
                 }
-                let mut value = None;
-                self.store.read(name.id, &mut |bytes| value = Some(bytes.to_vec()));
-                let what = value.map_or(What::Remove(name.id), |value| What::Put(name.id, value));
-                self.copies.repair(from, *link, name.id, what);
             }
+            BackupMessage::Sealed { source, ids, last, beyond } => {
+                self.on_sealed(from, (*source, *ids), *last, beyond.as_deref());
+            }
+            _ => {}
         }
         self.copies.on_message(from, message, clock());
         self.release(clock, out);

@@ -13,10 +13,11 @@ use super::LogError;
 use super::sums::Sums;
 
 const MAGIC: [u8; 4] = *b"AMLG";
-/// Of the segments that are written. Those of version 3 are read alike, but nothing in them vouches
-/// for anything; nor are there items in those of version 2. Those of version 1 are read, too: their
+/// Of the segments that are written. In those of version 4 nobody adopts another's copies. Those of
+/// version 3 are read alike, but nothing in them vouches for anything; nor are there items in those
+/// of version 2. Those of version 1 are read, too: their
 /// records begin with no kind, and nothing says whose log it was.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 /// What is written today can stand beside what has been written since this version.
 pub(super) const CURRENT_SINCE: u16 = 2;
 /// Since this version bits of lengths vouch.

@@ -14,6 +14,8 @@ pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
 /// Who opens a log leaves out so many numbers of uses: more than there can be whose heads a loss of
 /// power took back and whose records it did not.
 const SEQUENCES_LEFT_OUT: u64 = 1 << 20;
+/// As many bits count the uses of one life.
+const LIFE_BITS: u32 = 30;
 
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,13 @@ pub struct Place {
     pub(super) segment: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
+}
+
+impl Place {
+    /// The segment's number.
+    pub fn segment(self) -> u32 {
+        self.segment
+    }
 }
 
 /// Where a record lay that the cleaner appended again, and where it lies.
@@ -203,6 +212,12 @@ impl<S: Storage> Log<S> {
             log.note_worth(None, Some(live_bytes));
         }
         Ok((log, replay))
+    }
+
+    /// Numbers of uses are greater from now on than those of all former lives of who writes, also
+    /// where no head is left that says what those were.
+    pub fn begin_life(&mut self, number: u32) {
+        self.next_sequence = self.next_sequence.max(u64::from(number) << LIFE_BITS);
     }
 
     /// Of the newest segment the format's version is told.
@@ -508,8 +523,8 @@ impl<S: Storage> Log<S> {
             return None;
         }
         // The newest has the number from which those of later uses are counted.
-        let newest = self.segments.values().map(|segment| segment.sequence).max();
-        let others = self.segments.iter().filter(|(_, segment)| Some(segment.sequence) != newest);
+        let newest = self.newest();
+        let others = self.segments.iter().filter(|(_, segment)| segment.sequence != newest);
         others.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
@@ -636,6 +651,11 @@ impl<S: Storage> Log<S> {
     pub fn oldest(&self, but: u32) -> u64 {
         let others = self.segments.iter().filter(|(number, _)| **number != but);
         others.map(|(_, segment)| segment.sequence).min().unwrap_or(self.next_sequence)
+    }
+
+    /// The number of the newest use of a segment.
+    pub fn newest(&self) -> u64 {
+        self.segments.values().map(|segment| segment.sequence).max().unwrap_or(0)
     }
 
     /// In which use of its segment a record lies.

@@ -138,9 +138,9 @@ fn other_clusters_and_later_formats_are_refused() {
         head[24..28].copy_from_slice(&checksum);
         storage
     };
-    assert_eq!(open(of_version(5), CLUSTER), LogError::Later(5));
+    assert_eq!(open(of_version(6), CLUSTER), LogError::Later(6));
     // Those of formats before are read, and say whether they count.
-    for (version, is_current) in [(1, false), (2, true), (3, true), (4, true)] {
+    for (version, is_current) in [(1, false), (2, true), (3, true), (4, true), (5, true)] {
         let storage = of_version(version);
         let (_, records, replay) = open_with_replay(storage, Durability::Buffered);
         assert_eq!((&records[..], replay.is_current), (&[b"mine".to_vec()][..], is_current));

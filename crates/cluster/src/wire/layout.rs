@@ -5,6 +5,7 @@ use amalgam_op::{
 };
 
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
+use super::frame::WIRE_SINCE;
 use crate::backup::{BackupMessage, Entry, Life, Name, What};
 use crate::chunks::{
     Action, CarriedItem, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord,
@@ -35,6 +36,17 @@ pub enum Packet {
     Backup(BackupMessage),
     /// Between nodes, about how busy they are.
     Heat(HeatMessage),
+}
+
+impl Packet {
+    /// The first format that has it. Those of former ones have nothing to answer it with, and are
+    /// not sent it.
+    pub fn since(&self) -> u16 {
+        match self {
+            Self::Backup(BackupMessage::Seal { .. } | BackupMessage::Sealed { .. }) => 5,
+            _ => WIRE_SINCE,
+        }
+    }
 }
 
 wire_enum!(Packet {
@@ -434,6 +446,8 @@ wire_enum!(BackupMessage {
     2 Appended { link, next },
     3 Refused { link, is_sealed },
     4 Lacking { link, names },
+    5 Seal { source, ids, last },
+    6 Sealed { source, ids, last, beyond },
 });
 wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
 wire_struct!(Name { id: ChunkId, tag: u32 });
@@ -446,6 +460,7 @@ wire_enum!(for V, What<V> {
     5 Bury(source, ids),
     6 PutItem(name, value),
     7 RemoveItem(name),
+    8 Adopt(source, ids),
 });
 wire_struct!(Export { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionExport> });
 wire_struct!(SessionExport {

@@ -181,6 +181,7 @@ fn packets() -> Vec<Packet> {
         What::Bury(peer, ids),
         What::PutItem(Name::item(id, b"key"), vec![5]),
         What::RemoveItem(Name::item(id, b"key")),
+        What::Adopt(peer, ids),
     ];
     let entry = |what| Entry { version: 3, what, sessions: sessions.clone() };
     let entries = whats.map(entry).to_vec().into();
@@ -189,6 +190,9 @@ fn packets() -> Vec<Packet> {
         BackupMessage::Appended { link: 1, next: 9 },
         BackupMessage::Refused { link: 1, is_sealed: true },
         BackupMessage::Lacking { link: 1, names: vec![Name::from(id), Name::item(id, b"key")] },
+        BackupMessage::Seal { source: peer, ids, last: 7 },
+        BackupMessage::Sealed { source: peer, ids, last: 7, beyond: Some(vec![Name::from(id)]) },
+        BackupMessage::Sealed { source: peer, ids, last: 7, beyond: None },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },

@@ -9,6 +9,8 @@ use crate::bits::BitsMap;
 use crate::chunks::{ClientId, SessionExport};
 use crate::ids::{COUNTER_MAX, IdRange};
 use crate::log::Place;
+use crate::overlay::Peer;
+use crate::spans::Spans;
 
 /// Answers that are kept of one client at most; the oldest go first.
 const ANSWERS_MAX: usize = 1 << 12;
@@ -40,6 +42,20 @@ struct Shard {
     held: BitsMap<Name, Held>,
     /// All names in it.
     names: BTreeSet<Name>,
+}
+
+impl Shard {
+    /// Takes out those of some ids; `first` is the first name that one of them could have.
+    fn split(&mut self, ids: IdRange, first: Name) -> Self {
+        let mut part = Self::default();
+        let names = self.names.range(first..).copied();
+        for name in names.take_while(|name| ids.contains(name.id)).collect::<Vec<_>>() {
+            self.names.remove(&name);
+            part.names.insert(name);
+            part.held.extend(self.held.remove(&name).map(|held| (name, held)));
+        }
+        part
+    }
 }
 
 /// The first id of a shard: of neighbouring chunks, or of a partition of items, which are sparse.
@@ -93,34 +109,65 @@ impl Kept {
         Some(held)
     }
 
-    /// Drops those of some ids; where they lay.
-    pub fn take(&mut self, ids: IdRange) -> Vec<Place> {
+    /// Takes out those of some ids: neighbours together, however many they are.
+    pub fn split(&mut self, ids: IdRange) -> Self {
         let (first, last) = (Name::from(ids.first()), ids.last());
-        let mut places = Vec::new();
-        let shards = self.shards.range_mut(shard_of(&first)..=shard_of(&Name::from(last)));
-        for (_, shard) in shards {
+        let shards = self.shards.range(shard_of(&first)..=shard_of(&Name::from(last)));
+        let numbers: Vec<u64> = shards.map(|(number, _)| *number).collect();
+        let mut taken = Self::default();
+        for number in numbers {
+            let Some(mut shard) = self.shards.remove(&number) else { continue };
             let is_all = shard.names.first().is_some_and(|name| ids.contains(name.id))
                 && shard.names.last().is_some_and(|name| ids.contains(name.id));
-            let names = match is_all {
-                true => std::mem::take(&mut shard.names),
-                false => {
-                    let names = shard.names.range(first..);
-                    names.copied().take_while(|name| ids.contains(name.id)).collect()
-                }
-            };
-            for name in names {
-                if !is_all {
-                    shard.names.remove(&name);
-                }
-                let held = shard.held.remove(&name);
-                if held.is_some_and(|held| held.is_removed) {
-                    self.born.remove(&name);
-                }
-                places.extend(held.map(|held| held.place));
+            if is_all {
+                taken.shards.insert(number, shard);
+                continue;
+            }
+            let part = shard.split(ids, first);
+            if !part.names.is_empty() {
+                taken.shards.insert(number, part);
+            }
+            if !shard.names.is_empty() {
+                self.shards.insert(number, shard);
             }
         }
-        self.shards.retain(|_, shard| !shard.names.is_empty());
-        places
+        let removed = self.born.range(Name::all(ids)).map(|(name, _)| *name);
+        for name in removed.collect::<Vec<_>>() {
+            taken.born.extend(self.born.remove(&name).map(|born| (name, born)));
+        }
+        taken
+    }
+
+    /// Takes over others that it does not have itself; where the rest lay. What is gone here is to
+    /// stay so though it is found there, `newest` at the latest.
+    pub fn add(&mut self, others: Self, newest: u64) -> Vec<Place> {
+        let mut known = Vec::new();
+        let mut born = others.born;
+        for (number, shard) in others.shards {
+            let Some(own) = self.shards.get_mut(&number) else {
+                self.shards.insert(number, shard);
+                continue;
+            };
+            for (name, held) in shard.held {
+                if let Some(known_here) = own.held.get(&name) {
+                    born.remove(&name);
+                    if known_here.is_removed {
+                        born.insert(name, newest);
+                    }
+                    known.push(held.place);
+                } else {
+                    own.held.insert(name, held);
+                    own.names.insert(name);
+                }
+            }
+        }
+        self.born.append(&mut born);
+        known
+    }
+
+    /// Where they lie.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.shards.values().flat_map(|shard| shard.held.values().map(|held| held.place))
     }
 
     /// Names in their order.
@@ -159,6 +206,15 @@ pub(super) struct Stream {
     pub is_sealed: bool,
     pub copies: Kept,
     pub sessions: BTreeMap<ClientId, SessionExport>,
+    /// Whether a former life of this node took some of it, as a backup of other ids perhaps: then
+    /// versions do not say of which ids all is here up to where.
+    pub is_resumed: bool,
+    /// The highest version that was taken.
+    pub last: u64,
+    /// Of copies with higher versions it is known which they are.
+    pub floor: u64,
+    /// Ids of which what it has not said itself is what was kept of a life before.
+    pub adopted: Spans<Peer>,
 }
 
 impl SessionExport {
@@ -169,16 +225,17 @@ impl SessionExport {
 }
 
 impl Stream {
-    /// Drops copies, and what was answered about them; where they lay.
-    pub fn drop_copies(&mut self, ids: IdRange) -> Vec<Place> {
-        let places = self.copies.take(ids);
+    /// Takes out copies, and forgets what was answered about them.
+    pub fn drop_copies(&mut self, ids: IdRange) -> Kept {
+        self.adopted.assign(ids.start()..ids.end(), None);
+        let copies = self.copies.split(ids);
         for session in self.sessions.values_mut() {
             session.answers.retain(|(_, id, _)| !ids.contains(*id));
         }
         if self.is_sealed && self.copies.is_empty() {
             self.sessions.clear();
         }
-        places
+        copies
     }
 
     /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
@@ -186,8 +243,10 @@ impl Stream {
         let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
             return false;
         };
-        let is_over =
-            held.is_removed && self.copies.born.get(&name).is_none_or(|born| *born < oldest);
+        // Where all is adopted that is not said to be gone, what is older counts.
+        let is_over = held.is_removed
+            && self.adopted.get(name.id.bits()).is_none()
+            && self.copies.born.get(&name).is_none_or(|born| *born < oldest);
         if is_over {
             self.copies.remove(&name);
         }
@@ -225,6 +284,7 @@ impl Stream {
             self.note((client, lease_ms, answered_below), answers);
         }
         self.next += 1;
+        self.last = self.last.max(entry.version);
     }
 
     /// What a client was answered; whose session, its lease, and below which number it has all

@@ -350,7 +350,10 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
     service.inherit(&heritage, &mut vault);
     let before = service.copies().status().1;
     for changes in [0, 0, 1] {
-        assert_eq!((service.heirs(), service.load(1_000, &mut vault)), (1, Vec::new()));
+        assert_eq!(
+            (service.heirs(), service.load(1_000, &mut vault, &mut Vec::new())),
+            (1, Vec::new())
+        );
         assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
