@@ -449,6 +449,35 @@ fn what_an_heir_did_not_live_to_have_is_not_lost_with_it() {
 }
 
 #[test]
+fn answers_about_what_is_to_be_adopted_are_kept() {
+    let mut vault = vault(MemoryStorage::default());
+    let [source, heir] = owners();
+    let put = |version, n| entry(version, What::Put(id(n), vec![1; 60]));
+    vault.on_append(source, 1, 1, vec![put(1, 0), put(2, 1)]);
+    let (client, lease_ms, answered_below) = (CLIENT, 9, 0);
+    let answers = vec![(6, id(0), Ok(Done::Ok))];
+    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let answers = Entry { version: 2, what: What::Answers, sessions: vec![session] };
+    vault.on_append(heir, 1, 1, vec![entry(1, What::Adopt(source, ids(0, 1))), answers]);
+    vault.on_append(heir, 1, 3, vec![put(3, 50)]);
+    // The heir was committed, and died; another recovers something else that it had.
+    vault.seal(heir);
+    let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
+    vault.on_append(last, 1, 1, vec![entry(1, What::Bury(heir, ids(50, 1)))]);
+    let heritage = vault.recover(heir, ids(0, 1), &mut |_, _| {});
+    assert_eq!((heritage.copies, heritage.export.sessions.len()), (1, 1));
+}
+
+#[test]
+fn who_joined_later_does_not_know_what_was_removed_before() {
+    let mut vault = vault(MemoryStorage::default());
+    vault.on_append(owner(), 1, 1, vec![entry(5, What::Clear(ids(0, 9)))]);
+    assert_eq!(vault.beyond(owner(), 4, ids(0, 9)), None);
+    assert_eq!(vault.beyond(owner(), 5, ids(0, 9)), Some(vec![]));
+    assert_eq!(vault.beyond(owner(), 4, ids(9, 9)), Some(vec![]));
+}
+
+#[test]
 fn who_does_not_know_what_came_last_says_so() {
     let mut vault = vault(MemoryStorage::default());
     let entries = (1..=20).map(|n| entry(n, What::Put(id(n), vec![1; 20])));
@@ -456,6 +485,13 @@ fn who_does_not_know_what_came_last_says_so() {
     assert_eq!(vault.beyond(owner(), 11, ids(0, 100)), None);
     assert_eq!(vault.beyond(owner(), 18, ids(0, 100)).map(|names| names.len()), Some(2));
     assert_eq!(vault.beyond(owner(), 30, ids(0, 100)), Some(vec![]));
+    // What came since was of others' ids.
+    let many = ids(1 << 20, 100);
+    let entries = (21..=40).map(|n| entry(n, What::Put(many.first(), vec![1; 20])));
+    vault.on_append(owner(), 1, 21, entries.collect::<Vec<_>>());
+    assert_eq!(vault.beyond(owner(), 20, ids(0, 100)), Some(vec![]));
+    assert_eq!(vault.beyond(owner(), 19, ids(0, 100)), None);
+    assert_eq!(vault.beyond(owner(), 20, many), None);
     assert_eq!(vault.beyond(owners()[1], 0, ids(0, 100)), Some(vec![]), "it never said anything");
 }
 

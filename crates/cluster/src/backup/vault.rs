@@ -6,7 +6,7 @@
 //! [`What::Clear`] or [`What::Bury`]) is kept until nothing that is older is in the log; and what
 //! is gone is never appended again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::entry::EntryRef;
@@ -24,7 +24,7 @@ mod adoption;
 mod scrub;
 mod stream;
 
-use adoption::{Adoption, Renamed, keeper_of, takes_back};
+use adoption::{Adoption, Adoptions, Renamed, keeper_of};
 use stream::Stream;
 
 /// Owners' lives that are kept at most.
@@ -76,9 +76,7 @@ pub struct Vault {
     /// Records that only say that others are gone, or what clients were answered; since when.
     marks: BTreeMap<Place, u64>,
     /// Those that say that copies have another owner.
-    adoptions: BTreeMap<Place, Adoption>,
-    /// What came last: of whom, under which version, and what.
-    recent: VecDeque<(Peer, u64, Name)>,
+    adoptions: Adoptions,
     /// The notes that count, by creator.
     chapters: BTreeMap<Creator, Vec<Place>>,
     /// Of which creator each of them is.
@@ -129,8 +127,7 @@ impl Vault {
             log,
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
-            adoptions: BTreeMap::new(),
-            recent: VecDeque::new(),
+            adoptions: Adoptions::default(),
             chapters: BTreeMap::new(),
             noted: BTreeMap::new(),
             promises: None,
@@ -250,7 +247,9 @@ impl Vault {
             match change {
                 Change::Copy(name, is_removed) => {
                     let removed = is_removed.then_some(born);
-                    if let Some(old) = self.stream(owner).copies.insert(name, place, removed) {
+                    if let Some(old) =
+                        self.stream(owner).copies.insert((name, version), place, removed)
+                    {
                         self.log.release(old.place);
                     }
                 }
@@ -423,11 +422,13 @@ impl Vault {
         let place = self.append(owner, entry)?;
         let removed = is_removed.then(|| self.log.sequence(place));
         let stream = self.streams.entry(owner).or_default();
-        if let Some(old) = stream.copies.insert(name, place, removed) {
+        if let Some(old) = stream.copies.insert((name, entry.version), place, removed) {
             self.log.release(old.place);
         }
         stream.take(entry);
-        self.remember(owner, entry.version, name);
+        if !name.id.creator().is_named() {
+            stream.remember(entry.version, name.id);
+        }
         self.clean()
     }
 
@@ -439,7 +440,7 @@ impl Vault {
         let place = self.append(owner, entry)?;
         self.marks.insert(place, self.log.sequence(place));
         match entry.what {
-            What::Clear(ids) => self.drop_copies(owner, ids),
+            What::Clear(ids) => self.begin_anew_of(owner, ids, entry.version),
             What::Bury(source, ids) if source != owner => {
                 self.settle_one(owner, Some(source), ids);
                 self.drop_copies(source, ids);
@@ -532,7 +533,7 @@ impl Vault {
             if next.is_none() {
                 self.log.retire(victim)?;
                 // Until then copies in it may have needed them.
-                self.adoptions.retain(|place, _| place.segment() != victim);
+                self.adoptions.drop_segment(victim);
             }
             if !self.log.is_short() {
                 break;
@@ -574,7 +575,7 @@ impl Vault {
                 }
                 // Answers are rescued, if somebody needs them.
                 None => {
-                    let is_pending = adoptions.get(&place).is_some_and(|one| {
+                    let is_pending = adoptions.get(place).is_some_and(|one| {
                         let all = one.ids.start()..one.ids.end();
                         let stream = streams.get(&one.owner);
                         stream.is_some_and(|stream| stream.adopted.over(all).next().is_some())
@@ -582,7 +583,7 @@ impl Vault {
                     let is_young = marks.get(&place).is_some_and(|born| *born >= oldest);
                     let is_needed = is_pending
                         || is_young && entry.what != What::Answers
-                        || takes_back(adoptions, (owner, entry.version), &entry.what);
+                        || adoptions.are_taken_back((owner, entry.version), &entry.what);
                     if !is_needed {
                         marks.remove(&place);
                     }
@@ -602,9 +603,7 @@ impl Vault {
                 self.stream(owner).copies.set_place(&name, to);
             } else if let Some(born) = self.marks.remove(&from) {
                 self.marks.insert(to, born);
-                if let Some(adoption) = self.adoptions.remove(&from) {
-                    self.adoptions.insert(to, adoption);
-                }
+                self.adoptions.set_place(from, to);
             } else {
                 self.move_note(from, to);
             }

@@ -95,7 +95,7 @@ impl<S: ChunkStore> ChunkService<S> {
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
-        self.loading.push(Loading {
+        self.loading.push_back(Loading {
             heritage: heritage.clone(),
             next: ids.start(),
             items: Vec::new(),
@@ -145,6 +145,9 @@ impl<S: ChunkStore> ChunkService<S> {
     fn adopters(&self, loading: &Loading, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
         let Inheritance { ids, source, .. } = loading.heritage;
         let mut adopters = Vec::new();
+        if ids.first().creator().is_named() {
+            return adopters;
+        }
         for (peer, (last, beyond)) in &loading.sealed {
             let own = vault.beyond(source, *last, ids);
             if let (Some(beyond), Some(own)) = (beyond, own)
@@ -199,7 +202,7 @@ impl<S: ChunkStore> ChunkService<S> {
         vault: &mut Vault,
         damaged: &mut Vec<(Peer, ChunkId)>,
     ) -> u64 {
-        let Some(mut loading) = self.loading.pop() else { return 0 };
+        let Some(mut loading) = self.loading.pop_back() else { return 0 };
         let Inheritance { ids, source, .. } = loading.heritage;
         let is_named = ids.first().creator().is_named();
         let mut looked = 1;
@@ -240,7 +243,7 @@ impl<S: ChunkStore> ChunkService<S> {
             || !self.copies.is_enough(joining.len())
         {
             // Others' turn, if there are any.
-            self.loading.insert(0, loading);
+            self.loading.push_front(loading);
             return looked;
         }
         damaged.extend(loading.damaged.iter().map(|id| (source, *id)));

@@ -1,6 +1,6 @@
 //! A node's chunks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::heir::Loading;
 use super::held::{Asker, Held, Waiting};
@@ -110,7 +110,7 @@ pub struct ChunkService<S> {
     /// Ids that are being recovered, by the change of their backups.
     pub(super) heirs: BTreeMap<u64, Inheritance>,
     /// Those that are not loaded yet; the last is next.
-    pub(super) loading: Vec<Loading>,
+    pub(super) loading: VecDeque<Loading>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
@@ -145,7 +145,7 @@ impl<S: ChunkStore> ChunkService<S> {
             copies: Copies::new(me, limits.copies),
             held: Held::default(),
             heirs: BTreeMap::new(),
-            loading: Vec::new(),
+            loading: VecDeque::new(),
             claiming: Vec::new(),
             changed: None,
         }

@@ -11,20 +11,16 @@
 //! the cleaner writes them anew, and until then the record of the adoption is kept; and as long as
 //! that is there, what takes it back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::record::{ENTRY, encode_entry};
 use super::super::{BackupMessage, Name, Omitted, What};
 use super::stream::Stream;
-use super::{EntryRef, Vault};
+use super::{EntryRef, STREAMS_MAX, Vault};
 use crate::chunks::overlap;
 use crate::ids::IdRange;
 use crate::log::{LogError, Place};
 use crate::overlay::Peer;
-
-/// Changes that are remembered, of all owners together: where two holders differ in more, all is
-/// copied.
-const RECENT_MAX: usize = if cfg!(test) { 8 } else { 1 << 16 };
 
 /// Who adopted what in whose name it was kept.
 #[derive(Clone, Copy, Debug)]
@@ -36,15 +32,60 @@ pub(super) struct Adoption {
     pub version: u64,
 }
 
-/// Whether a change of an owner, of that version, takes back what it said before that it adopted.
-pub(super) fn takes_back(
-    adoptions: &BTreeMap<Place, Adoption>,
-    (owner, version): (Peer, u64),
-    what: &What<Omitted>,
-) -> bool {
-    let (What::Clear(ids) | What::Adopt(_, ids)) = what else { return false };
-    let mut earlier = adoptions.values().filter(|one| one.owner == owner && one.version < version);
-    earlier.any(|one| overlap(one.ids, *ids))
+/// Adoptions, by the places of the records that say so.
+#[derive(Debug, Default)]
+pub(super) struct Adoptions {
+    by_place: BTreeMap<Place, Adoption>,
+    /// Who adopted something of whom.
+    owners: BTreeMap<Peer, BTreeSet<Peer>>,
+}
+
+impl Adoptions {
+    pub fn insert(&mut self, place: Place, adoption: Adoption) {
+        self.owners.entry(adoption.source).or_default().insert(adoption.owner);
+        self.by_place.insert(place, adoption);
+    }
+
+    pub fn get(&self, place: Place) -> Option<&Adoption> {
+        self.by_place.get(&place)
+    }
+
+    /// A record lies elsewhere now.
+    pub fn set_place(&mut self, from: Place, to: Place) {
+        if let Some(adoption) = self.by_place.remove(&from) {
+            self.by_place.insert(to, adoption);
+        }
+    }
+
+    /// A segment is not there any more.
+    pub fn drop_segment(&mut self, segment: u32) {
+        let count = self.by_place.len();
+        self.by_place.retain(|place, _| place.segment() != segment);
+        if self.by_place.len() < count {
+            self.owners.clear();
+            for Adoption { source, owner, .. } in self.by_place.values() {
+                self.owners.entry(*source).or_default().insert(*owner);
+            }
+        }
+    }
+
+    fn owners(&self, source: Peer) -> impl Iterator<Item = Peer> {
+        self.owners.get(&source).into_iter().flatten().copied()
+    }
+
+    /// Whether a life adopted something of another one, or of one that did.
+    fn is_adopter(&self, owner: Peer, source: Peer) -> bool {
+        self.owners(source).any(|one| one == owner || self.is_adopter(owner, one))
+    }
+
+    /// Whether a change of an owner, of that version, takes back what it said before that it
+    /// adopted.
+    pub fn are_taken_back(&self, (owner, version): (Peer, u64), what: &What<Omitted>) -> bool {
+        let (What::Clear(ids) | What::Adopt(_, ids)) = what else { return false };
+        let mut earlier =
+            self.by_place.values().filter(|one| one.owner == owner && one.version < version);
+        earlier.any(|one| overlap(one.ids, *ids))
+    }
 }
 
 /// A copy whose record names a former owner.
@@ -58,7 +99,7 @@ pub(super) struct Renamed {
 /// In whose name a copy is kept whose record names `owner`.
 pub(super) fn keeper_of(
     streams: &BTreeMap<Peer, Stream>,
-    adoptions: &BTreeMap<Place, Adoption>,
+    adoptions: &Adoptions,
     owner: Peer,
     (name, place): (Name, Place),
 ) -> Option<Peer> {
@@ -66,9 +107,7 @@ pub(super) fn keeper_of(
     if held.is_some_and(|held| held.place == place) {
         return Some(owner);
     }
-    let adopted = adoptions.values().filter(|one| one.source == owner);
-    let mut adopted = adopted.filter(|one| one.ids.contains(name.id));
-    adopted.find_map(|one| keeper_of(streams, adoptions, one.owner, (name, place)))
+    adoptions.owners(owner).find_map(|one| keeper_of(streams, adoptions, one, (name, place)))
 }
 
 impl Renamed {
@@ -82,17 +121,6 @@ impl Renamed {
 }
 
 impl Vault {
-    /// A copy came.
-    pub(super) fn remember(&mut self, owner: Peer, version: u64, name: Name) {
-        if self.recent.len() >= RECENT_MAX
-            && let Some((owner, version, _)) = self.recent.pop_front()
-            && let Some(stream) = self.streams.get_mut(&owner)
-        {
-            stream.floor = stream.floor.max(version);
-        }
-        self.recent.push_back((owner, version, name));
-    }
-
     /// The highest version of what was kept of an owner.
     pub fn last(&self, owner: Peer) -> u64 {
         self.streams.get(&owner).map_or(0, |stream| stream.last)
@@ -101,30 +129,16 @@ impl Vault {
     /// Which of some ids an owner changed after a version, as far as this node was told; none if
     /// that is not known any more.
     pub fn beyond(&self, owner: Peer, version: u64, ids: IdRange) -> Option<Vec<Name>> {
-        let Some(stream) = self.streams.get(&owner) else { return Some(Vec::new()) };
-        if stream.is_resumed {
-            return None;
-        }
-        if version >= stream.last {
-            return Some(Vec::new());
-        }
-        if version < stream.floor {
-            return None;
-        }
-        let recent = self.recent.iter().filter(|(peer, later, name)| {
-            *peer == owner && *later > version && ids.contains(name.id)
-        });
-        let mut names: Vec<Name> = recent.map(|(_, _, name)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        Some(names)
+        let stream = self.streams.get(&owner);
+        stream.map_or_else(|| Some(Vec::new()), |stream| stream.beyond(version, ids))
     }
 
     /// An heir of ids wants to know how far this node came with what a life kept here that is over,
     /// of which it has all up to the version `last` itself. Nothing of it is taken any more. No
     /// answer if nothing could be adopted.
     pub fn on_seal(&mut self, source: Peer, ids: IdRange, last: u64) -> Option<BackupMessage> {
-        if self.failed.is_some() {
+        let is_full = self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&source);
+        if self.failed.is_some() || is_full {
             return None;
         }
         self.seal(source);
@@ -133,21 +147,21 @@ impl Vault {
         Some(BackupMessage::Sealed { source, ids, last: own, beyond })
     }
 
+    /// An owner says all that there is of ids, from that version on.
+    pub(super) fn begin_anew_of(&mut self, owner: Peer, ids: IdRange, version: u64) {
+        self.drop_copies(owner, ids);
+        self.stream(owner).begun.assign(ids.start()..ids.end(), Some(version));
+    }
+
     /// An owner has what was kept of ids in the name of another life, from what follows on.
     pub(super) fn adopt(&mut self, place: Place, adoption: Adoption) {
-        let Adoption { source, owner, ids, .. } = adoption;
-        self.drop_copies(owner, ids);
+        let Adoption { source, owner, ids, version } = adoption;
+        self.begin_anew_of(owner, ids, version);
         // Lives end once: nobody adopts what is kept of himself, however indirectly.
-        if source != owner && !self.is_adopter(source, owner) {
+        if source != owner && !self.adoptions.is_adopter(source, owner) {
             self.stream(owner).adopted.assign(ids.start()..ids.end(), Some(source));
             self.adoptions.insert(place, adoption);
         }
-    }
-
-    /// Whether a life adopted something of another one, or of one that did.
-    fn is_adopter(&self, owner: Peer, source: Peer) -> bool {
-        let mut of_source = self.adoptions.values().filter(|one| one.source == source);
-        of_source.any(|one| one.owner == owner || self.is_adopter(owner, one.owner))
     }
 
     /// The metadata names an owner the owner of ids: what it adopted of them is kept in its name
@@ -181,7 +195,7 @@ impl Vault {
                 self.log.release(place);
             }
         }
-        for (place, adoption) in &self.adoptions {
+        for (place, adoption) in &self.adoptions.by_place {
             if adoption.owner == owner
                 && let Some(born) = self.marks.get_mut(place)
             {
@@ -192,9 +206,9 @@ impl Vault {
 
     /// Whether somebody may yet come to own what is kept of ids in the name of another.
     pub(super) fn is_to_be_adopted(&self, source: Peer, ids: IdRange) -> bool {
-        let of_source = self.adoptions.values().filter(|one| one.source == source);
-        let mut owners = of_source.filter_map(|one| self.streams.get(&one.owner));
-        owners.any(|stream| {
+        let owners = self.adoptions.owners(source);
+        let mut streams = owners.filter_map(|owner| self.streams.get(&owner));
+        streams.any(|stream| {
             stream.adopted.over(ids.start()..ids.end()).any(|(_, other)| *other == source)
         })
     }

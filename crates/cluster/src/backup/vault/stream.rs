@@ -1,19 +1,22 @@
 //! What is kept in the name of one life of an owner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, RangeBounds};
 
 use super::super::Name;
 use super::super::entry::{Answer, EntryRef};
 use crate::bits::BitsMap;
 use crate::chunks::{ClientId, SessionExport};
-use crate::ids::{COUNTER_MAX, IdRange};
+use crate::ids::{COUNTER_MAX, ChunkId, IdRange};
 use crate::log::Place;
 use crate::overlay::Peer;
 use crate::spans::Spans;
 
 /// Answers that are kept of one client at most; the oldest go first.
 const ANSWERS_MAX: usize = 1 << 12;
+/// Changes that are remembered: two backups of one owner differ in about as many as may wait for
+/// one ([`super::super::CopySettings::window`]). Where they differ in more, all is copied.
+const RECENT_MAX: usize = if cfg!(test) { 8 } else { 1 << 13 };
 /// The bits of an id that differ among the chunks of one map.
 const SHARD_MASK: u64 = 0xFFFF;
 
@@ -34,6 +37,8 @@ pub(super) struct Kept {
     /// When those that are removals were first written: what is older may still be in the log
     /// until then is gone.
     born: BTreeMap<Name, u64>,
+    /// The highest version in a shard that is not there any more.
+    gone: u64,
 }
 
 /// Copies whose ids are neighbours.
@@ -42,6 +47,8 @@ struct Shard {
     held: BitsMap<Name, Held>,
     /// All names in it.
     names: BTreeSet<Name>,
+    /// The highest version of what came.
+    last: u64,
 }
 
 impl Shard {
@@ -70,10 +77,17 @@ impl Kept {
         self.shards.get(&shard_of(name))?.held.get(name).copied()
     }
 
-    /// Keeps one, a removal if it says since when. Returns what was there before.
-    pub fn insert(&mut self, name: Name, place: Place, removed: Option<u64>) -> Option<Held> {
+    /// Keeps what came under some version, a removal if it says since when. Returns what was there
+    /// before.
+    pub fn insert(
+        &mut self,
+        (name, version): (Name, u64),
+        place: Place,
+        removed: Option<u64>,
+    ) -> Option<Held> {
         let held = Held { place, is_removed: removed.is_some() };
         let shard = self.shards.entry(shard_of(&name)).or_default();
+        shard.last = shard.last.max(version);
         let old = shard.held.insert(name, held);
         if old.is_none() {
             shard.names.insert(name);
@@ -101,6 +115,7 @@ impl Kept {
         let held = shard.held.remove(name)?;
         shard.names.remove(name);
         if shard.names.is_empty() {
+            self.gone = self.gone.max(shard.last);
             self.shards.remove(&number);
         }
         if held.is_removed {
@@ -138,28 +153,34 @@ impl Kept {
         taken
     }
 
+    /// No change of some ids came under a later version.
+    pub fn last(&self, ids: IdRange) -> u64 {
+        let numbers = shard_of(&Name::from(ids.first()))..=shard_of(&Name::from(ids.last()));
+        let lasts = self.shards.range(numbers).map(|(_, shard)| shard.last);
+        lasts.fold(self.gone, u64::max)
+    }
+
     /// Takes over others that it does not have itself; where the rest lay. What is gone here is to
     /// stay so though it is found there, `newest` at the latest.
     pub fn add(&mut self, others: Self, newest: u64) -> Vec<Place> {
         let mut known = Vec::new();
         let mut born = others.born;
-        for (number, shard) in others.shards {
-            let Some(own) = self.shards.get_mut(&number) else {
-                self.shards.insert(number, shard);
-                continue;
-            };
-            for (name, held) in shard.held {
-                if let Some(known_here) = own.held.get(&name) {
-                    born.remove(&name);
-                    if known_here.is_removed {
-                        born.insert(name, newest);
-                    }
-                    known.push(held.place);
-                } else {
-                    own.held.insert(name, held);
-                    own.names.insert(name);
+        for (number, mut shard) in others.shards {
+            // Nearly always there is little, or nothing: what differed.
+            let own = self.shards.remove(&number).unwrap_or_default();
+            shard.last = own.last;
+            for (name, held) in own.held {
+                let Some(other) = shard.held.insert(name, held) else {
+                    shard.names.insert(name);
+                    continue;
+                };
+                known.push(other.place);
+                born.remove(&name);
+                if held.is_removed {
+                    born.insert(name, newest);
                 }
             }
+            self.shards.insert(number, shard);
         }
         self.born.append(&mut born);
         known
@@ -211,8 +232,12 @@ pub(super) struct Stream {
     pub is_resumed: bool,
     /// The highest version that was taken.
     pub last: u64,
-    /// Of copies with higher versions it is known which they are.
-    pub floor: u64,
+    /// The chunks that were changed last, and under which versions; of those above `floor` all are
+    /// here.
+    recent: VecDeque<(u64, ChunkId)>,
+    floor: u64,
+    /// Under which version this node was last told all that there is of ids.
+    pub begun: Spans<u64>,
     /// Ids of which what it has not said itself is what was kept of a life before.
     pub adopted: Spans<Peer>,
 }
@@ -228,14 +253,46 @@ impl Stream {
     /// Takes out copies, and forgets what was answered about them.
     pub fn drop_copies(&mut self, ids: IdRange) -> Kept {
         self.adopted.assign(ids.start()..ids.end(), None);
+        self.begun.assign(ids.start()..ids.end(), None);
         let copies = self.copies.split(ids);
         for session in self.sessions.values_mut() {
             session.answers.retain(|(_, id, _)| !ids.contains(*id));
         }
-        if self.is_sealed && self.copies.is_empty() {
+        if self.is_sealed && self.copies.is_empty() && self.adopted.is_empty() {
             self.sessions.clear();
         }
         copies
+    }
+
+    /// A chunk was changed.
+    pub fn remember(&mut self, version: u64, id: ChunkId) {
+        if self.recent.len() >= RECENT_MAX
+            && let Some((version, _)) = self.recent.pop_front()
+        {
+            self.floor = version;
+        }
+        self.recent.push_back((version, id));
+    }
+
+    /// Which of some ids changed after a version; none if that is not known.
+    pub fn beyond(&self, version: u64, ids: IdRange) -> Option<Vec<Name>> {
+        let mut begun = self.begun.over(ids.start()..ids.end());
+        if self.is_resumed || begun.any(|(_, begun)| *begun > version) {
+            return None;
+        }
+        // Most changes were of other ids, with other backups.
+        if version >= self.copies.last(ids) {
+            return Some(Vec::new());
+        }
+        if version < self.floor {
+            return None;
+        }
+        let later = self.recent.iter().rev().take_while(|(later, _)| *later > version);
+        let names = later.filter(|(_, id)| ids.contains(*id)).map(|(_, id)| Name::from(*id));
+        let mut names: Vec<Name> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        Some(names)
     }
 
     /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
