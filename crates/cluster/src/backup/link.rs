@@ -10,7 +10,7 @@ use super::{BackupMessage, Entries};
 const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Changes whose memory is kept to be used again, and how long the longest of them is.
-const UNUSED_MAX: usize = 256;
+const UNUSED_MAX: usize = 4_096;
 const UNUSED_BYTES_MAX: usize = 1 << 10;
 
 /// Memory of changes that are in no queue any more: all of it is empty, and nobody else has it.

@@ -1,5 +1,6 @@
 //! How nodes come to be backups: what those who join a set are sent before it is committed.
 
+use super::super::entry::Changed;
 use super::super::link::Link;
 use super::super::{Name, What};
 use super::{Copies, ItemKey, SetChange, Stage, Wanted};
@@ -124,11 +125,10 @@ impl Copies {
                 return Stage::Filling(at);
             }
             let id = ChunkId::from_bits(at).expect("it lies in a range");
-            let mut value = None;
-            store.read(id, &mut |bytes| value = Some(bytes.to_vec()));
-            if let Some(value) = value {
-                self.send_all(&change.joining, What::Put(id, value), Vec::new());
-            }
+            store.read(id, &mut |bytes| {
+                let put = Changed::Put(id, bytes);
+                self.send(&change.joining, false, |version, to| put.encode(version, None, to));
+            });
             at += 1;
         }
         if at < end {
