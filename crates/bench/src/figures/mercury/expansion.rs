@@ -14,7 +14,7 @@ pub fn figure(setting: &Setting) -> Figure {
             .with("--theta=0")
             .with(format!("--expected={}", buckets * 3 / 4))
             .with("--memory=3Gi")
-            .lasting(setting.choose(160.0, 15.0, 3.0), 0.25)
+            .lasting(setting.choose(160.0, 25.0, 3.0), 0.25)
             .once()
             .at(Place::named(0, "1"), reading)
     };
