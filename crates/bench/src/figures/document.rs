@@ -150,7 +150,8 @@ fn head(first: &Kept) -> String {
          ratio each round is a ratio by itself. Behind **±** stands how far a number may be off: \
          half of what lies between its least and its greatest round, times 1.43 where there were \
          four, 2.61 of three and 12.7 of two (what holds the mean 19 times in 20), and no less \
-         than two standard errors of what the passes differ by, over all numbers beside it; of a \
+         than two standard errors of what the passes differ by, in the middle of all numbers \
+         beside it; of a \
          predicted number, what lies to the farther end of its band. One without is counted, \
          computed or measured once. A prediction whose band holds the printed number is *not \
          determined* by what was measured. Two runs agree where they differ by less than both \

@@ -7,9 +7,9 @@
 //!    widened where there are fewer than six: few rounds seldom meet the ends. The factors are
 //!    those with which the mean of as many normal numbers lies within it 19 times in 20 (E. Lord,
 //!    Biometrika 34, 1947).
-//! 3. It is no less than two standard errors of what the passes differ by, over all that is shown
-//!    beside the number: where the rounds of one happen to lie close together, its neighbours tell
-//!    what the machine does over minutes.
+//! 3. It is no less than two standard errors of what the passes differ by, in the middle of all
+//!    that is shown beside the number: where the rounds of one happen to lie close together, its
+//!    neighbours tell what the machine does over minutes.
 //! 4. What is the same in all rounds was counted or computed, and has none.
 
 use super::plan::Point;
@@ -59,6 +59,12 @@ fn widening(rounds: usize) -> f64 {
     }
 }
 
+/// Over its mean: the middle of variances of few numbers is less than what they are in the mean,
+/// which one of them that is far off would make its own (after Wilson and Hilferty).
+fn median_of_chi_squared(degrees: usize) -> f64 {
+    (1.0 - 2.0 / (9.0 * degrees.max(1) as f64)).powi(3)
+}
+
 impl Estimate {
     /// Of at least one round, without regard to its neighbours.
     fn of(rounds: &Rounds<f64>) -> Option<Self> {
@@ -82,10 +88,11 @@ impl Estimate {
     pub fn beside(numbers: Vec<Rounds<Option<f64>>>) -> Vec<Option<Self>> {
         let of = |rounds: Rounds<Option<f64>>| Self::of(&rounds.whole()?);
         let mut estimates: Vec<Option<Self>> = numbers.into_iter().map(of).collect();
-        let measured = || estimates.iter().flatten().filter(|one| one.error.is_some());
-        let count = measured().count();
-        let variance = measured().map(|one| one.variance).sum::<f64>() / count as f64;
+        let measured = estimates.iter().flatten().filter(|one| one.error.is_some());
+        let variances: Vec<f64> = measured.map(|one| one.variance).collect();
+        let Some(Spread { median, .. }) = Spread::of(&variances) else { return estimates };
         for estimate in estimates.iter_mut().flatten() {
+            let variance = median / median_of_chi_squared(estimate.passes - 1);
             let least = 2.0 * (variance / estimate.passes as f64).sqrt();
             estimate.error = estimate.error.map(|error| error.max(least));
         }
@@ -139,8 +146,9 @@ mod tests {
         };
         // Half of 8 over 100, times 1.43 for four.
         close(alone(&[&[96.0, 101.0], &[104.0, 99.0]]), 100.0, 0.04 * 1.43);
-        // Two passes 20 apart: an error of their mean of 10, twice.
-        close(alone(&[&[90.0, 90.1], &[110.0, 109.9]]), 100.0, 0.2 - 0.001);
+        // Two passes 19.9 apart: twice the error of their mean, as one variance alone tells it.
+        let least = 0.199 / median_of_chi_squared(1).sqrt();
+        close(alone(&[&[90.0, 90.1], &[110.0, 109.9]]), 100.0, least);
         close(alone(&[&[99.0], &[101.0]]), 100.0, 0.01 * 12.7);
         // As many rounds as were measured, not as they are repeated beside others.
         close(alone(&[&[99.0, 99.0], &[101.0, 101.0]]), 100.0, 0.01 * 12.7);
@@ -156,12 +164,18 @@ mod tests {
         let still: &[&[f64]] = &[&[100.0, 100.1], &[100.05, 100.0]];
         assert!(alone(still).error.expect("rounds differ") < 0.002);
         let moved: &[&[f64]] = &[&[80.0, 81.0], &[120.0, 119.0]];
-        let both = Estimate::beside(vec![rounds(still), rounds(moved), rounds(&[&[5.0], &[5.0]])]);
-        let errors: Vec<Option<f64>> = both.iter().map(|one| one.unwrap().error).collect();
-        // Passes of 80.5 and 119.5 deviate by 0.276, those that stand still hardly: 0.195 of both.
-        assert!((errors[0].unwrap() - 0.276).abs() < 1e-3, "{errors:?}");
-        assert!(errors[1].unwrap() > 0.28, "{errors:?}");
-        assert_eq!(errors[2], None);
+        let all = vec![rounds(still), rounds(moved), rounds(moved), rounds(&[&[5.0], &[5.0]])];
+        let of = |all| -> Vec<Option<f64>> {
+            Estimate::beside(all).into_iter().map(|one| one.and_then(|one| one.error)).collect()
+        };
+        let errors = of(all);
+        // Passes of 80.5 and 119.5: 0.39 apart.
+        let least = 0.39 / median_of_chi_squared(1).sqrt();
+        assert!((errors[0].unwrap() - least).abs() < 1e-3, "{errors:?}");
+        assert_eq!((errors[1], errors[3]), (errors[0], None));
+        // One that is far off makes no others so.
+        let errors = of(vec![rounds(still), rounds(still), rounds(moved)]);
+        assert!(errors[0].unwrap() < 0.002 && errors[2].unwrap() > 0.28, "{errors:?}");
         assert_eq!(Estimate::beside(vec![Rounds(vec![vec![Some(1.0), None]])]), [None]);
     }
 

@@ -58,7 +58,7 @@ impl Setting {
 
     /// Of a round.
     pub fn seconds(&self) -> f64 {
-        self.choose(0.005, 0.12, 2.0)
+        self.choose(0.005, 0.1, 2.0)
     }
 
     /// How often all figures are gone through, so that the rounds of a number lie minutes apart: a

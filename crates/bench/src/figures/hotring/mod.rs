@@ -67,7 +67,7 @@ fn run(setting: &Setting, workload: &str, theta: f64, ratio: u32) -> IndexRun {
 
 /// How many times the usual: until heads have found the hot items.
 pub fn warm_up(setting: &Setting) -> f64 {
-    setting.choose(1.0, 4.0, 4.0)
+    setting.choose(1.0, 3.0, 4.0)
 }
 
 /// Throughput of `workload` by keys a bucket.

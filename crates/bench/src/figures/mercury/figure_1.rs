@@ -9,7 +9,7 @@ const LARGE: &str = "all keys";
 const SMALL: &str = "keys of the first-level cache";
 
 pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(32_000_000, 250);
+    let keys = setting.keys(32_000_000, 280);
     // As figure 4 has them, so that both are of the same runs.
     let time = |keys: u64, place: Place| {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
