@@ -124,8 +124,8 @@ fn told(what: &str, pairs: &mut [Pair]) -> String {
     };
     let apart: Vec<&Pair> = pairs.iter().rev().filter(|pair| !pair.agrees()).collect();
     let mut text = format!(
-        "{what}: {} of {} agree within what they may be off by, or {}; they differ by {} in the median, {} \
-         at nine of ten\n",
+        "{what}: {} of {} agree within what they may be off by, or {}; they differ by {} in the \
+         median, {} at nine of ten\n",
         pairs.len() - apart.len(),
         pairs.len(),
         percent(LEAST_SPREAD),

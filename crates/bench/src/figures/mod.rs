@@ -5,7 +5,7 @@
 //! 1. A point is what a command printed, a formula's value, or not there; nothing is filled in.
 //! 2. Each command is one that a reader can type, and stands beside its figure.
 //! 3. What a clock says is measured in passes through all figures, minutes apart, and stands with
-//!    how far it may be off ([`rounds`]).
+//!    how far it may be off (`rounds`).
 //! 4. Where we fall short of a printed number, the report says so in the same place and size.
 
 mod compare;

@@ -1,5 +1,5 @@
-//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on. A command
-//! that several figures have is carried out for the first of them.
+//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on. A
+//! command that several figures have is carried out for the first of them.
 
 use std::collections::HashMap;
 use std::fs;
