@@ -112,8 +112,7 @@ pub fn find(points: &[Point], like: &Point) -> Option<f64> {
     points.iter().find(is_it).map(|point| point.value)
 }
 
-/// The middle of each point; what lacks in a round, as a share that noise made less than nothing,
-/// is left out.
+/// The middle of each point; what lacks in a round is left out.
 pub fn middle(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
     let Some(first) = rounds.0.first().and_then(|pass| pass.first()) else { return Vec::new() };
     let numbers = first.iter().map(|like| rounds.map(|points| find(points, like))).collect();

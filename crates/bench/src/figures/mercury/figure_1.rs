@@ -56,7 +56,7 @@ pub fn figure(setting: &Setting) -> Figure {
             "{} The share of memory is what a GET takes less when its keys fit into the \
              first-level cache, so no profiler is needed; the share of synchronization is what \
              each of {threads} threads takes longer than one alone, with the shared cores and \
-             caches of this machine in it.",
+             caches of this machine in it; less than nothing is noise.",
             setting.about(keys, 1)
         ),
         panels,
@@ -84,8 +84,8 @@ fn waiting(rates: &[Point]) -> Vec<Point> {
     };
     let share = |point: &Point| {
         let value = 100.0 * (1.0 - point.value / alone(point)?);
-        // Less than nothing is noise: then there is nothing to show, not a share of 0.
-        (value > 0.0).then(|| Point { value, ..point.clone() })
+        // Noise may make it less than nothing, and then it says so: 0 would pass for measured.
+        Some(Point { value, ..point.clone() })
     };
     rates.iter().filter(|point| point.place.number > 1.0).filter_map(share).collect()
 }
