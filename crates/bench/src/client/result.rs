@@ -92,6 +92,11 @@ pub struct ServerResult {
     /// The smallest and the largest of the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns_per_key_min_max: Option<[f64; 2]>,
+    /// All rounds, in order; empty without `--server-pid`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rounds_server_cpu_ns_per_key: Vec<f64>,
+    /// All rounds, in order.
+    pub rounds_keys_per_second: Vec<f64>,
     /// The median of the rounds' ratios to the target named by `--ratio-to`: of CPU time a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
@@ -179,6 +184,14 @@ impl ServerResult {
             p999_us: median(rounds, |round| round.quantiles_us[2]),
             server_cpu_ns_per_key: cpu.map(|cpu| cpu.median),
             server_cpu_ns_per_key_min_max: cpu.map(|cpu| [cpu.min, cpu.max]),
+            rounds_server_cpu_ns_per_key: rounds
+                .iter()
+                .filter_map(|round| round.cpu_ns_per_key)
+                .collect(),
+            rounds_keys_per_second: rounds
+                .iter()
+                .map(|round| round.keys_per_second.round())
+                .collect(),
             ratio: paired(rounds, reference, |round| round.cpu_ns_per_key),
             requests_ratio: paired(rounds, reference, |round| Some(round.requests_per_second)),
             p99_ratio: paired(rounds, reference, |round| Some(round.p99_us)),

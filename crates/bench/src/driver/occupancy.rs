@@ -58,6 +58,8 @@ pub struct OccupancyResult {
     pub inserts_per_second: f64,
     /// The slowest and the fastest run.
     pub inserts_per_second_min_max: [f64; 2],
+    /// All runs, in order.
+    pub rounds_inserts_per_second: Vec<f64>,
     /// Items in the fullest bucket of all runs.
     pub largest_bucket: usize,
     /// Displacements an insert, until 80 % were full.
@@ -144,6 +146,7 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
         (1..=arguments.runs).map(|seed| Timed::of(arguments, size, seed)).collect();
     let timed = timed?;
     let rates: Vec<f64> = timed.iter().map(Timed::inserts_per_second).collect();
+    let by_run = rates.iter().map(|rate| rate.round()).collect();
     let rates = Spread::of(&rates).expect("there is a run");
     let largest_bucket = timed.iter().map(|one| one.largest_bucket).max().unwrap_or(0);
     let fillings: Vec<Filling> = timed.into_iter().map(|one| one.filling).collect();
@@ -185,6 +188,7 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
         bytes_per_item: mean(&Filling::bytes_per_item),
         inserts_per_second: rates.median.round(),
         inserts_per_second_min_max: [rates.min.round(), rates.max.round()],
+        rounds_inserts_per_second: by_run,
         largest_bucket,
         displacements_below_80: mean(&|filling| {
             // Of chains, which displace nothing, 0: a sum of nothing would be −0.

@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 
 use super::picture::number;
-use super::plan::Point;
+use super::plan::{AT_LEAST, AT_MOST, Point};
 use super::report::{Compared, Kept};
 
-/// What two runs may differ by where a number has no rounds, or rounds that lie closer than runs
-/// do: processes get other pages, and a shared machine other neighbours.
+/// What two runs may differ by where a number was measured once, or may be off by less than runs
+/// are: processes get other pages, and a shared machine other neighbours.
 pub const LEAST_SPREAD: f64 = 0.15;
 
 /// The axis of panels that show a run over time.
@@ -31,9 +31,11 @@ struct Pair {
 
 impl Pair {
     fn new(name: String, one: (f64, Option<f64>), other: (f64, Option<f64>)) -> Self {
-        // A half of each run's rounds to either side.
-        let rounds = one.1.unwrap_or(0.0) + other.1.unwrap_or(0.0);
-        Self { name, one: one.0, other: other.0, allowed: rounds.max(LEAST_SPREAD) }
+        // What each may be off by is a part of its own value.
+        let off = |(value, spread): (f64, Option<f64>)| value.abs() * spread.unwrap_or(0.0);
+        let most = one.0.abs().max(other.0.abs());
+        let allowed = if most == 0.0 { 0.0 } else { (off(one) + off(other)) / most };
+        Self { name, one: one.0, other: other.0, allowed: allowed.max(LEAST_SPREAD) }
     }
 
     fn differ_by(&self) -> f64 {
@@ -101,13 +103,15 @@ fn claims_of(name: &str, one: &[Compared], other: &[Compared]) -> Vec<Pair> {
 }
 
 fn points_of(name: &str, one: &[Point], other: &[Point]) -> Vec<Pair> {
+    // A band is what its prediction may be off by, as a spread is; it is no number by itself.
+    let is_end = |point: &&Point| [AT_LEAST, AT_MOST].iter().any(|end| point.series.ends_with(end));
     let pair = |point: &Point| {
         let is_it = |again: &&Point| again.series == point.series && again.place == point.place;
         let again = other.iter().find(is_it)?;
         let name = format!("{name}: {}, {}", point.series, point.place.label);
         Some(Pair::new(name, (point.value, point.spread), (again.value, again.spread)))
     };
-    one.iter().filter_map(pair).collect()
+    one.iter().filter(|point| !is_end(point)).filter_map(pair).collect()
 }
 
 /// How many agree, what they differ by, and those that do not agree.
@@ -120,8 +124,8 @@ fn told(what: &str, pairs: &mut [Pair]) -> String {
     };
     let apart: Vec<&Pair> = pairs.iter().rev().filter(|pair| !pair.agrees()).collect();
     let mut text = format!(
-        "{what}: {} of {} agree within their rounds, or {}; they differ by {} in the median, {} \
-         at nine of ten\n",
+        "{what}: {} of {} agree within what they may be off by, or {}; they differ by {} in the \
+         median, {} at nine of ten\n",
         pairs.len() - apart.len(),
         pairs.len(),
         percent(LEAST_SPREAD),
@@ -154,7 +158,9 @@ mod tests {
         let pair = |one, other| Pair::new(String::new(), one, other);
         assert!(pair((100.0, None), (86.0, None)).agrees());
         assert!(!pair((100.0, None), (84.0, None)).agrees());
-        assert!(pair((100.0, Some(0.2)), (70.0, Some(0.1))).agrees());
+        assert!(pair((100.0, Some(0.2)), (75.0, Some(0.1))).agrees());
+        // A tenth of the smaller, not of the larger.
+        assert!(!pair((100.0, Some(0.2)), (71.0, Some(0.1))).agrees());
         assert!(!pair((100.0, Some(0.02)), (70.0, Some(0.1))).agrees());
         assert!(pair((0.0, None), (0.0, None)).agrees());
     }
@@ -165,6 +171,8 @@ mod tests {
         let one = [point("memc3", 1.0, 10.0), point("memc3", 2.0, 20.0), point("gone", 1.0, 1.0)];
         let other = [point("memc3", 2.0, 5.0), point("memc3", 1.0, 10.5)];
         let mut pairs = points_of("memc3-figure-5", &one, &other);
+        let end = [point("memc3, at least", 8.0, 1.0)];
+        assert!(points_of("", &end, &end).is_empty());
         let text = told("points", &mut pairs);
         assert!(text.starts_with("points: 1 of 2 agree"), "{text}");
         assert!(text.contains("memc3-figure-5: memc3, 2: 20 and 5, 75 % apart"), "{text}");

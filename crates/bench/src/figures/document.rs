@@ -146,11 +146,16 @@ fn head(first: &Kept) -> String {
          it anew."
     );
     let columns = format!(
-        "**Rounds** is half of what lies between the slowest and the fastest round of a number, \
-         and for a ratio the sum of both; of a predicted number, half of its band: what the \
-         noise of the rounds that it is fitted to may make of it. A number without is counted, \
-         computed or measured once. Two runs agree where they differ by less than their rounds \
-         together, or by less than {} %. Printed numbers for 12 or 64 threads stand beside ours \
+        "All figures are gone through twice, so that a number's rounds lie minutes apart; of a \
+         ratio each round is a ratio by itself. Behind **±** stands how far a number may be off: \
+         half of what lies between its least and its greatest round, times 1.43 where there were \
+         four, 2.61 of three and 12.7 of two (what holds the mean 19 times in 20), and no less \
+         than two standard errors of what the passes differ by, in the middle of all numbers \
+         beside it; of a \
+         predicted number, what lies to the farther end of its band. One without is counted, \
+         computed or measured once. A prediction whose band holds the printed number is *not \
+         determined* by what was measured. Two runs agree where they differ by less than both \
+         may be off, or by less than {} %. Printed numbers for 12 or 64 threads stand beside ours \
          for the threads of this machine, unless the line says that ours is predicted; \
          [threads.md](threads.md) explains those.",
         number(100.0 * LEAST_SPREAD)
@@ -190,7 +195,7 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
         return rows;
     }
     format!(
-        "| figure | number | ours | rounds | paper | ratio | |\n\
+        "| figure | number | ours | ± | paper | ratio | |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n{rows}"
     )
 }

@@ -4,7 +4,9 @@
 //! Invariants of this room:
 //! 1. A point is what a command printed, a formula's value, or not there; nothing is filled in.
 //! 2. Each command is one that a reader can type, and stands beside its figure.
-//! 3. Where we fall short of a printed number, the report says so in the same place and size.
+//! 3. What a clock says is measured in passes through all figures, minutes apart, and stands with
+//!    how far it may be off (`rounds`).
+//! 4. Where we fall short of a printed number, the report says so in the same place and size.
 
 mod compare;
 pub(crate) mod document;
@@ -18,6 +20,7 @@ mod pages;
 pub(crate) mod picture;
 pub(crate) mod plan;
 mod report;
+mod rounds;
 mod runs;
 mod servers;
 mod setting;
@@ -28,8 +31,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use plan::{Figure, Point};
+use plan::Figure;
 use report::Finished;
+use rounds::Rounds;
 use runs::Runs;
 pub use setting::{Scale, Setting};
 
@@ -82,25 +86,28 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
     let setting = Setting::of_this_machine(arguments.scale.unwrap_or(quick));
     let mut figures = chosen(all(&setting), &arguments.what)?;
-    figures.iter_mut().for_each(plan::Figure::count_each_command_once);
+    let passes = setting.passes();
+    plan::count_each_command_once(&mut figures);
     if arguments.list {
-        return list(&figures);
+        return list(&figures, passes);
     }
     let folder = &arguments.out;
-    let planned = || figures.iter().flat_map(|figure| &figure.panels).flat_map(|panel| &panel.runs);
-    let seconds = planned().map(|run| run.seconds).sum();
-    let mut runs = Runs::new(&folder.join("runs"), planned().count(), seconds)?;
+    let planned = |pass: usize| figures.iter().flat_map(move |figure| figure.runs_of(pass));
+    let count = (0..passes).map(|pass| planned(pass).count()).sum();
+    let seconds = (0..passes).flat_map(planned).map(|run| run.seconds).sum();
+    let mut runs = Runs::new(&folder.join("runs"), passes, count, seconds)?;
     eprintln!(
-        "{} figures, {} runs, about {}; interrupt when you like, the same command goes on",
+        "{} figures, {count} runs, about {}; interrupt when you like, the same command goes on",
         figures.len(),
-        planned().count(),
         runs::duration(seconds)
     );
-    let mut finished = Vec::new();
-    for figure in figures {
-        let done = measure(&mut runs, figure);
-        write_figure(folder, &setting, &done)?;
-        finished.push(done);
+    let mut finished: Vec<Finished> = figures.into_iter().map(Finished::planned).collect();
+    // After each pass a figure is there, of what was measured until then.
+    for pass in 0..passes {
+        for done in &mut finished {
+            measure(&mut runs, done, pass);
+            write_figure(folder, &setting, done)?;
+        }
     }
     let page = folder.join("report.html");
     fs::write(&page, report::page(&setting, &finished))
@@ -142,11 +149,11 @@ fn chosen(figures: Vec<Figure>, names: &[String]) -> anyhow::Result<Vec<Figure>>
     Ok(figures.into_iter().filter(is_chosen).collect())
 }
 
-fn list(figures: &[Figure]) -> anyhow::Result<()> {
+fn list(figures: &[Figure], passes: usize) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     let mut all = 0.0;
     for figure in figures {
-        let runs = figure.panels.iter().flat_map(|panel| &panel.runs);
+        let runs = (0..passes).flat_map(|pass| figure.runs_of(pass));
         let seconds: f64 = runs.map(|run| run.seconds).sum();
         all += seconds;
         let id = format!("{}/{}", figure.paper.name(), figure.name);
@@ -157,22 +164,39 @@ fn list(figures: &[Figure]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Carries out a figure's runs. Those that fail leave their points out and say why.
-fn measure(runs: &mut Runs, figure: Figure) -> Finished {
-    let name = format!("{}-{}", figure.paper.name(), figure.name);
+/// Carries out a figure's runs of a pass, and sums up all passes until then. Those that fail leave
+/// their points out and say why.
+fn measure(runs: &mut Runs, done: &mut Finished, pass: usize) {
+    let name = format!("{}-{}", done.figure.paper.name(), done.figure.name);
     let mut failures = Vec::new();
-    let mut panels: Vec<Vec<Point>> = Vec::new();
-    for panel in &figure.panels {
-        let mut points = panel.given.clone();
-        for run in &panel.runs {
-            match runs.points(&name, run) {
-                Ok(measured) => points.extend(measured),
-                Err(error) => failures.push(format!("{name}: {error:#}")),
-            }
+    for run in done.figure.runs_of(pass) {
+        if let Err(error) = runs.carry_out(&name, run, pass) {
+            failures.push(format!("{name}: {error:#}"));
         }
-        panels.push(panel.derive.map_or(points.clone(), |derive| derive(&points)));
     }
-    Finished { figure, panels, failures }
+    let all = || done.figure.panels.iter().flat_map(|panel| &panel.runs);
+    let mut passes = Vec::new();
+    for pass in 0..=pass {
+        let count = all().map(|run| runs.rounds(run, pass)).max().unwrap_or(0).max(1);
+        let mut rounds = Vec::new();
+        for round in 0..count {
+            let mut panels = Vec::new();
+            for panel in &done.figure.panels {
+                let mut points = panel.given.clone();
+                for run in &panel.runs {
+                    match runs.points(run, pass, round) {
+                        Ok(measured) => points.extend(measured),
+                        Err(error) => failures.push(format!("{name}: {error:#}")),
+                    }
+                }
+                panels.push(panel.derive.map_or(points.clone(), |derive| derive(&points)));
+            }
+            rounds.push(panels);
+        }
+        passes.push(rounds);
+    }
+    failures.dedup();
+    done.sum_up(Rounds(passes), failures);
 }
 
 /// Writes a figure's JSON and its picture.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::rounds::Rounds;
 use super::runs::command_line;
 use super::setting::Setting;
 
@@ -53,20 +54,30 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Of runs with the same command the first takes its time and the others none: what it printed
-    /// is kept.
-    pub fn count_each_command_once(&mut self) {
-        let mut seen = HashSet::new();
-        for run in self.panels.iter_mut().flat_map(|panel| &mut panel.runs) {
-            if !seen.insert(command_line(run)) {
-                run.seconds = 0.0;
-            }
+    /// What is measured for it in a pass, the first of which is 0.
+    pub fn runs_of(&self, pass: usize) -> impl Iterator<Item = &Run> {
+        let runs = self.panels.iter().flat_map(|panel| &panel.runs);
+        runs.filter(move |run| pass == 0 || run.repeats)
+    }
+}
+
+/// Of runs with the same command, of whichever figures, the first takes its time and the others
+/// none: what it printed is kept.
+pub fn count_each_command_once(figures: &mut [Figure]) {
+    let mut seen = HashSet::new();
+    let panels = figures.iter_mut().flat_map(|figure| &mut figure.panels);
+    for run in panels.flat_map(|panel| &mut panel.runs) {
+        if !seen.insert(command_line(run)) {
+            run.seconds = 0.0;
         }
     }
 }
 
-/// Makes points of others, as ratios or shares.
+/// Makes points of those of one round, as ratios or shares.
 pub type Derive = fn(&[Point]) -> Vec<Point>;
+
+/// Makes points of those of all rounds, as predictions and their bands.
+pub type Predict = fn(&Rounds<Vec<Point>>) -> Vec<Point>;
 
 /// A part of a figure: one pair of axes.
 #[derive(Default)]
@@ -83,8 +94,11 @@ pub struct Panel {
     pub runs: Vec<Run>,
     /// Points that follow from a formula or from the paper.
     pub given: Vec<Point>,
-    /// Turns what was measured into what is shown.
+    /// Turns what was measured in a round into what is shown of it.
     pub derive: Option<Derive>,
+    /// Turns what was measured in all rounds into what is shown, in place of the middle of each
+    /// point and what its rounds differ by.
+    pub predict: Option<Predict>,
 }
 
 /// How a panel is drawn.
@@ -129,8 +143,8 @@ pub struct Point {
     pub place: Place,
     /// How high.
     pub value: f64,
-    /// Half of what lies between the slowest and the fastest round, over the value, where there
-    /// were several; of a prediction, between the least and the most that it may be.
+    /// How far it may be off, as a part of the value, where it was measured more than once: see
+    /// [`rounds`](super::rounds); of a prediction, to the farther end of its band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
 }
@@ -168,12 +182,17 @@ pub struct Run {
     pub reading: Reading,
     /// How long it is expected to take.
     pub seconds: f64,
+    /// Whether each pass measures it: not where it counts what is always the same, or shows one
+    /// stretch of time.
+    pub repeats: bool,
 }
 
-/// What ends the names of series that are the slowest and the fastest round of another.
-pub const LEAST: &str = ", least";
-/// See [`LEAST`].
-pub const MOST: &str = ", most";
+/// What ends the names of series that are predicted.
+pub const PREDICTED: &str = ", predicted";
+/// What ends the names of series that are the ends of another's band.
+pub const AT_LEAST: &str = ", at least";
+/// See [`AT_LEAST`].
+pub const AT_MOST: &str = ", at most";
 
 /// How a line of a result becomes points.
 pub enum Reading {
@@ -182,9 +201,6 @@ pub enum Reading {
     Field(&'static str, f64),
     /// The same, with a series of the figure's own.
     Named(String, &'static str, f64),
-    /// Operations a second over a divisor: the engine's median, and its slowest and fastest round
-    /// in series of their own.
-    Spread(f64),
     /// A point a line and field, whose series is what stands beside the field.
     Fields(Vec<(String, &'static str, f64)>),
     /// A list in a field: a point each, so many units of the horizontal axis apart.
@@ -285,7 +301,30 @@ impl Claim {
         }
     }
 
-    /// Our number and how far its rounds lie apart, where it was measured.
+    /// Of which panel it is.
+    pub fn panel(&self) -> Option<usize> {
+        match self.ours {
+            Ours::Value(panel, ..) | Ours::Ratio(panel, ..) | Ours::Fewer(panel, ..) => Some(panel),
+            Ours::Absent(_) => None,
+        }
+    }
+
+    /// Whether ours is of a series that is predicted.
+    pub fn names_a_prediction(&self) -> bool {
+        match &self.ours {
+            Ours::Value(_, series, _) | Ours::Ratio(_, series, ..) | Ours::Fewer(_, series, ..) => {
+                series.ends_with(PREDICTED)
+            }
+            Ours::Absent(_) => false,
+        }
+    }
+
+    /// Whether it is made of two numbers.
+    pub fn is_of_two(&self) -> bool {
+        matches!(self.ours, Ours::Ratio(..) | Ours::Fewer(..))
+    }
+
+    /// Our number and how far it may be off, where it was measured.
     pub fn ours(&self, panels: &[Vec<Point>]) -> Option<(f64, Option<f64>)> {
         let find = |panel: usize, series: &str, place: &str| {
             let points = panels.get(panel)?;
@@ -304,9 +343,9 @@ impl Claim {
             }
             Ours::Fewer(panel, series, to, place) => {
                 let (one, to) = (find(*panel, series, place)?, find(*panel, to, place)?);
-                // The rounds of both, over what is left of them.
-                let rounds = one.spread.zip(to.spread);
-                let apart = rounds.map(|(spread, other)| spread * one.value + other * to.value);
+                // Those of both, over what is left of them.
+                let both = one.spread.zip(to.spread);
+                let apart = both.map(|(spread, other)| spread * one.value + other * to.value);
                 let fewer = to.value - one.value;
                 (fewer, apart.map(|apart| (apart / fewer).abs()))
             }
@@ -325,6 +364,7 @@ pub struct IndexRun {
     seconds: f64,
     warm_up: f64,
     rounds: usize,
+    repeats: bool,
 }
 
 impl IndexRun {
@@ -337,6 +377,7 @@ impl IndexRun {
             seconds: setting.seconds(),
             warm_up: setting.seconds(),
             rounds: setting.rounds(),
+            repeats: true,
         }
         .with(format!("--requests={}", setting.requests()))
     }
@@ -370,10 +411,10 @@ impl IndexRun {
         self
     }
 
-    /// One round only.
+    /// One round only, in one pass.
     #[must_use]
     pub fn once(mut self) -> Self {
-        self.rounds = 1;
+        (self.rounds, self.repeats) = (1, false);
         self
     }
 
@@ -395,7 +436,8 @@ impl IndexRun {
         let rounds = self.rounds as f64 * self.seconds + self.warm_up;
         // Loading is about as fast on every engine: two million keys a second.
         let seconds = engines * (rounds + self.keys as f64 / 2e6) + 0.5;
-        Run { place, program: Program::Own, arguments, reading, seconds }
+        let repeats = self.repeats;
+        Run { place, program: Program::Own, arguments, reading, seconds, repeats }
     }
 
     /// The run, whose points are millions of operations a second.

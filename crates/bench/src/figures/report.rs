@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::picture::{self, number};
-use super::plan::{Better, Figure, Point};
+use super::plan::{Better, Claim, Figure, Point};
+use super::rounds::{Estimate, Rounds, middle};
 use super::runs::command_line;
 use super::setting::{Scale, Setting};
 use crate::measure::commit;
@@ -18,6 +19,8 @@ pub struct Finished {
     pub panels: Vec<Vec<Point>>,
     /// Runs that failed, and why.
     pub failures: Vec<String>,
+    /// By number of the paper's text: ours, and how far it may be off.
+    ours: Vec<Option<(f64, Option<f64>)>>,
 }
 
 /// A printed number beside ours, as the JSON has it.
@@ -29,7 +32,7 @@ pub struct Compared {
     pub printed: f64,
     /// Ours, where it was measured.
     pub ours: Option<f64>,
-    /// How far its rounds lie apart, or what a prediction may be off, as of a point.
+    /// How far it may be off, as of a point.
     pub spread: Option<f64>,
     /// Ours over the printed one.
     pub ratio: Option<f64>,
@@ -38,6 +41,10 @@ pub struct Compared {
     /// Why there is none of ours, where it cannot be had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
+    /// Whether ours is a prediction whose band the printed number lies in: what was measured does
+    /// not tell which is more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_open: bool,
 }
 
 /// What stands in our number's place where it could have been measured.
@@ -76,12 +83,40 @@ impl Compared {
         match self.reached {
             Some(true) => "reached",
             Some(false) => "short of it",
+            None if self.is_open => "not determined",
             None => "",
         }
     }
 }
 
 impl Finished {
+    /// Before anything was measured.
+    pub fn planned(figure: Figure) -> Self {
+        Self { figure, panels: Vec::new(), failures: Vec::new(), ours: Vec::new() }
+    }
+
+    /// Takes the points of all rounds, by panel, for what was measured.
+    pub fn sum_up(&mut self, rounds: Rounds<Vec<Vec<Point>>>, failures: Vec<String>) {
+        let panels = self.figure.panels.iter().enumerate().map(|(number, panel)| {
+            let of_panel = rounds.map(|panels| panels[number].clone());
+            panel.predict.unwrap_or(middle)(&of_panel)
+        });
+        self.panels = panels.collect();
+        // What two numbers of a round share is not in their ratio. A prediction has its band.
+        let claims = &self.figure.claims;
+        let is_by_round = |claim: &Claim| claim.is_of_two() && !self.is_predicted(claim);
+        let of_two = claims.iter().filter(|claim| is_by_round(claim));
+        let by_round =
+            |claim: &Claim| rounds.map(|panels| claim.ours(panels).map(|(ours, _)| ours));
+        let mut estimates = Estimate::beside(of_two.map(by_round).collect()).into_iter();
+        let ours = claims.iter().map(|claim| match is_by_round(claim) {
+            true => estimates.next().flatten().map(|one| (one.value, one.error)),
+            false => claim.ours(&self.panels),
+        });
+        self.ours = ours.collect();
+        self.failures = failures;
+    }
+
     /// The panels as SVG.
     ///
     /// # Errors
@@ -93,10 +128,14 @@ impl Finished {
     }
 
     fn compared(&self) -> impl Iterator<Item = Compared> {
-        self.figure.claims.iter().map(|claim| {
-            let found = claim.ours(&self.panels);
+        self.figure.claims.iter().zip(&self.ours).map(|(claim, found)| {
             let ours = found.map(|(ours, _)| ours);
+            let is_in_band =
+                |(ours, error): (f64, f64)| (claim.printed - ours).abs() <= error * ours.abs();
+            let error = found.and_then(|(ours, error)| Some((ours, error?)));
+            let is_open = self.is_predicted(claim) && error.is_some_and(is_in_band);
             let reached = |ours: f64| match claim.better {
+                _ if is_open => None,
                 Better::More => Some(ours >= claim.printed),
                 Better::Less => Some(ours <= claim.printed),
                 Better::Same => None,
@@ -109,8 +148,16 @@ impl Finished {
                 ratio: ours.filter(|_| claim.printed != 0.0).map(|ours| ours / claim.printed),
                 reached: ours.and_then(reached),
                 absent: claim.absence().map(str::to_owned),
+                is_open,
             }
         })
+    }
+
+    /// Whether it stands in a picture as predicted; what was measured there as well has few rounds
+    /// that tell it from that.
+    fn is_predicted(&self, claim: &Claim) -> bool {
+        let is_predicted = |panel: usize| self.figure.panels[panel].predict.is_some();
+        claim.panel().is_some_and(is_predicted) && claim.names_a_prediction()
     }
 
     fn commands(&self) -> Vec<String> {
@@ -169,10 +216,8 @@ pub fn object(setting: &Setting, done: &Finished) -> Value {
 
 /// All printed numbers beside ours, for a terminal.
 pub fn table(finished: &[Finished]) -> String {
-    let mut text = format!(
-        "{:<20} {:<58} {:>9} {:>8} {:>9} {:>6}\n",
-        "", "", "ours", "rounds", "paper", "ratio"
-    );
+    let mut text =
+        format!("{:<20} {:<58} {:>9} {:>8} {:>9} {:>6}\n", "", "", "ours", "±", "paper", "ratio");
     for done in finished {
         let id = format!("{}/{}", done.figure.paper.name(), done.figure.name);
         for one in done.compared() {
@@ -240,7 +285,7 @@ fn rows(text: &mut String, finished: &[Finished], is_wanted: fn(&Compared) -> bo
         let _ = write!(
             text,
             "<div class=\"wide\"><table><thead><tr><th>figure</th><th>number</th><th>ours</th>\
-             <th>rounds</th><th>paper</th><th>ratio</th><th></th></tr></thead><tbody>{rows}\
+             <th>±</th><th>paper</th><th>ratio</th><th></th></tr></thead><tbody>{rows}\
              </tbody></table></div>"
         );
     }
@@ -351,7 +396,10 @@ mod tests {
             claims: vec![Claim::value("% full", 90.0, "memc3", "0")],
         };
         let point = |index: usize| Point::new("memc3", Place::number(index as f64), ours);
-        Finished { figure, panels: vec![(0..points).map(point).collect()], failures: Vec::new() }
+        let mut done = Finished::planned(figure);
+        let panels = vec![(0..points).map(point).collect()];
+        done.sum_up(Rounds(vec![vec![panels]]), Vec::new());
+        done
     }
 
     #[test]
@@ -369,21 +417,27 @@ mod tests {
     #[test]
     fn a_number_that_cannot_be_had_says_why_and_one_less_than_another_is_told() {
         let mut done = finished(4.0, 1);
-        let other = Point { spread: Some(0.1), ..Point::new("chains", Place::number(0.0), 10.0) };
-        done.panels[0][0].spread = Some(0.05);
-        done.panels[0].push(other);
         done.figure.claims = vec![
             Claim::absent("times FASTER", 1.31, "FASTER is not here"),
             Claim::fewer("fewer than chains", 1.2, "memc3", "chains", "0"),
             Claim::fewer("fewer than nobody", 1.2, "memc3", "nobody", "0"),
+            Claim::ratio("times chains", 0.5, "memc3", "chains", "0"),
         ];
+        let point = |series: &str, value| Point::new(series, Place::number(0.0), value);
+        let pass = |pace: f64| {
+            let points = vec![point("memc3", 4.0 * pace), point("chains", 10.0 * pace)];
+            vec![vec![points]]
+        };
+        done.sum_up(Rounds(vec![pass(1.0), pass(2.0), pass(1.0)]), Vec::new());
         let compared: Vec<Compared> = done.compared().collect();
         assert_eq!((compared[0].ours, compared[0].reached), (None, None));
         assert_eq!(compared[0].cells(escaped)[1], "FASTER is not here");
-        // 10 ± 1 less 4 ± 0.2.
         assert_eq!((compared[1].ours, compared[1].reached), (Some(6.0), Some(true)));
-        assert!((compared[1].spread.expect("of both") - 0.2).abs() < 1e-9);
         assert_eq!(compared[2].cells(escaped)[1], NOT_MEASURED);
+        // A pass had twice the pace: the difference was as much larger, the ratio was the same.
+        assert!(compared[1].spread.expect("it differs") > 0.5);
+        assert_eq!((compared[3].ours, compared[3].spread), (Some(0.4), None));
+        assert!(done.panels[0].iter().all(|point| point.spread.is_some_and(|part| part > 0.5)));
         assert!(table(&[done]).contains("FASTER is not here"));
     }
 

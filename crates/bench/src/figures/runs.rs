@@ -1,5 +1,7 @@
-//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on.
+//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on. A
+//! command that several figures have is carried out for the first of them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use std::time::{Instant, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::plan::{LEAST, MOST, Place, Point, Program, Reading, Run};
+use super::plan::{Place, Point, Program, Reading, Run};
 use super::servers::Servers;
 use crate::measure::commit;
 
@@ -19,6 +21,9 @@ pub struct Runs {
     own: PathBuf,
     /// Which build this is.
     build: String,
+    passes: usize,
+    /// What was carried out, by pass and command.
+    printed: HashMap<(usize, String), Vec<Value>>,
     progress: Progress,
 }
 
@@ -42,12 +47,12 @@ struct Record {
 }
 
 impl Runs {
-    /// Remembers in `folder`, and starts with `expected` seconds of `count` runs to go.
+    /// Remembers in `folder`, and starts with `expected` seconds of `count` runs of `passes` to go.
     ///
     /// # Errors
     ///
     /// If the folder cannot be made.
-    pub fn new(folder: &Path, count: usize, expected: f64) -> anyhow::Result<Self> {
+    pub fn new(folder: &Path, passes: usize, count: usize, expected: f64) -> anyhow::Result<Self> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let own = std::env::current_exe().context("the path of this program")?;
         let build = build(&own).with_context(|| own.display().to_string())?;
@@ -59,40 +64,78 @@ impl Runs {
             passed: 0.0,
             measured: 0.0,
         };
-        Ok(Self { folder: folder.to_owned(), own, build, progress })
+        let (folder, printed) = (folder.to_owned(), HashMap::new());
+        Ok(Self { folder, own, build, passes, printed, progress })
     }
 
-    /// The points of a run: of the folder where this build has carried it out before.
+    /// Carries a run out for a pass, the first of which is 0; not where this build has done so
+    /// before.
     ///
     /// # Errors
     ///
     /// If the program is not there, fails, or prints what is no result.
-    pub fn points(&mut self, figure: &str, run: &Run) -> anyhow::Result<Vec<Point>> {
+    pub fn carry_out(&mut self, figure: &str, run: &Run, pass: usize) -> anyhow::Result<()> {
         let command = command_line(run);
-        let file = self.folder.join(format!("{figure}-{:016x}.json", key(&command)));
-        let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let kept = (pass, command.clone());
+        if self.printed.contains_key(&kept) {
+            self.progress.skip(run);
+            return Ok(());
+        }
+        let file = format!("{:016x}-{}.json", key(&command), pass + 1);
+        let file = self.folder.join(file);
+        let lines = self.of_file(&file, figure, run, command, pass)?;
+        self.printed.insert(kept, lines);
+        Ok(())
+    }
+
+    /// What a run printed: read of `file`, or carried out and written there.
+    fn of_file(
+        &mut self,
+        file: &Path,
+        figure: &str,
+        run: &Run,
+        command: String,
+        pass: usize,
+    ) -> anyhow::Result<Vec<Value>> {
+        let kept = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let kept =
             kept.filter(|record: &Record| record.build == self.build && record.command == command);
-        let record = match kept {
-            Some(record) => {
-                self.progress.skip(run);
-                record
-            }
-            None => {
-                self.progress.tell(figure, run);
-                let lines = self.lines(run);
-                self.progress.pass(run);
-                let record = Record { build: self.build.clone(), command, lines: lines? };
-                // Under its name when it is whole: an interrupted one is measured again.
-                let partial = file.with_extension("partial");
-                fs::write(&partial, serde_json::to_vec(&record)?)?;
-                fs::rename(&partial, &file)?;
-                record
-            }
-        };
-        let points: anyhow::Result<Vec<_>> =
-            record.lines.iter().map(|line| read(run, line)).collect();
+        if let Some(record) = kept {
+            self.progress.skip(run);
+            return Ok(record.lines);
+        }
+        self.progress.tell(figure, run, pass, self.passes);
+        let lines = self.lines(run);
+        self.progress.pass(run);
+        let record = Record { build: self.build.clone(), command, lines: lines? };
+        // Under its name when it is whole: an interrupted one is measured again.
+        let partial = file.with_extension("partial");
+        fs::write(&partial, serde_json::to_vec(&record)?)?;
+        fs::rename(&partial, file)?;
+        Ok(record.lines)
+    }
+
+    /// How many rounds a run had in a pass, where it was carried out.
+    pub fn rounds(&self, run: &Run, pass: usize) -> usize {
+        self.of_pass(run, pass).iter().map(rounds).max().unwrap_or(0)
+    }
+
+    /// The points of a round; of a run with fewer rounds than others it is one of those that it
+    /// has, and none of a run that was not carried out.
+    ///
+    /// # Errors
+    ///
+    /// If it printed what is no result.
+    pub fn points(&self, run: &Run, pass: usize, round: usize) -> anyhow::Result<Vec<Point>> {
+        let lines = self.of_pass(run, pass).iter();
+        let points = lines.map(|line| read(run, &of_round(line, round)));
+        let points: anyhow::Result<Vec<_>> = points.collect();
         Ok(points?.concat())
+    }
+
+    fn of_pass(&self, run: &Run, pass: usize) -> &[Value] {
+        let pass = if run.repeats { pass } else { 0 };
+        self.printed.get(&(pass, command_line(run))).map_or(&[], Vec::as_slice)
     }
 
     fn lines(&self, run: &Run) -> anyhow::Result<Vec<Value>> {
@@ -155,7 +198,7 @@ fn parsed(lines: &str) -> serde_json::Result<Vec<Value>> {
 }
 
 impl Progress {
-    fn tell(&mut self, figure: &str, run: &Run) {
+    fn tell(&mut self, figure: &str, run: &Run, pass: usize, passes: usize) {
         let left = self.expected - self.passed;
         // Before the first run is over only the plan is known.
         let pace = if self.measured > 5.0 {
@@ -164,9 +207,10 @@ impl Progress {
             1.0
         };
         eprintln!(
-            "[{}/{}] {figure}, {}; about {} left",
+            "[{}/{}] pass {} of {passes}: {figure}, {}; about {} left",
             self.done + 1,
             self.count,
+            pass + 1,
             run.place.label,
             duration(left * pace)
         );
@@ -220,22 +264,34 @@ fn key(command: &str) -> u64 {
     hasher.finish()
 }
 
-/// Half of what lies between the ends of a field's rounds, over the field, where a line has both.
-fn spread(line: &Value, field: &str) -> Option<f64> {
-    let number = |value: &Value| value.as_f64();
-    let ends = match line.get(format!("{field}_min_max")).and_then(Value::as_array) {
-        Some(ends) => (number(ends.first()?)?, number(ends.get(1)?)?),
-        // A line's rounds are of its rates.
-        None if field.starts_with("ops_per_second") => {
-            let median = line.get("ops_per_second").and_then(number)?;
-            let end = |name: &str| line.get(name).and_then(number);
-            return Some((end("max")? - end("min")?) / 2.0 / median)
-                .filter(|part| part.is_finite());
+/// What begins the names of fields that list the rounds of another.
+const ROUNDS: &str = "rounds_";
+
+/// How many rounds a line lists.
+fn rounds(line: &Value) -> usize {
+    let lists = line.as_object().into_iter().flatten().filter(|(field, _)| is_list(field));
+    lists.filter_map(|(_, list)| Some(list.as_array()?.len())).max().unwrap_or(1).max(1)
+}
+
+fn is_list(field: &str) -> bool {
+    field.starts_with(ROUNDS)
+}
+
+/// The line with what it lists of a round in the place of the middle of all.
+fn of_round(line: &Value, round: usize) -> Value {
+    let mut one = line.clone();
+    for (field, list) in line.as_object().into_iter().flatten() {
+        let Some(field) = field.strip_prefix(ROUNDS) else { continue };
+        let list = list.as_array().map_or(&[][..], Vec::as_slice);
+        let Some(value) = list.get(round % list.len().max(1)) else { continue };
+        if field == "ops_per_second"
+            && let (Some(rate), Some(threads)) = (value.as_f64(), line["threads"].as_f64())
+        {
+            one["ops_per_second_per_thread"] = (rate / threads).into();
         }
-        None => return None,
-    };
-    let value = line.get(field).and_then(number)?;
-    Some((ends.1 - ends.0) / 2.0 / value).filter(|part| part.is_finite())
+        one[field] = value.clone();
+    }
+    one
 }
 
 /// The points of a line.
@@ -247,22 +303,12 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
         name.unwrap_or("measured").to_owned()
     };
     let point = |series: String, value: f64| Point::new(series, run.place.clone(), value);
-    let of_rounds = |series: String, field: &str, unit: f64| {
-        let spread = spread(line, field);
-        let points = number(field).map(|value| Point { spread, ..point(series, value / unit) });
-        points.into_iter().collect()
+    let one = |series: String, field: &str, unit: f64| {
+        number(field).map(|value| point(series, value / unit)).into_iter().collect()
     };
     let points = match &run.reading {
-        Reading::Field(field, unit) => of_rounds(name(), field, *unit),
-        Reading::Named(series, field, unit) => of_rounds(series.clone(), field, *unit),
-        Reading::Spread(unit) => {
-            let ends = [("", "ops_per_second"), (LEAST, "min"), (MOST, "max")];
-            let of = |(end, field): (&str, &str)| {
-                let spread = if end.is_empty() { spread(line, field) } else { None };
-                number(field).map(|value| Point { spread, ..point(name() + end, value / unit) })
-            };
-            ends.into_iter().filter_map(of).collect()
-        }
+        Reading::Field(field, unit) => one(name(), field, *unit),
+        Reading::Named(series, field, unit) => one(series.clone(), field, *unit),
         Reading::Fields(fields) => {
             let of = |(series, field, unit): &(String, &str, f64)| {
                 number(field).map(|value| point(series.clone(), value / unit))
@@ -292,7 +338,8 @@ mod tests {
 
     fn run(reading: Reading) -> Run {
         let place = Place::number(2.0);
-        Run { place, program: Program::Own, arguments: vec!["bench".into()], reading, seconds: 1.0 }
+        let arguments = vec!["bench".into()];
+        Run { place, program: Program::Own, arguments, reading, seconds: 1.0, repeats: true }
     }
 
     #[test]
@@ -307,21 +354,22 @@ mod tests {
             read(Reading::Field("ops_per_second", 1e6)),
             [Point::new("memc3", two.clone(), 5.0)]
         );
-        let rounds = serde_json::json!({
-            "engine": "memc3", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,
-            "get_ns": 20, "get_ns_min_max": [19, 23],
+        let rates = serde_json::json!({
+            "engine": "memc3", "ops_per_second": 5e6, "ops_per_second_per_thread": 25e5,
+            "threads": 2, "rounds_ops_per_second": [4e6, 5e6, 6e6], "get_ns": 20,
+            "rounds_get_ns": [19, 23], "p50_ns": 7,
         });
-        let of = |field| super::read(&run(Reading::Field(field, 1.0)), &rounds).unwrap()[0].spread;
-        assert_eq!((of("ops_per_second"), of("get_ns")), (Some(0.2), Some(0.1)));
+        assert_eq!((rounds(&rates), rounds(&line)), (3, 1));
+        let of = |round, field| {
+            super::read(&run(Reading::Field(field, 1.0)), &of_round(&rates, round)).unwrap()[0]
+                .value
+        };
+        assert_eq!([0, 1, 2].map(|round| of(round, "ops_per_second")), [4e6, 5e6, 6e6]);
+        assert_eq!(of(2, "ops_per_second_per_thread"), 3e6);
+        // What has fewer rounds, or one number for all of them.
+        assert_eq!([0, 1, 2].map(|round| of(round, "get_ns")), [19.0, 23.0, 19.0]);
+        assert_eq!([0, 2].map(|round| of(round, "p50_ns")), [7.0, 7.0]);
         assert_eq!(read(Reading::Field("hit_ratio", 1.0)), []);
-        let spread = serde_json::json!({
-            "backend": "redis", "ops_per_second": 5e6, "min": 4e6, "max": 6e6,
-        });
-        let spread = super::read(&run(Reading::Spread(1e6)), &spread).unwrap();
-        let spread: Vec<_> =
-            spread.iter().map(|one| (one.series.as_str(), one.value, one.spread)).collect();
-        let ends = [("redis, least", 4.0, None), ("redis, most", 6.0, None)];
-        assert_eq!(spread, [("redis", 5.0, Some(0.2)), ends[0], ends[1]]);
         let named = Reading::Named("+ tag".into(), "p50_ns", 1.0);
         assert_eq!(read(named), [Point::new("+ tag", two, 70.0)]);
         let timeline = read(Reading::Timeline("timeline", 0.1, 1e6));

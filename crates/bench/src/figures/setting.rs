@@ -58,12 +58,18 @@ impl Setting {
 
     /// Of a round.
     pub fn seconds(&self) -> f64 {
-        self.choose(0.005, 0.2, 2.0)
+        self.choose(0.005, 0.1, 2.0)
     }
 
-    /// Of each engine; the contract asks for five where a figure is to be quoted.
+    /// How often all figures are gone through, so that the rounds of a number lie minutes apart: a
+    /// machine is not the same then, least of all one that is shared.
+    pub fn passes(&self) -> usize {
+        2
+    }
+
+    /// Of each engine in a pass; the contract asks for five where a figure is to be quoted.
     pub fn rounds(&self) -> usize {
-        self.choose(1, 3, 5)
+        self.choose(1, 2, 3)
     }
 
     /// Generated for each thread; they are repeated in a circle.

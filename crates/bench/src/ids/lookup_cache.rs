@@ -39,6 +39,12 @@ pub struct LookupCacheResult {
     pub saved: f64,
     /// The smallest and the largest of the rounds.
     pub saved_min_max: [f64; 2],
+    /// All rounds, in order.
+    pub rounds_saved: Vec<f64>,
+    /// As `rounds_saved`.
+    pub rounds_cached_ns: Vec<f64>,
+    /// As `rounds_saved`.
+    pub rounds_uncached_ns: Vec<f64>,
     /// Lookups that the cache did not answer, over all.
     pub miss_ratio: f64,
     /// What the cache took in the end.
@@ -162,6 +168,9 @@ fn result(
         uncached_ns: uncached.median.round(),
         saved: rounded(saved.median),
         saved_min_max: [rounded(saved.min), rounded(saved.max)],
+        rounds_saved: figures[2].iter().map(|one| rounded(*one)).collect(),
+        rounds_cached_ns: figures[0].iter().map(|one| (one * 10.0).round() / 10.0).collect(),
+        rounds_uncached_ns: figures[1].iter().map(|one| one.round()).collect(),
         miss_ratio: statistics.misses as f64 / asked.max(1) as f64,
         cache_bytes: cache.bytes() as u64,
         ranges,

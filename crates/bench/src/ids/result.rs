@@ -32,6 +32,10 @@ pub struct IdsResult {
     pub migrate_ns: f64,
     /// As `get_ns_min_max`.
     pub migrate_ns_min_max: [f64; 2],
+    /// All rounds, in order.
+    pub rounds_get_ns: Vec<f64>,
+    /// As `rounds_get_ns`.
+    pub rounds_migrate_ns: Vec<f64>,
     /// The mean over the migrations before the rounds: from no disorder to all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill_migrate_ns: Option<f64>,
@@ -97,6 +101,12 @@ impl IdsResult {
             get_ns_min_max: [get.min, get.max].map(round_to_tenth),
             migrate_ns: round_to_tenth(migrate.median),
             migrate_ns_min_max: [migrate.min, migrate.max].map(round_to_tenth),
+            rounds_get_ns: run.rounds.iter().map(|one| round_to_tenth(one.get_ns)).collect(),
+            rounds_migrate_ns: run
+                .rounds
+                .iter()
+                .map(|one| round_to_tenth(one.migrate_ns))
+                .collect(),
             fill_migrate_ns: run.fill_migrate_ns.map(round_to_tenth),
             bytes: run.bytes,
             counted_bytes: run.counted_bytes,

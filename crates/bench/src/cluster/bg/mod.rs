@@ -114,6 +114,10 @@ pub struct BgResult {
     pub actions_per_second: f64,
     /// CPU time of the servers an action, at that rate.
     pub server_cpu_ns_per_action: f64,
+    /// All rounds, in order.
+    pub rounds_actions_per_second: Vec<f64>,
+    /// See above.
+    pub rounds_server_cpu_ns_per_action: Vec<f64>,
     /// The same over Redis's, where it was measured in the same rounds.
     pub ratio: Option<f64>,
     /// Values that no write which overlaps the read explains, of all rounds.
@@ -301,6 +305,8 @@ fn result(subject: &Subject<'_>, base: Option<&Subject<'_>>, arguments: &BgArgum
         connections: arguments.connections.unwrap_or(arguments.clients),
         actions_per_second: of(|round| round.rate),
         server_cpu_ns_per_action: of(|round| round.cpu_ns),
+        rounds_actions_per_second: rounds.iter().map(|round| round.rate).collect(),
+        rounds_server_cpu_ns_per_action: rounds.iter().map(|round| round.cpu_ns).collect(),
         ratio,
         unpredictable_reads: rounds.iter().map(|round| round.unpredictable).sum(),
         writes: rounds.iter().map(|round| round.writes).sum(),

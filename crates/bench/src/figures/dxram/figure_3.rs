@@ -39,6 +39,7 @@ pub fn figure(setting: &Setting) -> Figure {
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, unit),
             seconds: 4.0 * ids as f64 / IDS_PER_SECOND + if has_java { 4.0 } else { 0.5 },
+            repeats: true,
         }
     };
     let panel = |title: &str, y, field, unit| Panel {

@@ -20,6 +20,7 @@ pub fn figure(setting: &Setting) -> Figure {
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading,
             seconds: 1.0,
+            repeats: true,
         }
     };
     let times = [("without a cache", "uncached_ns"), ("with a cache", "cached_ns")];

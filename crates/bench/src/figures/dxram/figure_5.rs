@@ -53,8 +53,8 @@ pub fn figure(setting: &Setting) -> Figure {
             backends.push("cassandra");
             begin += CASSANDRA_SECONDS * nodes as f64;
         }
-        let seconds = setting.choose(0.05, 0.5, 5.0);
-        let rounds = setting.choose(1, 1, 3);
+        let seconds = setting.choose(0.05, 0.25, 5.0);
+        let rounds = setting.choose(1, 2, 3);
         let arguments = format!(
             "bench bg --backend={} --nodes={nodes} --profiles={members} --clients={clients} \
              --mix=0.1 --seconds={seconds} --rounds={rounds} --json",
@@ -68,6 +68,8 @@ pub fn figure(setting: &Setting) -> Figure {
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, 1.0),
             seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + begin,
+            // The large network takes minutes to load.
+            repeats: !is_large,
         }
     };
     let printed = |name: &str, points: &[(usize, f64)]| -> Vec<Point> {

@@ -26,5 +26,6 @@ fn table(name: &str, seconds: f64) -> Run {
         arguments: vec![name.to_owned(), "--json".to_owned()],
         reading: Reading::Points,
         seconds,
+        repeats: false,
     }
 }

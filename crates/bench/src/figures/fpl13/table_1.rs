@@ -36,6 +36,7 @@ pub fn figure(setting: &Setting) -> Figure {
         arguments: ARGUMENTS.split(' ').map(str::to_owned).collect(),
         reading: Reading::Field(field, 1.0),
         seconds: if is_run { SECONDS } else { 0.0 },
+        repeats: false,
     };
     let panel = |kinds: &[(&'static str, &'static str, f64, f64)], y| {
         let printed = |(index, (_, label, whole, hash)): (usize, &(_, &str, f64, f64))| {

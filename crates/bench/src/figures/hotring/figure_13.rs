@@ -11,7 +11,7 @@ pub fn figure(setting: &Setting) -> Figure {
     let thetas = [(0, 1.22), (1, 0.99)];
     let passed = |(index, theta)| {
         let place = Place::named(index, format!("theta {theta}"));
-        run(setting, "c", theta, 8).at(place, Reading::Field("items_passed_per_op", 1.0))
+        run(setting, "c", theta, 8).once().at(place, Reading::Field("items_passed_per_op", 1.0))
     };
     let chains = |(index, theta)| {
         let place = Place::named(index, format!("theta {theta}"));

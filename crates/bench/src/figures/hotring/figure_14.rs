@@ -5,7 +5,7 @@ use super::super::setting::Setting;
 use super::{about, over_time, run};
 
 pub fn figure(setting: &Setting) -> Figure {
-    let run = run(setting, "shift", 1.22, 8).lasting(setting.choose(40.0, 20.0, 10.0), 1.0);
+    let run = run(setting, "shift", 1.22, 8).lasting(setting.choose(40.0, 30.0, 10.0), 1.0);
     Figure {
         paper: Paper::HotRing,
         name: "figure-14",

@@ -2,7 +2,7 @@
 
 use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Shape};
 use super::super::setting::Setting;
-use super::{THREADS, keys};
+use super::{THREADS, keys, warm_up};
 
 /// R of 1, 2, 5, 10 and 50.
 const ENGINES: [&str; 5] =
@@ -17,7 +17,7 @@ pub fn figure(setting: &Setting) -> Figure {
             .with(format!("--theta={theta}"))
             .with("--ratio=8")
             .with(format!("--threads={threads}"))
-            .lasting(1.0, setting.choose(1.0, 3.0, 4.0))
+            .lasting(1.0, warm_up(setting))
             .rates_at(Place::named(index, label))
     };
     Figure {

@@ -8,7 +8,7 @@ pub fn figure(setting: &Setting) -> Figure {
     let keys = setting.keys(1_000_000, 400).min(setting.choose(4_000, 250_000, 1_000_000));
     let run = IndexRun::new(setting, &["hotring-s", "hotring-r"], "insert50", keys)
         .with("--theta=1.22")
-        .lasting(setting.choose(60.0, 12.0, 4.5), 0.0);
+        .lasting(setting.choose(60.0, 24.0, 4.5), 0.0);
     Figure {
         paper: Paper::HotRing,
         name: "figure-17",

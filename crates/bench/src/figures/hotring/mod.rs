@@ -62,7 +62,12 @@ fn run(setting: &Setting, workload: &str, theta: f64, ratio: u32) -> IndexRun {
         .with(format!("--theta={theta}"))
         .with(format!("--ratio={ratio}"))
         .with(format!("--threads={}", setting.threads_up_to(THREADS)))
-        .lasting(1.0, setting.choose(1.0, 3.0, 4.0))
+        .lasting(1.0, warm_up(setting))
+}
+
+/// How many times the usual: until heads have found the hot items.
+pub fn warm_up(setting: &Setting) -> f64 {
+    setting.choose(1.0, 3.0, 4.0)
 }
 
 /// Throughput of `workload` by keys a bucket.

@@ -21,6 +21,7 @@ pub fn figure(setting: &Setting) -> Figure {
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, unit),
             seconds: 2.0 * (keys as f64 / 500e3 + rounds as f64 * seconds) + 1.0,
+            repeats: true,
         }
     };
     let panel = |y, field, unit| Panel {

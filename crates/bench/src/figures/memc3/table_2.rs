@@ -34,7 +34,7 @@ fn occupancy(setting: &Setting, table: &str, place: Place, reading: Reading) -> 
     let arguments = format!("bench occupancy {table} --size={slots} --runs={runs} --json");
     let arguments = arguments.split(' ').map(str::to_owned).collect();
     let seconds = slots as f64 * f64::from(runs) / SLOTS_PER_SECOND;
-    Run { place, program: Program::Own, arguments, reading, seconds }
+    Run { place, program: Program::Own, arguments, reading, seconds, repeats: true }
 }
 
 pub fn figure(setting: &Setting) -> Figure {

@@ -36,6 +36,7 @@ pub fn figure(setting: &Setting) -> Figure {
                 arguments: arguments.split(' ').map(str::to_owned).collect(),
                 reading: Reading::Field(field, unit),
                 seconds: requests as f64 * 3.0 / OPERATIONS_PER_SECOND,
+                repeats: false,
             }
         };
         let runs = sizes.iter().map(run).collect();

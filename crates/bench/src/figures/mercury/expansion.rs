@@ -13,8 +13,8 @@ pub fn figure(setting: &Setting) -> Figure {
         IndexRun::new(setting, &[ENGINE], "d", keys)
             .with("--theta=0")
             .with(format!("--expected={}", buckets * 3 / 4))
-            .with("--memory=3Gi")
-            .lasting(setting.choose(160.0, 15.0, 3.0), 0.25)
+            .with(format!("--memory={}Gi", setting.choose(3, 1, 3)))
+            .lasting(setting.choose(160.0, 30.0, 3.0), 0.25)
             .once()
             .at(Place::named(0, "1"), reading)
     };

@@ -3,7 +3,7 @@
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
 use super::super::setting::Setting;
 
-const ENGINES: [&str; 4] = ["mercury", "mercury-pthread", "mercury-nolock", "global-lock"];
+pub const ENGINES: [&str; 4] = ["mercury", "mercury-pthread", "mercury-nolock", "global-lock"];
 
 pub fn figure(setting: &Setting) -> Figure {
     let keys = setting.keys(32_000_000, 280);

@@ -7,6 +7,8 @@ mod figure_3;
 mod figure_4;
 mod figure_5;
 
+pub use figure_4::ENGINES as FIGURE_4;
+
 use super::model;
 use super::plan::Figure;
 use super::setting::Setting;
