@@ -23,6 +23,9 @@ pub(crate) use joining::chunk;
 /// items serves; others wait.
 const CHANGES_MAX: usize = 16;
 pub(crate) const NAMED_CHANGES_MAX: usize = 256;
+/// How many times as long as others who are about to back up what is recovered may be silent: all
+/// nodes are loading then, nobody waits for a write, and to begin again is dear.
+const HEIR_PATIENCE: u64 = 4;
 /// How long a backup that was silent is not chosen again.
 const AVOIDED_MS: u64 = 2_000;
 
@@ -191,6 +194,23 @@ impl Copies {
     /// Whether a node is a member, and was not silent of late.
     pub fn is_choosable(&self, peer: Peer) -> bool {
         self.others.contains(&peer) && !self.avoided.contains_key(&peer)
+    }
+
+    /// Whether a node is a member, and will not refuse to keep anything in this life.
+    pub fn is_usable(&self, peer: Peer) -> bool {
+        self.others.contains(&peer) && self.avoided.get(&peer) != Some(&u64::MAX)
+    }
+
+    /// A node answered something that it was asked of late.
+    pub fn on_sign_of_life(&mut self, peer: Peer, now_ms: u64) {
+        if self.is_usable(peer) {
+            self.avoided.remove(&peer);
+            if let Some(link) = self.links.get_mut(&peer)
+                && link.owes_since_ms.is_some()
+            {
+                link.owes_since_ms = Some(now_ms);
+            }
+        }
     }
 
     /// A node is not chosen until then.
@@ -371,6 +391,12 @@ impl Copies {
         self.send_all(&members, What::Bury(source, ids), Vec::new());
     }
 
+    /// Tells nodes that are no backups of ids that what they keep of them is not needed.
+    pub fn clear(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
+        let members: Vec<Peer> = peers.filter(|peer| self.others.contains(peer)).collect();
+        self.send_all(&members, What::Clear(ids), Vec::new());
+    }
+
     /// Whether a backup that says so in this attempt has to have what there is of an id.
     pub fn is_backup(&self, peer: Peer, link: u64, id: ChunkId) -> bool {
         let is_present = self.links.get(&peer).is_some_and(|known| known.number == link);
@@ -483,11 +509,12 @@ impl Copies {
     }
 
     /// Time went on. `is_leaving` says of which ids the owner is about to change; their sets stay
-    /// as they are.
+    /// as they are. `is_loading` puts off to fill up sets that do with what they have: what is not
+    /// served yet goes before.
     pub fn on_tick<S: ChunkStore>(
         &mut self,
         now_ms: u64,
-        is_leaving: &dyn Fn(IdRange) -> bool,
+        (is_leaving, is_loading): (&dyn Fn(IdRange) -> bool, bool),
         store: &mut S,
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,
         out: &mut Vec<Wanted>,
@@ -498,25 +525,38 @@ impl Copies {
         self.avoided.retain(|_, until_ms| *until_ms > now_ms);
         let silent_ms = self.settings.silent_ms;
         let others = &self.others;
-        let is_silent = |(peer, link): (&Peer, &Link)| {
-            let is_late = link.owes_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
-            (is_late || !others.contains(peer)).then_some(*peer)
+        let silent_for = |silent_ms: u64| {
+            let is_silent = move |(peer, link): (&Peer, &Link)| {
+                let is_late = link.owes_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
+                (is_late || !others.contains(peer)).then_some(*peer)
+            };
+            self.links.iter().filter_map(is_silent).collect::<BTreeSet<Peer>>()
         };
-        let silent: BTreeSet<Peer> = self.links.iter().filter_map(is_silent).collect();
+        let (silent, gone) = (silent_for(silent_ms), silent_for(HEIR_PATIENCE * silent_ms));
         for peer in &silent {
             self.avoid(*peer, now_ms + AVOIDED_MS);
         }
-        self.abort_silent(&silent, out);
-        self.change_sets(&silent, is_leaving, out);
+        self.abort_silent(&silent, &gone, out);
+        self.change_sets(&silent, (is_leaving, is_loading), out);
         self.fill(store, export, out);
         self.drop_links();
         self.send_again(now_ms);
     }
 
-    fn abort_silent(&mut self, silent: &BTreeSet<Peer>, out: &mut Vec<Wanted>) {
+    fn abort_silent(
+        &mut self,
+        silent: &BTreeSet<Peer>,
+        gone: &BTreeSet<Peer>,
+        out: &mut Vec<Wanted>,
+    ) {
         let is_hopeless = |change: &SetChange| {
-            let is_committing = matches!(change.stage, Stage::Committing);
-            !is_committing && change.members().iter().any(|peer| silent.contains(peer))
+            let absent = match change.stage {
+                Stage::Committing => return false,
+                Stage::Staged => silent,
+                _ if self.sets.get(change.ids.start()).is_none() => gone,
+                _ => silent,
+            };
+            change.members().iter().any(|peer| absent.contains(peer))
         };
         let hopeless: Vec<u64> = {
             let changes = self.changes.iter().filter(|(_, change)| is_hopeless(change));
@@ -532,7 +572,7 @@ impl Copies {
     fn change_sets(
         &mut self,
         silent: &BTreeSet<Peer>,
-        is_leaving: &dyn Fn(IdRange) -> bool,
+        (is_leaving, is_loading): (&dyn Fn(IdRange) -> bool, bool),
         out: &mut Vec<Wanted>,
     ) {
         if silent.is_empty() && self.whole == Some(self.wanted()) {
@@ -545,6 +585,9 @@ impl Copies {
             let is_small = set.len() < self.wanted();
             if is_hurt || is_small {
                 self.whole = None;
+                if is_loading && !is_hurt && set.len() + 1 >= self.copies_min() {
+                    continue;
+                }
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }

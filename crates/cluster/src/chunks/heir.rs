@@ -8,18 +8,22 @@
 //! that are missing as for any others. If it is gone before, the next holder does the same from
 //! what it has itself; each has all that was acknowledged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::items::KeptItem;
 use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkService, Wish};
 use super::store::ChunkStore;
-use crate::backup::{
-    BackupMessage, Copies, CopySettings, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted,
-};
+use crate::backup::{BackupMessage, Copies, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Inheritance, Peer, Refusal};
 use crate::wire::Wire;
+
+/// For how long an heir waits for holders who said how far they are and were silent since: that is
+/// cheaper than to copy all to others.
+const PATIENCE_MS: u64 = 1_000;
+/// How often it does.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// Ids that this node is about to recover, and where it goes on.
 #[derive(Debug)]
@@ -30,32 +34,57 @@ pub(super) struct Loading {
     items: Vec<ItemKey>,
     /// What could not be read.
     damaged: Vec<ChunkId>,
-    /// Until when it waits for the other holders to say how far they are, and when it asks again.
-    waits_until_ms: Option<u64>,
+    /// Who was to be a backup, in whatever attempt.
+    was_joining: BTreeSet<Peer>,
+    /// How often backups were chosen, and were silent.
+    attempts: u32,
+    /// Since when it waits for the other holders to say how far they are, as all is loaded; and
+    /// when it asks again.
+    waits_from_ms: Option<u64>,
     next_ask_ms: u64,
     /// How far each is, and what it has beyond what is loaded, if it knows.
     sealed: BTreeMap<Peer, (u64, Option<Vec<Name>>)>,
 }
 
 impl Loading {
-    /// Other holders of chunks who have not said how far they are.
-    fn unsealed(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
-        let is_named = self.heritage.ids.first().creator().is_named();
-        let others = self.heritage.holders[1..].iter().copied().filter(move |_| !is_named);
-        others.filter(|peer| copies.is_choosable(*peer) && !self.sealed.contains_key(peer))
+    fn is_loaded(&self) -> bool {
+        self.next >= self.heritage.ids.end()
     }
 
-    /// Whether one of them may say so yet.
-    fn waits(&self, now_ms: u64, copies: &Copies) -> bool {
-        let is_early = self.waits_until_ms.is_none_or(|until_ms| now_ms < until_ms);
-        is_early && self.unsealed(copies).next().is_some()
+    /// Other holders of chunks who have not said how far they are, or were silent since.
+    fn owing(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+        let is_named = self.heritage.ids.first().creator().is_named();
+        let others = self.heritage.holders[1..].iter().copied().filter(move |_| !is_named);
+        let is_ready = |peer| self.sealed.contains_key(&peer) && copies.is_choosable(peer);
+        others.filter(move |peer| copies.is_usable(*peer) && !is_ready(*peer))
+    }
+
+    /// Whether one of them may say so yet, and it is worth while to wait for that.
+    fn waits(&mut self, now_ms: u64, copies: &Copies, silent_ms: u64) -> bool {
+        let from_ms = *self.waits_from_ms.get_or_insert(now_ms);
+        let is_ready = self.sealed.keys().any(|peer| copies.is_choosable(*peer));
+        let patience_ms = match is_ready || self.sealed.is_empty() {
+            true => silent_ms,
+            false => PATIENCE_MS.max(silent_ms),
+        };
+        let is_early = now_ms < from_ms + patience_ms && self.attempts < ATTEMPTS_MAX;
+        is_early && self.owing(copies).next().is_some()
+    }
+
+    /// Those who were to be backups were silent: others are to be found, or the same once more.
+    /// What is loaded stays, for nobody else changes it; so does how far the holders are, for they
+    /// take nothing more of that life.
+    fn begin_again(&mut self) {
+        self.attempts += 1;
+        self.waits_from_ms = None;
+        self.next_ask_ms = 0;
     }
 }
 
 impl<S: ChunkStore> ChunkService<S> {
     /// What is being recovered, loaded or not.
     fn all_heirs(&self) -> impl Iterator<Item = &Inheritance> {
-        self.heirs.values().chain(self.loading.iter().map(|loading| &loading.heritage))
+        self.heirs.values().chain(&self.loading).map(|loading| &loading.heritage)
     }
 
     /// Whether an id is being recovered.
@@ -70,7 +99,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// In whose name the ids of a change are recovered, if they are.
     pub fn source(&self, change: u64) -> Option<Peer> {
-        self.heirs.get(&change).map(|heir| heir.source)
+        self.heirs.get(&change).map(|heir| heir.heritage.source)
     }
 
     /// Ids that are being recovered.
@@ -85,7 +114,18 @@ impl<S: ChunkStore> ChunkService<S> {
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
         // Of items of those ids some may be here yet: older ones, or half of the same heritage.
         let is_mine = heritage.holders.first() == Some(&self.me);
-        if !is_mine || is_owned || self.is_removing(ids) || self.inherits(ids) {
+        if !is_mine || is_owned || self.is_removing(ids) {
+            return;
+        }
+        if self.inherits(ids) {
+            let is_same = |known: &Inheritance| {
+                (known.ids, known.source) == (ids, heritage.source) && known.epoch < heritage.epoch
+            };
+            // Of the holders some may be gone since.
+            for loading in self.loading.iter_mut().filter(|one| is_same(&one.heritage)) {
+                loading.sealed.retain(|peer, _| heritage.holders.contains(peer));
+                loading.heritage = heritage.clone();
+            }
             return;
         }
         // The other holders have copies for as long as nothing else is committed.
@@ -100,7 +140,9 @@ impl<S: ChunkStore> ChunkService<S> {
             next: ids.start(),
             items: Vec::new(),
             damaged: Vec::new(),
-            waits_until_ms: None,
+            was_joining: BTreeSet::new(),
+            attempts: 0,
+            waits_from_ms: None,
             next_ask_ms: 0,
             sealed: BTreeMap::new(),
         });
@@ -108,14 +150,12 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Asks other holders how far they are.
     fn ask_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<Wish>) {
-        let CopySettings { silent_ms, retry_ms, .. } = self.limits.copies;
-        let copies = &self.copies;
+        let (copies, retry_ms) = (&self.copies, self.limits.copies.retry_ms);
         for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
             let Inheritance { ids, source, .. } = loading.heritage;
             loading.next_ask_ms = now_ms + retry_ms;
-            loading.waits_until_ms.get_or_insert(now_ms + silent_ms);
             let last = vault.last(source);
-            for peer in loading.unsealed(copies) {
+            for peer in loading.owing(copies) {
                 let message = BackupMessage::Seal { source, ids, last };
                 out.push(Wish::Backup(Wanted::Send(peer, message)));
             }
@@ -129,6 +169,7 @@ impl<S: ChunkStore> ChunkService<S> {
         (source, ids): (Peer, IdRange),
         last: u64,
         beyond: Option<&[Name]>,
+        now_ms: u64,
     ) {
         let is_meant = |loading: &&mut Loading| {
             let Inheritance { ids: loaded, source: from, .. } = loading.heritage;
@@ -138,6 +179,7 @@ impl<S: ChunkStore> ChunkService<S> {
             && loading.heritage.holders[1..].contains(&from)
         {
             loading.sealed.insert(from, (last, beyond.map(<[Name]>::to_vec)));
+            self.copies.on_sign_of_life(from, now_ms);
         }
     }
 
@@ -182,83 +224,113 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<Wish>,
     ) -> Vec<(Peer, ChunkId)> {
         self.ask_holders(now_ms, vault, out);
-        let (mut left, mut damaged) = (self.limits.load_ids, Vec::new());
+        // Holders may have said by now how far they are.
         for _ in 0..self.loading.len() {
-            let looked = self.load_next(left, now_ms, vault, &mut damaged);
+            let Some(loading) = self.loading.pop_front() else { break };
+            match loading.is_loaded() {
+                true => self.begin(loading, now_ms, vault),
+                false => self.loading.push_back(loading),
+            }
+        }
+        let (mut left, mut damaged) = (self.limits.load_ids, Vec::new());
+        while left > 0
+            && let Some(mut loading) = self.next_to_load()
+        {
+            let (looked, is_stored) =
+                self.load_some(&mut loading, left, now_ms, vault, &mut damaged);
             left = left.saturating_sub(looked);
-            if left == 0 {
-                break;
+            self.has_no_room = !is_stored;
+            if loading.is_loaded() {
+                self.begin(loading, now_ms, vault);
+            } else if is_stored {
+                // One is served before the next is loaded.
+                self.loading.push_front(loading);
             }
         }
         damaged
     }
 
+    /// What is not loaded and can be, of which the first is taken out.
+    fn next_to_load(&mut self) -> Option<Loading> {
+        let has_named = self.heirs.len() >= NAMED_CHANGES_MAX;
+        let place = self.loading.iter().position(|loading| {
+            let is_named = loading.heritage.ids.first().creator().is_named();
+            !(loading.is_loaded() || is_named && has_named)
+        })?;
+        self.loading.remove(place)
+    }
+
     /// Loads a part of one heritage: so many ids, or items where ids are sparse. Returns how many
-    /// were looked at.
-    fn load_next(
+    /// were looked at, and whether there was room for them; if not, nothing of it is left here.
+    fn load_some(
         &mut self,
+        loading: &mut Loading,
         most: u64,
         now_ms: u64,
         vault: &mut Vault,
         damaged: &mut Vec<(Peer, ChunkId)>,
-    ) -> u64 {
-        let Some(mut loading) = self.loading.pop_back() else { return 0 };
+    ) -> (u64, bool) {
         let Inheritance { ids, source, .. } = loading.heritage;
         let is_named = ids.first().creator().is_named();
-        let mut looked = 1;
-        if loading.next < ids.end() && !(is_named && self.heirs.len() >= NAMED_CHANGES_MAX) {
-            let rest = IdRange::from_bits(loading.next, ids.end());
-            let end = match is_named {
-                true => vault.end_of(source, rest, most),
-                false => ids.end().min(loading.next.saturating_add(most)),
-            };
-            let slice = IdRange::from_bits(loading.next, end);
+        let rest = IdRange::from_bits(loading.next, ids.end());
+        let end = match is_named {
+            true => vault.end_of(source, rest, most),
+            false => ids.end().min(loading.next.saturating_add(most)),
+        };
+        let slice = IdRange::from_bits(loading.next, end);
+        let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
+        let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
+        let found = vault.recover(source, slice, &mut |id, value| {
             if !is_named {
-                self.remove_all(slice);
+                is_here[(id.bits() - slice.start()) as usize] = true;
+                is_stored &= store.write(id, &value).is_ok();
+            } else if let Ok(kept) = KeptItem::decode_all(&value) {
+                is_stored &= store.restore_item(&kept).is_ok();
+                loading.items.push((id, kept.key));
+            } else {
+                spoilt.push(id);
             }
-            let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
-            let found = vault.recover(source, slice, &mut |id, value| {
-                if !is_named {
-                    is_stored &= store.write(id, &value).is_ok();
-                } else if let Ok(kept) = KeptItem::decode_all(&value) {
-                    is_stored &= store.restore_item(&kept).is_ok();
-                    loading.items.push((id, kept.key));
-                } else {
-                    spoilt.push(id);
-                }
-            });
-            looked = if is_named { found.copies.max(1) } else { slice.len() };
-            if !is_stored {
-                self.remove_all(IdRange::from_bits(ids.start(), end));
-                return looked;
-            }
-            self.sessions.import(slice, &found.export, now_ms);
-            loading.damaged.extend(found.damaged.into_iter().chain(spoilt));
-            loading.next = end;
+        });
+        let looked = if is_named { found.copies.max(1) } else { slice.len() };
+        // Of an attempt before there may be more.
+        for at in (0..is_here.len()).filter(|at| !is_here[*at]) {
+            let at = slice.start() + at as u64;
+            self.remove_all(IdRange::from_bits(at, at + 1));
         }
+        let known = loading.damaged.len();
+        loading.damaged.extend(found.damaged.into_iter().chain(spoilt));
+        damaged.extend(loading.damaged[known..].iter().map(|id| (source, *id)));
+        if !is_stored {
+            self.remove_all(IdRange::from_bits(ids.start(), end));
+            return (looked, false);
+        }
+        self.sessions.import(slice, &found.export, now_ms);
+        loading.next = end;
+        (looked, true)
+    }
+
+    /// Finds backups for what is loaded, if there are any yet.
+    fn begin(&mut self, mut loading: Loading, now_ms: u64, vault: &Vault) {
+        let Inheritance { ids, source, .. } = loading.heritage;
         let joining = self.joining(&loading.heritage);
-        let is_loaded = loading.next >= ids.end();
-        if !is_loaded
-            || loading.waits(now_ms, &self.copies)
+        if loading.waits(now_ms, &self.copies, self.limits.copies.silent_ms)
             || !self.copies.is_enough(joining.len())
         {
-            // Others' turn, if there are any.
-            self.loading.push_front(loading);
-            return looked;
+            return self.loading.push_back(loading);
         }
-        damaged.extend(loading.damaged.iter().map(|id| (source, *id)));
         let adopters = self.adopters(&loading, vault);
         let number = if !adopters.is_empty() && self.copies.is_enough(adopters.len()) {
+            loading.was_joining.extend(adopters.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
             let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
             self.copies.join_in_place((ids, source), adopters, &mut self.store, &export)
-        } else if is_named {
-            self.copies.join_with(ids, joining, loading.items)
+        } else if ids.first().creator().is_named() {
+            self.copies.join_with(ids, joining, std::mem::take(&mut loading.items))
         } else {
+            loading.was_joining.extend(&joining);
             self.copies.join(ids, Vec::new(), joining, false)
         };
-        self.heirs.insert(number, loading.heritage);
-        looked
+        self.heirs.insert(number, loading);
     }
 
     /// Removes the chunks of ids.
@@ -295,7 +367,9 @@ impl<S: ChunkStore> ChunkService<S> {
             (Some(heir), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
-                self.copies.bury(heir.source, ids, &members);
+                self.copies.bury(heir.heritage.source, ids, &members);
+                let given_up = heir.was_joining.iter().filter(|peer| !members.contains(peer));
+                self.copies.clear(ids, given_up.copied());
             }
             // It is told again, if it still is the heir.
             (Some(_), Err(_)) => self.remove_all(ids),
@@ -311,7 +385,15 @@ impl<S: ChunkStore> ChunkService<S> {
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
         let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-        self.copies.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
+        // Without room for it, loading may never end.
+        let is_loading = !self.has_no_room && self.loading.iter().any(|one| !one.is_loaded());
+        self.copies.on_tick(
+            now_ms,
+            (&is_leaving, is_loading),
+            &mut self.store,
+            &export,
+            &mut wanted,
+        );
         for wanted in wanted {
             match wanted {
                 Wanted::Aborted(number) => self.aborted(number, out),
@@ -324,8 +406,14 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     fn aborted(&mut self, number: u64, out: &mut Vec<Wish>) {
-        if let Some(heir) = self.heirs.remove(&number) {
-            return self.remove_all(heir.ids);
+        if let Some(mut heir) = self.heirs.remove(&number) {
+            let ids = heir.heritage.ids;
+            if ids.first().creator().is_named() {
+                // Its items were handed over to be sent; it is told again.
+                return self.remove_all(ids);
+            }
+            heir.begin_again();
+            return self.loading.push_back(heir);
         }
         let found = self.incoming.iter().find(|(_, incoming)| incoming.change == Some(number));
         if let Some((source, number)) = found.map(|(name, _)| *name) {

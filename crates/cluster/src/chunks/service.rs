@@ -15,7 +15,7 @@ use super::store::{ChunkStore, StoreError};
 use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What, chunk};
 use crate::heat::{Heat, HeatWish};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
-use crate::overlay::{Inheritance, Peer, Refusal};
+use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
 use crate::spans::Spans;
 
@@ -108,9 +108,11 @@ pub struct ChunkService<S> {
     pub(super) copies: Copies,
     pub(super) held: Held,
     /// Ids that are being recovered, by the change of their backups.
-    pub(super) heirs: BTreeMap<u64, Inheritance>,
-    /// Those that are not loaded yet; the last is next.
+    pub(super) heirs: BTreeMap<u64, Loading>,
+    /// Those that are not loaded yet, of which the first is next, and those that wait for backups.
     pub(super) loading: VecDeque<Loading>,
+    /// Whether the last part of it that was loaded found no room.
+    pub(super) has_no_room: bool,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
@@ -146,6 +148,7 @@ impl<S: ChunkStore> ChunkService<S> {
             held: Held::default(),
             heirs: BTreeMap::new(),
             loading: VecDeque::new(),
+            has_no_room: false,
             claiming: Vec::new(),
             changed: None,
         }
@@ -314,6 +317,7 @@ impl<S: ChunkStore> ChunkService<S> {
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<Wish>,
     ) {
+        let now_ms = clock();
         match message {
             BackupMessage::Lacking { link, names } => {
                 for name in names {
@@ -326,11 +330,11 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             BackupMessage::Sealed { source, ids, last, beyond } => {
-                self.on_sealed(from, (*source, *ids), *last, beyond.as_deref());
+                self.on_sealed(from, (*source, *ids), *last, beyond.as_deref(), now_ms);
             }
             _ => {}
         }
-        self.copies.on_message(from, message, clock());
+        self.copies.on_message(from, message, now_ms);
         self.release(clock, out);
     }
 

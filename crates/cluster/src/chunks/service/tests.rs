@@ -12,6 +12,7 @@ use super::*;
 use crate::backup::{Entry, Vault};
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
+use crate::overlay::Inheritance;
 
 const ALICE: ClientId = ClientId(1);
 const BOB: ClientId = ClientId(2);
@@ -357,4 +358,76 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
         assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
+}
+
+/// Loading is most of a recovery: a backup that is slow must not make it begin anew.
+#[test]
+fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
+    let index = model();
+    let settings = CopySettings { backups: 2, ..CopySettings::default() };
+    let limits = Limits { copies: settings, ..Limits::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
+    let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
+    let (holder, other) = (peer(1), peer(4));
+    service.set_members([me(), holder, other].into_iter());
+    let storage = Box::new(MemoryStorage::default());
+    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let (ids, source) = (ids(5, 5), peer(2));
+    let put = |version| {
+        let what = What::Put(id(version), vec![version as u8]);
+        Entry { version, what, sessions: Vec::new() }
+    };
+    vault.on_append(source, 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    let heritage = Inheritance { ids, epoch: 9, source, holders: vec![me(), holder] };
+    service.inherit(&heritage, &mut vault);
+
+    // What each is sent from a time on, until then.
+    let step = |service: &mut ChunkService<_>, vault: &mut Vault, now_ms| {
+        let mut out = Vec::new();
+        service.load(now_ms, vault, &mut out);
+        service.on_tick(now_ms, &mut out);
+        service.flush(now_ms, &mut out);
+        out
+    };
+    let asked = |out: &[Wish]| {
+        let is_question = |wish: &&Wish| {
+            matches!(wish, Wish::Backup(Wanted::Send(_, BackupMessage::Seal { .. })))
+        };
+        out.iter().filter(is_question).count()
+    };
+    // Changes for the holder, and for the other.
+    let sent = |out: &[Wish]| {
+        [holder, other].map(|to| {
+            let entries = out.iter().filter_map(|wish| match wish {
+                Wish::Backup(Wanted::Send(peer, BackupMessage::Append { entries, .. })) => {
+                    (*peer == to).then(|| entries.to_vec().len())
+                }
+                _ => None,
+            });
+            entries.sum::<usize>()
+        })
+    };
+    let sealed = BackupMessage::Sealed { source, ids, last: 9, beyond: Some(Vec::new()) };
+    assert_eq!(asked(&step(&mut service, &mut vault, 1_000)), 1);
+    service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
+    assert_eq!(sent(&step(&mut service, &mut vault, 1_001)), [2, 0], "it adopts what it has");
+
+    // Silent for so long, it is not waited for any more.
+    let later = 1_001 + 4 * settings.silent_ms;
+    step(&mut service, &mut vault, later);
+    assert!((5..10).all(|counter| service.store.has(id(counter))), "they stay");
+    assert_eq!((service.heirs(), service.copies().status().1), (1, 0));
+    let again = step(&mut service, &mut vault, later + 1);
+    assert_eq!((asked(&again), sent(&again)), (1, [0, 0]), "it is asked once more");
+    service.on_backup(holder, &sealed, &mut || later + 2, &mut Vec::new());
+    let again = step(&mut service, &mut vault, later + 2);
+    assert_eq!(sent(&again), [2, 0], "it adopts what it has");
+
+    // Who stays silent is not waited for for ever.
+    let later = later + 2 + 4 * settings.silent_ms;
+    step(&mut service, &mut vault, later);
+    assert_eq!(sent(&step(&mut service, &mut vault, later + 1)), [0, 0]);
+    assert_eq!(sent(&step(&mut service, &mut vault, later + 999)), [0, 0]);
+    let full = step(&mut service, &mut vault, later + 1_001);
+    assert!(matches!(sent(&full), [_, 7]), "all of it, after a clear: {full:?}");
 }
