@@ -252,6 +252,8 @@ impl<A: Actor> World<A> {
         let peer = self.coordinator.join(name, self.now_ms).expect("there is room");
         let supers = self.coordinator.view().supers().collect();
         let actor = A::start(peer, supers, self.settings, &mut self.common);
+        let before = self.cold.get(&peer.node);
+        self.died_alone |= before.is_some_and(|last| peer.incarnation > last + 1);
         let (mut ahead_ms, mut faster) = (0, 0);
         if self.faults.worst {
             (ahead_ms, faster) = (self.random.below(100_000), self.random.below(5));
@@ -536,7 +538,8 @@ impl<A: Actor> World<A> {
             return;
         }
         self.note_recovered();
-        // Logs have all until somebody dies whose place is taken.
+        // Logs have all until somebody dies whose place is taken, or is taken for dead.
+        self.died_alone |= self.nodes.values().any(|node| !self.view().has(node.peer));
         let is_in_logs = self.is_cold() && !self.died_alone;
         if !is_in_logs && !self.is_backed_up() {
             return self.agenda.plan(self.now_ms + 20, Happening::AllEnd);

@@ -509,12 +509,11 @@ impl Copies {
     }
 
     /// Time went on. `is_leaving` says of which ids the owner is about to change; their sets stay
-    /// as they are. `is_loading` puts off to fill up sets that do with what they have: what is not
-    /// served yet goes before.
+    /// as they are.
     pub fn on_tick<S: ChunkStore>(
         &mut self,
         now_ms: u64,
-        (is_leaving, is_loading): (&dyn Fn(IdRange) -> bool, bool),
+        is_leaving: &dyn Fn(IdRange) -> bool,
         store: &mut S,
         export: &dyn Fn(IdRange) -> Vec<SessionExport>,
         out: &mut Vec<Wanted>,
@@ -537,7 +536,7 @@ impl Copies {
             self.avoid(*peer, now_ms + AVOIDED_MS);
         }
         self.abort_silent(&silent, &gone, out);
-        self.change_sets(&silent, (is_leaving, is_loading), out);
+        self.change_sets(&silent, is_leaving, out);
         self.fill(store, export, out);
         self.drop_links();
         self.send_again(now_ms);
@@ -572,7 +571,7 @@ impl Copies {
     fn change_sets(
         &mut self,
         silent: &BTreeSet<Peer>,
-        (is_leaving, is_loading): (&dyn Fn(IdRange) -> bool, bool),
+        is_leaving: &dyn Fn(IdRange) -> bool,
         out: &mut Vec<Wanted>,
     ) {
         if silent.is_empty() && self.whole == Some(self.wanted()) {
@@ -585,9 +584,6 @@ impl Copies {
             let is_small = set.len() < self.wanted();
             if is_hurt || is_small {
                 self.whole = None;
-                if is_loading && !is_hurt && set.len() + 1 >= self.copies_min() {
-                    continue;
-                }
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }

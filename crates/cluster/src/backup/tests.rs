@@ -200,7 +200,7 @@ fn the_only_backup_is_left_out_only_when_it_is_gone() {
     copies.flush(0, &mut Vec::new());
     let tick = |copies: &mut Copies, now_ms| {
         let mut out = Vec::new();
-        copies.on_tick(now_ms, (&|_| false, false), &mut Empty, &|_| Vec::new(), &mut out);
+        copies.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
         out
     };
     for now_ms in [10, 100, 1_000, 10_000] {
@@ -699,12 +699,12 @@ fn who_refused_is_not_chosen_again_in_that_life() {
     let refused = BackupMessage::Refused { link: link.expect("it was sent"), is_sealed: false };
     copies.on_message(peers[0], &refused, 1_000);
     let mut out = Vec::new();
-    copies.on_tick(1_010, (&|_| false, false), &mut Empty, &|_| Vec::new(), &mut out);
+    copies.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
     assert_eq!(out, [Wanted::Commit(1, ids(0, 10), vec![peers[1]])]);
     copies.on_committed(1, Ok(5));
     for now_ms in [1_020, 5_000, 500_000] {
         out.clear();
-        copies.on_tick(now_ms, (&|_| false, false), &mut Empty, &|_| Vec::new(), &mut out);
+        copies.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
         assert!(copies.choose_more(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
         assert_eq!(copies.backups(id(1)), Some(&peers[1..]));
     }

@@ -239,7 +239,6 @@ impl<S: ChunkStore> ChunkService<S> {
             let (looked, is_stored) =
                 self.load_some(&mut loading, left, now_ms, vault, &mut damaged);
             left = left.saturating_sub(looked);
-            self.has_no_room = !is_stored;
             if loading.is_loaded() {
                 self.begin(loading, now_ms, vault);
             } else if is_stored {
@@ -385,15 +384,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
         let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-        // Without room for it, loading may never end.
-        let is_loading = !self.has_no_room && self.loading.iter().any(|one| !one.is_loaded());
-        self.copies.on_tick(
-            now_ms,
-            (&is_leaving, is_loading),
-            &mut self.store,
-            &export,
-            &mut wanted,
-        );
+        self.copies.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
         for wanted in wanted {
             match wanted {
                 Wanted::Aborted(number) => self.aborted(number, out),

@@ -111,8 +111,6 @@ pub struct ChunkService<S> {
     pub(super) heirs: BTreeMap<u64, Loading>,
     /// Those that are not loaded yet, of which the first is next, and those that wait for backups.
     pub(super) loading: VecDeque<Loading>,
-    /// Whether the last part of it that was loaded found no room.
-    pub(super) has_no_room: bool,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
@@ -148,7 +146,6 @@ impl<S: ChunkStore> ChunkService<S> {
             held: Held::default(),
             heirs: BTreeMap::new(),
             loading: VecDeque::new(),
-            has_no_room: false,
             claiming: Vec::new(),
             changed: None,
         }
