@@ -131,6 +131,13 @@ pub struct NodeOptions {
     /// Nodes that keep backups of each key and chunk [default: 0]
     #[arg(long, value_name = "NUM")]
     pub backups: Option<usize>,
+    /// Sets of nodes that each node's keys and chunks lie in: fewer sets are less often lost, and
+    /// slower recovered; 0 for a set of its own for each range, alike on all nodes [default: 0]
+    #[arg(long, value_name = "NUM")]
+    pub copy_sets: Option<usize>,
+    /// Rack, machine or room of this node: copies lie in different ones as far as there are any
+    #[arg(long, value_name = "NAME")]
+    pub rack: Option<String>,
     /// Folder for the backups of other nodes' chunks
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
@@ -165,6 +172,7 @@ impl NodeOptions {
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
             backups: Some(0),
+            copy_sets: Some(0),
             backup_mode: Some(BackupMode::Buffered),
             backup_space: Some(Size::mebibytes(4_096)),
             threads: Some(4),
@@ -344,7 +352,8 @@ fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>>
     };
     let space = options.backup_space.unwrap_or(Size::mebibytes(4_096));
     let space_bytes = space.in_bytes(32 << 20).context("--backup-space")? as u64;
-    Ok(Some(BackupConfiguration { count, folder, durability, space_bytes }))
+    let copy_sets = options.copy_sets.unwrap_or(0);
+    Ok(Some(BackupConfiguration { count, copy_sets, folder, durability, space_bytes }))
 }
 
 fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
@@ -363,6 +372,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         name: options.name.clone().unwrap_or_default(),
         listen: address(listen, "--listen")?,
         advertise: advertise.map(|address| address.to_string()),
+        rack: options.rack.clone().unwrap_or_default(),
         token: token(options.join_token_file.as_deref())?,
         tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,

@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::coordinator::Proposal;
 use crate::heat::{HeatMessage, HeatWish};
 use crate::homes::Homes;
-use crate::ids::{ChunkId, Creator, IdRange};
+use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::LogError;
 use crate::overlay::{
     Answer, Change, Command, Event, Locator, Message, Peer, Placed, RequestId, Settings, SuperPeer,
@@ -234,6 +234,11 @@ impl<S: ChunkStore> Node<S> {
         let does = self.chunks.migrate(ids, target, now_ms, &mut wishes);
         self.grant(wishes, now_ms, out);
         does
+    }
+
+    /// Where nodes are, as far as that was said: backups of what has none yet are spread by it.
+    pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
+        self.chunks.set_racks(racks);
     }
 
     /// The coordinator decided something.

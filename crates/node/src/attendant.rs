@@ -153,7 +153,7 @@ mod tests {
     fn a_lease_is_kept_while_a_node_reads_its_log() {
         const LEASE_MS: u64 = 200;
         let membership = Embedded::new(1, 2, LEASE_MS);
-        let me = membership.join("one", "host:1").expect("there is room").peer;
+        let me = membership.join("one", "host:1", "").expect("there is room").peer;
         let shared = Shared::new(membership.snapshot().expect("it is here")).expect("memory");
         let shared = Arc::new(shared);
         let read = || std::thread::sleep(Duration::from_millis(4 * LEASE_MS));

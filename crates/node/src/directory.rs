@@ -17,8 +17,10 @@ use amalgam_cluster::wire::{Reader, Wire, WireError};
 
 use crate::clock;
 
-/// The format of a directory as bytes.
-const DIRECTORY_VERSION: u16 = 1;
+/// The format of a directory as bytes, and of one without racks: releases that know of none go on
+/// with it.
+const DIRECTORY_VERSION: u16 = 2;
+const RACKLESS_VERSION: u16 = 1;
 
 /// Members, groups with their positions, names, addresses.
 type Lists =
@@ -31,6 +33,8 @@ pub struct Snapshot {
     pub view: View,
     /// Where members listen for each other, as `host:port`.
     pub addresses: BTreeMap<NodeId, String>,
+    /// In which racks they are, as far as they said so.
+    pub racks: BTreeMap<NodeId, String>,
     /// How often all items were dropped.
     pub flushes: u64,
 }
@@ -125,12 +129,12 @@ pub trait Membership: Send + Sync + fmt::Debug {
     /// How often to ask for news, in milliseconds.
     fn poll_ms(&self) -> u64;
 
-    /// A node starts.
+    /// A node starts, in a rack if that is not empty.
     ///
     /// # Errors
     ///
     /// [`MembershipError`].
-    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError>;
+    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError>;
 
     /// Prolongs a node's lease from now on.
     ///
@@ -175,6 +179,8 @@ pub struct Directory {
     pub coordinator: Coordinator,
     /// Where members listen.
     pub addresses: BTreeMap<NodeId, String>,
+    /// In which racks they are.
+    pub racks: BTreeMap<NodeId, String>,
     /// The cluster's number.
     pub cluster: u64,
     /// What its keys are hashed with.
@@ -187,10 +193,11 @@ impl Directory {
     /// Of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
         let coordinator = Coordinator::new(Settings::default(), lease_ms);
-        Self { coordinator, addresses: BTreeMap::new(), cluster, seed, flushes: 0 }
+        let (addresses, racks) = (BTreeMap::new(), BTreeMap::new());
+        Self { coordinator, addresses, racks, cluster, seed, flushes: 0 }
     }
 
-    /// A node starts.
+    /// A node starts, in a rack if that is not empty.
     ///
     /// # Errors
     ///
@@ -198,11 +205,16 @@ impl Directory {
     pub fn join(
         &mut self,
         name: &str,
-        address: &str,
+        (address, rack): (&str, &str),
         now_ms: u64,
     ) -> Result<Joined, CoordinatorError> {
         let peer = self.coordinator.join(name, now_ms)?;
         self.addresses.insert(peer.node, address.to_owned());
+        if rack.is_empty() {
+            self.racks.remove(&peer.node);
+        } else {
+            self.racks.insert(peer.node, rack.to_owned());
+        }
         // Every change has a revision of its own, and so has this one.
         let life = self.coordinator.view().revision;
         Ok(Joined { peer, cluster: self.cluster, seed: self.seed, life })
@@ -212,7 +224,8 @@ impl Directory {
     pub fn to_bytes(&self) -> Vec<u8> {
         let view = self.coordinator.view();
         let mut bytes = Vec::new();
-        DIRECTORY_VERSION.encode(&mut bytes);
+        let version = if self.racks.is_empty() { RACKLESS_VERSION } else { DIRECTORY_VERSION };
+        version.encode(&mut bytes);
         let member = |(node, member): (&NodeId, &Member)| {
             (Peer { node: *node, incarnation: member.incarnation }, member.is_super)
         };
@@ -221,11 +234,14 @@ impl Directory {
         let groups: Vec<(u64, u64, Group)> = view.groups.iter().map(group).collect();
         let names = self.coordinator.names().iter();
         let names: Vec<(String, Peer)> = names.map(|(name, peer)| (name.clone(), *peer)).collect();
-        let addresses = self.addresses.iter();
-        let addresses: Vec<(NodeId, String)> =
-            addresses.map(|(node, address)| (*node, address.clone())).collect();
+        let list = |texts: &BTreeMap<NodeId, String>| -> Vec<(NodeId, String)> {
+            texts.iter().map(|(node, text)| (*node, text.clone())).collect()
+        };
         (self.cluster, self.seed, self.flushes, view.revision).encode(&mut bytes);
-        (members, groups, names, addresses).encode(&mut bytes);
+        (members, groups, names, list(&self.addresses)).encode(&mut bytes);
+        if version > RACKLESS_VERSION {
+            list(&self.racks).encode(&mut bytes);
+        }
         bytes
     }
 
@@ -237,11 +253,15 @@ impl Directory {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DirectoryError> {
         let mut from = Reader::new(bytes);
         let version = u16::decode(&mut from)?;
-        if version != DIRECTORY_VERSION {
+        if !(RACKLESS_VERSION..=DIRECTORY_VERSION).contains(&version) {
             return Err(DirectoryError::Version(version));
         }
         let (cluster, seed, flushes, revision) = Wire::decode(&mut from)?;
         let (members, groups, names, addresses): Lists = Wire::decode(&mut from)?;
+        let mut racks: Vec<(NodeId, String)> = Vec::new();
+        if version > RACKLESS_VERSION {
+            racks = Wire::decode(&mut from)?;
+        }
         if from.left() > 0 {
             return Err(WireError::Long.into());
         }
@@ -254,14 +274,15 @@ impl Directory {
         }
         let names = names.into_iter().collect();
         let coordinator = Coordinator::resume(Settings::default(), 0, view, names);
-        let addresses = addresses.into_iter().collect();
-        Ok(Self { coordinator, addresses, cluster, seed, flushes })
+        let (addresses, racks) = (addresses.into_iter().collect(), racks.into_iter().collect());
+        Ok(Self { coordinator, addresses, racks, cluster, seed, flushes })
     }
 
     /// What is decided now.
     pub fn snapshot(&self) -> Snapshot {
         let view = self.coordinator.view().clone();
-        Snapshot { view, addresses: self.addresses.clone(), flushes: self.flushes }
+        let (addresses, racks) = (self.addresses.clone(), self.racks.clone());
+        Snapshot { view, addresses, racks, flushes: self.flushes }
     }
 }
 
@@ -307,8 +328,8 @@ impl Membership for Embedded {
         10
     }
 
-    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError> {
-        self.change(|directory, now_ms| directory.join(name, address, now_ms))
+    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError> {
+        self.change(|directory, now_ms| directory.join(name, (address, rack), now_ms))
     }
 
     fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {
@@ -345,7 +366,7 @@ mod tests {
     fn a_directory_survives_as_bytes() {
         let mut directory = Directory::new(7, 8, 1_000);
         for name in ["a", "b", "c", "d", "e"] {
-            directory.join(name, &format!("{name}:1"), 0).expect("there is room");
+            directory.join(name, (&format!("{name}:1"), ""), 0).expect("there is room");
         }
         let view = directory.coordinator.view();
         let leader = view.supers().next().expect("one");
@@ -356,24 +377,29 @@ mod tests {
         assert_eq!(directory.coordinator.propose(&regroup), Ok(()));
         directory.flushes = 9;
         let bytes = directory.to_bytes();
+        assert_eq!(bytes[..2], RACKLESS_VERSION.to_le_bytes(), "older releases read it");
+        Directory::from_bytes(&bytes).expect("it is read");
+        directory.join("e", ("e:2", "r1"), 0).expect("there is room");
+        let bytes = directory.to_bytes();
         let again = Directory::from_bytes(&bytes).expect("the same");
         assert_eq!((again.snapshot(), again.to_bytes()), (directory.snapshot(), bytes.clone()));
         assert_eq!(again.coordinator.names(), directory.coordinator.names());
+        assert_eq!(again.racks.values().collect::<Vec<_>>(), ["r1"]);
         for cut in 0..bytes.len() {
             assert!(Directory::from_bytes(&bytes[..cut]).is_err());
         }
         let later = [&(DIRECTORY_VERSION + 1).to_le_bytes()[..], &bytes[2..]].concat();
         let error = Directory::from_bytes(&later).expect_err("it cannot be read");
         assert_eq!(error, DirectoryError::Version(DIRECTORY_VERSION + 1));
-        assert!(error.to_string().contains("format 2"), "{error}");
+        assert!(error.to_string().contains("format 3"), "{error}");
     }
 
     #[test]
     fn lives_and_flushes_are_counted_and_told() {
         let embedded = Embedded::new(7, 8, 60_000);
-        let first = embedded.join("a", "here:1").expect("there is room");
-        let second = embedded.join("b", "there:2").expect("there is room");
-        let again = embedded.join("a", "here:3").expect("there is room");
+        let first = embedded.join("a", "here:1", "").expect("there is room");
+        let second = embedded.join("b", "there:2", "r1").expect("there is room");
+        let again = embedded.join("a", "here:3", "r2").expect("there is room");
         assert!(first.life < second.life && second.life < again.life);
         assert_eq!((again.peer.node, again.peer.incarnation), (first.peer.node, 2));
         assert_eq!(embedded.flush(), Ok(1));
@@ -381,6 +407,7 @@ mod tests {
         let members: Vec<_> = snapshot.members().collect();
         assert_eq!(members, [(again.peer, "here:3"), (second.peer, "there:2")]);
         assert_eq!(snapshot.flushes, 1);
+        assert_eq!(snapshot.racks.values().collect::<Vec<_>>(), ["r2", "r1"]);
         let gone = MembershipError::Refused(CoordinatorError::NoMember);
         assert_eq!(embedded.keep_alive(first.peer), Err(gone));
         assert_eq!(embedded.keep_alive(again.peer), Ok(()));

@@ -273,7 +273,7 @@ impl Membership for Etcd {
         100
     }
 
-    fn join(&self, name: &str, address: &str) -> Result<Joined, Failure> {
+    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, Failure> {
         let seconds = self.lease_seconds.to_string();
         let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
         let lease = granted["ID"].as_str().ok_or_else(|| foreign("no lease"))?.to_owned();
@@ -283,7 +283,7 @@ impl Membership for Etcd {
                 Some(directory) => directory,
                 None => new_directory(self.lease_ms())?,
             };
-            let joined = directory.join(name, address, 0)?;
+            let joined = directory.join(name, (address, rack), 0)?;
             let life = json!({ "requestPut": {
                 "key": self.life_key(joined.peer), "value": encoded(b"1"), "lease": lease,
             }});

@@ -208,6 +208,7 @@ impl<S: ChunkStore> Hub<S> {
         let mut out = Vec::new();
         let snapshot = self.shared.snapshot();
         if !Arc::ptr_eq(&snapshot, &self.snapshot) {
+            self.node.set_racks(snapshot.racks.clone());
             self.node.on_view(&snapshot.view, &mut out);
             self.dialed_ms.retain(|peer, _| snapshot.view.has(*peer));
             self.snapshot = snapshot;

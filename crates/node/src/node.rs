@@ -66,6 +66,9 @@ const BACKED_UP_IDS: u64 = 1 << 16;
 pub struct BackupConfiguration {
     /// Backups of each chunk, up to three.
     pub count: usize,
+    /// Sets of backups that a node's chunks lie in; 0 for one of each range. Alike on all nodes of
+    /// a cluster.
+    pub copy_sets: usize,
     /// Where those of others lie.
     pub folder: PathBuf,
     /// What they survive.
@@ -80,8 +83,9 @@ impl BackupConfiguration {
             Durability::Buffered => SILENT_MS,
             Durability::Synced => SILENT_SYNCED_MS,
         };
-        let (backups, retry_ms) = (self.count, RESEND_MS);
-        let copies = CopySettings { backups, silent_ms, retry_ms, ..CopySettings::default() };
+        let (backups, retry_ms, copy_sets) = (self.count, RESEND_MS, self.copy_sets);
+        let copies =
+            CopySettings { backups, silent_ms, retry_ms, copy_sets, ..CopySettings::default() };
         let (claim_ids, low_ids) = (BACKED_UP_IDS, BACKED_UP_IDS / 4);
         Limits { claim_ids, low_ids, copies, ..Limits::default() }
     }
@@ -135,6 +139,9 @@ pub struct NodeConfiguration {
     pub listen: SocketAddr,
     /// Where others reach it, if not there.
     pub advertise: Option<String>,
+    /// What it shares with others that may fail together: a rack, a machine, a room. Copies lie in
+    /// different ones as far as there are any. Empty for nothing.
+    pub rack: String,
     /// What all nodes and clients know.
     pub token: String,
     /// The certificates of its connections to nodes and clients of chunks; none if these are not
@@ -219,6 +226,7 @@ impl Default for NodeConfiguration {
             name: "node".to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
+            rack: String::new(),
             token: String::new(),
             tls: None,
             memory_bytes: 64 << 20,
@@ -269,7 +277,7 @@ impl<I: Index + 'static> RunningNode<I> {
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
         let (joined, sent_ms) = patiently(|| {
             let sent_ms = boot_ms();
-            Ok((membership.join(name, &advertised)?, sent_ms))
+            Ok((membership.join(name, &advertised, &configuration.rack)?, sent_ms))
         })?;
         let started = Self::serve(
             configuration,

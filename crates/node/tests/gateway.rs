@@ -106,8 +106,8 @@ impl Membership for Absent {
         self.inner.poll_ms()
     }
 
-    fn join(&self, name: &str, address: &str) -> Result<Joined, MembershipError> {
-        self.inner.join(name, address)
+    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError> {
+        self.inner.join(name, address, rack)
     }
 
     fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {

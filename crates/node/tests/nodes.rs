@@ -153,7 +153,8 @@ fn nodes_that_do_not_answer_are_passed_over() {
 fn with_backups(name: &str, folder: &Path) -> NodeConfiguration {
     let (count, durability) = (1, Durability::Buffered);
     let folder = folder.to_owned();
-    let backups = BackupConfiguration { count, folder, durability, space_bytes: 64 << 20 };
+    let (copy_sets, space_bytes) = (0, 64 << 20);
+    let backups = BackupConfiguration { count, copy_sets, folder, durability, space_bytes };
     let (name, backups) = (name.to_owned(), Some(backups));
     NodeConfiguration { name, threads: 1, backups, ..NodeConfiguration::default() }
 }
@@ -185,12 +186,48 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }
 
+#[test]
+fn backups_lie_in_another_rack() {
+    let folder = std::env::temp_dir().join(format!("amalgam-racks-{}", std::process::id()));
+    let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let start = |(name, rack): (&str, &'static str)| {
+        let backed_up = with_backups(name, &folder.join(name));
+        let configuration = NodeConfiguration { rack: rack.to_owned(), ..backed_up };
+        (RunningNode::<Model>::start(&configuration, Arc::clone(&own)).expect("it starts"), rack)
+    };
+    let nodes = [("one", "a"), ("two", "a"), ("three", "b"), ("four", "b")].map(start);
+    nodes[0].0.wait_until_ready(Duration::from_secs(60)).expect("they share all keys");
+    let rack_of = |peer: Peer| {
+        let found = nodes.iter().find(|(node, _)| node.peer() == peer);
+        found.map(|(_, rack)| *rack)
+    };
+    // Chunks of who was there first had their backups before there was another rack.
+    let begin = Instant::now();
+    for (node, rack) in &nodes {
+        let mut client = connect(&[node.address().to_string()]);
+        let chunk = client.create(b"a value").expect("it serves");
+        let other = if *rack == "a" { "b" } else { "a" };
+        loop {
+            let holding = client.holding(chunk).expect("it answers").expect("its own");
+            let racks: Vec<_> = holding.copies.iter().map(|(peer, _)| rack_of(*peer)).collect();
+            if racks == [Some(other)] {
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{chunk}: {racks:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+    }
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}
+
 /// A member that says hello as a node of another release does; its membership lasts.
 fn member_that_says(hello: impl Fn(Peer) -> Hello) -> Arc<dyn Membership> {
     let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
-    let peer = own.join("member", &address).expect("there is room").peer;
+    let peer = own.join("member", &address, "").expect("there is room").peer;
     let mut said = Vec::new();
     hello(peer).encode(&mut said);
     said.extend([7; 16]);

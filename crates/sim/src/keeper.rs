@@ -27,8 +27,14 @@ pub type Keeper = Host<Chunks<false>>;
 pub type SafeKeeper = Host<Chunks<true>>;
 
 /// Backups of whatever a node holds.
-pub(crate) const COPIES: CopySettings =
-    CopySettings { backups: 3, copies_min: 2, silent_ms: 120, retry_ms: 20, window: 4_096 };
+pub(crate) const COPIES: CopySettings = CopySettings {
+    backups: 3,
+    copies_min: 2,
+    silent_ms: 120,
+    retry_ms: 20,
+    window: 4_096,
+    copy_sets: 0,
+};
 
 /// Where a node keeps backups of others, in segments of some length, and what its former lives left
 /// there.

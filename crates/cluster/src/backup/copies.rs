@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::entry::{Answered, Changed};
 use super::link::{Link, Unused};
+use super::spread::Spread;
 use super::{BackupMessage, CopySettings, Entry, Name, What};
 use crate::bits::BitsMap;
 use crate::chunks::{ChunkStore, SessionExport, overlap};
-use crate::ids::{ChunkId, IdRange};
+use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::overlay::{Peer, Refusal};
 use crate::spans::Spans;
 use crate::wire::Wire;
@@ -104,6 +105,8 @@ pub struct Copies {
     dirty: BitsMap<ChunkId, u64>,
     changes: BTreeMap<u64, SetChange>,
     next_change: u64,
+    /// Where nodes are, as far as that was said.
+    racks: BTreeMap<NodeId, String>,
     /// Who was silent, and until when they are not chosen.
     avoided: BTreeMap<Peer, u64>,
     done: Vec<u64>,
@@ -132,6 +135,7 @@ impl Copies {
             dirty: BitsMap::default(),
             changes: BTreeMap::new(),
             next_change: 1,
+            racks: BTreeMap::new(),
             avoided: BTreeMap::new(),
             done: Vec::new(),
             is_deposed: false,
@@ -144,8 +148,23 @@ impl Copies {
     /// Who is a member.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         self.others = members.collect();
+        self.look_at_racks();
         self.is_member |= self.others.contains(&self.me);
         self.others.retain(|peer| *peer != self.me);
+    }
+
+    /// Where nodes are. Backups in a rack that has another copy make way for some in a rack that
+    /// has none.
+    pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
+        self.racks = racks;
+        self.look_at_racks();
+    }
+
+    /// Sets are to be looked through: perhaps there is a better rack.
+    fn look_at_racks(&mut self) {
+        if !self.racks.is_empty() {
+            self.whole = None;
+        }
     }
 
     /// Whether new ids would get their backups: not while this node does not know who else there
@@ -175,20 +194,20 @@ impl Copies {
         self.settings.copies_min.min(self.others.len() + 1)
     }
 
-    /// Backups for ids, up to `count` that are not among `without`. Which they are depends on the
-    /// ids, so the ranges of one node have many sets.
+    /// Backups for ids, up to `count` beside `without`, who have them.
     pub fn choose(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
-        let score = |peer: &Peer| {
-            let mixed = (ids.start() ^ u64::from(peer.node.get()).rotate_left(40))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            (self.avoided.contains_key(peer), mixed ^ (mixed >> 29), *peer)
-        };
-        let mut chosen: Vec<Peer> =
-            self.others.iter().filter(|peer| !without.contains(peer)).copied().collect();
-        chosen.sort_by_key(score);
-        chosen.truncate(count);
-        chosen
+        self.spread().choose(ids, without, count)
+    }
+
+    fn spread(&self) -> Spread<'_> {
+        Spread {
+            me: self.me,
+            others: &self.others,
+            copy_sets: self.settings.copy_sets,
+            copies: self.settings.backups + 1,
+            racks: &self.racks,
+            avoided: &self.avoided,
+        }
     }
 
     /// Whether a node is a member, and was not silent of late.
@@ -501,7 +520,14 @@ impl Copies {
         let change = self.changes.remove(&number)?;
         if result.is_ok() {
             let members = change.members();
+            let before = self.backups(change.ids.first()).unwrap_or_default();
+            let left: Vec<Peer> =
+                before.iter().filter(|peer| !members.contains(peer)).copied().collect();
             self.own(change.ids, members.clone());
+            if !self.racks.is_empty() {
+                // Who is silent hears of it never, or has another life then.
+                self.clear(change.ids, left.into_iter());
+            }
             return Some((change.ids, members));
         }
         self.check_writes(change.ids);
@@ -521,7 +547,11 @@ impl Copies {
         if self.settings.backups == 0 {
             return;
         }
+        let avoided = self.avoided.len();
         self.avoided.retain(|_, until_ms| *until_ms > now_ms);
+        if self.avoided.len() < avoided {
+            self.look_at_racks();
+        }
         let silent_ms = self.settings.silent_ms;
         let others = &self.others;
         let silent_for = |silent_ms: u64| {
@@ -582,7 +612,8 @@ impl Copies {
         for (span, set) in self.sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
-            if is_hurt || is_small {
+            let is_crowded = || self.spread().better(span.start, set).is_some();
+            if is_hurt || is_small || !self.racks.is_empty() && is_crowded() {
                 self.whole = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
@@ -617,6 +648,13 @@ impl Copies {
             let is_enough = is_whole || base.len() + joining.len() + 1 >= self.copies_min();
             if is_enough && !(is_whole && joining.is_empty()) {
                 self.join(ids, base, joining, false);
+                *begun += 1;
+            } else if is_whole
+                && !self.racks.is_empty()
+                && let Some((out, better)) = self.spread().better(ids.start(), &base)
+            {
+                let rest = base.into_iter().filter(|peer| *peer != out).collect();
+                self.join(ids, rest, vec![better], false);
                 *begun += 1;
             }
         }

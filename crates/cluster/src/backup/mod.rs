@@ -29,6 +29,7 @@ mod copies;
 mod entry;
 mod link;
 mod record;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod vault;
@@ -56,11 +57,15 @@ pub struct CopySettings {
     pub retry_ms: u64,
     /// Changes that wait for one backup at most, and sent in one message.
     pub window: usize,
+    /// Sets of backups that the ranges of one node lie in, alike at all nodes; 0 for a set of its
+    /// own for each range.
+    pub copy_sets: usize,
 }
 
 impl Default for CopySettings {
     fn default() -> Self {
-        Self { backups: 0, copies_min: 2, silent_ms: 50, retry_ms: 20, window: 4_096 }
+        let (silent_ms, retry_ms, window) = (50, 20, 4_096);
+        Self { backups: 0, copies_min: 2, silent_ms, retry_ms, window, copy_sets: 0 }
     }
 }
 

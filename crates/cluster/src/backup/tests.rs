@@ -680,6 +680,43 @@ fn an_owner_sends_again_what_a_backup_lacks() {
     assert_eq!(sent(&mut copies), Some((link, 2, again)));
 }
 
+#[test]
+fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = CopySettings { backups: 1, ..CopySettings::default() };
+    let mut copies = Copies::new(owner(), settings);
+    copies.set_members([owner(), peers[0]].into_iter());
+    copies.own(ids(0, 10), vec![peers[0]]);
+    let tick = |copies: &mut Copies, now_ms| {
+        let mut out = Vec::new();
+        copies.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        copies.flush(now_ms, &mut out);
+        out
+    };
+    let racks = [(owner(), "a"), (peers[0], "a"), (peers[1], "b")];
+    copies.set_racks(racks.map(|(peer, rack)| (peer.node, rack.to_owned())).into());
+    assert_eq!(tick(&mut copies, 1_000), [], "there is no other");
+    copies.set_members([owner(), peers[0], peers[1]].into_iter());
+    let sent = tick(&mut copies, 1_010);
+    let [Wanted::Send(to, BackupMessage::Append { link, entries, .. })] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(*to, peers[1], "it gets all there is");
+    assert_eq!(copies.backups(id(1)), Some(&peers[..1]), "the other stays meanwhile");
+    let next = 1 + entries.to_vec().len() as u64;
+    copies.on_message(peers[1], &BackupMessage::Appended { link: *link, next }, 1_020);
+    let wanted = tick(&mut copies, 1_020);
+    assert_eq!(wanted, [Wanted::Commit(1, ids(0, 10), vec![peers[1]])]);
+    copies.on_committed(1, Ok(5));
+    let told = tick(&mut copies, 1_030);
+    let [Wanted::Send(to, BackupMessage::Append { entries, .. })] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*to, &entries.to_vec()[0].what), (peers[0], &What::Clear(ids(0, 10))));
+    assert_eq!(copies.status().1, 0, "all is well");
+}
+
 /// Others would join in vain along with it, again and again.
 #[test]
 fn who_refused_is_not_chosen_again_in_that_life() {

@@ -14,7 +14,9 @@ use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
 use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What, chunk};
 use crate::heat::{Heat, HeatWish};
-use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST};
+use crate::ids::{
+    COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
+};
 use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
 use crate::spans::Spans;
@@ -154,6 +156,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Who has copies of what.
     pub fn copies(&self) -> &Copies {
         &self.copies
+    }
+
+    /// Where nodes are.
+    pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
+        self.copies.set_racks(racks);
     }
 
     /// Who is a member of the cluster.

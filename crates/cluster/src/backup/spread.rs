@@ -1,0 +1,205 @@
+//! Who is to keep the backups of a range, of those who could: at random by range, in few sets, and
+//! in different racks.
+//!
+//! Where each range has a set of its own, a dead node is recovered by all the others; but of a
+//! large cluster any few nodes that are lost at once had some range in common. With few *copy sets*
+//! (A. Cidon et al., Copysets, USENIX ATC 2013) hardly any did: all nodes are put into one order,
+//! at random, and cut into groups as large as a range has copies; as many orders as there are to be
+//! sets of one node. Each node computes the same from who is a member, so sets hold as long as
+//! members do.
+//!
+//! Racks go before sets: a copy lies in a rack that has none yet, as long as there is such a rack.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ChunkId, IdRange, NodeId};
+use crate::overlay::Peer;
+
+/// What a choice is made by.
+#[derive(Debug)]
+pub(super) struct Spread<'c> {
+    /// Whose backups they are.
+    pub me: Peer,
+    /// Members but that.
+    pub others: &'c [Peer],
+    /// Sets of each node; 0 for one of each range.
+    pub copy_sets: usize,
+    /// Copies in a set, the owner's among them.
+    pub copies: usize,
+    /// Where nodes are; who is not in it shares its rack with nobody.
+    pub racks: &'c BTreeMap<NodeId, String>,
+    /// Who was silent, and until when: chosen only if there is nobody else.
+    pub avoided: &'c BTreeMap<Peer, u64>,
+}
+
+fn mixed(number: u64, node: NodeId) -> u64 {
+    let mixed =
+        (number ^ u64::from(node.get()).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 29)
+}
+
+impl Spread<'_> {
+    /// Backups for ids beside those who `have` them, up to `count`. Which they are, and which comes
+    /// first, depends on the ids, so that many recover what one node owned.
+    pub fn choose(&self, ids: IdRange, have: &[Peer], count: usize) -> Vec<Peer> {
+        let group = self.group(ids);
+        let mut racks: BTreeSet<&str> =
+            have.iter().chain([&self.me]).filter_map(|peer| self.rack(peer)).collect();
+        let mut left: Vec<_> = self.others.iter().filter(|peer| !have.contains(peer)).collect();
+        let mut chosen = Vec::new();
+        while chosen.len() < count {
+            let score = |peer: &Peer| {
+                let is_shared = self.rack(peer).is_some_and(|rack| racks.contains(rack));
+                let is_outside = !group.contains(peer);
+                let random = mixed(ids.start(), peer.node);
+                (self.avoided.contains_key(peer), is_shared, is_outside, random, *peer)
+            };
+            let best = left.iter().enumerate().min_by_key(|(_, peer)| score(peer));
+            let Some(place) = best.map(|(place, _)| place) else { break };
+            let peer = left.swap_remove(place);
+            racks.extend(self.rack(peer));
+            chosen.push(*peer);
+        }
+        chosen
+    }
+
+    /// Who of the set of some ids shares a rack with another copy, and who would not in his place.
+    pub fn better(&self, start: u64, set: &[Peer]) -> Option<(Peer, Peer)> {
+        let shares = |peer: &Peer, with: &[Peer]| {
+            let rack = self.rack(peer);
+            let mut others = with.iter().chain([&self.me]).filter(|other| *other != peer);
+            rack.is_some() && others.any(|other| self.rack(other) == rack)
+        };
+        let out = *set.iter().rev().find(|peer| shares(peer, set))?;
+        let rest: Vec<Peer> = set.iter().filter(|peer| **peer != out).copied().collect();
+        let from = ChunkId::from_bits(start).ok()?;
+        let free = self.choose(IdRange::single(from), set, 1).into_iter().next()?;
+        let is_better = !self.avoided.contains_key(&free) && !shares(&free, &rest);
+        is_better.then_some((out, free))
+    }
+
+    fn rack(&self, peer: &Peer) -> Option<&str> {
+        self.racks.get(&peer.node).map(String::as_str)
+    }
+
+    /// The copy set in which ids of this node are to lie; nobody without such sets.
+    fn group(&self, ids: IdRange) -> Vec<Peer> {
+        let all = self.others.len() + 1;
+        if self.copy_sets == 0 || self.copies == 0 || all <= self.copies {
+            return Vec::new();
+        }
+        let number = mixed(ids.start(), self.me.node) % self.copy_sets as u64;
+        let mut order: Vec<Peer> = self.others.iter().chain([&self.me]).copied().collect();
+        order.sort_by_key(|peer| (mixed(number, peer.node), *peer));
+        let own = order.iter().position(|peer| *peer == self.me).unwrap_or_default();
+        // The last group takes some of the one before, rather than to be smaller.
+        let start = (own / self.copies * self.copies).min(all - self.copies);
+        order[start..start + self.copies].to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers(count: u16) -> Vec<Peer> {
+        let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
+        (1..=count).map(peer).collect()
+    }
+
+    /// Sets that lie on nodes together, of a hundred ranges of each node.
+    fn sets(all: &[Peer], copy_sets: usize, racks: &BTreeMap<NodeId, String>) -> Vec<Vec<NodeId>> {
+        let mut sets = Vec::new();
+        for me in all {
+            let others: Vec<Peer> = all.iter().filter(|peer| *peer != me).copied().collect();
+            let (me, avoided) = (*me, &BTreeMap::new());
+            let spread = Spread { me, others: &others, copy_sets, copies: 3, racks, avoided };
+            for range in 0..100 {
+                let id = ChunkId::new(me.node.into(), range << 16).expect("an id");
+                let chosen = spread.choose(IdRange::single(id), &[], 2);
+                let mut set: Vec<NodeId> =
+                    chosen.iter().chain([&me]).map(|peer| peer.node).collect();
+                set.sort_unstable();
+                set.dedup();
+                assert_eq!(set.len(), 3, "different nodes");
+                sets.push(set);
+            }
+        }
+        sets
+    }
+
+    #[test]
+    fn few_copy_sets_are_shared_by_all_nodes_of_a_group() {
+        let all = peers(18);
+        let distinct = |all: &[Peer], copy_sets| {
+            let sets: BTreeSet<_> = sets(all, copy_sets, &BTreeMap::new()).into_iter().collect();
+            sets.len()
+        };
+        // 816 sets of three are possible.
+        assert!(distinct(&all, 0) > 600, "{}", distinct(&all, 0));
+        // Six groups of three in each order.
+        assert_eq!(distinct(&all, 1), 6);
+        assert!((20..=24).contains(&distinct(&all, 4)), "{}", distinct(&all, 4));
+        // Two are left: a group with one of another.
+        assert_eq!(distinct(&peers(20), 1), 7);
+        // Of a dead node's ranges each of a few nodes recovers some.
+        let others = |copy_sets| {
+            let sets = sets(&all, copy_sets, &BTreeMap::new());
+            let about = sets.into_iter().filter(|set| set.contains(&all[0].node));
+            about.flatten().collect::<BTreeSet<_>>().len() - 1
+        };
+        assert_eq!((others(0), others(1)), (17, 2));
+        assert!((5..=8).contains(&others(4)), "{}", others(4));
+    }
+
+    #[test]
+    fn copies_lie_in_different_racks_as_far_as_there_are_any() {
+        let all = peers(12);
+        let rack = |racks: u16| {
+            let label = |peer: &Peer| (peer.node, (peer.node.get() % racks).to_string());
+            all.iter().map(label).collect::<BTreeMap<_, _>>()
+        };
+        for copy_sets in [0, 2] {
+            for (racks, wanted) in [(4, 3), (3, 3), (2, 2)] {
+                let racks = rack(racks);
+                for set in sets(&all, copy_sets, &racks) {
+                    let in_racks: BTreeSet<_> = set.iter().map(|node| &racks[node]).collect();
+                    assert_eq!(in_racks.len(), wanted, "{set:?}");
+                }
+            }
+        }
+        // Who did not say where it is shares its rack with nobody.
+        let some = BTreeMap::from([(all[0].node, "r".to_owned()), (all[1].node, "r".to_owned())]);
+        let together = [all[0].node, all[1].node];
+        let sets = sets(&all, 0, &some);
+        assert!(sets.iter().all(|set| together.iter().any(|node| !set.contains(node))));
+    }
+
+    #[test]
+    fn who_has_copies_counts_and_who_was_silent_comes_last() {
+        let all = peers(4);
+        let racks = all.iter().zip(["a", "b", "b", "c"]);
+        let racks = racks.map(|(peer, rack)| (peer.node, rack.to_owned())).collect();
+        let silent = all[3];
+        let avoided = BTreeMap::from([(silent, 1)]);
+        let spread = |avoided| Spread {
+            me: all[0],
+            others: &all[1..],
+            copy_sets: 0,
+            copies: 3,
+            racks: &racks,
+            avoided,
+        };
+        let ids = IdRange::single(ChunkId::new(all[0].node.into(), 1).expect("an id"));
+        let nobody = BTreeMap::new();
+        assert_eq!(spread(&nobody).choose(ids, &[all[1]], 1), [silent]);
+        assert_eq!(spread(&avoided).choose(ids, &[all[1]], 1), [all[2]]);
+        assert_eq!(spread(&avoided).choose(ids, &[all[1]], 5), [all[2], silent]);
+        let start = ids.start();
+        let better = Some((all[2], silent));
+        assert_eq!(spread(&nobody).better(start, &[all[1], all[2]]), better, "of two in one rack");
+        assert_eq!(spread(&avoided).better(start, &[all[1], all[2]]), None);
+        assert_eq!(spread(&nobody).better(start, &[all[1], silent]), None, "all is well");
+    }
+}
