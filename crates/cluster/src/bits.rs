@@ -1,7 +1,14 @@
-//! Maps from numbers that nobody outside can choose.
+//! Numbers that nobody outside can choose: maps from them, and a random one for each.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+
+/// 64 bits that all depend on those of a number, the same on every node.
+pub fn mix(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 29)
+}
 
 /// A map from ids, versions and the like. What it is used for does not depend on its order.
 pub type BitsMap<K, V> = HashMap<K, V, BuildHasherDefault<BitsHasher>>;

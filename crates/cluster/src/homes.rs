@@ -10,6 +10,7 @@
 //! 2. It asks when the members have not changed for a while, so those who start together share; and
 //!    again from time to time, since a former owner may be buried later.
 
+use crate::bits::mix;
 use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
 
@@ -38,12 +39,10 @@ pub struct Homes {
 
 /// The member that claims a partition which nobody owns.
 pub fn home(members: &[NodeId], partition: Creator) -> Option<NodeId> {
-    members.iter().copied().max_by_key(|node| {
-        let mixed = (u64::from(partition.get()) << 16 | u64::from(node.get()))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 29), *node)
-    })
+    members
+        .iter()
+        .copied()
+        .max_by_key(|node| (mix(u64::from(partition.get()) << 16 | u64::from(node.get())), *node))
 }
 
 /// Chunks leave in pieces of so many ids, aligned.

@@ -612,8 +612,8 @@ impl Copies {
         for (span, set) in self.sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
-            let is_crowded = || self.spread().better(span.start, set).is_some();
-            if is_hurt || is_small || !self.racks.is_empty() && is_crowded() {
+            let shares_rack = || self.spread().better(span.start, set).is_some();
+            if is_hurt || is_small || shares_rack() {
                 self.whole = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
@@ -649,9 +649,7 @@ impl Copies {
             if is_enough && !(is_whole && joining.is_empty()) {
                 self.join(ids, base, joining, false);
                 *begun += 1;
-            } else if is_whole
-                && !self.racks.is_empty()
-                && let Some((out, better)) = self.spread().better(ids.start(), &base)
+            } else if is_whole && let Some((out, better)) = self.spread().better(ids.start(), &base)
             {
                 let rest = base.into_iter().filter(|peer| *peer != out).collect();
                 self.join(ids, rest, vec![better], false);

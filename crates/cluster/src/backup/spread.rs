@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::bits::mix;
 use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::overlay::Peer;
 
@@ -33,10 +34,7 @@ pub(super) struct Spread<'c> {
 }
 
 fn mixed(number: u64, node: NodeId) -> u64 {
-    let mixed =
-        (number ^ u64::from(node.get()).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ (mixed >> 29)
+    mix(number ^ u64::from(node.get()).rotate_left(40))
 }
 
 impl Spread<'_> {
@@ -71,6 +69,9 @@ impl Spread<'_> {
             let mut others = with.iter().chain([&self.me]).filter(|other| *other != peer);
             rack.is_some() && others.any(|other| self.rack(other) == rack)
         };
+        if self.racks.is_empty() {
+            return None;
+        }
         let out = *set.iter().rev().find(|peer| shares(peer, set))?;
         let rest: Vec<Peer> = set.iter().filter(|peer| **peer != out).copied().collect();
         let from = ChunkId::from_bits(start).ok()?;
