@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::backup::{BackupMessage, Remains, Vault, Wanted};
 use crate::chunks::{
     Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, MOVES_MAX, Reply,
-    Request, Wish,
+    Request, Unread, Wish,
 };
 use crate::client::Client;
 use crate::coordinator::Proposal;
@@ -334,8 +334,10 @@ impl<S: ChunkStore> Node<S> {
             }
         }
         if let Some(vault) = &mut self.vault {
-            let damaged = self.chunks.load(now_ms, vault, &mut wishes).into_iter();
-            out.extend(damaged.map(|(source, id)| Effect::Log(Event::Damaged(source, vec![id]))));
+            let Unread { asked, lost } = self.chunks.load(now_ms, vault, &mut wishes);
+            let asked = asked.into_iter().map(|(source, ids)| Event::Unreadable(source, ids));
+            let lost = lost.into_iter().map(|(source, ids)| Event::Damaged(source, ids));
+            out.extend(asked.chain(lost).map(Effect::Log));
         }
         self.tidy_up(now_ms, &mut wishes);
         self.cool(now_ms, &mut wishes, out);
@@ -425,6 +427,11 @@ impl<S: ChunkStore> Node<S> {
             Packet::Backup(BackupMessage::Seal { source, ids, last }) => {
                 let vault = self.vault.as_mut();
                 let answer = vault.and_then(|vault| vault.on_seal(source, ids, last));
+                out.extend(answer.map(|answer| Effect::Send(from, Packet::Backup(answer))));
+            }
+            Packet::Backup(BackupMessage::Fetch { source, ids, names }) => {
+                let vault = self.vault.as_mut();
+                let answer = vault.map(|vault| vault.on_fetch(source, ids, &names));
                 out.extend(answer.map(|answer| Effect::Send(from, Packet::Backup(answer))));
             }
             Packet::Backup(answer) => {

@@ -498,14 +498,20 @@ impl<S: ChunkStore> Hub<S> {
                     // Nobody listens any more only while the node ends.
                     let _ = self.proposals.send(proposal);
                 }
-                Effect::Log(event @ overlay::Event::Damaged(..)) => {
-                    log::error!(event:?; "backups are lost")
+                Effect::Log(overlay::Event::Damaged(owner, ids)) => {
+                    log::error!(
+                        owner:?, chunks = ids.len(), first:? = ids.first();
+                        "no backup can be read any more: lost"
+                    );
                 }
                 Effect::Log(event @ overlay::Event::Lost(..)) => {
                     log::error!(event:?; "nobody has a copy any more");
                 }
-                Effect::Log(event @ overlay::Event::Unreadable(..)) => {
-                    log::error!(event:?; "the log is damaged: the owner is asked again");
+                Effect::Log(overlay::Event::Unreadable(owner, ids)) => {
+                    log::error!(
+                        owner:?, chunks = ids.len(), first:? = ids.first();
+                        "the log is damaged: others who have it are asked"
+                    );
                 }
                 Effect::Log(event @ overlay::Event::Forgotten(..)) => {
                     log::error!(

@@ -2,9 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use amalgam_cluster::log::{Crash, MemoryStorage, Storage, StorageError};
+use amalgam_cluster::log::{Crash, MemoryStorage, Storage};
 
 use crate::random::Random;
+
+/// Bytes of a segment of which one changes when it rots.
+const ROT_BYTES: u64 = 512;
 
 /// One node's disk. A crash tears what was not synced.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +18,11 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// What a node writes to.
+    pub fn storage(&self) -> Box<dyn Storage> {
+        Box::new(Arc::clone(&self.storage))
+    }
+
     fn lock(&self) -> MutexGuard<'_, MemoryStorage> {
         self.storage.lock().expect("one thread")
     }
@@ -33,26 +41,15 @@ impl Disk {
         };
         disk.crash(crash);
     }
-}
 
-impl Storage for Disk {
-    fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
-        self.lock().segments()
-    }
-
-    fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
-        self.lock().create(segment, bytes)
-    }
-
-    fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
-        self.lock().write(segment, offset, bytes)
-    }
-
-    fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
-        self.lock().read(segment, offset, bytes)
-    }
-
-    fn sync(&mut self) -> Result<(), StorageError> {
-        self.lock().sync()
+    /// Bytes of a segment change by themselves.
+    pub fn rot(&mut self, random: &mut Random) {
+        let mut disk = self.lock();
+        let segments = disk.segments().expect("it is in memory");
+        let Some((segment, length)) = random.pick(&segments).copied() else { return };
+        let bytes = disk.segment(segment).expect("it is there");
+        for _ in 0..=u64::from(length) / ROT_BYTES {
+            bytes[random.below(u64::from(length)) as usize] ^= 1 << random.below(8);
+        }
     }
 }

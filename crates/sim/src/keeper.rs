@@ -45,7 +45,7 @@ pub(crate) fn open_vault(peer: Peer, segment_bytes: u32, common: &mut Common) ->
         LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
     let life = (1, peer, disk.losses);
     let (vault, remains) =
-        Vault::resume(Box::new(disk), life, settings).expect("it is this cluster's");
+        Vault::resume(disk.storage(), life, settings).expect("it is this cluster's");
     if vault.replay().was_torn {
         common.reached.note("a torn write");
     }

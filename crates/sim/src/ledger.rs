@@ -23,6 +23,8 @@ pub struct Ledger {
     truth: Catalog,
     /// The latest term that came into force at each position.
     terms: Spans<Term>,
+    /// Whether what a node keeps may become unreadable.
+    pub has_rot: bool,
     /// What was found wrong.
     pub violations: Vec<String>,
     /// Edits that were committed.
@@ -54,6 +56,7 @@ impl Ledger {
             Event::Damaged(source, chunks) => {
                 self.violations.push(format!("{chunks:?} of {source:?} cannot be read"));
             }
+            Event::Unreadable(..) if self.has_rot => {}
             Event::Unreadable(..) | Event::Lost(..) | Event::Forgotten(_) => {
                 self.violations.push(format!("what was kept is gone: {event:?}"));
             }

@@ -28,6 +28,8 @@ pub enum Planted {
     LostBuffer,
     /// Backups that adopt what they have are not sent what of it is not as the heir's.
     OldCopies,
+    /// Holders do not hear what an heir asks them for that it cannot read.
+    DeafHolders,
     /// A node that restarts takes up its former life: its number did not survive.
     SameLife,
     /// What was not created by the owner that died is looked for under its creator.
@@ -104,6 +106,7 @@ pub(crate) fn plant(
             let entries = list.into();
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
         }
+        Packet::Backup(BackupMessage::Fetch { .. }) if planted == Planted::DeafHolders => None,
         Packet::Overlay(Message::Inherit(heritage))
             if planted == Planted::WrongHeritage
                 && heritage.ids.first().creator().get() != heritage.source.node.get() =>

@@ -30,13 +30,15 @@ pub struct Scenario {
     pub worst: bool,
     /// See [`Faults::power`].
     pub power: bool,
+    /// See [`Faults::rot`]. Left out of the worst: there one node fewer would be spared.
+    pub rot: bool,
     /// Clients work on named items rather than on chunks.
     pub items: bool,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
-        let Faults { weather, crashes, partitions, worst, power } = Faults::WORST;
+        let Faults { weather, crashes, partitions, worst, power, rot } = Faults::WORST;
         let Weather { lost_percent, twice_percent, late_percent } = weather;
         let (nodes, seconds) = (5, 50);
         Self {
@@ -49,6 +51,7 @@ impl Default for Scenario {
             partitions,
             worst,
             power,
+            rot,
             items: false,
         }
     }
@@ -73,8 +76,8 @@ impl Scenario {
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
         let weather = Weather { lost_percent, twice_percent, late_percent };
-        let Self { crashes, partitions, worst, power, .. } = *self;
-        Faults { weather, crashes, partitions, worst, power }
+        let Self { crashes, partitions, worst, power, rot, .. } = *self;
+        Faults { weather, crashes, partitions, worst, power, rot }
     }
 
     /// Scenarios that are smaller by one thing.
@@ -89,6 +92,7 @@ impl Scenario {
             Self { partitions: false, ..self.clone() },
             Self { worst: false, ..self.clone() },
             Self { power: false, ..self.clone() },
+            Self { rot: false, ..self.clone() },
             Self { nodes: (self.nodes - 1).max(1), ..self.clone() },
         ];
         smaller.retain(|one| one != self);

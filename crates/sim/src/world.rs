@@ -19,6 +19,8 @@ use crate::planted::{Planted, as_if_kept, as_if_same, plant};
 use crate::races::{self, Watch};
 use crate::random::Random;
 
+mod promise;
+
 /// How long a lease lasts.
 const LEASE_MS: u64 = 2_000;
 /// All nodes end for the first time within so long, and then again within so long.
@@ -44,6 +46,9 @@ pub struct Faults {
     /// order, in half of the runs more than once in a row. Where what was acknowledged would be
     /// lost by that, as whoever kept it has just died, they do not.
     pub power: bool,
+    /// Bytes on the disk of one node change by themselves, also when somebody has just died whose
+    /// place it may take. No range is left to that node alone, and it starts without that disk.
+    pub rot: bool,
 }
 
 impl Faults {
@@ -54,6 +59,7 @@ impl Faults {
         partitions: false,
         worst: false,
         power: false,
+        rot: false,
     };
     /// Everything happens.
     pub const ALL: Self =
@@ -126,6 +132,9 @@ pub struct World<A> {
     /// Whether one died alone since.
     died_alone: bool,
     watch: Watch,
+    /// Whose disk rots, and what decides where.
+    rotten: Option<NodeId>,
+    chance_of_rot: Random,
     /// Whom edits name that were asked for and may yet be committed.
     asked: BTreeMap<(Creator, RequestId), Vec<Peer>>,
     /// The packet that is being sent: memory that is used again.
@@ -159,6 +168,8 @@ impl<A: Actor> World<A> {
             cold: BTreeMap::new(),
             died_alone: false,
             watch: Watch::default(),
+            rotten: None,
+            chance_of_rot: Random::new(!seed),
             asked: BTreeMap::new(),
             encoded: Vec::new(),
             spares_holders: faults.worst,
@@ -170,6 +181,10 @@ impl<A: Actor> World<A> {
             world.agenda.plan(at_ms, Happening::Starts(format!("node-{number}")));
         }
         world.agenda.plan(1_000, Happening::Fault);
+        if faults.rot {
+            world.rotten = NodeId::new((seed % nodes as u64) as u16).ok();
+            world.common.ledger.has_rot = true;
+        }
         if faults.power {
             world.common.is_synced = world.random.percent(50);
             let at_ms = 5_000 + world.random.below(POWER_MS);
@@ -523,6 +538,18 @@ impl<A: Actor> World<A> {
         self.agenda.plan(at_ms, Happening::Starts(name));
         self.crashes += 1;
         self.died_alone = true;
+        self.rot();
+    }
+
+    /// The disk that rots does. It is another one when its node starts again: damage of what was
+    /// written last before an end is taken for a torn write.
+    fn rot(&mut self) {
+        let Some(node) = self.rotten else { return };
+        if !self.nodes.contains_key(&node) {
+            self.common.disks.remove(&node);
+        } else if let Some(disk) = self.common.disks.get_mut(&node) {
+            disk.rot(&mut self.chance_of_rot);
+        }
     }
 
     fn crash_disk(&mut self, node: NodeId, has_power: bool) {
@@ -563,42 +590,9 @@ impl<A: Actor> World<A> {
             self.agenda.plan(at_ms, Happening::Starts(self.names[&peer].clone()));
             self.crashes += 1;
         }
+        self.rot();
         let most_ms = if self.random.percent(30) { 8_000 } else { POWER_MS };
         self.agenda.plan(self.now_ms + 1 + self.random.below(most_ms), Happening::AllEnd);
-    }
-
-    /// Whether what all nodes have had when they ended is where it should be again.
-    fn note_recovered(&mut self) {
-        if !self.is_cold() || !self.is_backed_up() {
-            return;
-        }
-        // Groups of today hold all that was committed; what is not among it will never be.
-        let cold = std::mem::take(&mut self.cold);
-        let is_old =
-            |peer: Peer| cold.get(&peer.node).is_some_and(|last| peer.incarnation <= *last);
-        self.asked.retain(|(_, request), _| !is_old(request.peer));
-    }
-
-    fn is_cold(&self) -> bool {
-        !self.cold.is_empty()
-    }
-
-    /// Whether of every group a majority runs, and of every range a backup: its log has all. What
-    /// its owner has is in memory.
-    fn is_backed_up(&self) -> bool {
-        let runs = |peer: &&Peer| self.runs(**peer);
-        let truth = self.common.ledger.truth();
-        let has_backup = |peers: &[Peer]| peers.iter().skip(1).any(|peer| self.runs(*peer));
-        let mut groups = self.view().groups.iter();
-        let is_old =
-            |peer: Peer| self.cold.get(&peer.node).is_some_and(|last| peer.incarnation <= *last);
-        let mut asked = self.asked.iter();
-        asked.all(|((_, request), peers)| is_old(request.peer) || has_backup(peers))
-            && groups
-                .all(|(_, group)| group.members.iter().filter(runs).count() >= group.majority())
-            && truth
-                .summaries()
-                .all(|summary| truth.placed(summary.creator).all(|peers| has_backup(&peers)))
     }
 
     fn fault(&mut self) {
@@ -608,6 +602,7 @@ impl<A: Actor> World<A> {
         if self.common.is_calm {
             return;
         }
+        self.rot();
         let peers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         let Some(peer) = self.random.pick(&peers).copied() else { return };
         if self.faults.worst && self.random.percent(30) {
@@ -661,39 +656,6 @@ impl<A: Actor> World<A> {
             .map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
             .collect();
         self.coordinator.prolong(&members, self.now_ms);
-    }
-
-    /// Whether a life runs, and not only stands.
-    fn runs(&self, peer: Peer) -> bool {
-        let node = self.nodes.get(&peer.node).filter(|node| node.peer == peer);
-        let is_stalling = self.stalls.is_some_and(|(stalling, _)| stalling == peer);
-        let comes_back = |node: &Resident<A>| {
-            let ends_ms = node.keep_alive_ms + LEASE_MS / 2;
-            node.paused_until_ms <= self.now_ms || node.paused_until_ms < ends_ms
-        };
-        !is_stalling && self.view().has(peer) && node.is_some_and(comes_back)
-    }
-
-    /// Whether a group would be left without a majority of those who run, or a range without any
-    /// member of its committed set, or of one that may be committed: the members of a smaller set
-    /// count alone from the moment on at which it is asked for.
-    fn is_needed(&mut self, peer: Peer) -> bool {
-        let truth = self.common.ledger.truth();
-        self.asked.retain(|(creator, request), _| {
-            truth.seen(*creator, request.peer.node).is_none_or(|seen| seen.request < *request)
-        });
-        let runs = |member: &&Peer| **member != peer && self.runs(**member);
-        let is_left_alone =
-            |peers: &Vec<Peer>| peers.contains(&peer) && !peers.iter().any(|other| runs(&other));
-        let is_last = self.asked.values().any(is_left_alone)
-            || truth
-                .summaries()
-                .any(|summary| truth.placed(summary.creator).any(|peers| is_left_alone(&peers)));
-        self.spares_holders && is_last
-            || self.view().groups.iter().any(|(_, group)| {
-                group.members.contains(&peer)
-                    && group.members.iter().filter(runs).count() < group.majority()
-            })
     }
 }
 

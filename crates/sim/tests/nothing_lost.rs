@@ -68,10 +68,29 @@ fn nothing_is_lost_in_any_scenario() {
     assert!(writes > 5_000, "only {writes} writes were acknowledged");
 }
 
+/// Everything but a loss of all power, and one disk that rots.
+fn rot() -> Scenario {
+    Scenario { power: false, rot: true, ..Scenario::default() }
+}
+
+#[test]
+fn what_one_disk_lost_is_fetched_from_another() {
+    let mut sum = Tally::default();
+    for seed in seeds(0, 10) {
+        assert_eq!(sum.run(seed, &rot()), Vec::<String>::new(), "seed {seed}");
+    }
+    let times = sum.get("race: an heir that fetched what it could not read");
+    assert!(times > 0, "none did in {} seeds", sum.get("seeds"));
+}
+
 /// How many seeds it takes until a defect is found.
 fn seeds_to_find(planted: Planted) -> Option<u64> {
+    seeds_to_find_in(&Scenario::default(), planted)
+}
+
+fn seeds_to_find_in(scenario: &Scenario, planted: Planted) -> Option<u64> {
     let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
-    let found = (0..most).find(|seed| !Trial::run(*seed, planted).wrong.is_empty());
+    let found = (0..most).find(|seed| !Trial::of(*seed, planted, scenario).wrong.is_empty());
     println!("{planted:?}: found by seed {found:?}");
     found
 }
@@ -99,6 +118,11 @@ fn a_copy_without_its_last_buffer_is_noticed() {
 #[test]
 fn adopted_copies_that_are_not_made_alike_are_noticed() {
     assert!(seeds_to_find(Planted::OldCopies).is_some());
+}
+
+#[test]
+fn holders_that_are_not_asked_for_what_is_damaged_are_noticed() {
+    assert!(seeds_to_find_in(&rot(), Planted::DeafHolders).is_some());
 }
 
 #[test]

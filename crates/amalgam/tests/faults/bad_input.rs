@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use amalgam_node::ClusterClient;
 use amalgam_node::cluster::chunks::ChunkError;
 use amalgam_node::cluster::ids::ChunkId;
 
@@ -72,16 +73,22 @@ fn flip(path: &Path, at: usize) {
 impl Trial {
     /// Those who keep what a node stores now, by owner; of whom cannot say it, nobody.
     fn backups(&self) -> [Vec<usize>; NODES] {
-        let places = (0..NODES).map(|place| (self.node_id(place), place));
-        let places: BTreeMap<_, _> = places.collect();
         std::array::from_fn(|owner| {
             let mut client = connect(&self.nodes[owner].address());
             let Ok(id) = client.create(b"a probe") else { return Vec::new() };
-            let held = client.holding(id).ok().flatten();
+            let keepers = self.keepers(&mut client, id);
             client.delete(id).expect("it is there");
-            let copies = held.into_iter().flat_map(|holding| holding.copies);
-            copies.filter_map(|(peer, _)| places.get(&peer.node).copied()).collect()
+            keepers
         })
+    }
+
+    /// Those who keep a chunk of the node that is asked; nobody if it cannot say it.
+    fn keepers(&self, owner: &mut ClusterClient, id: ChunkId) -> Vec<usize> {
+        let places = (0..NODES).map(|place| (self.node_id(place), place));
+        let places: BTreeMap<_, _> = places.collect();
+        let held = owner.holding(id).ok().flatten();
+        let copies = held.into_iter().flat_map(|holding| holding.copies);
+        copies.filter_map(|(peer, _)| places.get(&peer.node).copied()).collect()
     }
 
     /// An owner that is not the home, and one of those who keep its chunks now, nor is that.
@@ -263,11 +270,37 @@ impl Trial {
                 eventually("it is found, and kept anew", || {
                     let whole: BTreeSet<u8> =
                         occurrences(&disk, made).into_iter().map(|(number, ..)| number).collect();
-                    t.says(victim, from, "the log is damaged: the owner is asked again")
+                    t.says(victim, from, "the log is damaged: others who have it are asked")
                         && whole.len() == usize::from(PATTERNS)
                 });
                 // From now on it is up to the copies.
                 t.kill(&[owner])
+            },
+            |t| {
+                t.holds(&ids, made);
+                t.restart(&[owner]);
+            },
+        );
+    }
+
+    /// An owner dies, and who takes its place cannot read what it kept: it fetches it from others.
+    fn damaged_as_the_owner_dies(&mut self) {
+        let (owner, _) = self.owner_and_backup();
+        let made = self.acknowledged;
+        let ids = self.store_patterns(owner, made);
+        self.scene(
+            "a segment damaged as its owner dies",
+            |t| {
+                let mut client = connect(&t.nodes[owner].address());
+                let heirs: Vec<_> = ids.iter().map(|id| t.keepers(&mut client, *id)[0]).collect();
+                let disks: Vec<PathBuf> = t.nodes.iter().map(Node::disk).collect();
+                let there: Vec<_> = disks.iter().map(|disk| occurrences(disk, made)).collect();
+                let killed = t.kill(&[owner]);
+                for (number, heir) in (0..PATTERNS).zip(&heirs) {
+                    let copies = there[*heir].iter().filter(|(one, ..)| *one == number);
+                    copies.for_each(|(_, path, at)| flip(path, at + 100));
+                }
+                killed
             },
             |t| {
                 t.holds(&ids, made);
@@ -293,9 +326,10 @@ impl Trial {
             },
         );
         let log = self.nodes[victim].log();
-        let complaint = log[from..].lines().find(|line| line.contains("the log is damaged"));
+        let is_complaint = |line: &str| line.contains("the log is damaged segment=");
+        let complaint = log[from..].lines().find(|line| is_complaint(line));
         let complaint = complaint.unwrap_or_else(|| panic!("it says nothing: {log}"));
-        assert!(complaint.contains("segment=") && complaint.contains("offset="), "{complaint}");
+        assert!(complaint.contains("offset="), "{complaint}");
         assert!(self.says(victim, from, "the log does not count"), "{log}");
         self.holds(&ids, made);
     }
@@ -363,6 +397,7 @@ impl Trial {
         self.full_disk_of_a_leader();
         self.refuses("a read-only disk", "Read-only", Node::protect_disk, Node::unprotect_disk);
         self.damaged_while_it_runs();
+        self.damaged_as_the_owner_dies();
         self.damaged_while_it_is_stopped();
         self.clocks_jump();
     }

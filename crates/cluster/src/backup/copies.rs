@@ -210,6 +210,12 @@ impl Copies {
         }
     }
 
+    /// Whether a node is another member: also one that keeps nothing more may be asked for
+    /// what it has.
+    pub fn is_known(&self, peer: Peer) -> bool {
+        self.others.contains(&peer)
+    }
+
     /// Whether a node is a member, and was not silent of late.
     pub fn is_choosable(&self, peer: Peer) -> bool {
         self.others.contains(&peer) && !self.avoided.contains_key(&peer)

@@ -34,12 +34,16 @@ mod spread;
 mod tests;
 mod vault;
 
+/// Chunks and items that are fetched together at most.
+pub(crate) const FETCH_NAMES_MAX: usize = 1_024;
+
 pub use copies::{Copies, ItemKey, Wanted};
 pub(crate) use copies::{NAMED_CHANGES_MAX, chunk};
 pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
 pub use record::Life;
 pub use vault::{Heritage, Remains, Vault};
 
+use crate::chunks::SessionExport;
 use crate::ids::IdRange;
 use crate::overlay::Peer;
 
@@ -123,5 +127,30 @@ pub enum BackupMessage {
         last: u64,
         /// What it has of these ids under later versions than the heir; none if it does not know.
         beyond: Option<Vec<Name>>,
+    },
+    /// From an heir to another who has copies: it cannot read what it has of these itself.
+    Fetch {
+        /// In the name of which life, which is over, they are kept.
+        source: Peer,
+        /// Ids that it owned and the sender is to own.
+        ids: IdRange,
+        /// Chunks and items among them.
+        names: Vec<Name>,
+    },
+    /// The answer. What it does not mention had no room in it.
+    Fetched {
+        /// The life.
+        source: Peer,
+        /// The ids.
+        ids: IdRange,
+        /// What they are, or that they are gone.
+        found: Vec<What>,
+        /// What clients were answered about these. It may be less than the asker knows, and then it
+        /// has to forget the rest: so are the changes.
+        sessions: Vec<SessionExport>,
+        /// Of these it has nothing, as it would if anybody had been told of them.
+        lacking: Vec<Name>,
+        /// It cannot read these either.
+        damaged: Vec<Name>,
     },
 }

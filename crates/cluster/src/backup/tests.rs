@@ -46,7 +46,8 @@ fn answer(vault: &mut Vault) -> Vec<BackupMessage> {
 
 fn recovered(vault: &mut Vault) -> Vec<(ChunkId, Vec<u8>)> {
     let mut found = Vec::new();
-    let heritage = vault.recover(owner(), ids(0, 100), &mut |id, value| found.push((id, value)));
+    let heritage =
+        vault.recover(owner(), ids(0, 100), &mut |name, value| found.push((name.id, value)));
     assert_eq!(heritage.damaged, []);
     found.sort_unstable();
     found
@@ -306,7 +307,7 @@ impl Told {
         let of = |vault: &mut Vault, owner| {
             let mut chunks = Vec::new();
             let heritage =
-                vault.recover(owner, ids(0, 100), &mut |id, value| chunks.push((id, value)));
+                vault.recover(owner, ids(0, 100), &mut |name, value| chunks.push((name.id, value)));
             assert_eq!(heritage.damaged, []);
             let answers = heritage.export.sessions.into_iter().flat_map(|one| one.answers);
             let mut answers: Vec<_> = answers.map(|(number, id, _)| (number, id)).collect();
@@ -391,7 +392,7 @@ fn adopt(vault: &mut Vault, heir: Peer) {
 
 fn of(vault: &mut Vault, owner: Peer) -> Vec<(u64, u8)> {
     let mut found = Vec::new();
-    vault.recover(owner, ids(0, 100), &mut |id, value| found.push((id.counter(), value[0])));
+    vault.recover(owner, ids(0, 100), &mut |name, value| found.push((name.id.counter(), value[0])));
     found.sort_unstable();
     found
 }
@@ -628,8 +629,8 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     let partition = both.creator().ids();
     let read = |vault: &mut Vault, ids| {
         let mut keys = Vec::new();
-        let heritage = vault.recover(owner(), ids, &mut |id, value| {
-            keys.push((id, KeptItem::decode_all(&value).expect("it was kept").key));
+        let heritage = vault.recover(owner(), ids, &mut |name, value| {
+            keys.push((name.id, KeptItem::decode_all(&value).expect("it was kept").key));
         });
         keys.sort();
         (heritage.copies, keys)

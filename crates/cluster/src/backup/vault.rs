@@ -15,12 +15,13 @@ use super::record::{
 };
 use super::{BackupMessage, Entries, Entry, Name, What};
 use crate::chunks::{Export, SessionExport};
-use crate::ids::{ChunkId, Creator, IdRange};
+use crate::ids::{Creator, IdRange};
 use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
 use crate::overlay::{Note, Peer, Snapshot};
 use crate::wire::Wire;
 
 mod adoption;
+mod fetch;
 mod scrub;
 mod stream;
 
@@ -61,8 +62,8 @@ pub struct Heritage {
     pub copies: u64,
     /// What clients were answered.
     pub export: Export,
-    /// Ids of chunks and items that cannot be read any more.
-    pub damaged: Vec<ChunkId>,
+    /// Chunks and items that cannot be read any more.
+    pub damaged: Vec<Name>,
 }
 
 /// How a record gets into the log.
@@ -729,29 +730,22 @@ impl Vault {
         &mut self,
         owner: Peer,
         ids: IdRange,
-        each: &mut dyn FnMut(ChunkId, Vec<u8>),
+        each: &mut dyn FnMut(Name, Vec<u8>),
     ) -> Heritage {
         self.settle(owner, ids);
         let mut heritage = Heritage::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
         let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);
-        let mut places: Vec<(Place, ChunkId)> =
-            held.map(|(name, held)| (held.place, name.id)).collect();
-        self.log.read_many(&mut places, &mut |id, record| match record.and_then(value_of) {
+        let mut places: Vec<(Place, Name)> = held.map(|(name, held)| (held.place, name)).collect();
+        self.log.read_many(&mut places, &mut |name, record| match record.and_then(value_of) {
             Some(value) => {
                 heritage.copies += 1;
-                each(*id, value);
+                each(*name, value);
             }
-            None => heritage.damaged.push(*id),
+            None => heritage.damaged.push(*name),
         });
         heritage.damaged.sort_unstable();
-        for session in stream.sessions.values() {
-            let about = session.answers.iter().filter(|(_, id, _)| ids.contains(*id));
-            let answers: Vec<_> = about.cloned().collect();
-            if !answers.is_empty() {
-                heritage.export.sessions.push(SessionExport { answers, ..session.clone() });
-            }
-        }
+        heritage.export.sessions = stream.answers(|id| ids.contains(id));
         heritage
     }
 }

@@ -2,22 +2,27 @@
 //!
 //! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
 //! the life before, so that nothing of that is acknowledged any more, loads it, a slice at a time,
-//! since others wait for its answers meanwhile, and makes the other holders its backups in place:
-//! they seal what they have, say how far they came, adopt it, and are sent what differs. Where they
-//! cannot, all is copied to a new set. When that is committed it serves, and makes up for backups
-//! that are missing as for any others. If it is gone before, the next holder does the same from
-//! what it has itself; each has all that was acknowledged.
+//! since others wait for its answers meanwhile, fetches from the other holders what it cannot read,
+//! and makes them its backups in place: they seal what they have, say how far they came, adopt it,
+//! and are sent what differs. Where they cannot, all is copied to a new set. When that is committed
+//! it serves, and makes up for backups that are missing as for any others. If it is gone before,
+//! the next holder does the same from what it has itself; each has all that was acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use missing::Missing;
 
 use super::items::KeptItem;
 use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkService, Wish};
+use super::sessions::{Export, SessionExport};
 use super::store::ChunkStore;
-use crate::backup::{BackupMessage, Copies, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted};
+use crate::backup::{BackupMessage, Copies, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted, What};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Inheritance, Peer, Refusal};
 use crate::wire::Wire;
+
+mod missing;
 
 /// For how long an heir waits for holders who said how far they are and were silent since: that is
 /// cheaper than to copy all to others.
@@ -25,15 +30,16 @@ const PATIENCE_MS: u64 = 1_000;
 /// How often it does.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Ids that this node is about to recover, and where it goes on.
+/// Ids that this node is about to recover, and how far it is with them.
 #[derive(Debug)]
-pub(super) struct Loading {
+pub(super) struct Recovery {
     heritage: Inheritance,
     next: u64,
     /// Named items that are loaded.
     items: Vec<ItemKey>,
-    /// What could not be read.
-    damaged: Vec<ChunkId>,
+    /// What could not be read here; and what of that did not come from others yet.
+    damaged: Vec<Name>,
+    missing: Missing,
     /// Who was to be a backup, in whatever attempt.
     was_joining: BTreeSet<Peer>,
     /// How often backups were chosen, and were silent.
@@ -46,16 +52,40 @@ pub(super) struct Loading {
     sealed: BTreeMap<Peer, (u64, Option<Vec<Name>>)>,
 }
 
-impl Loading {
+/// What this node should have and cannot read, by the lives in whose names it is kept.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Found now: others who have it are asked.
+    pub asked: BTreeMap<Peer, Vec<ChunkId>>,
+    /// Nobody can read it who could be asked.
+    pub lost: BTreeMap<Peer, Vec<ChunkId>>,
+}
+
+/// What another holder has of what cannot be read here.
+#[derive(Debug)]
+pub(super) struct Fetched<'m> {
+    pub found: &'m [What],
+    pub sessions: &'m [SessionExport],
+    pub lacking: &'m [Name],
+    pub damaged: &'m [Name],
+}
+
+impl Recovery {
     fn is_loaded(&self) -> bool {
         self.next >= self.heritage.ids.end()
+    }
+
+    /// Other holders, as far as they are members.
+    fn others(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+        let others = self.heritage.holders[1..].iter().copied();
+        others.filter(|peer| copies.is_known(*peer))
     }
 
     /// Other holders of chunks who have not said how far they are, or were silent since.
     fn owing(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
         let is_named = self.heritage.ids.first().creator().is_named();
-        let others = self.heritage.holders[1..].iter().copied().filter(move |_| !is_named);
         let is_ready = |peer| self.sealed.contains_key(&peer) && copies.is_choosable(peer);
+        let others = self.others(copies).filter(move |_| !is_named);
         others.filter(move |peer| copies.is_usable(*peer) && !is_ready(*peer))
     }
 
@@ -135,11 +165,12 @@ impl<S: ChunkStore> ChunkService<S> {
         // What was on its way here came from the life that is over, or is older.
         self.forget_incoming(ids);
         vault.seal(heritage.source);
-        self.loading.push_back(Loading {
+        self.loading.push_back(Recovery {
             heritage: heritage.clone(),
             next: ids.start(),
             items: Vec::new(),
             damaged: Vec::new(),
+            missing: Missing::default(),
             was_joining: BTreeSet::new(),
             attempts: 0,
             waits_from_ms: None,
@@ -148,9 +179,18 @@ impl<S: ChunkStore> ChunkService<S> {
         });
     }
 
-    /// Asks other holders how far they are.
+    /// Asks other holders how far they are, and for what cannot be read here.
     fn ask_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<Wish>) {
         let (copies, retry_ms) = (&self.copies, self.limits.copies.retry_ms);
+        for loading in self.loading.iter_mut().filter(|loading| !loading.missing.is_empty()) {
+            let Inheritance { ids, source, .. } = loading.heritage;
+            let others: Vec<Peer> = loading.others(copies).collect();
+            let question = loading.missing.question(now_ms, retry_ms, others.into_iter());
+            if let Some((peer, names)) = question {
+                let message = BackupMessage::Fetch { source, ids, names };
+                out.push(Wish::Backup(Wanted::Send(peer, message)));
+            }
+        }
         for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
             let Inheritance { ids, source, .. } = loading.heritage;
             loading.next_ask_ms = now_ms + retry_ms;
@@ -171,7 +211,7 @@ impl<S: ChunkStore> ChunkService<S> {
         beyond: Option<&[Name]>,
         now_ms: u64,
     ) {
-        let is_meant = |loading: &&mut Loading| {
+        let is_meant = |loading: &&mut Recovery| {
             let Inheritance { ids: loaded, source: from, .. } = loading.heritage;
             (loaded, from) == (ids, source)
         };
@@ -183,8 +223,62 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
+    /// Another holder said what it has of what cannot be read here.
+    pub(super) fn on_fetched(
+        &mut self,
+        from: Peer,
+        (source, ids): (Peer, IdRange),
+        answer: &Fetched<'_>,
+        now_ms: u64,
+    ) {
+        let is_meant = |loading: &Recovery| {
+            let heritage = &loading.heritage;
+            (heritage.ids, heritage.source) == (ids, source) && heritage.holders.contains(&from)
+        };
+        let Some(place) = self.loading.iter().position(is_meant) else { return };
+        let loading = &mut self.loading[place];
+        loading.missing.answered(from, answer.lacking, answer.damaged);
+        let (mut came, mut is_stored) = (BTreeSet::new(), true);
+        for what in answer.found {
+            let Some((name, _)) = what.copy() else { continue };
+            let kept = match what {
+                What::PutItem(_, value) => KeptItem::decode_all(value).map(Some),
+                _ => Ok(None),
+            };
+            let Ok(kept) = kept else {
+                loading.missing.answered(from, &[], &[name]);
+                continue;
+            };
+            if !loading.missing.came(name) {
+                continue;
+            }
+            came.insert(name.id);
+            if let Some(kept) = kept {
+                is_stored &= self.store.restore_item(&kept).is_ok();
+                loading.items.push((name.id, kept.key));
+            } else if let What::Put(id, value) = what {
+                is_stored &= self.store.write(*id, value).is_ok();
+            }
+        }
+        if !is_stored {
+            // There is no room now; it is told again.
+            self.loading.remove(place);
+            return self.remove_all(ids);
+        }
+        if !came.is_empty() {
+            // Of changes that nobody was told of one of the two may have more.
+            self.sessions.forget(&came);
+            let mut sessions = answer.sessions.to_vec();
+            for session in &mut sessions {
+                session.answers.retain(|(_, id, _)| came.contains(id));
+            }
+            self.sessions.import(ids, &Export { sessions, ..Export::default() }, now_ms);
+        }
+        self.copies.on_sign_of_life(from, now_ms);
+    }
+
     /// Who can be a backup in place, and what each must be sent.
-    fn adopters(&self, loading: &Loading, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
+    fn adopters(&self, loading: &Recovery, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
         let Inheritance { ids, source, .. } = loading.heritage;
         let mut adopters = Vec::new();
         if ids.first().creator().is_named() {
@@ -195,7 +289,7 @@ impl<S: ChunkStore> ChunkService<S> {
             if let (Some(beyond), Some(own)) = (beyond, own)
                 && self.copies.is_choosable(*peer)
             {
-                let damaged = loading.damaged.iter().map(|id| Name::from(*id));
+                let damaged = loading.damaged.iter().copied();
                 let names = beyond.iter().filter(|name| ids.contains(name.id));
                 let mut names: Vec<Name> = names.copied().chain(own).chain(damaged).collect();
                 names.sort_unstable();
@@ -215,42 +309,37 @@ impl<S: ChunkStore> ChunkService<S> {
         joining
     }
 
-    /// Loads a part of what is to be recovered; what is loaded is sent to its backups. Returns ids
-    /// of chunks and items that this node should have and cannot read, and in whose name.
-    pub fn load(
-        &mut self,
-        now_ms: u64,
-        vault: &mut Vault,
-        out: &mut Vec<Wish>,
-    ) -> Vec<(Peer, ChunkId)> {
+    /// Loads a part of what is to be recovered; what is loaded is sent to its backups.
+    pub fn load(&mut self, now_ms: u64, vault: &mut Vault, out: &mut Vec<Wish>) -> Unread {
+        let mut unread = Unread::default();
         self.ask_holders(now_ms, vault, out);
         // Holders may have said by now how far they are.
         for _ in 0..self.loading.len() {
             let Some(loading) = self.loading.pop_front() else { break };
             match loading.is_loaded() {
-                true => self.begin(loading, now_ms, vault),
+                true => self.begin(loading, now_ms, vault, &mut unread),
                 false => self.loading.push_back(loading),
             }
         }
-        let (mut left, mut damaged) = (self.limits.load_ids, Vec::new());
+        let mut left = self.limits.load_ids;
         while left > 0
             && let Some(mut loading) = self.next_to_load()
         {
             let (looked, is_stored) =
-                self.load_some(&mut loading, left, now_ms, vault, &mut damaged);
+                self.load_some(&mut loading, left, now_ms, vault, &mut unread);
             left = left.saturating_sub(looked);
             if loading.is_loaded() {
-                self.begin(loading, now_ms, vault);
+                self.begin(loading, now_ms, vault, &mut unread);
             } else if is_stored {
                 // One is served before the next is loaded.
                 self.loading.push_front(loading);
             }
         }
-        damaged
+        unread
     }
 
     /// What is not loaded and can be, of which the first is taken out.
-    fn next_to_load(&mut self) -> Option<Loading> {
+    fn next_to_load(&mut self) -> Option<Recovery> {
         let has_named = self.heirs.len() >= NAMED_CHANGES_MAX;
         let place = self.loading.iter().position(|loading| {
             let is_named = loading.heritage.ids.first().creator().is_named();
@@ -263,11 +352,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// were looked at, and whether there was room for them; if not, nothing of it is left here.
     fn load_some(
         &mut self,
-        loading: &mut Loading,
+        loading: &mut Recovery,
         most: u64,
         now_ms: u64,
         vault: &mut Vault,
-        damaged: &mut Vec<(Peer, ChunkId)>,
+        unread: &mut Unread,
     ) -> (u64, bool) {
         let Inheritance { ids, source, .. } = loading.heritage;
         let is_named = ids.first().creator().is_named();
@@ -279,15 +368,15 @@ impl<S: ChunkStore> ChunkService<S> {
         let slice = IdRange::from_bits(loading.next, end);
         let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
         let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
-        let found = vault.recover(source, slice, &mut |id, value| {
+        let found = vault.recover(source, slice, &mut |name, value| {
             if !is_named {
-                is_here[(id.bits() - slice.start()) as usize] = true;
-                is_stored &= store.write(id, &value).is_ok();
+                is_here[(name.id.bits() - slice.start()) as usize] = true;
+                is_stored &= store.write(name.id, &value).is_ok();
             } else if let Ok(kept) = KeptItem::decode_all(&value) {
                 is_stored &= store.restore_item(&kept).is_ok();
-                loading.items.push((id, kept.key));
+                loading.items.push((name.id, kept.key));
             } else {
-                spoilt.push(id);
+                spoilt.push(name);
             }
         });
         let looked = if is_named { found.copies.max(1) } else { slice.len() };
@@ -296,12 +385,15 @@ impl<S: ChunkStore> ChunkService<S> {
             let at = slice.start() + at as u64;
             self.remove_all(IdRange::from_bits(at, at + 1));
         }
-        let known = loading.damaged.len();
-        loading.damaged.extend(found.damaged.into_iter().chain(spoilt));
-        damaged.extend(loading.damaged[known..].iter().map(|id| (source, *id)));
         if !is_stored {
             self.remove_all(IdRange::from_bits(ids.start(), end));
             return (looked, false);
+        }
+        spoilt.extend(found.damaged);
+        if !spoilt.is_empty() {
+            loading.missing.add(&spoilt);
+            unread.asked.entry(source).or_default().extend(spoilt.iter().map(|name| name.id));
+            loading.damaged.append(&mut spoilt);
         }
         self.sessions.import(slice, &found.export, now_ms);
         loading.next = end;
@@ -309,8 +401,17 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Finds backups for what is loaded, if there are any yet.
-    fn begin(&mut self, mut loading: Loading, now_ms: u64, vault: &Vault) {
+    fn begin(&mut self, mut loading: Recovery, now_ms: u64, vault: &Vault, unread: &mut Unread) {
         let Inheritance { ids, source, .. } = loading.heritage;
+        if !loading.missing.is_empty() {
+            if loading.missing.may_come(loading.others(&self.copies)) {
+                return self.loading.push_back(loading);
+            }
+            let lost: Vec<ChunkId> = loading.missing.give_up().map(|name| name.id).collect();
+            if !lost.is_empty() {
+                unread.lost.entry(source).or_default().extend(lost);
+            }
+        }
         let joining = self.joining(&loading.heritage);
         if loading.waits(now_ms, &self.copies, self.limits.copies.silent_ms)
             || !self.copies.is_enough(joining.len())

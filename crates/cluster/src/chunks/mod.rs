@@ -26,6 +26,7 @@ mod service;
 mod sessions;
 mod store;
 
+pub use heir::Unread;
 pub use held::Asker;
 pub use items::{
     CarriedItem, ItemAnswer, ItemOp, ItemRecord, ItemVerb, KeptItem, Moment, StoreHead,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::heir::Loading;
+use super::heir::{Fetched, Recovery};
 use super::held::{Asker, Held, Waiting};
 use super::items::{ItemAnswer, ItemOp, ItemVerb, Moment};
 use super::migration::{Incoming, MoveMessage, Outgoing};
@@ -110,9 +110,9 @@ pub struct ChunkService<S> {
     pub(super) copies: Copies,
     pub(super) held: Held,
     /// Ids that are being recovered, by the change of their backups.
-    pub(super) heirs: BTreeMap<u64, Loading>,
+    pub(super) heirs: BTreeMap<u64, Recovery>,
     /// Those that are not loaded yet, of which the first is next, and those that wait for backups.
-    pub(super) loading: VecDeque<Loading>,
+    pub(super) loading: VecDeque<Recovery>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
@@ -335,6 +335,10 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             BackupMessage::Sealed { source, ids, last, beyond } => {
                 self.on_sealed(from, (*source, *ids), *last, beyond.as_deref(), now_ms);
+            }
+            BackupMessage::Fetched { source, ids, found, sessions, lacking, damaged } => {
+                let answer = Fetched { found, sessions, lacking, damaged };
+                self.on_fetched(from, (*source, *ids), &answer, now_ms);
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Clients that a node knows: their locks, and what they were answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::{ChunkError, ClientId, Done};
 use crate::backup::Answered;
@@ -185,6 +185,13 @@ impl Sessions {
     /// A chunk is gone, and its lock.
     pub fn release(&mut self, id: ChunkId) {
         self.locks.remove(&id);
+    }
+
+    /// What was answered about chunks did not happen.
+    pub fn forget(&mut self, ids: &BTreeSet<ChunkId>) {
+        for session in self.sessions.values_mut() {
+            session.answers.retain(|_, (id, _)| !ids.contains(id));
+        }
     }
 
     /// What must move along with chunks.

@@ -1,6 +1,7 @@
 //! A medium in memory that crashes as real ones do: for simulation and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use super::{Storage, StorageError};
 
@@ -176,5 +177,28 @@ impl Storage for MemoryStorage {
         let touched = std::mem::take(&mut self.touched);
         self.unsynced.retain(|write| !touched.contains(&write.segment));
         Ok(())
+    }
+}
+
+/// One that others reach too: to outlive who writes to it, or to be damaged meanwhile.
+impl Storage for Arc<Mutex<MemoryStorage>> {
+    fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.segments()
+    }
+
+    fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.create(segment, bytes)
+    }
+
+    fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.write(segment, offset, bytes)
+    }
+
+    fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.read(segment, offset, bytes)
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.sync()
     }
 }

@@ -204,9 +204,10 @@ pub enum Event {
     Committed(Creator, Version),
     /// This node leads an arc from now on, and found that.
     Leads(Arc, Term, Vec<Summary>),
-    /// Chunks that were backed up in somebody's name cannot be read any more.
+    /// Chunks that were backed up in somebody's name can be read by nobody who has them: they are
+    /// lost.
     Damaged(Peer, Vec<ChunkId>),
-    /// What is kept of chunks in somebody's name cannot be read; their owner is asked for it.
+    /// What is kept of chunks in somebody's name cannot be read; others who have them are asked.
     Unreadable(Peer, Vec<ChunkId>),
     /// Nobody has what a creator's ids held any more that this life was the last to have.
     Lost(Creator, Peer),

@@ -8,7 +8,7 @@ use super::layout::Packet;
 use crate::overlay::Peer;
 
 /// The latest format that this code speaks.
-pub const WIRE_VERSION: u16 = 5;
+pub const WIRE_VERSION: u16 = 6;
 /// The oldest: nodes of two releases speak the later format that both know.
 pub const WIRE_SINCE: u16 = 4;
 /// The longest frame in bytes, without its length.

@@ -44,6 +44,7 @@ impl Packet {
     pub fn since(&self) -> u16 {
         match self {
             Self::Backup(BackupMessage::Seal { .. } | BackupMessage::Sealed { .. }) => 5,
+            Self::Backup(BackupMessage::Fetch { .. } | BackupMessage::Fetched { .. }) => 6,
             _ => WIRE_SINCE,
         }
     }
@@ -448,6 +449,8 @@ wire_enum!(BackupMessage {
     4 Lacking { link, names },
     5 Seal { source, ids, last },
     6 Sealed { source, ids, last, beyond },
+    7 Fetch { source, ids, names },
+    8 Fetched { source, ids, found, sessions, lacking, damaged },
 });
 wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
 wire_struct!(Name { id: ChunkId, tag: u32 });

@@ -193,6 +193,15 @@ fn packets() -> Vec<Packet> {
         BackupMessage::Seal { source: peer, ids, last: 7 },
         BackupMessage::Sealed { source: peer, ids, last: 7, beyond: Some(vec![Name::from(id)]) },
         BackupMessage::Sealed { source: peer, ids, last: 7, beyond: None },
+        BackupMessage::Fetch { source: peer, ids, names: vec![Name::from(id)] },
+        BackupMessage::Fetched {
+            source: peer,
+            ids,
+            found: vec![What::Put(id, vec![8; 3]), What::Remove(id)],
+            sessions: sessions.clone(),
+            lacking: vec![Name::from(id)],
+            damaged: Vec::new(),
+        },
     ];
     let actions = [
         Action::Open { lease_ms: 5 },

@@ -264,6 +264,16 @@ impl Stream {
         copies
     }
 
+    /// What clients were answered about some chunks and items.
+    pub fn answers(&self, is_about: impl Fn(ChunkId) -> bool) -> Vec<SessionExport> {
+        let sessions = self.sessions.values().filter_map(|session| {
+            let about = session.answers.iter().filter(|(_, id, _)| is_about(*id));
+            let answers: Vec<_> = about.cloned().collect();
+            (!answers.is_empty()).then(|| SessionExport { answers, ..session.clone() })
+        });
+        sessions.collect()
+    }
+
     /// A chunk was changed.
     pub fn remember(&mut self, version: u64, id: ChunkId) {
         if self.recent.len() >= RECENT_MAX

@@ -1,13 +1,13 @@
 //! One node's chunks, called by clients.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Index};
 use amalgam_op::{Now, Store, StoreMode, Verb};
 
-use super::super::{EngineStore, ItemStore};
+use super::super::{EngineStore, ItemStore, Unread};
 use super::*;
 use crate::backup::{Entry, Vault};
 use crate::ids::NodeId;
@@ -353,42 +353,116 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
     for changes in [0, 0, 1] {
         assert_eq!(
             (service.heirs(), service.load(1_000, &mut vault, &mut Vec::new())),
-            (1, Vec::new())
+            (1, Unread::default())
         );
         assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
 }
 
+fn peer(node: u16) -> Peer {
+    Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
+}
+
+/// An owner that died, which had the chunks 5 to 9.
+fn source() -> Peer {
+    peer(2)
+}
+
+fn value(counter: u64) -> Vec<u8> {
+    vec![0xA0 + counter as u8; 20]
+}
+
+/// A vault that has them, of which some cannot be read.
+fn vault_without(damaged: &[u64]) -> Vault {
+    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
+    let storage = Box::new(Arc::clone(&disk));
+    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let put = |version| {
+        let what = What::Put(id(version), value(version));
+        Entry { version, what, sessions: Vec::new() }
+    };
+    vault.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    vault.flush(&mut Vec::new());
+    let mut disk = disk.lock().expect("one thread");
+    let bytes = disk.segment(0).expect("it was written");
+    for value in damaged.iter().map(|counter| value(*counter)) {
+        let mut places = bytes.windows(value.len());
+        let at = places.position(|window| window == value).expect("it is there");
+        bytes[at] ^= 1;
+    }
+    vault
+}
+
+/// One heir of two holders, told so; another node could be a backup.
+fn heir<'i>(index: &'i Model, vault: &mut Vault) -> ChunkService<impl ChunkStore + use<'i>> {
+    let copies = CopySettings { backups: 2, ..CopySettings::default() };
+    let limits = Limits { copies, ..Limits::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
+    service.set_members([me(), peer(1), peer(4)].into_iter());
+    let holders = vec![me(), peer(1)];
+    service.inherit(&Inheritance { ids: ids(5, 5), epoch: 9, source: source(), holders }, vault);
+    service
+}
+
+/// Lets it go on: what it wants, and what it could not read.
+fn step(
+    service: &mut ChunkService<impl ChunkStore>,
+    vault: &mut Vault,
+    now_ms: u64,
+) -> (Vec<Wish>, Unread) {
+    let mut out = Vec::new();
+    let unread = service.load(now_ms, vault, &mut out);
+    service.on_tick(now_ms, &mut out);
+    service.flush(now_ms, &mut out);
+    (out, unread)
+}
+
+/// One copy of a chunk is damaged, or both.
+#[test]
+fn an_heir_fetches_what_it_cannot_read() {
+    let holder = peer(1);
+    for (lacking, is_there) in [(vec![8], true), (vec![7, 8], false)] {
+        let (index, mut vault, mut other) = (model(), vault_without(&[7]), vault_without(&lacking));
+        let mut service = heir(&index, &mut vault);
+        let ids = ids(5, 5);
+        let (_, unread) = step(&mut service, &mut vault, 1_000);
+        let found = BTreeMap::from([(source(), vec![id(7)])]);
+        assert_eq!(unread, Unread { asked: found.clone(), ..Unread::default() });
+        let sealed = other.on_seal(source(), ids, 9).expect("it seals");
+        service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
+        let (out, unread) = step(&mut service, &mut vault, 1_001);
+        let question = BackupMessage::Fetch { source: source(), ids, names: vec![id(7).into()] };
+        assert_eq!(out, [Wish::Backup(Wanted::Send(holder, question))], "and nothing else yet");
+        assert_eq!(unread, Unread::default());
+
+        let answer = other.on_fetch(source(), ids, &[id(7).into()]);
+        service.on_backup(holder, &answer, &mut || 1_002, &mut Vec::new());
+        let (out, unread) = step(&mut service, &mut vault, 1_002);
+        let lost = if is_there { BTreeMap::new() } else { found };
+        assert_eq!(unread, Unread { lost, ..Unread::default() });
+        assert_eq!(service.store.has(id(7)), is_there);
+        // Who adopts what it has is sent it too, whether it can read its own or not.
+        let [Wish::Backup(Wanted::Send(to, BackupMessage::Append { entries, .. }))] = &out[..]
+        else {
+            panic!("it begins: {out:?}");
+        };
+        let whats: Vec<What> = entries.to_vec().into_iter().map(|entry| entry.what).collect();
+        let last = if is_there { What::Put(id(7), value(7)) } else { What::Remove(id(7)) };
+        let adopts = [What::Adopt(source(), ids), last, What::Answers];
+        assert_eq!((*to, whats.as_slice()), (holder, &adopts[..]));
+    }
+}
+
 /// Loading is most of a recovery: a backup that is slow must not make it begin anew.
 #[test]
 fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let index = model();
-    let settings = CopySettings { backups: 2, ..CopySettings::default() };
-    let limits = Limits { copies: settings, ..Limits::default() };
-    let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
-    let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
+    let settings = CopySettings::default();
     let (holder, other) = (peer(1), peer(4));
-    service.set_members([me(), holder, other].into_iter());
-    let storage = Box::new(MemoryStorage::default());
-    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
-    let (ids, source) = (ids(5, 5), peer(2));
-    let put = |version| {
-        let what = What::Put(id(version), vec![version as u8]);
-        Entry { version, what, sessions: Vec::new() }
-    };
-    vault.on_append(source, 1, 1, (5..10).map(put).collect::<Vec<_>>());
-    let heritage = Inheritance { ids, epoch: 9, source, holders: vec![me(), holder] };
-    service.inherit(&heritage, &mut vault);
-
-    // What each is sent from a time on, until then.
-    let step = |service: &mut ChunkService<_>, vault: &mut Vault, now_ms| {
-        let mut out = Vec::new();
-        service.load(now_ms, vault, &mut out);
-        service.on_tick(now_ms, &mut out);
-        service.flush(now_ms, &mut out);
-        out
-    };
+    let mut vault = vault_without(&[]);
+    let mut service = heir(&index, &mut vault);
+    let step = |service: &mut _, vault: &mut Vault, now_ms| step(service, vault, now_ms).0;
     let asked = |out: &[Wish]| {
         let is_question = |wish: &&Wish| {
             matches!(wish, Wish::Backup(Wanted::Send(_, BackupMessage::Seal { .. })))
@@ -407,7 +481,8 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
             entries.sum::<usize>()
         })
     };
-    let sealed = BackupMessage::Sealed { source, ids, last: 9, beyond: Some(Vec::new()) };
+    let (source, ids, beyond) = (source(), ids(5, 5), Some(Vec::new()));
+    let sealed = BackupMessage::Sealed { source, ids, last: 9, beyond };
     assert_eq!(asked(&step(&mut service, &mut vault, 1_000)), 1);
     service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
     assert_eq!(sent(&step(&mut service, &mut vault, 1_001)), [2, 0], "it adopts what it has");

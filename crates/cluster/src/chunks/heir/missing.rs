@@ -1,0 +1,136 @@
+//! What an heir cannot read in its own log. Each other holder has all that was acknowledged, so it
+//! asks them, one after the other, a bounded part at a time, for as long as they are members.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::backup::{FETCH_NAMES_MAX, Name};
+use crate::overlay::Peer;
+
+/// Chunks and items of one heritage that could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    names: BTreeMap<Name, Without>,
+    /// How often somebody was asked, and when the next is.
+    asked: usize,
+    next_ask_ms: u64,
+}
+
+/// Who cannot hand out a chunk or an item.
+#[derive(Debug, Default)]
+struct Without {
+    holders: BTreeSet<Peer>,
+    /// Whether one of them was never sent it: then nobody was told that it is there.
+    is_unacknowledged: bool,
+}
+
+impl Missing {
+    /// Whether all could be read, or came.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// These could not be read.
+    pub fn add(&mut self, names: &[Name]) {
+        self.names.extend(names.iter().map(|name| (*name, Without::default())));
+    }
+
+    /// Those that a holder may have.
+    fn of(&self, holder: Peer) -> impl Iterator<Item = Name> {
+        let may_have = self.names.iter().filter(move |(_, one)| !one.holders.contains(&holder));
+        may_have.map(|(name, _)| *name)
+    }
+
+    /// Whom to ask for what now: holders in turns, since one of them may be silent.
+    pub fn question(
+        &mut self,
+        now_ms: u64,
+        retry_ms: u64,
+        holders: impl Iterator<Item = Peer>,
+    ) -> Option<(Peer, Vec<Name>)> {
+        if self.names.is_empty() || now_ms < self.next_ask_ms {
+            return None;
+        }
+        let able: Vec<Peer> = holders.filter(|holder| self.of(*holder).next().is_some()).collect();
+        let holder = *able.get(self.asked.checked_rem(able.len())?)?;
+        self.asked += 1;
+        self.next_ask_ms = now_ms + retry_ms;
+        Some((holder, self.of(holder).take(FETCH_NAMES_MAX).collect()))
+    }
+
+    /// Whether one of these may have some of it.
+    pub fn may_come(&self, mut holders: impl Iterator<Item = Peer>) -> bool {
+        holders.any(|holder| self.of(holder).next().is_some())
+    }
+
+    /// A holder answered: these it was never sent, and those it cannot read either.
+    pub fn answered(&mut self, holder: Peer, lacking: &[Name], damaged: &[Name]) {
+        self.next_ask_ms = 0;
+        for (names, is_unacknowledged) in [(lacking, true), (damaged, false)] {
+            for name in names {
+                if let Some(one) = self.names.get_mut(name) {
+                    one.holders.insert(holder);
+                    one.is_unacknowledged |= is_unacknowledged;
+                }
+            }
+        }
+    }
+
+    /// It came. False if nobody waits for it.
+    pub fn came(&mut self, name: Name) -> bool {
+        self.names.remove(&name).is_some()
+    }
+
+    /// Nothing is waited for any more. Returns what was acknowledged, perhaps, and nobody has who
+    /// could be asked.
+    pub fn give_up(&mut self) -> impl Iterator<Item = Name> {
+        let names = std::mem::take(&mut self.names).into_iter();
+        names.filter(|(_, one)| !one.is_unacknowledged).map(|(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ChunkId, Creator, NodeId};
+
+    fn peer(node: u16) -> Peer {
+        Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
+    }
+
+    fn name(counter: u64) -> Name {
+        let creator = Creator::from(NodeId::new(9).expect("a node"));
+        Name::from(ChunkId::new(creator, counter).expect("an id"))
+    }
+
+    #[test]
+    fn holders_are_asked_in_turns_until_all_came_or_nobody_can() {
+        let (mut missing, holders) = (Missing::default(), [peer(1), peer(2)]);
+        let ask = |missing: &mut Missing, now_ms| missing.question(now_ms, 20, holders.into_iter());
+        assert_eq!(ask(&mut missing, 0), None);
+        missing.add(&[name(1), name(2), name(3)]);
+        assert_eq!(ask(&mut missing, 100), Some((peer(1), vec![name(1), name(2), name(3)])));
+        assert_eq!(ask(&mut missing, 119), None, "the answer is on its way");
+        assert_eq!(ask(&mut missing, 120), Some((peer(2), vec![name(1), name(2), name(3)])));
+
+        missing.answered(peer(2), &[name(3)], &[name(1)]);
+        assert!(missing.came(name(2)) && !missing.came(name(2)));
+        for now_ms in [122, 142] {
+            assert_eq!(ask(&mut missing, now_ms), Some((peer(1), vec![name(1), name(3)])));
+        }
+        assert!(missing.may_come(holders.into_iter()), "it is silent, and may have it");
+        assert!(!missing.may_come([peer(2)].into_iter()), "it is no member any more");
+        missing.answered(peer(1), &[], &[name(1), name(3)]);
+        assert!(!missing.may_come(holders.into_iter()), "nobody can read it");
+        let lost: Vec<Name> = missing.give_up().collect();
+        assert_eq!(lost, [name(1)], "one was never sent the third");
+        assert!(missing.is_empty());
+    }
+
+    #[test]
+    fn a_question_is_bounded() {
+        let (mut missing, count) = (Missing::default(), FETCH_NAMES_MAX as u64 + 1);
+        missing.add(&(0..count).map(name).collect::<Vec<_>>());
+        let (_, names) = missing.question(0, 20, [peer(1)].into_iter()).expect("it asks");
+        assert_eq!(names.len(), FETCH_NAMES_MAX);
+    }
+}
