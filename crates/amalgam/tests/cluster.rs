@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, ChunkError, Done};
+use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::ChunkId;
 use support::{PATIENCE, command, temporary};
 
@@ -460,7 +460,7 @@ impl Written {
             let value = 0_u64.to_le_bytes().to_vec();
             let creations = vec![Action::Create(value); (count - written.len()).min(64)];
             for answer in client.call_all(creations) {
-                if let Ok(Done::Created(id)) = answer {
+                if let Ok(Response::Created(id)) = answer {
                     written.push((id, 0, 0));
                 }
             }
@@ -493,7 +493,7 @@ impl Written {
         for (id, acknowledged, tried) in &self.0 {
             let value = loop {
                 match client.call(Action::Get(*id)) {
-                    Ok(Done::Value(value)) => break value,
+                    Ok(Response::Value(value)) => break value,
                     answer => {
                         let is_lost = matches!(answer, Err(ChunkError::NoChunk));
                         assert!(!is_lost && begin.elapsed() < PATIENCE, "{id}: {answer:?}");

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use amalgam_cluster::backup::{BackupMessage, CopySettings, Vault, Wanted};
 use amalgam_cluster::chunks::{
-    Action, Asker, ChunkService, ChunkStore, ClientId, Done, Limits, Operation, Reply, Request,
-    StoreError, Wish,
+    Action, ChunkCommand, ChunkService, ChunkSettings, ChunkStore, ClientId, Operation, Reply,
+    Request, Requester, Response, StoreError,
 };
 use amalgam_cluster::ids::{ChunkId, NodeId};
 use amalgam_cluster::log::{LogSettings, MemoryStorage};
@@ -70,14 +70,14 @@ fn peer(node: u16) -> Peer {
 impl Cluster {
     fn new(backups: u16) -> Self {
         let copies = CopySettings { backups: backups.into(), ..CopySettings::default() };
-        let limits = Limits { copies, ..Limits::default() };
+        let limits = ChunkSettings { copies, ..ChunkSettings::default() };
         let mut owner = ChunkService::new(peer(0), limits, Store::default());
         owner.set_deadline(u64::MAX);
         owner.set_members((0..=backups).map(peer));
-        let mut wishes = Vec::new();
-        owner.on_tick(0, &mut wishes);
-        for wish in wishes {
-            if let Wish::Claim(ids, _) = wish {
+        let mut commands = Vec::new();
+        owner.on_tick(0, &mut commands);
+        for command in commands {
+            if let ChunkCommand::Claim(ids, _) = command {
                 owner.on_claimed(ids, Ok(1));
             }
         }
@@ -99,21 +99,21 @@ impl Cluster {
         self.number += operations.len() as u64;
         let request = Request { client, incarnation: 1, answered_below, operations };
         self.client.0.push(1, &Packet::Request(request));
-        let mut wishes = Vec::new();
+        let mut commands = Vec::new();
         for packet in self.client.0.take() {
             let Packet::Request(request) = packet else { unreachable!("it asks nothing else") };
-            let reply = self.owner.execute(Asker::Local(1), &request, &mut || 1);
-            wishes.extend(reply.map(|reply| Wish::Answer(Asker::Local(1), reply)));
+            let reply = self.owner.execute(Requester::Local(1), &request, &mut || 1);
+            commands.extend(reply.map(|reply| ChunkCommand::Reply(Requester::Local(1), reply)));
         }
         loop {
-            self.owner.flush(1, &mut wishes);
-            for wish in wishes.drain(..) {
-                match wish {
-                    Wish::Backup(Wanted::Send(to, message)) => {
+            self.owner.flush(1, &mut commands);
+            for command in commands.drain(..) {
+                match command {
+                    ChunkCommand::Replication(Wanted::Send(to, message)) => {
                         let (.., wire, _) = &mut self.backups[usize::from(to.node.get()) - 1];
                         wire.push(0, &Packet::Backup(message));
                     }
-                    Wish::Answer(_, reply) => self.client.1.push(1, &Packet::Reply(reply)),
+                    ChunkCommand::Reply(_, reply) => self.client.1.push(1, &Packet::Reply(reply)),
                     _ => {}
                 }
             }
@@ -133,7 +133,7 @@ impl Cluster {
                 answers.into_iter().for_each(|(_, answer)| back.push(0, &Packet::Backup(answer)));
                 for packet in back.take() {
                     let Packet::Backup(answer) = packet else { unreachable!("as above") };
-                    self.owner.on_backup(*name, &answer, &mut || 1, &mut wishes);
+                    self.owner.on_backup(*name, &answer, &mut || 1, &mut commands);
                 }
             }
         }
@@ -150,7 +150,7 @@ fn main() {
     while (ids.len() as u64) < CHUNKS {
         let create = |_| Action::Create(vec![0; VALUE_BYTES]);
         for (_, result) in cluster.call((0..50).map(create)) {
-            let Ok(Done::Created(id)) = result else { panic!("not created: {result:?}") };
+            let Ok(Response::Created(id)) = result else { panic!("not created: {result:?}") };
             ids.push(id);
         }
     }
@@ -161,7 +161,7 @@ fn main() {
             Action::Put(id, vec![batch as u8; VALUE_BYTES])
         };
         let reply = cluster.call((0..in_flight).map(put));
-        assert!(reply.iter().all(|(_, result)| *result == Ok(Done::Ok)), "{reply:?}");
+        assert!(reply.iter().all(|(_, result)| *result == Ok(Response::Ok)), "{reply:?}");
         at += in_flight;
     }
     println!("{} puts with {backups} backups", batches * in_flight);

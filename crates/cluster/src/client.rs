@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chunks::{Action, ChunkError, ClientId, Done, Operation, Reply, Request};
+use crate::chunks::{Action, ChunkError, ClientId, Operation, Reply, Request, Response};
 use crate::ids::{ChunkId, IdRange};
-use crate::overlay::{Answer, Command, Located, Locator, Peer};
+use crate::overlay::{Answer, Located, Locator, OverlayCommand, Peer};
 
 /// How long an answer may take before the operation is asked for again.
 const RETRY_MS: u64 = 200;
@@ -78,7 +78,7 @@ pub struct Client {
 }
 
 /// An operation's number and what came of it; [`ChunkError::Unavailable`] if nobody knows.
-pub type Outcome = (u64, Result<Done, ChunkError>);
+pub type Completion = (u64, Result<Response, ChunkError>);
 
 /// What a client wants sent to an owner.
 pub type Asked = (Peer, Request);
@@ -102,11 +102,15 @@ impl Client {
     }
 
     /// Members are known anew: what was asked of somebody alone who is none any more is given up.
-    pub fn on_members(&mut self, is_member: impl Fn(Peer) -> bool, outcomes: &mut Vec<Outcome>) {
+    pub fn on_members(
+        &mut self,
+        is_member: impl Fn(Peer) -> bool,
+        completions: &mut Vec<Completion>,
+    ) {
         let is_lost = |pending: &Pending| pending.creator.is_some_and(|peer| !is_member(peer));
         let lost = self.pending.iter().filter(|(_, pending)| is_lost(pending));
         for number in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.give_up(number, outcomes);
+            self.give_up(number, completions);
         }
     }
 
@@ -126,7 +130,7 @@ impl Client {
         action: Action,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<Asked>,
     ) -> u64 {
         let number = self.next_number;
@@ -145,7 +149,7 @@ impl Client {
         located: Option<Located>,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<Asked>,
     ) {
         let answered_below = self.pending.keys().next().copied().unwrap_or(self.next_number);
@@ -178,9 +182,9 @@ impl Client {
         &mut self,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<Asked>,
-        outcomes: &mut Vec<Outcome>,
+        completions: &mut Vec<Completion>,
     ) {
         let is_due = |pending: &Pending| match pending.state {
             State::Locating(_) => false,
@@ -191,7 +195,7 @@ impl Client {
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
             let pending = &self.pending[&number];
             if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
-                self.give_up(number, outcomes);
+                self.give_up(number, completions);
                 continue;
             }
             // Who is cut off from the coordinator answers that it must not serve, and somebody else
@@ -212,7 +216,7 @@ impl Client {
         node: Peer,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
     ) {
         for pending in self.pending.values_mut() {
             let (Some(id), State::Asked { to, .. }) = (pending.action.id(), &pending.state) else {
@@ -242,10 +246,10 @@ impl Client {
         std::mem::take(&mut self.sessions).into_iter().map(close).collect()
     }
 
-    fn give_up(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
+    fn give_up(&mut self, number: u64, completions: &mut Vec<Completion>) {
         self.pending.remove(&number);
         self.statistics.given_up += 1;
-        outcomes.push((number, Err(ChunkError::Unavailable)));
+        completions.push((number, Err(ChunkError::Unavailable)));
     }
 
     /// A super peer answered a lookup, perhaps one of this client.
@@ -254,9 +258,9 @@ impl Client {
         answer: &Answer,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<Asked>,
-        outcomes: &mut Vec<Outcome>,
+        completions: &mut Vec<Completion>,
     ) {
         let (token, located) = match answer {
             Answer::Located(token, located) => (*token, Some(*located)),
@@ -280,7 +284,7 @@ impl Client {
             (None, _) => {
                 self.pending.remove(&number);
                 self.statistics.answered += 1;
-                outcomes.push((number, Err(ChunkError::NoChunk)));
+                completions.push((number, Err(ChunkError::NoChunk)));
             }
         }
     }
@@ -292,14 +296,14 @@ impl Client {
         reply: Reply,
         locator: &mut Locator,
         now_ms: u64,
-        commands: &mut Vec<Command>,
-        outcomes: &mut Vec<Outcome>,
+        commands: &mut Vec<OverlayCommand>,
+        completions: &mut Vec<Completion>,
     ) {
         for (number, result) in reply {
             let Some(pending) = self.pending.get_mut(&number) else { continue };
             match result {
                 // It was opened along with an operation, which has its own answer.
-                Ok(Done::Session) => {}
+                Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
                     if let (Some(id), State::Asked { .. }) = (pending.action.id(), &pending.state) {
                         self.statistics.misdirected += 1;
@@ -322,7 +326,7 @@ impl Client {
                 result => {
                     self.pending.remove(&number);
                     self.statistics.answered += 1;
-                    outcomes.push((number, result));
+                    completions.push((number, result));
                 }
             }
         }
@@ -338,26 +342,26 @@ impl Client {
 mod tests {
     use super::*;
     use crate::ids::NodeId;
-    use crate::overlay::{Message, Settings};
+    use crate::overlay::{Message, OverlaySettings};
     use crate::ranges::{Placement, Range};
 
     #[test]
     fn an_operation_ends_however_long_each_try_takes() {
         let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
         for step_ms in [20, 5_000] {
             let mut client = Client::new(ClientId(1), home);
-            let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
             let action = Action::Create(Vec::new());
             let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
             let mut now_ms = 0;
-            while outcomes.is_empty() {
+            while completions.is_empty() {
                 assert!(now_ms <= PATIENCE_MS, "it goes on at {now_ms}");
                 now_ms += step_ms;
-                let (to, done) = (&mut asked, &mut outcomes);
+                let (to, done) = (&mut asked, &mut completions);
                 client.on_tick(&mut locator, now_ms, &mut commands, to, done);
             }
-            assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
+            assert_eq!(completions, [(number, Err(ChunkError::Unavailable))]);
             assert!(asked.len() > 5 && client.pending() == 0);
         }
     }
@@ -366,26 +370,26 @@ mod tests {
     #[test]
     fn what_nobody_knows_is_asked_again_for_some_time() {
         let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
         let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let action = Action::Get(ChunkId::from_bits(7).expect("an id"));
         let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
         let (mut unanswered, mut now_ms) = (0, 0);
-        while outcomes.is_empty() {
+        while completions.is_empty() {
             assert!(now_ms < 2 * PATIENCE_MS, "{unanswered} lookups");
             now_ms += 20;
             let mut answers = Vec::new();
             locator.on_tick(now_ms, &mut commands, &mut answers);
             unanswered += answers.len();
             for answer in answers {
-                let (to, done) = (&mut asked, &mut outcomes);
+                let (to, done) = (&mut asked, &mut completions);
                 client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
             }
-            let (to, done) = (&mut asked, &mut outcomes);
+            let (to, done) = (&mut asked, &mut completions);
             client.on_tick(&mut locator, now_ms, &mut commands, to, done);
         }
-        assert_eq!(outcomes, [(number, Err(ChunkError::Unavailable))]);
+        assert_eq!(completions, [(number, Err(ChunkError::Unavailable))]);
         assert!(now_ms >= PATIENCE_MS && unanswered > 2, "{unanswered} lookups, {now_ms} ms");
     }
 
@@ -394,16 +398,18 @@ mod tests {
     fn who_must_not_serve_is_not_asked_for_ever() {
         let [home, owner] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
         let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let id = ChunkId::from_bits(7).expect("an id");
         let number = client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
         let (mut lookups, mut now_ms) = (0, 0);
         while lookups < 3 {
             assert!(now_ms < 1_000, "{lookups} lookups in a second");
             for command in std::mem::take(&mut commands) {
-                let Command::Send(_, Message::LookUp { token, .. }) = command else { continue };
+                let OverlayCommand::Send(_, Message::LookUp { token, .. }) = command else {
+                    continue;
+                };
                 lookups += 1;
                 let range =
                     Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
@@ -411,16 +417,16 @@ mod tests {
                 let found = Message::Found { token, id, epoch: 1, found, is_certain: true };
                 let mut answers = Vec::new();
                 locator.on_message(&found, now_ms, &mut commands, &mut answers);
-                let (to, done) = (&mut asked, &mut outcomes);
+                let (to, done) = (&mut asked, &mut completions);
                 client.on_located(&answers[0], &mut locator, now_ms, &mut commands, to, done);
             }
             for (to, _) in std::mem::take(&mut asked) {
                 assert_eq!(to, owner);
                 let reply = vec![(number, Err(ChunkError::Unavailable))];
-                client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut outcomes);
+                client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut completions);
             }
             now_ms += 10;
-            let (to, done) = (&mut asked, &mut outcomes);
+            let (to, done) = (&mut asked, &mut completions);
             client.on_tick(&mut locator, now_ms, &mut commands, to, done);
         }
     }
@@ -430,14 +436,14 @@ mod tests {
     fn who_cannot_be_reached_is_not_waited_for() {
         let [home, owner] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(home, Settings::default(), 1 << 16, vec![home]);
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
         let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let id = ChunkId::from_bits(7).expect("an id");
         client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
         for now_ms in [0, 1, UNREACHABLE_MS + 1] {
             let lookups = commands.drain(..).filter_map(|command| match command {
-                Command::Send(_, Message::LookUp { token, .. }) => Some(token),
+                OverlayCommand::Send(_, Message::LookUp { token, .. }) => Some(token),
                 _ => None,
             });
             let [token] = lookups.collect::<Vec<_>>()[..] else { panic!("one lookup") };
@@ -445,16 +451,16 @@ mod tests {
                 Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
             let located = Located { range, owner, epoch: 1, is_certain: true };
             let answer = Answer::Located(token, located);
-            let (to, done) = (&mut asked, &mut outcomes);
+            let (to, done) = (&mut asked, &mut completions);
             client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
             assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [owner]);
             client.on_unreachable(home, &mut locator, now_ms, &mut commands);
             assert!(commands.is_empty(), "it was not asked");
             client.on_unreachable(owner, &mut locator, now_ms, &mut commands);
-            let (to, done) = (&mut asked, &mut outcomes);
+            let (to, done) = (&mut asked, &mut completions);
             client.on_tick(&mut locator, UNREACHABLE_MS + 1, &mut commands, to, done);
         }
-        assert!(outcomes.is_empty() && client.pending() == 1);
+        assert!(completions.is_empty() && client.pending() == 1);
     }
 
     /// A chunk that was created twice would be one that nobody knows.
@@ -462,9 +468,9 @@ mod tests {
     fn what_creates_a_chunk_is_asked_of_one_node() {
         let [old, new] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(old, Settings::default(), 1 << 16, vec![old]);
+        let mut locator = Locator::new(old, OverlaySettings::default(), 1 << 16, vec![old]);
         let mut client = Client::new(ClientId(1), old);
-        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let mut create = |client: &mut Client, now_ms, asked: &mut Vec<Asked>| {
             let action = Action::Create(Vec::new());
             client.submit(action, &mut locator, now_ms, &mut commands, asked)
@@ -473,13 +479,13 @@ mod tests {
         client.set_home(new);
         create(&mut client, 0, &mut asked);
         assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [old, new]);
-        client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut outcomes);
+        client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut completions);
         let again: BTreeSet<Peer> = asked.drain(..).map(|(to, _)| to).collect();
         assert_eq!(again, BTreeSet::from([old, new]), "each is asked again");
-        client.on_members(|_| true, &mut outcomes);
-        assert!(outcomes.is_empty() && client.pending() == 2);
-        client.on_members(|peer| peer == new, &mut outcomes);
-        assert_eq!(outcomes, [(first, Err(ChunkError::Unavailable))], "nobody else can tell");
+        client.on_members(|_| true, &mut completions);
+        assert!(completions.is_empty() && client.pending() == 2);
+        client.on_members(|peer| peer == new, &mut completions);
+        assert_eq!(completions, [(first, Err(ChunkError::Unavailable))], "nobody else can tell");
         assert_eq!(client.pending(), 1);
     }
 }

@@ -12,13 +12,13 @@ mod bits;
 pub mod chunks;
 pub mod client;
 pub mod coordinator;
-pub mod heat;
-pub mod homes;
 pub mod ids;
+pub mod load;
 pub mod log;
 pub mod node;
 pub mod overlay;
 pub mod ranges;
+pub mod rendezvous;
 mod spans;
 pub mod wire;
 

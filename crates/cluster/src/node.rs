@@ -8,36 +8,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backup::{BackupMessage, Remains, Vault, Wanted};
+use crate::backup::{BackupMessage, RecoveredState, Vault, Wanted};
 use crate::chunks::{
-    Action, Asker, ChunkError, ChunkService, ChunkStore, ClientId, Done, Limits, MOVES_MAX, Reply,
-    Request, Unread, Wish,
+    Action, ChunkCommand, ChunkError, ChunkService, ChunkSettings, ChunkStore, ClientId, MOVES_MAX,
+    Reply, Request, Requester, Response, UnreadableChunks,
 };
 use crate::client::Client;
 use crate::coordinator::Proposal;
-use crate::heat::{HeatMessage, HeatWish};
-use crate::homes::Homes;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
+use crate::load::{LoadCommand, LoadMessage};
 use crate::log::LogError;
 use crate::overlay::{
-    Answer, Change, Command, Event, Locator, Message, Peer, Placed, RequestId, Settings, SuperPeer,
-    View, position,
+    Answer, Change, Locator, Message, OverlayCommand, OverlayEvent, OverlaySettings, Peer,
+    ReplicaSet, RequestId, SuperPeer, View, position,
 };
+use crate::rendezvous::RendezvousPlacement;
 use crate::wire::Packet;
 
 /// What a node wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum NodeCommand {
     /// Send a packet to that life of a node.
     Send(Peer, Packet),
     /// Ask the coordinator to decide.
     Propose(Proposal),
     /// Something for the log.
-    Log(Event),
+    Log(OverlayEvent),
     /// The answer to a request of a client that has no node of its own, by its number.
     Reply(u64, Reply),
     /// An operation of the node's own client was answered.
-    Answered(u64, Result<Done, ChunkError>),
+    Completed(u64, Result<Response, ChunkError>),
     /// The node cannot keep what it would have to promise: it is to stop.
     Stop(LogError),
 }
@@ -46,9 +46,9 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeSettings {
     /// Of the overlay.
-    pub overlay: Settings,
+    pub overlay: OverlaySettings,
     /// Of the chunk service.
-    pub chunks: Limits,
+    pub chunks: ChunkSettings,
     /// Whether it claims partitions of the named ids. Its store must take items then.
     pub holds_items: bool,
     /// Memory for ranges that were looked up, in bytes; at least
@@ -57,25 +57,25 @@ pub struct NodeSettings {
 }
 
 /// Moves that a node makes at once to tidy up; some are left for operators and hot items.
-const TIDYING_MAX: usize = MOVES_MAX - 16;
+const MISPLACED_MOVES_MAX: usize = MOVES_MAX - 16;
 
 /// How often a node reads again what it keeps, and how many chunks and items then.
 const SCRUB_MS: u64 = 100;
 const SCRUB_COPIES: usize = 32;
 /// How often a node asks whether what it keeps of lives that are over is needed.
-const NEEDED_MS: u64 = 5_000;
+const NEEDED_QUERY_MS: u64 = 5_000;
 /// Of how many creators it asks at once.
-const NEEDED_MAX: usize = 256;
+const NEEDED_QUERIES_MAX: usize = 256;
 
 /// Why the metadata is changed.
 #[derive(Clone, Copy, Debug)]
-enum Reason {
+enum EditReason {
     /// For chunks to come.
     Claim,
     /// A move.
-    Give,
+    Transfer,
     /// A partition of the named ids.
-    Home,
+    Partition,
     /// Other backups.
     Backups(u64),
 }
@@ -89,20 +89,20 @@ pub struct Node<S> {
     chunks: ChunkService<S>,
     client: Client,
     /// None if it claims no partitions of the named ids.
-    homes: Option<Homes>,
+    rendezvous: Option<RendezvousPlacement>,
     /// Ids that were asked for or given away, by request.
-    edits: BTreeMap<RequestId, (IdRange, Reason)>,
+    edits: BTreeMap<RequestId, (IdRange, EditReason)>,
     /// What the chunk service wants to know.
     lookups: BTreeMap<u64, ChunkId>,
     /// Others' chunks, where this node is their backup; none if it is nobody's.
     vault: Option<Vault>,
     /// Whether the vault has the metadata, too.
-    is_noting: bool,
+    has_metadata_log: bool,
     /// What waits until the log is safe.
-    unsaid: Vec<Effect>,
+    deferred: Vec<NodeCommand>,
     /// Owners that were gone when it was asked last, and when to ask again.
     gone: BTreeSet<Peer>,
-    next_needed_ms: u64,
+    next_needed_query_ms: u64,
     next_scrub_ms: u64,
 }
 
@@ -121,14 +121,14 @@ impl<S: ChunkStore> Node<S> {
             locator: Locator::new(me, settings.overlay, settings.cache_bytes, supers),
             chunks: ChunkService::new(me, settings.chunks, store),
             client: Client::new(client, me),
-            homes: settings.holds_items.then(Homes::default),
+            rendezvous: settings.holds_items.then(RendezvousPlacement::default),
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
             vault: None,
-            is_noting: false,
-            unsaid: Vec::new(),
+            has_metadata_log: false,
+            deferred: Vec::new(),
             gone: BTreeSet::new(),
-            next_needed_ms: 0,
+            next_needed_query_ms: 0,
             next_scrub_ms: 0,
         }
     }
@@ -140,9 +140,9 @@ impl<S: ChunkStore> Node<S> {
 
     /// Keeps backups from now on, and its part of the metadata, where its former lives left theirs.
     /// To be called first.
-    pub fn resume(&mut self, vault: Vault, remains: &Remains) {
-        self.super_peer.resume(remains.since, &remains.notes);
-        self.is_noting = true;
+    pub fn resume(&mut self, vault: Vault, recovered: &RecoveredState) {
+        self.super_peer.resume(recovered.since, &recovered.notes);
+        self.has_metadata_log = true;
         self.vault = Some(vault);
     }
 
@@ -176,8 +176,8 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.set_deadline(deadline_ms);
     }
 
-    /// Begins an operation of the node's own client; [`Effect::Answered`] names its number.
-    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<Effect>) -> u64 {
+    /// Begins an operation of the node's own client; [`NodeCommand::Completed`] names its number.
+    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) -> u64 {
         let (mut commands, mut asked) = (Vec::new(), Vec::new());
         let locator = &mut self.locator;
         let number = self.client.submit(action, locator, now_ms, &mut commands, &mut asked);
@@ -186,40 +186,40 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Carries out a request of a client that has no node of its own. If it has to wait for
-    /// backups, [`Effect::Reply`] answers it, with that number.
+    /// backups, [`NodeCommand::Reply`] answers it, with that number.
     pub fn execute(
         &mut self,
         number: u64,
         request: &Request,
         clock: &mut dyn FnMut() -> u64,
     ) -> Option<Reply> {
-        self.chunks.execute(Asker::Local(number), request, clock)
+        self.chunks.execute(Requester::Local(number), request, clock)
     }
 
     /// Sends what waits to go along with others: once after many packets. What backups keep is
     /// written and synced here.
-    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
-        let mut wishes = Vec::new();
-        self.chunks.flush(now_ms, &mut wishes);
-        self.grant(wishes, now_ms, out);
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        let mut chunk_commands = Vec::new();
+        self.chunks.flush(now_ms, &mut chunk_commands);
+        self.execute_chunk_commands(chunk_commands, now_ms, out);
         let mut answers = Vec::new();
         if let Some(vault) = &mut self.vault {
-            if self.is_noting {
+            if self.has_metadata_log {
                 let super_peer = &mut self.super_peer;
-                let notes = super_peer.take_notes();
+                let notes = super_peer.take_records();
                 vault.note(&notes, &|creator| super_peer.catalog().snapshot(creator));
             }
             vault.flush(&mut answers);
             match vault.notes_failed() {
-                None => out.append(&mut self.unsaid),
+                None => out.append(&mut self.deferred),
                 Some(error) => {
-                    self.unsaid.clear();
-                    out.push(Effect::Stop(error));
+                    self.deferred.clear();
+                    out.push(NodeCommand::Stop(error));
                 }
             }
         }
         let answers = answers.into_iter();
-        out.extend(answers.map(|(to, answer)| Effect::Send(to, Packet::Backup(answer))));
+        out.extend(answers.map(|(to, answer)| NodeCommand::Send(to, Packet::Backup(answer))));
     }
 
     /// Begins to move ids of this node to another; whether it does.
@@ -228,11 +228,11 @@ impl<S: ChunkStore> Node<S> {
         ids: IdRange,
         target: Peer,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) -> bool {
-        let mut wishes = Vec::new();
-        let does = self.chunks.migrate(ids, target, now_ms, &mut wishes);
-        self.grant(wishes, now_ms, out);
+        let mut chunk_commands = Vec::new();
+        let does = self.chunks.migrate(ids, target, now_ms, &mut chunk_commands);
+        self.execute_chunk_commands(chunk_commands, now_ms, out);
         does
     }
 
@@ -242,7 +242,7 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// The coordinator decided something.
-    pub fn on_view(&mut self, view: &View, out: &mut Vec<Effect>) {
+    pub fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>) {
         let before: Vec<Peer> = {
             let members = self.super_peer.view().members.iter();
             members
@@ -258,59 +258,60 @@ impl<S: ChunkStore> Node<S> {
         for gone in before.into_iter().filter(|peer| !self.super_peer.view().has(*peer)) {
             self.chunks.on_gone(gone);
         }
-        self.say(commands, out);
+        self.defer(commands, out);
     }
 
     /// What this node says as a super peer: when the log is safe, if there is one.
-    fn say(&mut self, commands: Vec<Command>, out: &mut Vec<Effect>) {
-        send(commands, Vec::new(), if self.is_noting { &mut self.unsaid } else { out });
+    fn defer(&mut self, commands: Vec<OverlayCommand>, out: &mut Vec<NodeCommand>) {
+        send(commands, Vec::new(), if self.has_metadata_log { &mut self.deferred } else { out });
     }
 
     /// Reads a part of its log again.
-    fn scrub(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+    fn scrub(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let Some(vault) = self.vault.as_mut().filter(|_| now_ms >= self.next_scrub_ms) else {
             return;
         };
         self.next_scrub_ms = now_ms + SCRUB_MS;
         let mut asked = Vec::new();
-        let moment = self.chunks.moment();
-        for (owner, ids) in vault.scrub(SCRUB_COPIES, &moment, &mut asked) {
-            out.push(Effect::Log(Event::Unreadable(owner, ids)));
+        let time = self.chunks.item_time();
+        for (owner, ids) in vault.scrub(SCRUB_COPIES, &time, &mut asked) {
+            out.push(NodeCommand::Log(OverlayEvent::ChunksUnreadable(owner, ids)));
         }
-        out.extend(asked.into_iter().map(|(to, ask)| Effect::Send(to, Packet::Backup(ask))));
+        out.extend(asked.into_iter().map(|(to, ask)| NodeCommand::Send(to, Packet::Backup(ask))));
     }
 
     /// Asks leaders whether anybody needs what it keeps of lives that are over, and were when it
     /// asked last: views may come late.
-    fn ask_what_is_needed(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
-        let Some(vault) = self.vault.as_ref().filter(|_| now_ms >= self.next_needed_ms) else {
+    fn query_needed_replicas(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        let Some(vault) = self.vault.as_ref().filter(|_| now_ms >= self.next_needed_query_ms)
+        else {
             return;
         };
-        self.next_needed_ms = now_ms + NEEDED_MS;
+        self.next_needed_query_ms = now_ms + NEEDED_QUERY_MS;
         let view = self.super_peer.view();
         let gone: BTreeSet<Peer> = vault.owners().filter(|owner| !view.has(*owner)).collect();
         let were_gone = gone.intersection(&self.gone);
         let kept = were_gone.flat_map(|source| {
             vault.creators(*source).into_iter().map(move |creator| (*source, creator))
         });
-        for (source, creator) in kept.take(NEEDED_MAX) {
+        for (source, creator) in kept.take(NEEDED_QUERIES_MAX) {
             let group = view.groups.get(position(creator));
             if let Some(leader) = group.and_then(|group| group.members.first()) {
-                let message = Message::Needed { creator, source, revision: view.revision };
-                out.push(Effect::Send(*leader, Packet::Overlay(message)));
+                let message = Message::QueryNeeded { creator, source, revision: view.revision };
+                out.push(NodeCommand::Send(*leader, Packet::Overlay(message)));
             }
         }
         self.gone = gone;
     }
 
     /// Time went on.
-    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
-        let (mut asked, mut outcomes, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut asked, mut completions, mut chunk_commands) = (Vec::new(), Vec::new(), Vec::new());
         let mut own = Vec::new();
         self.super_peer.on_tick(now_ms, &mut own);
-        self.say(own, out);
-        self.ask_what_is_needed(now_ms, out);
+        self.defer(own, out);
+        self.query_needed_replicas(now_ms, out);
         self.scrub(now_ms, out);
         let (chunks, view) = (&self.chunks, self.super_peer.view());
         let is_asked = |partition: Creator| {
@@ -321,65 +322,74 @@ impl<S: ChunkStore> Node<S> {
         let has = |partition: Creator| {
             chunks.owned(partition.ids()).next().is_some() || is_asked(partition)
         };
-        if let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) {
-            let mut wanted = homes.wanted(self.me.node, view, now_ms, has);
+        if let Some(rendezvous) = self.rendezvous.as_mut().filter(|_| view.has(self.me)) {
+            let mut wanted = rendezvous.claims(self.me.node, view, now_ms, has);
             if chunks.is_leaving() {
                 wanted.clear();
             }
             for partition in wanted {
-                let change = Change::Claim(Placed::of_owner(self.me));
+                let change = Change::Claim(ReplicaSet::of_owner(self.me));
                 let ids = partition.ids();
                 let request = self.locator.change(ids, change, now_ms, &mut commands);
-                self.edits.insert(request, (ids, Reason::Home));
+                self.edits.insert(request, (ids, EditReason::Partition));
             }
         }
         if let Some(vault) = &mut self.vault {
-            let Unread { asked, lost } = self.chunks.load(now_ms, vault, &mut wishes);
-            let asked = asked.into_iter().map(|(source, ids)| Event::Unreadable(source, ids));
-            let lost = lost.into_iter().map(|(source, ids)| Event::Damaged(source, ids));
-            out.extend(asked.chain(lost).map(Effect::Log));
+            let UnreadableChunks { asked, lost } =
+                self.chunks.load_failovers(now_ms, vault, &mut chunk_commands);
+            let asked =
+                asked.into_iter().map(|(source, ids)| OverlayEvent::ChunksUnreadable(source, ids));
+            let lost = lost.into_iter().map(|(source, ids)| OverlayEvent::ChunksLost(source, ids));
+            out.extend(asked.chain(lost).map(NodeCommand::Log));
         }
-        self.tidy_up(now_ms, &mut wishes);
-        self.cool(now_ms, &mut wishes, out);
+        self.move_misplaced(now_ms, &mut chunk_commands);
+        self.rebalance(now_ms, &mut chunk_commands, out);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
-        self.chunks.on_tick(now_ms, &mut wishes);
+        self.chunks.on_tick(now_ms, &mut chunk_commands);
         let locator = &mut self.locator;
-        self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut outcomes);
+        self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut completions);
         send(commands, asked, out);
-        self.grant(wishes, now_ms, out);
-        self.answered(&answers, now_ms, out);
-        tell(outcomes, out);
+        self.execute_chunk_commands(chunk_commands, now_ms, out);
+        self.on_answers(&answers, now_ms, out);
+        deliver(completions, out);
     }
 
     /// Moves what should be others' to them.
-    fn tidy_up(&mut self, now_ms: u64, wishes: &mut Vec<Wish>) {
+    fn move_misplaced(&mut self, now_ms: u64, chunk_commands: &mut Vec<ChunkCommand>) {
         let (chunks, view) = (&mut self.chunks, self.super_peer.view());
-        let Some(homes) = self.homes.as_mut().filter(|_| view.has(self.me)) else { return };
-        let free = TIDYING_MAX.saturating_sub(chunks.moves().0);
+        let Some(rendezvous) = self.rendezvous.as_mut().filter(|_| view.has(self.me)) else {
+            return;
+        };
+        let free = MISPLACED_MOVES_MAX.saturating_sub(chunks.moves().0);
         let who = (self.me.node, chunks.is_leaving());
-        for (ids, node) in homes.strays(who, now_ms, free, chunks.all_owned()) {
+        for (ids, node) in rendezvous.misplaced(who, now_ms, free, chunks.all_owned()) {
             if let Some(incarnation) = view.incarnation(node) {
                 // What cannot move now is found again.
-                chunks.migrate(ids, Peer { node, incarnation }, now_ms, wishes);
+                chunks.migrate(ids, Peer { node, incarnation }, now_ms, chunk_commands);
             }
         }
     }
 
     /// Moves what is hot to nodes that are less busy.
-    fn cool(&mut self, now_ms: u64, wishes: &mut Vec<Wish>, out: &mut Vec<Effect>) {
-        if self.chunks.is_leaving() || self.homes.is_none() {
+    fn rebalance(
+        &mut self,
+        now_ms: u64,
+        chunk_commands: &mut Vec<ChunkCommand>,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        if self.chunks.is_leaving() || self.rendezvous.is_none() {
             return;
         }
         let members = self.super_peer.view().members.iter();
         let peers = members.map(|(node, life)| Peer { node: *node, incarnation: life.incarnation });
         let others: Vec<Peer> = peers.filter(|peer| *peer != self.me).collect();
-        for wish in self.chunks.cool(now_ms, &others) {
-            match wish {
-                HeatWish::Ask(peer) => {
-                    out.push(Effect::Send(peer, Packet::Heat(HeatMessage::Ask)));
+        for command in self.chunks.rebalance(now_ms, &others) {
+            match command {
+                LoadCommand::Query(peer) => {
+                    out.push(NodeCommand::Send(peer, Packet::Load(LoadMessage::Query)));
                 }
-                HeatWish::Move(id, target) => {
-                    self.chunks.migrate(IdRange::single(id), target, now_ms, wishes);
+                LoadCommand::Move(id, target) => {
+                    self.chunks.migrate(IdRange::single(id), target, now_ms, chunk_commands);
                 }
             }
         }
@@ -402,16 +412,16 @@ impl<S: ChunkStore> Node<S> {
         from: Peer,
         packet: Packet,
         clock: &mut dyn FnMut() -> u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         let now_ms = clock();
         match packet {
-            Packet::Overlay(Message::Inherit(inheritance)) => {
+            Packet::Overlay(Message::GrantFailover(inheritance)) => {
                 if let Some(vault) = &mut self.vault {
-                    self.chunks.inherit(&inheritance, vault);
+                    self.chunks.start_failover(&inheritance, vault);
                 }
             }
-            Packet::Overlay(Message::Unneeded { creator, source }) => {
+            Packet::Overlay(Message::NotNeeded { creator, source }) => {
                 // What cannot be forgotten now is asked about again.
                 if let Some(vault) = &mut self.vault
                     && !self.super_peer.view().has(source)
@@ -427,17 +437,17 @@ impl<S: ChunkStore> Node<S> {
             Packet::Backup(BackupMessage::Seal { source, ids, last }) => {
                 let vault = self.vault.as_mut();
                 let answer = vault.and_then(|vault| vault.on_seal(source, ids, last));
-                out.extend(answer.map(|answer| Effect::Send(from, Packet::Backup(answer))));
+                out.extend(answer.map(|answer| NodeCommand::Send(from, Packet::Backup(answer))));
             }
             Packet::Backup(BackupMessage::Fetch { source, ids, names }) => {
                 let vault = self.vault.as_mut();
                 let answer = vault.map(|vault| vault.on_fetch(source, ids, &names));
-                out.extend(answer.map(|answer| Effect::Send(from, Packet::Backup(answer))));
+                out.extend(answer.map(|answer| NodeCommand::Send(from, Packet::Backup(answer))));
             }
             Packet::Backup(answer) => {
-                let mut wishes = Vec::new();
-                self.chunks.on_backup(from, &answer, clock, &mut wishes);
-                self.grant(wishes, now_ms, out);
+                let mut chunk_commands = Vec::new();
+                self.chunks.on_backup(from, &answer, clock, &mut chunk_commands);
+                self.execute_chunk_commands(chunk_commands, now_ms, out);
             }
             Packet::Overlay(message) => {
                 let (mut commands, mut answers) = (Vec::new(), Vec::new());
@@ -445,73 +455,82 @@ impl<S: ChunkStore> Node<S> {
                 send(commands, Vec::new(), out);
                 let mut own = Vec::new();
                 self.super_peer.on_message(from, message, &mut own);
-                self.say(own, out);
-                self.answered(&answers, now_ms, out);
+                self.defer(own, out);
+                self.on_answers(&answers, now_ms, out);
             }
             Packet::Move(message) => {
-                let mut wishes = Vec::new();
-                self.chunks.on_move(from, message, now_ms, &mut wishes);
-                self.grant(wishes, now_ms, out);
+                let mut chunk_commands = Vec::new();
+                self.chunks.on_move(from, message, now_ms, &mut chunk_commands);
+                self.execute_chunk_commands(chunk_commands, now_ms, out);
             }
             Packet::Request(request) => {
-                if let Some(reply) = self.chunks.execute(Asker::Peer(from), &request, clock) {
-                    out.push(Effect::Send(from, Packet::Reply(reply)));
+                if let Some(reply) = self.chunks.execute(Requester::Peer(from), &request, clock) {
+                    out.push(NodeCommand::Send(from, Packet::Reply(reply)));
                 }
             }
-            Packet::Heat(HeatMessage::Ask) => {
-                let told = HeatMessage::Tell(self.chunks.heat().rate());
-                out.push(Effect::Send(from, Packet::Heat(told)));
+            Packet::Load(LoadMessage::Query) => {
+                let told = LoadMessage::Report(self.chunks.load_balancer().rate());
+                out.push(NodeCommand::Send(from, Packet::Load(told)));
             }
-            Packet::Heat(HeatMessage::Tell(rate)) => self.chunks.heat_mut().on_tell(from, rate),
+            Packet::Load(LoadMessage::Report(rate)) => {
+                self.chunks.load_balancer_mut().on_report(from, rate)
+            }
             // Of the process around it.
             Packet::Control(_) => {}
             Packet::Reply(reply) => {
-                let (mut commands, mut outcomes) = (Vec::new(), Vec::new());
+                let (mut commands, mut completions) = (Vec::new(), Vec::new());
                 let locator = &mut self.locator;
-                self.client.on_reply(from, reply, locator, now_ms, &mut commands, &mut outcomes);
+                self.client.on_reply(from, reply, locator, now_ms, &mut commands, &mut completions);
                 send(commands, Vec::new(), out);
-                tell(outcomes, out);
+                deliver(completions, out);
             }
         }
     }
 
     /// Does what the chunk service wants.
-    fn grant(&mut self, wishes: Vec<Wish>, now_ms: u64, out: &mut Vec<Effect>) {
+    fn execute_chunk_commands(
+        &mut self,
+        chunk_commands: Vec<ChunkCommand>,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
         let mut commands = Vec::new();
-        for wish in wishes {
-            match wish {
-                Wish::Send(to, message) => out.push(Effect::Send(to, Packet::Move(message))),
-                Wish::Claim(ids, backups) => {
-                    let change = Change::Claim(placed(self.me, &backups));
-                    let request = self.locator.change(ids, change, now_ms, &mut commands);
-                    self.edits.insert(request, (ids, Reason::Claim));
+        for command in chunk_commands {
+            match command {
+                ChunkCommand::Send(to, message) => {
+                    out.push(NodeCommand::Send(to, Packet::Move(message)))
                 }
-                Wish::Give(ids, target, backups) => {
-                    let change = Change::Migrate(placed(target, &backups));
+                ChunkCommand::Claim(ids, backups) => {
+                    let change = Change::Claim(replica_set(self.me, &backups));
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
-                    self.edits.insert(request, (ids, Reason::Give));
+                    self.edits.insert(request, (ids, EditReason::Claim));
                 }
-                Wish::Backup(Wanted::Commit(number, ids, backups)) => {
-                    let placed = placed(self.me, &backups);
+                ChunkCommand::Transfer(ids, target, backups) => {
+                    let change = Change::Migrate(replica_set(target, &backups));
+                    let request = self.locator.change(ids, change, now_ms, &mut commands);
+                    self.edits.insert(request, (ids, EditReason::Transfer));
+                }
+                ChunkCommand::Replication(Wanted::Commit(number, ids, backups)) => {
+                    let set = replica_set(self.me, &backups);
                     let change = match self.chunks.source(number) {
-                        Some(source) => Change::Take(placed, source),
-                        None => Change::Migrate(placed),
+                        Some(source) => Change::CompleteFailover(set, source),
+                        None => Change::Migrate(set),
                     };
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
-                    self.edits.insert(request, (ids, Reason::Backups(number)));
+                    self.edits.insert(request, (ids, EditReason::Backups(number)));
                 }
-                Wish::Backup(Wanted::Send(to, message)) => {
-                    out.push(Effect::Send(to, Packet::Backup(message)));
+                ChunkCommand::Replication(Wanted::Send(to, message)) => {
+                    out.push(NodeCommand::Send(to, Packet::Backup(message)));
                 }
                 // The chunk service hears of it itself.
-                Wish::Backup(Wanted::Aborted(_)) => {}
-                Wish::Answer(Asker::Peer(to), reply) => {
-                    out.push(Effect::Send(to, Packet::Reply(reply)));
+                ChunkCommand::Replication(Wanted::Aborted(_)) => {}
+                ChunkCommand::Reply(Requester::Peer(to), reply) => {
+                    out.push(NodeCommand::Send(to, Packet::Reply(reply)));
                 }
-                Wish::Answer(Asker::Local(number), reply) => {
-                    out.push(Effect::Reply(number, reply));
+                ChunkCommand::Reply(Requester::Local(number), reply) => {
+                    out.push(NodeCommand::Reply(number, reply));
                 }
-                Wish::LookUp(id) => {
+                ChunkCommand::LookUp(id) => {
                     self.locator.forget(IdRange::single(id));
                     let token = self.locator.look_up(id, now_ms, &mut commands);
                     self.lookups.insert(token, id);
@@ -522,21 +541,23 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Super peers answered.
-    fn answered(&mut self, answers: &[Answer], now_ms: u64, out: &mut Vec<Effect>) {
+    fn on_answers(&mut self, answers: &[Answer], now_ms: u64, out: &mut Vec<NodeCommand>) {
         let (mut commands, mut asked) = (Vec::new(), Vec::new());
-        let (mut wishes, mut outcomes) = (Vec::new(), Vec::new());
+        let (mut chunk_commands, mut completions) = (Vec::new(), Vec::new());
         for answer in answers {
             match answer {
                 Answer::Changed(request, result) => match (self.edits.remove(request), result) {
-                    (Some((ids, Reason::Claim)), _) => self.chunks.on_claimed(ids, *result),
-                    (Some((ids, Reason::Give)), _) => {
-                        self.chunks.on_given(ids, *result, now_ms, &mut wishes);
+                    (Some((ids, EditReason::Claim)), _) => self.chunks.on_claimed(ids, *result),
+                    (Some((ids, EditReason::Transfer)), _) => {
+                        self.chunks.on_transferred(ids, *result, now_ms, &mut chunk_commands);
                     }
-                    (Some((_, Reason::Backups(number))), _) => {
+                    (Some((_, EditReason::Backups(number))), _) => {
                         let chunks = &mut self.chunks;
-                        chunks.on_committed(number, *result, &mut || now_ms, &mut wishes);
+                        chunks.on_committed(number, *result, &mut || now_ms, &mut chunk_commands);
                     }
-                    (Some((ids, Reason::Home)), Ok(epoch)) => self.chunks.adopt(ids, *epoch),
+                    (Some((ids, EditReason::Partition)), Ok(epoch)) => {
+                        self.chunks.own_partition(ids, *epoch)
+                    }
                     _ => {}
                 },
                 Answer::Located(token, located) if self.lookups.contains_key(token) => {
@@ -547,34 +568,38 @@ impl<S: ChunkStore> Node<S> {
                     if self.lookups.remove(token).is_some() => {}
                 answer => {
                     let locator = &mut self.locator;
-                    let (to, done) = (&mut asked, &mut outcomes);
+                    let (to, done) = (&mut asked, &mut completions);
                     self.client.on_located(answer, locator, now_ms, &mut commands, to, done);
                 }
             }
         }
         send(commands, asked, out);
-        self.grant(wishes, now_ms, out);
-        tell(outcomes, out);
+        self.execute_chunk_commands(chunk_commands, now_ms, out);
+        deliver(completions, out);
     }
 }
 
 /// A backup is not its owner and named once: they are chosen so, or came from a node that did.
 /// What is none of that is a placement without backups, and costs copies, which are made anew.
-fn placed(owner: Peer, backups: &[Peer]) -> Placed {
-    Placed::new(owner, backups).unwrap_or_else(|_| Placed::of_owner(owner))
+fn replica_set(owner: Peer, backups: &[Peer]) -> ReplicaSet {
+    ReplicaSet::new(owner, backups).unwrap_or_else(|_| ReplicaSet::of_owner(owner))
 }
 
-fn send(commands: Vec<Command>, asked: Vec<crate::client::Asked>, out: &mut Vec<Effect>) {
+fn send(
+    commands: Vec<OverlayCommand>,
+    asked: Vec<crate::client::Asked>,
+    out: &mut Vec<NodeCommand>,
+) {
     out.extend(commands.into_iter().map(|command| match command {
-        Command::Send(to, message) => Effect::Send(to, Packet::Overlay(message)),
-        Command::Propose(proposal) => Effect::Propose(proposal),
-        Command::Log(event) => Effect::Log(event),
+        OverlayCommand::Send(to, message) => NodeCommand::Send(to, Packet::Overlay(message)),
+        OverlayCommand::Propose(proposal) => NodeCommand::Propose(proposal),
+        OverlayCommand::Log(event) => NodeCommand::Log(event),
     }));
     let requests = asked.into_iter();
-    out.extend(requests.map(|(to, request)| Effect::Send(to, Packet::Request(request))));
+    out.extend(requests.map(|(to, request)| NodeCommand::Send(to, Packet::Request(request))));
 }
 
-fn tell(outcomes: Vec<crate::client::Outcome>, out: &mut Vec<Effect>) {
-    let answered = outcomes.into_iter();
-    out.extend(answered.map(|(number, result)| Effect::Answered(number, result)));
+fn deliver(completions: Vec<crate::client::Completion>, out: &mut Vec<NodeCommand>) {
+    let answered = completions.into_iter();
+    out.extend(answered.map(|(number, result)| NodeCommand::Completed(number, result)));
 }

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use amalgam_cluster::backup::{CopySettings, Vault};
-use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits, StoreError};
+use amalgam_cluster::chunks::{
+    Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response, StoreError,
+};
 use amalgam_cluster::coordinator::Coordinator;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::log::{
     Crash, Durability, LogError, LogSettings, MemoryStorage, Storage, StorageError,
 };
-use amalgam_cluster::node::{Effect, Node, NodeSettings};
-use amalgam_cluster::overlay::{Event, Peer, Settings, position};
+use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
+use amalgam_cluster::overlay::{OverlayEvent, OverlaySettings, Peer, position};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::wire::Packet;
 use proptest::prelude::*;
@@ -109,7 +111,7 @@ struct World {
 
 impl World {
     fn new(nodes: usize, durability: Durability) -> Self {
-        let settings = Settings { lease_ms: LEASE_MS, ..Settings::default() };
+        let settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
         let mut world = Self {
             coordinator: Coordinator::new(settings, LEASE_MS),
             durability,
@@ -141,18 +143,23 @@ impl World {
             ..LogSettings::default()
         };
         let disk = Box::new(self.disks[number].clone());
-        let (vault, remains) = Vault::resume(disk, (7, peer, self.boot), log)?;
+        let (vault, recovered) = Vault::resume(disk, (7, peer, self.boot), log)?;
         let copies = CopySettings { backups: 3, silent_ms: 120, ..CopySettings::default() };
         let settings = NodeSettings {
-            overlay: Settings { lease_ms: LEASE_MS, ..Settings::default() },
-            chunks: Limits { claim_ids: 40, low_ids: 10, copies, ..Limits::default() },
+            overlay: OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() },
+            chunks: ChunkSettings {
+                claim_ids: 40,
+                low_ids: 10,
+                copies,
+                ..ChunkSettings::default()
+            },
             holds_items: false,
             cache_bytes: LIMIT_BYTES_MIN,
         };
         let supers = self.coordinator.view().supers().collect();
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, Chunks::default());
-        node.resume(vault, &remains);
+        node.resume(vault, &recovered);
         self.nodes.insert(number, (peer, node));
         Ok(())
     }
@@ -173,22 +180,22 @@ impl World {
         self.boot += u64::from(power.is_some());
     }
 
-    fn carry_out(&mut self, from: Peer, effects: Vec<Effect>) {
+    fn carry_out(&mut self, from: Peer, effects: Vec<NodeCommand>) {
         for effect in effects {
             match effect {
-                Effect::Send(to, packet) => self.mail.push_back((from, to, packet)),
-                Effect::Propose(proposal) => drop(self.coordinator.propose(&proposal)),
-                Effect::Answered(number, result) => self.note(from, number, result),
-                Effect::Stop(error) => panic!("{from:?} stops: {error}"),
-                Effect::Log(Event::Forgotten(_)) => self.is_forgotten = true,
-                Effect::Log(_) | Effect::Reply(..) => {}
+                NodeCommand::Send(to, packet) => self.mail.push_back((from, to, packet)),
+                NodeCommand::Propose(proposal) => drop(self.coordinator.propose(&proposal)),
+                NodeCommand::Completed(number, result) => self.note(from, number, result),
+                NodeCommand::Stop(error) => panic!("{from:?} stops: {error}"),
+                NodeCommand::Log(OverlayEvent::MetadataLost(_)) => self.is_forgotten = true,
+                NodeCommand::Log(_) | NodeCommand::Reply(..) => {}
             }
         }
     }
 
-    fn note(&mut self, from: Peer, number: u64, result: Result<Done, ChunkError>) {
+    fn note(&mut self, from: Peer, number: u64, result: Result<Response, ChunkError>) {
         match (self.doing.remove(&(from, number)), result) {
-            (Some(About::Creation), Ok(Done::Created(id))) => {
+            (Some(About::Creation), Ok(Response::Created(id))) => {
                 self.written.entry(id).or_default();
             }
             (Some(About::Put(id, value)), Ok(_)) => {
@@ -197,7 +204,7 @@ impl World {
             }
             (Some(About::Get(id)), result) => {
                 let value = result.map(|done| match done {
-                    Done::Value(value) => value,
+                    Response::Value(value) => value,
                     other => panic!("{id}: {other:?}"),
                 });
                 self.read.insert(id, value);
@@ -321,14 +328,14 @@ impl World {
     fn state(&self) -> String {
         let mut text = format!("{:?}\n", self.coordinator.view());
         for (peer, node) in self.nodes.values() {
-            let (copies, heirs) = (node.chunks().copies().status(), node.chunks().heirs());
+            let (copies, heirs) = (node.chunks().copies().status(), node.chunks().failovers());
             let kept = node.vault().map(Vault::holdings);
             text += &format!("{peer:?}: {copies:?} {heirs} heirs, keeps {kept:?}\n");
             let catalog = node.super_peer().catalog();
             for summary in catalog.summaries() {
                 let leads = node.super_peer().leads(position(summary.creator)).is_some();
-                let lives: Vec<Peer> = catalog.lives(summary.creator).collect();
-                let inherited = catalog.inheritances(summary.creator);
+                let lives: Vec<Peer> = catalog.named_peers(summary.creator).collect();
+                let inherited = catalog.failover_grants(summary.creator);
                 text += &format!("  {summary:?} {leads} {lives:?} {inherited:?}\n");
             }
             for range in catalog.all_ranges() {
@@ -341,7 +348,7 @@ impl World {
     fn are_whole(&self) -> bool {
         let is_whole = |node: &Node<Chunks>| {
             let chunks = node.chunks();
-            chunks.copies().status().0 == 0 && chunks.heirs() == 0 && chunks.holdings().1 > 0
+            chunks.copies().status().0 == 0 && chunks.failovers() == 0 && chunks.holdings().1 > 0
         };
         self.nodes.values().all(|(_, node)| is_whole(node))
     }

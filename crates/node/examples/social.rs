@@ -6,7 +6,7 @@
 //! ```
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, Done};
+use amalgam_node::cluster::chunks::{Action, Response};
 use amalgam_node::cluster::ids::ChunkId;
 
 const MEMBERS: usize = 100;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = |number| Action::Create(format!("profile of {number}").into_bytes());
     let mut members: Vec<ChunkId> = Vec::new();
     for done in client.call_all((0..MEMBERS).map(profile).collect()) {
-        if let Done::Created(id) = done? {
+        if let Response::Created(id) = done? {
             members.push(id);
         }
     }

@@ -21,11 +21,11 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
-    Action, ChunkError, ClientId, Done, ItemVerb, MAX_CHUNK_BYTES, OPERATIONS_MAX, Request,
+    Action, ChunkError, ClientId, ItemVerb, MAX_CHUNK_BYTES, OPERATIONS_MAX, Request, Response,
 };
-use amalgam_cluster::client::{Asked, Client, ClientStatistics, Outcome};
+use amalgam_cluster::client::{Asked, Client, ClientStatistics, Completion};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
-use amalgam_cluster::overlay::{Command, Locator, Peer, Settings};
+use amalgam_cluster::overlay::{Locator, OverlayCommand, OverlaySettings, Peer};
 use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
 use amalgam_op::MAX_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -150,7 +150,7 @@ impl ClusterClient {
         let mut number = [0; 8];
         SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Chance)?;
         let (home, cluster) = (wire.peer, wire.cluster);
-        let locator = Locator::new(home, Settings::default(), cache_bytes, vec![home]);
+        let locator = Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]);
         let mut own = Self {
             introduction,
             first: home,
@@ -317,13 +317,13 @@ impl ClusterClient {
     /// # Errors
     ///
     /// [`ChunkError`]; [`ChunkError::Unavailable`] if nobody knows what came of it.
-    pub fn call(&mut self, action: Action) -> Result<Done, ChunkError> {
+    pub fn call(&mut self, action: Action) -> Result<Response, ChunkError> {
         self.call_all(vec![action]).pop().unwrap_or(Err(ChunkError::Unavailable))
     }
 
     /// Carries out operations, each by itself and in no order; answers are in theirs.
-    pub fn call_all(&mut self, actions: Vec<Action>) -> Vec<Result<Done, ChunkError>> {
-        let (mut commands, mut asked, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+    pub fn call_all(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let mut places = BTreeMap::new();
         let mut answers = vec![Err(ChunkError::Unavailable); actions.len()];
         let now_ms = boot_ms();
@@ -344,7 +344,7 @@ impl ClusterClient {
         self.wires.values_mut().for_each(Wire::begin);
         loop {
             self.dispatch(std::mem::take(&mut commands), std::mem::take(&mut asked));
-            for (number, result) in outcomes.drain(..) {
+            for (number, result) in completions.drain(..) {
                 if let Some(place) = places.remove(&number) {
                     answers[place] = result;
                 }
@@ -360,29 +360,29 @@ impl ClusterClient {
             if !commands.is_empty() {
                 continue;
             }
-            self.receive(&mut commands, &mut asked, &mut outcomes);
+            self.receive(&mut commands, &mut asked, &mut completions);
             let now_ms = boot_ms();
             if now_ms >= next_tick_ms {
                 next_tick_ms = now_ms + TICK.as_millis() as u64;
-                self.look_after(now_ms, &mut outcomes);
+                self.look_after(now_ms, &mut completions);
                 let mut unanswered = Vec::new();
                 self.locator.on_tick(now_ms, &mut commands, &mut unanswered);
                 let locator = &mut self.locator;
                 for answer in unanswered {
-                    let (to, done) = (&mut asked, &mut outcomes);
+                    let (to, done) = (&mut asked, &mut completions);
                     self.client.on_located(&answer, locator, now_ms, &mut commands, to, done);
                 }
-                self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut outcomes);
+                self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut completions);
             }
         }
     }
 
     /// Sends what is to be sent, in as few requests as possible.
-    fn dispatch(&mut self, commands: Vec<Command>, asked: Vec<Asked>) {
+    fn dispatch(&mut self, commands: Vec<OverlayCommand>, asked: Vec<Asked>) {
         let mut touched: Vec<Peer> = Vec::new();
         for command in commands {
             // All that a client's locator says are lookups; its only super peer is the home.
-            if let Command::Send(_, message) = command {
+            if let OverlayCommand::Send(_, message) = command {
                 self.push(self.home, &Packet::Overlay(message), &mut touched);
             }
         }
@@ -492,7 +492,7 @@ impl ClusterClient {
     }
 
     /// Gives up who is silent, turns to another home, and asks for news.
-    fn look_after(&mut self, now_ms: u64, outcomes: &mut Vec<Outcome>) {
+    fn look_after(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
         self.avoided.retain(|_, until_ms| *until_ms > now_ms);
         let silent = self.wires.iter_mut().filter_map(|(peer, wire)| {
             let is_alive = wire.is_alive(now_ms);
@@ -510,7 +510,7 @@ impl ClusterClient {
             self.members_ms = now_ms + MEMBERS_MS;
             self.dispatch_question();
             let members = &self.addresses;
-            self.client.on_members(|peer| members.contains_key(&peer), outcomes);
+            self.client.on_members(|peer| members.contains_key(&peer), completions);
         }
     }
 
@@ -528,9 +528,9 @@ impl ClusterClient {
     /// Takes what arrives within a tick.
     fn receive(
         &mut self,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         asked: &mut Vec<Asked>,
-        outcomes: &mut Vec<Outcome>,
+        completions: &mut Vec<Completion>,
     ) {
         let mut waiting: Vec<Peer> = Vec::new();
         waiting.extend(self.wires.iter().filter(|(_, wire)| wire.in_flight > 0).map(|(p, _)| *p));
@@ -545,7 +545,7 @@ impl ClusterClient {
             let mut is_alive = wire.receive(&mut self.buffer);
             while is_alive && let Some(wire) = self.wires.get_mut(&peer) {
                 match wire.next() {
-                    Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, outcomes),
+                    Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
                     Ok(None) => break,
                     Err(error) => {
                         log::warn!(error:%; "a connection is given up");
@@ -613,27 +613,27 @@ impl ClusterClient {
         &mut self,
         from: Peer,
         packet: Packet,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<OverlayCommand>,
         asked: &mut Vec<Asked>,
-        outcomes: &mut Vec<Outcome>,
+        completions: &mut Vec<Completion>,
     ) {
         let now_ms = boot_ms();
         let locator = &mut self.locator;
         match packet {
             Packet::Reply(reply) => {
-                self.client.on_reply(from, reply, locator, now_ms, commands, outcomes);
+                self.client.on_reply(from, reply, locator, now_ms, commands, completions);
             }
             Packet::Overlay(message) => {
                 let mut answers = Vec::new();
                 locator.on_message(&message, now_ms, commands, &mut answers);
                 for answer in answers {
                     let locator = &mut self.locator;
-                    self.client.on_located(&answer, locator, now_ms, commands, asked, outcomes);
+                    self.client.on_located(&answer, locator, now_ms, commands, asked, completions);
                 }
             }
             Packet::Control(Control::Status(status)) => self.learn_members(&status),
             Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
-            Packet::Backup(_) | Packet::Heat(_) => {}
+            Packet::Backup(_) | Packet::Load(_) => {}
         }
     }
 }

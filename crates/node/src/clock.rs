@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use amalgam_cluster::chunks::Moment;
+use amalgam_cluster::chunks::ItemTime;
 use amalgam_op::Now;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -52,7 +52,7 @@ impl ItemClock {
     }
 
     /// The same, with all flushes that were carried out here.
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> ItemTime {
         let seconds = boot_ms().saturating_sub(self.started_ms) / 1_000 + FIRST_SECOND;
         let flushes = self.flushes();
         let now = Now {
@@ -60,7 +60,7 @@ impl ItemClock {
             epoch_unix_seconds: self.epoch_unix_seconds,
             generation: (flushes % 64) as u8,
         };
-        Moment { now, flushes }
+        ItemTime { now, flushes }
     }
 
     /// How many flushes were carried out here.

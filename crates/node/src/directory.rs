@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::NodeId;
-use amalgam_cluster::overlay::{Group, Member, Peer, Settings, View};
+use amalgam_cluster::overlay::{Group, Member, OverlaySettings, Peer, View};
 use amalgam_cluster::wire::{Reader, Wire, WireError};
 
 use crate::clock;
@@ -192,7 +192,7 @@ pub struct Directory {
 impl Directory {
     /// Of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
-        let coordinator = Coordinator::new(Settings::default(), lease_ms);
+        let coordinator = Coordinator::new(OverlaySettings::default(), lease_ms);
         let (addresses, racks) = (BTreeMap::new(), BTreeMap::new());
         Self { coordinator, addresses, racks, cluster, seed, flushes: 0 }
     }
@@ -273,7 +273,7 @@ impl Directory {
             view.groups.assign(start..end, Some(group));
         }
         let names = names.into_iter().collect();
-        let coordinator = Coordinator::resume(Settings::default(), 0, view, names);
+        let coordinator = Coordinator::resume(OverlaySettings::default(), 0, view, names);
         let (addresses, racks) = (addresses.into_iter().collect(), racks.into_iter().collect());
         Ok(Self { coordinator, addresses, racks, cluster, seed, flushes })
     }
@@ -370,10 +370,10 @@ mod tests {
         }
         let view = directory.coordinator.view();
         let leader = view.supers().next().expect("one");
-        let arc = view.arc(leader).expect("an arc");
+        let segment = view.segment(leader).expect("an segment");
         let term = amalgam_cluster::overlay::Term { number: 1, leader };
         let group = Group { term, members: view.wanted_group(leader) };
-        let regroup = Proposal::Regroup { arc, group, replaces: Vec::new() };
+        let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
         assert_eq!(directory.coordinator.propose(&regroup), Ok(()));
         directory.flushes = 9;
         let bytes = directory.to_bytes();

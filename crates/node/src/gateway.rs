@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
-    Action, ChunkError, Done, ItemAnswer, ItemOp, ItemRecord, ItemVerb, from_relative, with_times,
+    Action, ChunkError, ItemAnswer, ItemOp, ItemRecord, ItemVerb, Response, from_relative,
+    with_times,
 };
 use amalgam_cluster::ids::ChunkId;
 use amalgam_index::maintenance::Signal;
@@ -161,7 +162,7 @@ fn question(key: &Key<'_>, verb: ItemVerb) -> Action {
 }
 
 impl<'i, I: Index> GatewayWorker<'i, I> {
-    fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Done, ChunkError>> {
+    fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let count = actions.len();
         // Who is cut off could only wait for answers; its clients should turn to another node.
         if boot_ms() >= self.gateway.shared.deadline_ms() {
@@ -206,9 +207,9 @@ fn show(
     sink.hit(position, &Found::new(item).with_hit(hit))
 }
 
-fn item_answer(done: Result<Done, ChunkError>) -> Result<ItemAnswer, ChunkError> {
+fn item_answer(done: Result<Response, ChunkError>) -> Result<ItemAnswer, ChunkError> {
     match done? {
-        Done::Item(answer) => Ok(*answer),
+        Response::Item(answer) => Ok(*answer),
         _ => Err(ChunkError::Unavailable),
     }
 }

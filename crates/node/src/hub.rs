@@ -22,7 +22,7 @@ use amalgam_cluster::backup::Vault;
 use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
-use amalgam_cluster::node::{Effect, Node};
+use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -435,7 +435,7 @@ impl<S: ChunkStore> Hub<S> {
                 self.push(link, number, &Packet::Control(status));
             }
             Packet::Control(Control::Place(key)) => {
-                if let Some(id) = self.node.chunks().place(&key) {
+                if let Some(id) = self.node.chunks().item_id(&key) {
                     self.push(link, number, &Packet::Control(Control::Placed(id)));
                 }
             }
@@ -466,7 +466,7 @@ impl<S: ChunkStore> Hub<S> {
                 self.push(link, number, &Packet::Control(is_drained));
             }
             // Nothing that clients say.
-            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) | Packet::Heat(_) => {}
+            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) | Packet::Load(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
         }
     }
@@ -482,59 +482,59 @@ impl<S: ChunkStore> Hub<S> {
         self.next_relay += 1;
         self.relayed.insert(number, Relay { link, token, at_ms: boot_ms() });
         let message = Message::LookUp { origin: self.me, token: number, id, hops: 0 };
-        self.carry_out(vec![Effect::Send(leader, Packet::Overlay(message))]);
+        self.carry_out(vec![NodeCommand::Send(leader, Packet::Overlay(message))]);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn carry_out(&mut self, effects: Vec<NodeCommand>) {
         for effect in effects {
             match effect {
-                Effect::Send(to, packet) if to == self.me => self.local.push_back(packet),
-                Effect::Send(to, packet) => {
+                NodeCommand::Send(to, packet) if to == self.me => self.local.push_back(packet),
+                NodeCommand::Send(to, packet) => {
                     if let Some(link) = self.route(to) {
                         self.push(link, 0, &packet);
                     }
                 }
-                Effect::Propose(proposal) => {
+                NodeCommand::Propose(proposal) => {
                     // Nobody listens any more only while the node ends.
                     let _ = self.proposals.send(proposal);
                 }
-                Effect::Log(overlay::Event::Damaged(owner, ids)) => {
+                NodeCommand::Log(overlay::OverlayEvent::ChunksLost(owner, ids)) => {
                     log::error!(
                         owner:?, chunks = ids.len(), first:? = ids.first();
                         "no backup can be read any more: lost"
                     );
                 }
-                Effect::Log(event @ overlay::Event::Lost(..)) => {
+                NodeCommand::Log(event @ overlay::OverlayEvent::ReplicaLost(..)) => {
                     log::error!(event:?; "nobody has a copy any more");
                 }
-                Effect::Log(overlay::Event::Unreadable(owner, ids)) => {
+                NodeCommand::Log(overlay::OverlayEvent::ChunksUnreadable(owner, ids)) => {
                     log::error!(
                         owner:?, chunks = ids.len(), first:? = ids.first();
                         "the log is damaged: others who have it are asked"
                     );
                 }
-                Effect::Log(event @ overlay::Event::Forgotten(..)) => {
+                NodeCommand::Log(event @ overlay::OverlayEvent::MetadataLost(..)) => {
                     log::error!(
                         event:?;
                         "metadata is lost with all who held it: chunks there cannot be served; a \
                          cluster under another name (--cluster) begins anew"
                     );
                 }
-                Effect::Stop(error) => {
+                NodeCommand::Stop(error) => {
                     if !self.shared.is_stopping() {
                         log::error!(error:%; "metadata cannot be kept: the node stops");
                     }
                     self.shared.set_deadline_ms(0);
                     self.shared.stop();
                 }
-                Effect::Log(event) => log::trace!(event:?; "the overlay"),
-                Effect::Reply(waiting, reply) => {
+                NodeCommand::Log(event) => log::trace!(event:?; "the overlay"),
+                NodeCommand::Reply(waiting, reply) => {
                     if let Some((link, number)) = self.waiting.remove(&waiting) {
                         self.push(link, number, &Packet::Reply(reply));
                     }
                 }
                 // The node's own client is not used.
-                Effect::Answered(..) => {}
+                NodeCommand::Completed(..) => {}
             }
         }
     }
@@ -620,11 +620,11 @@ impl<S: ChunkStore> Hub<S> {
             ranges,
             moves: (outgoing as u64, incoming as u64),
             backups: chunks.copies().backups_wanted() as u64,
-            reduced: (chunks.copies().status().0 as u64, chunks.heirs() as u64),
+            reduced: (chunks.copies().status().0 as u64, chunks.failovers() as u64),
             kept: self.node.vault().map_or(0, |vault| vault.holdings().0 as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
-            rate: chunks.heat().rate(),
-            hot_moves: chunks.heat().moved(),
+            rate: chunks.load_balancer().rate(),
+            hot_moves: chunks.load_balancer().moved(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

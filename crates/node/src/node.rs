@@ -11,12 +11,12 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::backup::{CopySettings, Remains, Vault};
-use amalgam_cluster::chunks::{ClientId, ItemStore, Limits, MAX_CHUNK_BYTES};
+use amalgam_cluster::backup::{CopySettings, RecoveredState, Vault};
+use amalgam_cluster::chunks::{ChunkSettings, ClientId, ItemStore, MAX_CHUNK_BYTES};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
-use amalgam_cluster::overlay::{Peer, Settings};
+use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -78,7 +78,7 @@ pub struct BackupConfiguration {
 }
 
 impl BackupConfiguration {
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> ChunkSettings {
         let silent_ms = match self.durability {
             Durability::Buffered => SILENT_MS,
             Durability::Synced => SILENT_SYNCED_MS,
@@ -87,29 +87,33 @@ impl BackupConfiguration {
         let copies =
             CopySettings { backups, silent_ms, retry_ms, copy_sets, ..CopySettings::default() };
         let (claim_ids, low_ids) = (BACKED_UP_IDS, BACKED_UP_IDS / 4);
-        Limits { claim_ids, low_ids, copies, ..Limits::default() }
+        ChunkSettings { claim_ids, low_ids, copies, ..ChunkSettings::default() }
     }
 
     /// Opens the log, and says what former lives left in it.
-    fn vault(&self, storage: FileStorage, joined: &Joined) -> Result<(Vault, Remains), NodeError> {
+    fn vault(
+        &self,
+        storage: FileStorage,
+        joined: &Joined,
+    ) -> Result<(Vault, RecoveredState), NodeError> {
         let settings = LogSettings::default();
         let segments_max = self.space_bytes / u64::from(settings.segment_bytes);
         let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
         let settings = LogSettings { durability: self.durability, segments_max, ..settings };
         let (cluster, me) = (joined.cluster, joined.peer);
-        let (vault, remains) =
+        let (vault, recovered) =
             Vault::resume(Box::new(storage), (cluster, me, boot_number()), settings)
                 .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
         for damage in &vault.replay().damages {
             log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
         }
-        let (records, since) = (vault.replay().records, remains.since);
+        let (records, since) = (vault.replay().records, recovered.since);
         if since < me.incarnation {
             log::info!(records, since; "the log has all that former lives kept");
         } else if records > 0 {
             log::warn!(records; "the log does not count: it may lack what was kept last");
         }
-        Ok((vault, remains))
+        Ok((vault, recovered))
     }
 }
 
@@ -234,7 +238,7 @@ impl Default for NodeConfiguration {
             max_item_bytes: 1 << 20,
             threads: 4,
             cache_bytes: 4 << 20,
-            super_share_percent: Settings::default().super_share_percent,
+            super_share_percent: OverlaySettings::default().super_share_percent,
             backups: None,
         }
     }
@@ -340,7 +344,11 @@ impl<I: Index + 'static> RunningNode<I> {
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {
-            overlay: Settings { lease_ms, super_share_percent, ..Settings::default() },
+            overlay: OverlaySettings {
+                lease_ms,
+                super_share_percent,
+                ..OverlaySettings::default()
+            },
             chunks: limits.unwrap_or_default(),
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
@@ -353,7 +361,7 @@ impl<I: Index + 'static> RunningNode<I> {
         &mut self,
         listener: TcpListener,
         settings: NodeSettings,
-        vault: Option<(Vault, Remains)>,
+        vault: Option<(Vault, RecoveredState)>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (shared, membership, me) =
@@ -369,8 +377,8 @@ impl<I: Index + 'static> RunningNode<I> {
             // Its own client is not used; others draw their numbers from 64 bits.
             let client = ClientId(joined.life);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
-            if let Some((vault, remains)) = vault {
-                node.resume(vault, &remains);
+            if let Some((vault, recovered)) = vault {
+                node.resume(vault, &recovered);
             }
             let introduction = Introduction::new(joined.cluster, Some(joined.peer), &credentials);
             let hub =

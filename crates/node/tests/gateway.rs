@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use amalgam_index::model::Model;
-use amalgam_node::cluster::chunks::{Action, ChunkError, Done, MAX_CHUNK_BYTES};
+use amalgam_node::cluster::chunks::{Action, ChunkError, MAX_CHUNK_BYTES, Response};
 use amalgam_node::cluster::coordinator::Proposal;
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::overlay::Peer;
@@ -220,7 +220,7 @@ fn what_is_no_chunk_is_an_error_of_its_own() {
         let large = vec![0; bytes];
         assert_eq!(client.create(&large), Err(ChunkError::TooLarge));
         let done = client.call_all(vec![Action::Put(id, large), Action::Get(id)]);
-        assert_eq!(done, [Err(ChunkError::TooLarge), Ok(Done::Value(b"value".to_vec()))]);
+        assert_eq!(done, [Err(ChunkError::TooLarge), Ok(Response::Value(b"value".to_vec()))]);
     }
     let largest = vec![7; MAX_CHUNK_BYTES];
     client.put(id, &largest).expect("it is long enough");

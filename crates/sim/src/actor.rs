@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::backup::{Remains, Vault};
-use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Done, Limits};
+use amalgam_cluster::backup::{RecoveredState, Vault};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response};
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
-use amalgam_cluster::node::{Effect, Node, NodeSettings};
+use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{
-    Answer, Change, Command, Locator, Peer, Placed, Settings, SuperPeer, View,
+    Answer, Change, Locator, OverlayCommand, OverlaySettings, Peer, ReplicaSet, SuperPeer, View,
 };
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::wire::Packet;
@@ -56,7 +56,8 @@ pub struct Common {
 /// A node with its workload.
 pub trait Actor: Sized {
     /// A new life begins.
-    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings, common: &mut Common) -> Self;
+    fn start(peer: Peer, supers: Vec<Peer>, settings: OverlaySettings, common: &mut Common)
+    -> Self;
 
     /// Its part of the overlay.
     fn super_peer(&self) -> &SuperPeer;
@@ -73,7 +74,7 @@ pub trait Actor: Sized {
     fn set_deadline(&mut self, deadline_ms: u64);
 
     /// The coordinator decided something.
-    fn on_view(&mut self, view: &View, out: &mut Vec<Effect>);
+    fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>);
 
     /// A packet arrived.
     fn on_packet(
@@ -82,14 +83,14 @@ pub trait Actor: Sized {
         packet: Packet,
         common: &mut Common,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     );
 
     /// Time went on.
-    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<Effect>);
+    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<NodeCommand>);
 
     /// Many packets were handed over: what waited to go along goes.
-    fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let _ = (now_ms, out);
     }
 
@@ -99,7 +100,7 @@ pub trait Actor: Sized {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     );
 }
 
@@ -114,7 +115,7 @@ pub struct Editor {
 
 impl Editor {
     /// Asks where an id is.
-    pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
+    pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let mut commands = Vec::new();
         self.locator.look_up(id, now_ms, &mut commands);
         send(commands, out);
@@ -142,16 +143,16 @@ impl Editor {
     }
 }
 
-fn send(commands: Vec<Command>, out: &mut Vec<Effect>) {
+fn send(commands: Vec<OverlayCommand>, out: &mut Vec<NodeCommand>) {
     out.extend(commands.into_iter().map(|command| match command {
-        Command::Send(to, message) => Effect::Send(to, Packet::Overlay(message)),
-        Command::Propose(proposal) => Effect::Propose(proposal),
-        Command::Log(event) => Effect::Log(event),
+        OverlayCommand::Send(to, message) => NodeCommand::Send(to, Packet::Overlay(message)),
+        OverlayCommand::Propose(proposal) => NodeCommand::Propose(proposal),
+        OverlayCommand::Log(event) => NodeCommand::Log(event),
     }));
 }
 
 impl Actor for Editor {
-    fn start(peer: Peer, supers: Vec<Peer>, settings: Settings, _: &mut Common) -> Self {
+    fn start(peer: Peer, supers: Vec<Peer>, settings: OverlaySettings, _: &mut Common) -> Self {
         let super_peer = SuperPeer::new(peer, settings);
         let locator = Locator::new(peer, settings, LIMIT_BYTES_MIN, supers);
         Self { peer, super_peer, locator, asked: BTreeMap::new() }
@@ -167,7 +168,7 @@ impl Actor for Editor {
 
     fn set_deadline(&mut self, _: u64) {}
 
-    fn on_view(&mut self, view: &View, out: &mut Vec<Effect>) {
+    fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>) {
         let mut commands = Vec::new();
         self.super_peer.on_view(view, &mut commands);
         send(commands, out);
@@ -179,7 +180,7 @@ impl Actor for Editor {
         packet: Packet,
         common: &mut Common,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         let Packet::Overlay(message) = packet else { return };
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
@@ -189,7 +190,7 @@ impl Actor for Editor {
         self.answered(answers, common);
     }
 
-    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<Effect>) {
+    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
         self.super_peer.on_tick(now_ms, &mut commands);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
@@ -202,7 +203,7 @@ impl Actor for Editor {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         if random.percent(70) || self.locator.waiting() > 20 {
             return;
@@ -215,8 +216,8 @@ impl Actor for Editor {
         let length = (1 + random.below(most)).min(IDS - start);
         let ids = IdRange::starting_at(first, length).expect("a range");
         let change = match random.below(10) {
-            0..2 => Change::Claim(Placed::of_owner(self.peer)),
-            2..6 => Change::Migrate(Placed::of_owner(other)),
+            0..2 => Change::Claim(ReplicaSet::of_owner(self.peer)),
+            2..6 => Change::Migrate(ReplicaSet::of_owner(other)),
             6 => Change::Release,
             7 => Change::Fence,
             _ => return self.look_up(first, now_ms, out),
@@ -237,7 +238,7 @@ pub trait Pursuit: Sized {
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
 
     /// Where it keeps backups of others, if it does, and what its former lives left there.
-    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, RecoveredState)> {
         let _ = (peer, common);
         None
     }
@@ -248,7 +249,7 @@ pub trait Pursuit: Sized {
         common: &mut Common,
         action: Action,
         began_ms: u64,
-        result: &Result<Done, ChunkError>,
+        result: &Result<Response, ChunkError>,
         now_ms: u64,
     );
 
@@ -258,7 +259,7 @@ pub trait Pursuit: Sized {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     );
 }
 
@@ -280,15 +281,15 @@ impl<P: Pursuit> Host<P> {
     }
 
     /// Begins an operation.
-    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<Effect>) {
+    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let number = self.node.submit(action.clone(), now_ms, out);
         self.doing.insert(number, (action, self.true_ms));
     }
 
-    fn observe(&mut self, common: &mut Common, effects: &[Effect]) {
+    fn observe(&mut self, common: &mut Common, effects: &[NodeCommand]) {
         let now_ms = common.true_ms;
         for effect in effects {
-            let Effect::Answered(number, result) = effect else { continue };
+            let NodeCommand::Completed(number, result) = effect else { continue };
             let Some((action, began_ms)) = self.doing.remove(number) else { continue };
             self.pursuit.observe(common, action, began_ms, result, now_ms);
         }
@@ -296,15 +297,20 @@ impl<P: Pursuit> Host<P> {
 }
 
 impl<P: Pursuit> Actor for Host<P> {
-    fn start(peer: Peer, supers: Vec<Peer>, overlay: Settings, common: &mut Common) -> Self {
-        let chunks = Limits { claim_ids: 300, low_ids: 100, load_ids: 130, ..Limits::default() };
+    fn start(peer: Peer, supers: Vec<Peer>, overlay: OverlaySettings, common: &mut Common) -> Self {
+        let chunks = ChunkSettings {
+            claim_ids: 300,
+            low_ids: 100,
+            load_ids: 130,
+            ..ChunkSettings::default()
+        };
         let cache_bytes = LIMIT_BYTES_MIN;
         let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
         let (pursuit, store) = P::open(&mut settings);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);
-        if let Some((vault, remains)) = P::vault(peer, common) {
-            node.resume(vault, &remains);
+        if let Some((vault, recovered)) = P::vault(peer, common) {
+            node.resume(vault, &recovered);
         }
         Self { peer, node, doing: BTreeMap::new(), pursuit, true_ms: common.true_ms }
     }
@@ -318,14 +324,14 @@ impl<P: Pursuit> Actor for Host<P> {
     }
 
     fn is_recovering(&self) -> bool {
-        self.node.chunks().heirs() > 0
+        self.node.chunks().failovers() > 0
     }
 
     fn set_deadline(&mut self, deadline_ms: u64) {
         self.node.set_deadline(deadline_ms);
     }
 
-    fn on_view(&mut self, view: &View, out: &mut Vec<Effect>) {
+    fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>) {
         self.node.on_view(view, out);
     }
 
@@ -335,7 +341,7 @@ impl<P: Pursuit> Actor for Host<P> {
         packet: Packet,
         common: &mut Common,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         self.true_ms = common.true_ms;
         let (mut looks, stall_ms) = (0, common.stall_ms);
@@ -348,13 +354,13 @@ impl<P: Pursuit> Actor for Host<P> {
         self.observe(common, out);
     }
 
-    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<Effect>) {
+    fn on_tick(&mut self, common: &mut Common, now_ms: u64, out: &mut Vec<NodeCommand>) {
         self.true_ms = common.true_ms;
         self.node.on_tick(now_ms, out);
         self.observe(common, out);
     }
 
-    fn flush(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         self.node.flush(now_ms, out);
     }
 
@@ -363,7 +369,7 @@ impl<P: Pursuit> Actor for Host<P> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         P::work(self, common, random, now_ms, out);
     }

@@ -1,10 +1,10 @@
 //! Nodes whose clients work on chunks, without backups and with them.
 
-use amalgam_cluster::backup::{CopySettings, Remains, Vault};
-use amalgam_cluster::chunks::{Action, ChunkError, Done};
+use amalgam_cluster::backup::{CopySettings, RecoveredState, Vault};
+use amalgam_cluster::chunks::{Action, ChunkError, Response};
 use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::log::{Durability, LogSettings};
-use amalgam_cluster::node::{Effect, NodeSettings};
+use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 
 use crate::actor::{Common, Host, Pursuit};
@@ -38,21 +38,25 @@ pub(crate) const COPIES: CopySettings = CopySettings {
 
 /// Where a node keeps backups of others, in segments of some length, and what its former lives left
 /// there.
-pub(crate) fn open_vault(peer: Peer, segment_bytes: u32, common: &mut Common) -> (Vault, Remains) {
+pub(crate) fn open_vault(
+    peer: Peer,
+    segment_bytes: u32,
+    common: &mut Common,
+) -> (Vault, RecoveredState) {
     let disk = common.disks.entry(peer.node).or_default().clone();
     let durability = if common.is_synced { Durability::Synced } else { Durability::Buffered };
     let settings =
         LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
     let life = (1, peer, disk.losses);
-    let (vault, remains) =
+    let (vault, recovered) =
         Vault::resume(disk.storage(), life, settings).expect("it is this cluster's");
     if vault.replay().was_torn {
         common.reached.note("a torn write");
     }
-    if vault.replay().records > 0 && remains.since == peer.incarnation {
+    if vault.replay().records > 0 && recovered.since == peer.incarnation {
         common.reached.note("a log that does not count");
     }
-    (vault, remains)
+    (vault, recovered)
 }
 
 fn number_of(value: &[u8]) -> u64 {
@@ -74,7 +78,7 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
         Default::default()
     }
 
-    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, RecoveredState)> {
         SAFE.then(|| open_vault(peer, 16 << 10, common))
     }
 
@@ -83,22 +87,22 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
         common: &mut Common,
         action: Action,
         began_ms: u64,
-        result: &Result<Done, ChunkError>,
+        result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {
         let history = &mut common.history;
         match (&action, result) {
-            (Action::Create(value), Ok(Done::Created(id))) => {
+            (Action::Create(value), Ok(Response::Created(id))) => {
                 history.creation_ends(*id, number_of(value), now_ms);
                 common.chunks.push(*id);
             }
-            (Action::Put(id, value), Ok(Done::Ok)) => {
+            (Action::Put(id, value), Ok(Response::Ok)) => {
                 history.write_ends(*id, number_of(value), now_ms);
             }
-            (Action::Get(id), Ok(Done::Value(value))) => {
+            (Action::Get(id), Ok(Response::Value(value))) => {
                 history.read(*id, number_of(value), began_ms, now_ms);
             }
-            (Action::Delete(id), Ok(Done::Ok)) => {
+            (Action::Delete(id), Ok(Response::Ok)) => {
                 history.write_ends(*id, removal_of(began_ms), now_ms);
             }
             // A lock of somebody else, and who does not hold one (any more).
@@ -106,7 +110,7 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
                 Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
                 Err(ChunkError::Locked | ChunkError::NotLocked),
             )
-            | (Action::Lock { .. } | Action::Unlock(_), Ok(Done::Ok)) => {}
+            | (Action::Lock { .. } | Action::Unlock(_), Ok(Response::Ok)) => {}
             (action, Err(ChunkError::NoChunk)) if SAFE => {
                 if let Some(id) = action.id() {
                     history.missing(id, now_ms);
@@ -125,7 +129,7 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         host.write_and_read(common, random, now_ms, out);
     }
@@ -136,7 +140,7 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
     const DOING_MAX: usize = if SAFE { 32 } else { 8 };
 
     /// Reads a chunk.
-    pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Effect>) {
+    pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<NodeCommand>) {
         self.submit(Action::Get(id), now_ms, out);
     }
 
@@ -152,7 +156,7 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         if random.percent(10) {
             self.move_some(common, random, now_ms, out);
@@ -190,7 +194,7 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         let target = *random.pick(&common.peers).expect("there is one");
         let chunks = common.chunks.iter().filter(|id| self.node.chunks().serves(**id));

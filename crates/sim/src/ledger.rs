@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use amalgam_cluster::Spans;
 use amalgam_cluster::ids::Creator;
 use amalgam_cluster::overlay::{
-    Arc, Catalog, Edit, Event, RequestId, Summary, Term, Version, position,
+    Catalog, Edit, OverlayEvent, RequestId, RingSegment, Summary, Term, Version, position,
 };
 
 /// A batch that a leader proposed.
@@ -29,7 +29,7 @@ pub struct Ledger {
     pub violations: Vec<String>,
     /// Edits that were committed.
     pub edits: u64,
-    /// How often an arc got another leader or group.
+    /// How often an segment got another leader or group.
     pub takeovers: u64,
 }
 
@@ -45,22 +45,24 @@ impl Ledger {
     }
 
     /// A node logged something.
-    pub fn on_event(&mut self, event: &Event) {
+    pub fn on_event(&mut self, event: &OverlayEvent) {
         match event {
-            Event::Proposed(creator, version, edits) => {
+            OverlayEvent::Proposed(creator, version, edits) => {
                 let same = self.proposed.entry((*creator, version.sequence)).or_default();
                 same.push((*version, edits.clone()));
             }
-            Event::Committed(creator, version) => self.on_committed(*creator, *version),
-            Event::Leads(arc, term, held) => self.on_leads(*arc, *term, held),
-            Event::Damaged(source, chunks) => {
+            OverlayEvent::Committed(creator, version) => self.on_committed(*creator, *version),
+            OverlayEvent::BecameLeader(segment, term, held) => self.on_leads(*segment, *term, held),
+            OverlayEvent::ChunksLost(source, chunks) => {
                 self.violations.push(format!("{chunks:?} of {source:?} cannot be read"));
             }
-            Event::Unreadable(..) if self.has_rot => {}
-            Event::Unreadable(..) | Event::Lost(..) | Event::Forgotten(_) => {
+            OverlayEvent::ChunksUnreadable(..) if self.has_rot => {}
+            OverlayEvent::ChunksUnreadable(..)
+            | OverlayEvent::ReplicaLost(..)
+            | OverlayEvent::MetadataLost(_) => {
                 self.violations.push(format!("what was kept is gone: {event:?}"));
             }
-            Event::Diverged(creator, version) => {
+            OverlayEvent::ReplicaDiverged(creator, version) => {
                 self.violations.push(format!("replicas of {creator:?} differ at {version:?}"));
             }
         }
@@ -102,18 +104,18 @@ impl Ledger {
 
     /// A new leader holds all that was committed, and of each creator at most one batch more: then
     /// that one is committed now.
-    fn on_leads(&mut self, arc: Arc, term: Term, held: &[Summary]) {
-        // It may learn that it leads so late that somebody else does already, in a part of the arc.
+    fn on_leads(&mut self, segment: RingSegment, term: Term, held: &[Summary]) {
+        // It may learn that it leads so late that somebody else does already, in a part of the segment.
         let is_new = |position: u64| {
             let is_new = self.terms.get(position).is_none_or(|latest| *latest <= term);
-            arc.contains(position) && is_new
+            segment.contains(position) && is_new
         };
         let new: Vec<Creator> = {
             let known = self.truth.summaries().map(|truth| truth.creator);
             let all = known.chain(held.iter().map(|summary| summary.creator));
             all.filter(|creator| is_new(position(*creator))).collect()
         };
-        for part in arc.parts() {
+        for part in segment.parts() {
             let later: Vec<_> = {
                 let over = self.terms.over(part.clone()).filter(|(_, latest)| **latest > term);
                 over.map(|(span, latest)| (span, *latest)).collect()

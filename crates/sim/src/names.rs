@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::ControlFlow;
 
-use amalgam_cluster::backup::{Remains, Vault};
+use amalgam_cluster::backup::{RecoveredState, Vault};
 use amalgam_cluster::chunks::{
-    Action, ChunkError, Done, ItemAnswer, ItemOp, ItemStore, ItemVerb, Moment, StoreHead,
+    Action, ChunkError, ItemAnswer, ItemOp, ItemStore, ItemTime, ItemVerb, Response, StoreHead,
 };
 use amalgam_cluster::ids::{ChunkId, IdRange};
-use amalgam_cluster::node::{Effect, NodeSettings};
+use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::model::{Model, ModelWorker};
 use amalgam_index::{Configuration, Cursor, Found, Index, Sink, Worker};
@@ -201,7 +201,7 @@ impl<const SAFE: bool> Host<Naming<SAFE>> {
     }
 
     /// Reads keys.
-    pub fn read_names(&mut self, keys: Vec<String>, now_ms: u64, out: &mut Vec<Effect>) {
+    pub fn read_names(&mut self, keys: Vec<String>, now_ms: u64, out: &mut Vec<NodeCommand>) {
         for key in keys {
             self.submit(action(key, ItemVerb::Read), now_ms, out);
         }
@@ -213,7 +213,7 @@ impl<const SAFE: bool> Host<Naming<SAFE>> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         let Some(target) = random.pick(&common.peers).copied() else { return };
         let id = place(format!("counter{}", random.below(KEYS)).as_bytes());
@@ -228,7 +228,7 @@ impl<const SAFE: bool> Host<Naming<SAFE>> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         let number = random.below(KEYS);
         let (key, began_ms) = (register(number, common), common.true_ms);
@@ -278,12 +278,12 @@ fn observe_register(
     common: &mut Common,
     (id, op): (ChunkId, &ItemOp),
     began_ms: u64,
-    result: &Result<Done, ChunkError>,
+    result: &Result<Response, ChunkError>,
     now_ms: u64,
 ) {
     let (history, known_ms) = (&mut common.history, &mut common.names.known_ms);
     let outcome = match result {
-        Ok(Done::Item(answer)) => Some((answer.outcome, number_in(answer))),
+        Ok(Response::Item(answer)) => Some((answer.outcome, number_in(answer))),
         // Its partition has no owner: as if there was no item.
         Err(ChunkError::NoChunk) => None,
         // Nobody knows.
@@ -323,11 +323,11 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
         }
         let engines = Engines::take();
         let [chunks, items] = engines.0;
-        let store = ItemStore::new(chunks, items, Box::new(|| Moment::FIRST));
+        let store = ItemStore::new(chunks, items, Box::new(|| ItemTime::FIRST));
         (Self { next_value: 0, _engines: engines }, store)
     }
 
-    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, Remains)> {
+    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, RecoveredState)> {
         // The metadata of thousands of partitions lies there, too.
         SAFE.then(|| open_vault(peer, 256 << 10, common))
     }
@@ -337,7 +337,7 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
         common: &mut Common,
         action: Action,
         began_ms: u64,
-        result: &Result<Done, ChunkError>,
+        result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {
         let Action::Item { id, op } = &action else { return };
@@ -353,7 +353,7 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
             *unknown -= 1;
         }
         let answer = match result {
-            Ok(Done::Item(answer)) => answer,
+            Ok(Response::Item(answer)) => answer,
             // No partition has an owner at first. What was there would be missed in the end.
             Err(ChunkError::NoChunk) => return,
             Err(ChunkError::Unavailable) if SAFE => return,
@@ -391,7 +391,7 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
         common: &mut Common,
         random: &mut Random,
         now_ms: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<NodeCommand>,
     ) {
         if host.node.chunks().is_leaving() {
             return;

@@ -2,8 +2,8 @@
 
 use amalgam_cluster::backup::{BackupMessage, What};
 use amalgam_cluster::ids::NodeId;
-use amalgam_cluster::node::Effect;
-use amalgam_cluster::overlay::{Catalog, Inheritance, Message, Peer, Summary};
+use amalgam_cluster::node::NodeCommand;
+use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
 use amalgam_cluster::wire::Packet;
 
 /// A defect that the world plants around the logic.
@@ -66,14 +66,14 @@ pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary>
 pub(crate) fn plant(
     planted: Planted,
     packet: Packet,
-    out: &mut Vec<Effect>,
+    out: &mut Vec<NodeCommand>,
     from: Peer,
 ) -> Option<Packet> {
     match packet {
         Packet::Backup(message @ BackupMessage::Append { .. })
             if planted == Planted::NoReplication =>
         {
-            out.push(Effect::Send(from, Packet::Backup(as_if_kept(&message))));
+            out.push(NodeCommand::Send(from, Packet::Backup(as_if_kept(&message))));
             None
         }
         Packet::Backup(message @ BackupMessage::Refused { .. })
@@ -107,13 +107,13 @@ pub(crate) fn plant(
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
         }
         Packet::Backup(BackupMessage::Fetch { .. }) if planted == Planted::DeafHolders => None,
-        Packet::Overlay(Message::Inherit(heritage))
+        Packet::Overlay(Message::GrantFailover(heritage))
             if planted == Planted::WrongHeritage
                 && heritage.ids.first().creator().get() != heritage.source.node.get() =>
         {
             let node = NodeId::new(heritage.ids.first().creator().get()).expect("no named id");
             let source = Peer { node, incarnation: heritage.source.incarnation };
-            Some(Packet::Overlay(Message::Inherit(Inheritance { source, ..heritage })))
+            Some(Packet::Overlay(Message::GrantFailover(FailoverGrant { source, ..heritage })))
         }
         packet => Some(packet),
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::backup::BackupMessage;
-use amalgam_cluster::chunks::{ChunkError, Done, MoveMessage, Reply};
+use amalgam_cluster::chunks::{ChunkError, MoveMessage, Reply, Response};
 use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
 use amalgam_cluster::wire::Packet;
 
@@ -94,9 +94,9 @@ impl Watch {
             }
             Packet::Move(
                 MoveMessage::Declined { .. }
-                | MoveMessage::Yours { .. }
-                | MoveMessage::Mine { .. }
-                | MoveMessage::Forget { .. },
+                | MoveMessage::Transferred { .. }
+                | MoveMessage::TransferAck { .. }
+                | MoveMessage::Cancelled { .. },
             ) if copies == 0 => to_note.note("a move's end that got lost"),
             Packet::Reply(reply) => self.replied(from, to, reply, to_note),
             _ => {}
@@ -109,7 +109,7 @@ impl Watch {
                 Err(ChunkError::Outdated | ChunkError::Moved(_) | ChunkError::Restarted(_)) => {
                     to_note.note("a request by a stale cache");
                 }
-                Ok(Done::Ok | Done::Created(_))
+                Ok(Response::Ok | Response::Created(_))
                     if *self.answered.entry((to, *number)).or_insert(from) != from =>
                 {
                     to_note.note("an operation answered again by another owner");
@@ -134,19 +134,19 @@ impl Watch {
 /// Edits were committed.
 pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
     for edit in edits {
-        let placed = match edit.change {
-            Change::Migrate(placed) => placed,
-            Change::Revive(..) => {
+        let set = match edit.change {
+            Change::Migrate(set) => set,
+            Change::Rejoin(..) => {
                 to_note.note("a backup whose new life has all it had");
                 continue;
             }
-            Change::Lose(_) => {
+            Change::MarkLost(_) => {
                 to_note.note("a backup whose new life has nothing");
                 continue;
             }
             _ => continue,
         };
-        let mut peers = placed.peers();
+        let mut peers = set.peers();
         let Some(owner) = peers.next().filter(|owner| owner.incarnation > 0) else { continue };
         let asker = edit.request.peer;
         let race = match owner.node == asker.node {
@@ -166,7 +166,7 @@ pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
 pub fn started(peer: Peer, truth: &Catalog, to_note: &mut Reached) {
     let former = Peer { incarnation: peer.incarnation.saturating_sub(1), ..peer };
     let mut creators = truth.summaries().map(|summary| summary.creator);
-    if creators.any(|creator| truth.placed(creator).any(|peers| peers.contains(&former))) {
+    if creators.any(|creator| truth.replica_sets(creator).any(|peers| peers.contains(&former))) {
         to_note.note("a member of a set that came back in a new life");
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::backup::BackupMessage;
-use amalgam_cluster::chunks::{Action, Export, MoveMessage};
+use amalgam_cluster::chunks::{Action, ClientState, MoveMessage};
 use amalgam_cluster::coordinator::{Coordinator, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
-use amalgam_cluster::node::Effect;
+use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{
-    Change, Edit, Event, Message, Peer, RequestId, Settings, SuperPeer, View, position,
+    Change, Edit, Message, OverlayEvent, OverlaySettings, Peer, RequestId, SuperPeer, View,
+    position,
 };
 use amalgam_cluster::wire::{Packet, Wire};
 
@@ -113,7 +114,7 @@ enum Happening {
 pub struct World<A> {
     now_ms: u64,
     random: Random,
-    settings: Settings,
+    settings: OverlaySettings,
     faults: Faults,
     planted: Planted,
     agenda: Agenda<Happening>,
@@ -150,7 +151,7 @@ pub struct World<A> {
 impl<A: Actor> World<A> {
     /// `nodes` nodes that start within a second.
     pub fn new(seed: u64, nodes: usize, faults: Faults, planted: Planted) -> Self {
-        let settings = Settings { lease_ms: LEASE_MS, ..Settings::default() };
+        let settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
         let mut world = Self {
             now_ms: 0,
             random: Random::new(seed),
@@ -262,7 +263,7 @@ impl<A: Actor> World<A> {
 
     fn start(&mut self, name: &str) {
         if self.planted == Planted::SameLife {
-            self.forget_life(name);
+            self.remove_peer(name);
         }
         let peer = self.coordinator.join(name, self.now_ms).expect("there is room");
         let supers = self.coordinator.view().supers().collect();
@@ -284,7 +285,7 @@ impl<A: Actor> World<A> {
     }
 
     /// Plants [`Planted::SameLife`].
-    fn forget_life(&mut self, name: &str) {
+    fn remove_peer(&mut self, name: &str) {
         let mut names = self.coordinator.names().clone();
         if let Some(last) = names.get_mut(name) {
             last.incarnation -= 1;
@@ -342,26 +343,26 @@ impl<A: Actor> World<A> {
             {
                 let (creator, version) = (*creator, *version);
                 let message = Message::Appended { creator, version };
-                out.push(Effect::Send(from, Packet::Overlay(message)));
+                out.push(NodeCommand::Send(from, Packet::Overlay(message)));
             }
-            Packet::Overlay(Message::Seal { arc, term }) if planted == Planted::NoSeal => {
-                let (arc, term, held) = (*arc, *term, Vec::new());
-                let message = Message::Sealed { arc, term, held, since: to.incarnation };
-                out.push(Effect::Send(from, Packet::Overlay(message)));
+            Packet::Overlay(Message::Seal { segment, term }) if planted == Planted::NoSeal => {
+                let (segment, term, held) = (*segment, *term, Vec::new());
+                let message = Message::Sealed { segment, term, held, since: to.incarnation };
+                out.push(NodeCommand::Send(from, Packet::Overlay(message)));
             }
-            Packet::Overlay(Message::Compare { arc, term, held })
+            Packet::Overlay(Message::Compare { segment, term, held })
                 if planted == Planted::CountsAlone =>
             {
-                let (arc, term) = (*arc, *term);
+                let (segment, term) = (*segment, *term);
                 let held = as_if_same(held, node.actor.super_peer().catalog());
-                let packet = Packet::Overlay(Message::Compare { arc, term, held });
+                let packet = Packet::Overlay(Message::Compare { segment, term, held });
                 node.actor.on_packet(from, packet, &mut self.common, now_ms, &mut out);
             }
             Packet::Move(MoveMessage::Page { number, page, tail: Some(_), .. })
                 if planted == Planted::LostTail =>
             {
                 let (number, page) = (*number, *page);
-                let (chunks, tail) = (Vec::new(), Some(Export::default()));
+                let (chunks, tail) = (Vec::new(), Some(ClientState::default()));
                 let message = MoveMessage::Page { number, page, chunks, tail };
                 let packet = Packet::Move(message);
                 node.actor.on_packet(from, packet, &mut self.common, now_ms, &mut out);
@@ -408,7 +409,7 @@ impl<A: Actor> World<A> {
     }
 
     /// Lets somebody do something.
-    fn ask(&mut self, peer: Peer, ask: impl FnOnce(&mut A, u64, &mut Vec<Effect>)) {
+    fn ask(&mut self, peer: Peer, ask: impl FnOnce(&mut A, u64, &mut Vec<NodeCommand>)) {
         let (mut out, now_ms) = (Vec::new(), self.now_ms);
         if let Some(node) = self.awake(peer) {
             let local_ms = node.clock(now_ms);
@@ -462,27 +463,27 @@ impl<A: Actor> World<A> {
         self.coordinator.view()
     }
 
-    fn carry_out(&mut self, from: Peer, effects: Vec<Effect>) {
+    fn carry_out(&mut self, from: Peer, effects: Vec<NodeCommand>) {
         for effect in effects {
             match effect {
-                Effect::Send(to, packet) => self.send(from, to, &packet),
-                Effect::Propose(proposal) => {
+                NodeCommand::Send(to, packet) => self.send(from, to, &packet),
+                NodeCommand::Propose(proposal) => {
                     for delay_ms in arrivals(self.faults.weather, &mut self.random) {
                         let at_ms = self.now_ms + delay_ms;
                         self.agenda.plan(at_ms, Happening::Proposed(proposal.clone()));
                     }
                 }
-                Effect::Log(event) => {
+                NodeCommand::Log(event) => {
                     self.common.ledger.on_event(&event);
-                    if let Event::Committed(creator, version) = event {
+                    if let OverlayEvent::Committed(creator, version) = event {
                         let edits = self.common.ledger.edits_of(creator, version);
                         let view = self.coordinator.view();
                         races::committed(edits, view, &mut self.common.reached);
                     }
                 }
                 // The actor saw it; and nobody has no node of its own.
-                Effect::Answered(..) | Effect::Reply(..) => {}
-                Effect::Stop(error) => {
+                NodeCommand::Completed(..) | NodeCommand::Reply(..) => {}
+                NodeCommand::Stop(error) => {
                     self.common.wrong.push(format!("{from:?} cannot note down: {error}"));
                 }
             }
@@ -518,9 +519,9 @@ impl<A: Actor> World<A> {
     /// What is asked for may be committed at any time from now on, also when nobody lives any more
     /// who asked.
     fn note_asked(&mut self, edit: &Edit) {
-        if let Change::Migrate(placed) | Change::Take(placed, _) = edit.change {
+        if let Change::Migrate(set) | Change::CompleteFailover(set, _) = edit.change {
             let asked = (edit.ids.first().creator(), edit.request);
-            self.asked.entry(asked).or_insert_with(|| placed.peers().collect());
+            self.asked.entry(asked).or_insert_with(|| set.peers().collect());
         }
     }
 
@@ -725,7 +726,13 @@ impl<P: Pursuit> World<Host<P>> {
                 let state = owner.map(|owner| {
                     let chunks = owner.actor.node().chunks();
                     let serves = action.id().is_some_and(|id| chunks.serves(id));
-                    (owner.peer, serves, chunks.heirs(), chunks.moves(), chunks.copies().status())
+                    (
+                        owner.peer,
+                        serves,
+                        chunks.failovers(),
+                        chunks.moves(),
+                        chunks.copies().status(),
+                    )
                 });
                 let range = range.map(|range| (range.ids, range.placement));
                 lines.push(format!("{action:?} of {began_ms}: {range:?}, {state:?}"));

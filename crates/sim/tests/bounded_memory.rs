@@ -2,7 +2,7 @@
 //! (invariant 3 of the locator).
 
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
-use amalgam_cluster::overlay::{Command, Locator, Message, Peer, Settings};
+use amalgam_cluster::overlay::{Locator, Message, OverlayCommand, OverlaySettings, Peer};
 use amalgam_cluster::ranges::{LIMIT_BYTES_MIN, Placement, Range};
 use amalgam_sim::Random;
 
@@ -13,13 +13,13 @@ fn most_cached(bound_bytes: usize) -> usize {
         Peer { node, incarnation: 1 }
     };
     let mut random = Random::new(1);
-    let mut locator = Locator::new(peer(0), Settings::default(), bound_bytes, vec![peer(1)]);
+    let mut locator = Locator::new(peer(0), OverlaySettings::default(), bound_bytes, vec![peer(1)]);
     let (mut out, mut answers, mut most) = (Vec::new(), Vec::new(), 0);
     for now_ms in 0..100_000 {
         let creator = Creator::from(peer(random.below(50)).node);
         let id = ChunkId::new(creator, random.below(1 << 24)).expect("an id");
         let token = locator.look_up(id, now_ms, &mut out);
-        assert!(matches!(out.pop(), Some(Command::Send(..))), "it asks");
+        assert!(matches!(out.pop(), Some(OverlayCommand::Send(..))), "it asks");
         let owner = peer(random.below(50));
         let placement = Placement::new(owner.node, &[]).expect("one node");
         let range = Range { ids: IdRange::single(id), placement };

@@ -99,7 +99,7 @@ fn there_are_enough_super_peers() {
     for nodes in [1, 2, 3, 5, 60] {
         let mut world: World<Editor> = World::new(7, nodes, Faults::NONE, Planted::Nothing);
         world.run(5_000);
-        let wanted = amalgam_cluster::overlay::Settings::default().supers_wanted(nodes);
+        let wanted = amalgam_cluster::overlay::OverlaySettings::default().supers_wanted(nodes);
         assert_eq!(world.view().supers().count(), wanted, "{nodes} nodes");
         assert!(world.view().groups.all(0..1 << 16, |group| group.members.len() == wanted.min(3)));
     }

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, ChunkError, Done};
+use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_node::cluster::overlay::Peer;
 use spaces::{ETCD_HOST, LEASE, Node, Space, eventually, run};
@@ -227,7 +227,7 @@ impl Trial {
         for Written { id, acknowledged, tried } in &self.written {
             let mut value = None;
             eventually("a chunk can be read", || match client.call(Action::Get(*id)) {
-                Ok(Done::Value(bytes)) => {
+                Ok(Response::Value(bytes)) => {
                     value = Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
                     true
                 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, Done};
+use amalgam_node::cluster::chunks::{Action, Response};
 use amalgam_node::cluster::ids::{ChunkId, IdRange};
 use anyhow::{Context, ensure};
 
@@ -120,7 +120,7 @@ fn create(client: &mut ClusterClient, arguments: &MigrateArguments) -> anyhow::R
         let actions = vec![Action::Create(value(0, arguments.bytes)); count];
         for done in client.call_all(actions) {
             match done? {
-                Done::Created(id) => ids.push(id),
+                Response::Created(id) => ids.push(id),
                 other => anyhow::bail!("a chunk came to {other:?}"),
             }
         }

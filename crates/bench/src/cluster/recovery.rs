@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use amalgam_index::mercury::Mercury;
 use amalgam_index::{Configuration, Index};
 use amalgam_node::cluster::backup::{Entry, What};
-use amalgam_node::cluster::chunks::{Action, ChunkStore, Done, EngineStore};
+use amalgam_node::cluster::chunks::{Action, ChunkStore, EngineStore, Response};
 use amalgam_node::cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_node::cluster::log::{Log, LogSettings};
 use amalgam_node::cluster::wire::{NodeStatus, Wire};
@@ -215,7 +215,7 @@ fn create(
         let create = |place| Action::Create(value(number(place), arguments.bytes));
         for done in client.call_all((0..count).map(create).collect()) {
             match done? {
-                Done::Created(id) => ids.push(id),
+                Response::Created(id) => ids.push(id),
                 other => anyhow::bail!("a chunk came to {other:?}"),
             }
         }

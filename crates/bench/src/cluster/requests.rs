@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, Done};
+use amalgam_node::cluster::chunks::{Action, Response};
 use amalgam_node::cluster::ids::ChunkId;
 use anyhow::{Context, ensure};
 
@@ -240,7 +240,7 @@ impl Subject for Puts {
     fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()> {
         let put = |number: &usize| Action::Put(self.1.ids[*number], value(*number));
         for answer in self.1.client.call_all(numbers.iter().map(put).collect()) {
-            ensure!(answer? == Done::Ok, "it was not written");
+            ensure!(answer? == Response::Ok, "it was not written");
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use amalgam_cluster::ids::ChunkId;
-use amalgam_cluster::ranges::{Limits, Placement, RangeCache, RangeMap};
+use amalgam_cluster::ranges::{MapLimits, Placement, RangeCache, RangeMap};
 use anyhow::ensure;
 
 use crate::ids::arguments::LookupCacheArguments;
@@ -125,7 +125,7 @@ fn per_request(started: Instant, requests: u64) -> f64 {
 }
 
 fn migrated_map(arguments: &LookupCacheArguments) -> anyhow::Result<RangeMap> {
-    let mut map = RangeMap::new(Limits::default());
+    let mut map = RangeMap::new(MapLimits::default());
     map.insert(ids_of(0, arguments.ids), Placement::of_owner(node(CREATOR)))?;
     let wanted = (arguments.ids as f64 * arguments.migrated) as u64;
     let (mut moved, mut number) = (0, mix64(arguments.seed));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 
 use amalgam_cluster::ids::{ChunkId, IdRange};
-use amalgam_cluster::ranges::{Limits, Placement, RangeMap};
+use amalgam_cluster::ranges::{MapLimits, Placement, RangeMap};
 use anyhow::ensure;
 
 use crate::ids::arguments::{IdsArguments, Structure};
@@ -67,7 +67,7 @@ struct Tree(RangeMap, usize);
 
 impl Tree {
     fn new(arguments: &IdsArguments, moves: &Moves) -> Self {
-        let limits = Limits { leaf_entries_max: arguments.leaf_entries, ..Limits::default() };
+        let limits = MapLimits { leaf_entries_max: arguments.leaf_entries, ..MapLimits::default() };
         let mut map = RangeMap::new(limits);
         for (cell, start) in (0..arguments.ids).step_by(limits.range_ids_max as usize).enumerate() {
             let end = (start + limits.range_ids_max).min(arguments.ids);
@@ -151,7 +151,7 @@ struct ByEnd<K>(BTreeMap<u64, K>);
 
 impl<K: Kept> ByEnd<K> {
     fn new(arguments: &IdsArguments, moves: &Moves) -> Self {
-        let cell = Limits::default().range_ids_max;
+        let cell = MapLimits::default().range_ids_max;
         let starts = (0..arguments.ids).step_by(cell as usize).enumerate();
         Self(
             starts

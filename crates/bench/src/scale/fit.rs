@@ -1,8 +1,8 @@
 //! What the model is fitted to: structures and messages as they are, and recoveries as measured.
 
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
-use amalgam_cluster::overlay::{Message, Peer, Seen};
-use amalgam_cluster::ranges::{Limits, Placement, Range, RangeMap};
+use amalgam_cluster::overlay::{LastRequest, Message, Peer};
+use amalgam_cluster::ranges::{MapLimits, Placement, Range, RangeMap};
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::workload::{Scatter, mix64};
@@ -50,7 +50,7 @@ impl Fit {
             range_bytes,
             lookup_bytes: lookup_bytes() as f64,
             // A map's node has room for a half more.
-            seen_bytes: 1.5 * (size_of::<NodeId>() + size_of::<Seen>()) as f64,
+            seen_bytes: 1.5 * (size_of::<NodeId>() + size_of::<LastRequest>()) as f64,
             copy_bytes: VALUE_BYTES + COPY_BESIDE_BYTES,
             readable_core_seconds: 1e-6,
             full_core_seconds: 1e-6,
@@ -95,7 +95,7 @@ fn placement(owner: u64, drawn: u64) -> Placement {
 
 fn bytes_a_range(ids: u64, share: f64) -> f64 {
     let id = |counter| ChunkId::new(Creator::from(node(0)), counter).expect("an id");
-    let mut map = RangeMap::new(Limits::default());
+    let mut map = RangeMap::new(MapLimits::default());
     map.assign(IdRange::new(id(0), id(ids - 1)).expect("a range"), Some(placement(0, 0)));
     // The dictionary is there once, however large the map: it is not what grows.
     let order = Scatter::new(ids, 1);

@@ -1,6 +1,6 @@
 //! The equations. Each says what it leaves out.
 
-use amalgam_cluster::overlay::Settings;
+use amalgam_cluster::overlay::OverlaySettings;
 
 use super::fit::Fit;
 
@@ -24,7 +24,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn super_peers(self) -> f64 {
-        Settings::default().supers_wanted(self.nodes as usize) as f64
+        OverlaySettings::default().supers_wanted(self.nodes as usize) as f64
     }
 
     pub fn chunks_of_a_node(self) -> f64 {

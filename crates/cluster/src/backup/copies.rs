@@ -10,7 +10,7 @@ use super::link::{Link, Unused};
 use super::spread::Spread;
 use super::{BackupMessage, CopySettings, Entry, Name, What};
 use crate::bits::BitsMap;
-use crate::chunks::{ChunkStore, SessionExport, overlap};
+use crate::chunks::{ChunkStore, SessionState, overlap};
 use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::overlay::{Peer, Refusal};
 use crate::spans::Spans;
@@ -334,7 +334,7 @@ impl Copies {
 
     /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
     /// names the version.
-    pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionExport>) {
+    pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionState>) {
         self.write_as(id, |version, to| Entry { version, what, sessions }.encode(to));
     }
 
@@ -547,7 +547,7 @@ impl Copies {
         now_ms: u64,
         is_leaving: &dyn Fn(IdRange) -> bool,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
         out: &mut Vec<Wanted>,
     ) {
         if self.settings.backups == 0 {
@@ -665,7 +665,7 @@ impl Copies {
     }
 
     /// Queues a change for some, for which nobody waits.
-    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionExport>) {
+    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionState>) {
         self.send(to, false, |version, to| Entry { version, what, sessions }.encode(to));
     }
 

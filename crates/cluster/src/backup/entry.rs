@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::chunks::{ChunkError, ClientId, Done, SessionExport};
+use crate::chunks::{ChunkError, ClientId, Response, SessionState};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 use crate::wire::{Reader, Wire, WireError};
@@ -19,7 +19,7 @@ pub struct Entry {
     /// The change.
     pub what: What,
     /// What its client was answered, to be answered again rather than carried out twice.
-    pub sessions: Vec<SessionExport>,
+    pub sessions: Vec<SessionState>,
 }
 
 /// What a copy is of: a chunk, or one of the items of a named id.
@@ -111,7 +111,7 @@ pub struct Answered<'a> {
     /// The operation.
     pub number: u64,
     /// Its answer.
-    pub answer: &'a Result<Done, ChunkError>,
+    pub answer: &'a Result<Response, ChunkError>,
 }
 
 impl Changed<'_> {
@@ -136,7 +136,7 @@ impl Changed<'_> {
             Self::Other(_, what) => what.encode(to),
         }
         let Some(Answered { client, lease_ms, answered_below, number, answer }) = answered else {
-            return Vec::<SessionExport>::new().encode(to);
+            return Vec::<SessionState>::new().encode(to);
         };
         1_u32.encode(to);
         (client, lease_ms, answered_below).encode(to);
@@ -279,7 +279,7 @@ impl<'b> EntryRef<'b> {
         let version = Wire::decode(from)?;
         let what = Wire::decode(from)?;
         let sessions = *from;
-        Vec::<SessionExport>::skip(from)?;
+        Vec::<SessionState>::skip(from)?;
         let (bytes, sessions) = (begin.until(from), sessions.until(from));
         Ok(Self { version, what, bytes, sessions })
     }
@@ -289,11 +289,11 @@ impl<'b> EntryRef<'b> {
         version.encode(to);
         let what = u64::BYTES_MIN..self.bytes.len() - self.sessions.len();
         to.extend_from_slice(&self.bytes[what]);
-        Vec::<SessionExport>::new().encode(to);
+        Vec::<SessionState>::new().encode(to);
     }
 
     /// What clients were answered.
-    pub fn sessions(&self) -> Vec<SessionExport> {
+    pub fn sessions(&self) -> Vec<SessionState> {
         // It was checked.
         Wire::decode_all(self.sessions).unwrap_or_default()
     }
@@ -307,7 +307,7 @@ impl<'b> EntryRef<'b> {
 }
 
 /// What an operation was answered: its number, the chunk, the answer.
-pub(super) type Answer = (u64, ChunkId, Result<Done, ChunkError>);
+pub(super) type Answer = (u64, ChunkId, Result<Response, ChunkError>);
 
 /// Whose session it is, its lease, below which number all was answered, and how many answers
 /// follow.
@@ -337,7 +337,7 @@ impl SessionReader<'_> {
     /// The number of the next answer, which is passed over.
     pub fn number(&mut self) -> Option<u64> {
         let number = u64::decode(&mut self.from).ok()?;
-        <(ChunkId, Result<Done, ChunkError>)>::skip(&mut self.from).ok()?;
+        <(ChunkId, Result<Response, ChunkError>)>::skip(&mut self.from).ok()?;
         Some(number)
     }
 }

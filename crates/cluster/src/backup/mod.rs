@@ -41,9 +41,9 @@ pub use copies::{Copies, ItemKey, Wanted};
 pub(crate) use copies::{NAMED_CHANGES_MAX, chunk};
 pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
 pub use record::Life;
-pub use vault::{Heritage, Remains, Vault};
+pub use vault::{RecoveredState, ReplicaContents, Vault};
 
-use crate::chunks::SessionExport;
+use crate::chunks::SessionState;
 use crate::ids::IdRange;
 use crate::overlay::Peer;
 
@@ -147,7 +147,7 @@ pub enum BackupMessage {
         found: Vec<What>,
         /// What clients were answered about these. It may be less than the asker knows, and then it
         /// has to forget the rest: so are the changes.
-        sessions: Vec<SessionExport>,
+        sessions: Vec<SessionState>,
         /// Of these it has nothing, as it would if anybody had been told of them.
         lacking: Vec<Name>,
         /// It cannot read these either.

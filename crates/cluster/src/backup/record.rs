@@ -1,12 +1,12 @@
 //! What the records of a backup's log say: a kind (1 byte), and an owner and a change of its
-//! ([`Entry`]), a [`Note`] of the metadata with its number, or the [`Life`] that writes from there
+//! ([`Entry`]), a [`MetadataRecord`] of the metadata with its number, or the [`Life`] that writes from there
 //! on.
 
 use super::entry::EntryRef;
 use super::{Entry, Name, What};
-use crate::chunks::SessionExport;
+use crate::chunks::SessionState;
 use crate::ids::{Creator, IdRange};
-use crate::overlay::{Note, Peer};
+use crate::overlay::{MetadataRecord, Peer};
 use crate::wire::{Reader, Wire, WireError};
 
 /// The kinds of records.
@@ -29,8 +29,8 @@ pub struct Life {
 
 /// A record, without values.
 pub(super) enum Record {
-    Entry(Peer, u64, Change, Vec<SessionExport>),
-    Note(u64, Note),
+    Entry(Peer, u64, Change, Vec<SessionState>),
+    MetadataRecord(u64, MetadataRecord),
     Life(u64, Life),
 }
 
@@ -81,13 +81,13 @@ pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whose metadata a note is about; none if it is about promises.
-pub(super) fn creator_of(note: &Note) -> Option<Creator> {
+pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
     match note {
-        Note::Batch(creator, ..) | Note::Restamp(creator, _) | Note::Gone(creator) => {
-            Some(*creator)
-        }
-        Note::Whole(snapshot) => Some(snapshot.creator),
-        Note::Promises(_) => None,
+        MetadataRecord::Batch(creator, ..)
+        | MetadataRecord::Restamp(creator, _)
+        | MetadataRecord::Removed(creator) => Some(*creator),
+        MetadataRecord::Snapshot(snapshot) => Some(snapshot.creator),
+        MetadataRecord::Promises(_) => None,
     }
 }
 
@@ -109,7 +109,7 @@ impl Record {
             }
             NOTE => {
                 let (number, note) = Wire::decode(&mut from)?;
-                Self::Note(number, note)
+                Self::MetadataRecord(number, note)
             }
             LIFE => {
                 let (number, life) = Wire::decode(&mut from)?;

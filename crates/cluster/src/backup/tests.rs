@@ -3,10 +3,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::chunks::{ChunkStore, ClientId, Done, KeptItem, Moment, SessionExport, StoreError};
+use crate::chunks::{
+    ChunkStore, ClientId, ItemTime, ReplicaItem, Response, SessionState, StoreError,
+};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
-use crate::overlay::{Catalog, Change, Edit, Note, Peer, Placed, RequestId, Term, Version};
+use crate::overlay::{
+    Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
+};
 use crate::wire::Wire;
 
 const SETTINGS: LogSettings = LogSettings {
@@ -56,8 +60,8 @@ fn recovered(vault: &mut Vault) -> Vec<(ChunkId, Vec<u8>)> {
 #[test]
 fn entries_are_taken_apart_as_they_were_put_together() {
     let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
-    let answers = vec![(6, id(1), Ok(Done::Value(vec![7; 9]))), (7, id(2), Ok(Done::Ok))];
-    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let answers = vec![(6, id(1), Ok(Response::Value(vec![7; 9]))), (7, id(2), Ok(Response::Ok))];
+    let session = SessionState { client, lease_ms, answered_below, answers };
     let [put, remove] = [What::Put(id(1), vec![1; 70]), What::Remove(id(2))];
     let [clear, bury] = [What::Clear(ids(3, 4)), What::Bury(owner(), ids(5, 6))];
     let name = Name::item(id(4), b"key");
@@ -77,10 +81,10 @@ fn entries_are_taken_apart_as_they_were_put_together() {
 #[test]
 fn what_is_encoded_where_it_lies_is_the_same() {
     let (client, lease_ms, answered_below, number) = (ClientId(5), 9, 6, 8);
-    let answer = Ok(Done::Created(id(1)));
+    let answer = Ok(Response::Created(id(1)));
     let answered = Answered { client, lease_ms, answered_below, number, answer: &answer };
     let answers = vec![(number, id(1), answer.clone())];
-    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let session = SessionState { client, lease_ms, answered_below, answers };
     let (value, remove) = (vec![3; 70], What::Remove(id(1)));
     let put = (Changed::Put(id(1), &value), What::Put(id(1), value.clone()));
     for (changed, what) in [put, (Changed::Other(id(1), &remove), remove.clone())] {
@@ -115,9 +119,9 @@ fn entries_count_once_and_in_their_order() {
 #[test]
 fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
     let mut vault = vault(MemoryStorage::default());
-    let answers = vec![(6, id(1), Ok(Done::Ok)), (7, id(50), Ok(Done::Ok))];
+    let answers = vec![(6, id(1), Ok(Response::Ok)), (7, id(50), Ok(Response::Ok))];
     let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
-    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let session = SessionState { client, lease_ms, answered_below, answers };
     let mut entries: Vec<Entry> =
         (0..6).map(|n| entry(n + 1, What::Put(id(n), vec![n as u8]))).collect();
     entries.push(entry(7, What::Remove(id(1))));
@@ -247,8 +251,8 @@ impl Told {
         let who = if self.is_over { 1 } else { who };
         let version = self.versions[who] + 1;
         let some = ids(at, length);
-        let answered = [(step, id(at), Ok(Done::Ok))];
-        let session = |answers: &[_]| SessionExport {
+        let answered = [(step, id(at), Ok(Response::Ok))];
+        let session = |answers: &[_]| SessionState {
             client: CLIENT,
             lease_ms: 9,
             answered_below: step.saturating_sub(20),
@@ -285,7 +289,7 @@ impl Told {
         let term = Term { number: step, leader: owner() };
         let creator = Creator::from(owner().node);
         let request = RequestId { peer: owner(), sequence: step };
-        let placed = Placed::new(owner(), &owners()[1..]).expect("two nodes");
+        let placed = ReplicaSet::new(owner(), &owners()[1..]).expect("two nodes");
         let change = [Change::Claim(placed), Change::Release][(step % 2) as usize];
         let edits = [Edit { request, ids: ids(at, length), change }];
         self.catalog.apply(creator, Version { term, sequence: step }, &edits);
@@ -295,8 +299,8 @@ impl Told {
         if step.is_multiple_of(31) {
             self.catalog.remove(creator);
         }
-        let mut notes = self.catalog.take_notes();
-        notes.push(Note::Promises(vec![(0, at, term)]));
+        let mut notes = self.catalog.take_records();
+        notes.push(MetadataRecord::Promises(vec![(0, at, term)]));
         let catalog = &self.catalog;
         self.vault.note(&notes, &|creator| catalog.snapshot(creator));
         self.vault.flush(&mut Vec::new());
@@ -335,7 +339,7 @@ proptest! {
         let (vault, remains) = resume(Box::<MemoryStorage>::default(), 1);
         prop_assert_eq!((remains.since, remains.notes), (1, vec![]));
         let mut catalog = Catalog::default();
-        catalog.begin_notes();
+        catalog.start_recording();
         let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
         let (links, is_over, is_buried) = (1, false, false);
         let mut told =
@@ -361,7 +365,7 @@ proptest! {
             let mut again = Catalog::default();
             remains.notes.iter().for_each(|note| again.replay(note));
             prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
-            let promises = |note: &&Note| matches!(note, Note::Promises(_));
+            let promises = |note: &&MetadataRecord| matches!(note, MetadataRecord::Promises(_));
             prop_assert!(remains.notes.iter().filter(promises).count() <= 1);
             // Who recovers what was adopted knows more than the log: that it was committed.
             told.vault = resume(vault.into_storage(), 2 * life + 1).0;
@@ -456,8 +460,8 @@ fn answers_about_what_is_to_be_adopted_are_kept() {
     let put = |version, n| entry(version, What::Put(id(n), vec![1; 60]));
     vault.on_append(source, 1, 1, vec![put(1, 0), put(2, 1)]);
     let (client, lease_ms, answered_below) = (CLIENT, 9, 0);
-    let answers = vec![(6, id(0), Ok(Done::Ok))];
-    let session = SessionExport { client, lease_ms, answered_below, answers };
+    let answers = vec![(6, id(0), Ok(Response::Ok))];
+    let session = SessionState { client, lease_ms, answered_below, answers };
     let answers = Entry { version: 2, what: What::Answers, sessions: vec![session] };
     vault.on_append(heir, 1, 1, vec![entry(1, What::Adopt(source, ids(0, 1))), answers]);
     vault.on_append(heir, 1, 3, vec![put(3, 50)]);
@@ -568,15 +572,18 @@ fn what_cannot_be_read_any_more_is_asked_for_again() {
     vault.on_append(owner(), 3, 1, entries.collect::<Vec<_>>());
     answer(&mut vault);
     let mut out = Vec::new();
-    assert!(vault.scrub(100, &Moment::FIRST, &mut out).is_empty() && out.is_empty());
+    assert!(vault.scrub(100, &ItemTime::FIRST, &mut out).is_empty() && out.is_empty());
     // The medium changes in the middle of the third.
     let third = vault.log.storage_mut();
     let mut segment = vec![0; 2_048];
     third.read(0, 0, &mut segment).expect("memory");
     let at = segment.windows(90).position(|bytes| bytes == [2; 90]).expect("it is there");
     third.write(0, at as u32 + 40, &[9]).expect("memory");
-    assert!(vault.scrub(2, &Moment::FIRST, &mut out).is_empty(), "the first two are as they were");
-    let found: Vec<_> = vault.scrub(100, &Moment::FIRST, &mut out).into_iter().collect();
+    assert!(
+        vault.scrub(2, &ItemTime::FIRST, &mut out).is_empty(),
+        "the first two are as they were"
+    );
+    let found: Vec<_> = vault.scrub(100, &ItemTime::FIRST, &mut out).into_iter().collect();
     assert_eq!(found, [(owner(), vec![id(2)])]);
     assert_eq!(
         out,
@@ -585,8 +592,8 @@ fn what_cannot_be_read_any_more_is_asked_for_again() {
     vault.on_append(owner(), 3, 7, vec![entry(7, What::Put(id(2), vec![2; 90]))]);
     out.clear();
     assert!(
-        vault.scrub(100, &Moment::FIRST, &mut out).is_empty()
-            && vault.scrub(100, &Moment::FIRST, &mut out).is_empty()
+        vault.scrub(100, &ItemTime::FIRST, &mut out).is_empty()
+            && vault.scrub(100, &ItemTime::FIRST, &mut out).is_empty()
     );
 }
 
@@ -594,7 +601,7 @@ fn kept(key: &[u8], ends_unix_seconds: i64, flushes: u64) -> Vec<u8> {
     let (key, value) = (key.to_vec(), vec![7; 40]);
     let (flags, cas, stale) = (0, None, false);
     let mut bytes = Vec::new();
-    KeptItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
+    ReplicaItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
     bytes
 }
 
@@ -620,7 +627,10 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     assert_eq!(vault.creators(owner()), [both.creator()]);
     let mut out = Vec::new();
     let now = amalgam_op::Now { epoch_unix_seconds: 1_000, ..amalgam_op::Now::at(1) };
-    assert!(vault.scrub(100, &Moment { now, flushes: 2 }, &mut out).is_empty(), "none is damaged");
+    assert!(
+        vault.scrub(100, &ItemTime { now, flushes: 2 }, &mut out).is_empty(),
+        "none is damaged"
+    );
     let [(to, BackupMessage::Lacking { link: 3, names })] = &out[..] else { panic!("{out:?}") };
     let mut expected = vec![Name::item(both, b"two"), Name::item(other, b"three")];
     expected.sort_unstable();
@@ -630,7 +640,7 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     let read = |vault: &mut Vault, ids| {
         let mut keys = Vec::new();
         let heritage = vault.recover(owner(), ids, &mut |name, value| {
-            keys.push((name.id, KeptItem::decode_all(&value).expect("it was kept").key));
+            keys.push((name.id, ReplicaItem::decode_all(&value).expect("it was kept").key));
         });
         keys.sort();
         (heritage.copies, keys)

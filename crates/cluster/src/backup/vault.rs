@@ -14,10 +14,10 @@ use super::record::{
     Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
 };
 use super::{BackupMessage, Entries, Entry, Name, What};
-use crate::chunks::{Export, SessionExport};
+use crate::chunks::{ClientState, SessionState};
 use crate::ids::{Creator, IdRange};
 use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
-use crate::overlay::{Note, Peer, Snapshot};
+use crate::overlay::{MetadataRecord, Peer, Snapshot};
 use crate::wire::Wire;
 
 mod adoption;
@@ -25,7 +25,7 @@ mod fetch;
 mod scrub;
 mod stream;
 
-use adoption::{Adoption, Adoptions, Renamed, keeper_of};
+use adoption::{OwnerChange, OwnerChanges, Renamed, keeper_of};
 use stream::Stream;
 
 /// Owners' lives that are kept at most.
@@ -48,20 +48,20 @@ const CLEAN_BYTES_MIN: u32 = 256;
 
 /// What former lives of a node left in its log.
 #[derive(Debug, Default)]
-pub struct Remains {
+pub struct RecoveredState {
     /// The first life whose records are all there; that of the node now if none are.
     pub since: u32,
     /// What they noted down of the metadata.
-    pub notes: Vec<Note>,
+    pub notes: Vec<MetadataRecord>,
 }
 
 /// What was kept of an owner.
 #[derive(Debug, Default)]
-pub struct Heritage {
+pub struct ReplicaContents {
     /// Chunks and items that it had.
     pub copies: u64,
     /// What clients were answered.
-    pub export: Export,
+    pub export: ClientState,
     /// Chunks and items that cannot be read any more.
     pub damaged: Vec<Name>,
 }
@@ -77,9 +77,9 @@ pub struct Vault {
     /// Records that only say that others are gone, or what clients were answered; since when.
     marks: BTreeMap<Place, u64>,
     /// Those that say that copies have another owner.
-    adoptions: Adoptions,
+    adoptions: OwnerChanges,
     /// The notes that count, by creator.
-    chapters: BTreeMap<Creator, Vec<Place>>,
+    metadata_snapshots: BTreeMap<Creator, Vec<Place>>,
     /// Of which creator each of them is.
     noted: BTreeMap<Place, Creator>,
     /// The last note of promises, and of the life that writes.
@@ -128,8 +128,8 @@ impl Vault {
             log,
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
-            adoptions: Adoptions::default(),
-            chapters: BTreeMap::new(),
+            adoptions: OwnerChanges::default(),
+            metadata_snapshots: BTreeMap::new(),
             noted: BTreeMap::new(),
             promises: None,
             life: None,
@@ -158,7 +158,7 @@ impl Vault {
         storage: Box<dyn Storage>,
         (cluster, me, boot): (u64, Peer, u64),
         settings: LogSettings,
-    ) -> Result<(Self, Remains), LogError> {
+    ) -> Result<(Self, RecoveredState), LogError> {
         let (mut records, mut unknown) = (Vec::new(), 0_usize);
         let mut each = |place, bytes: &[u8]| match Record::parse(bytes) {
             Ok(record) => records.push((place, record)),
@@ -193,14 +193,14 @@ impl Vault {
         let is_synced =
             settings.durability == Durability::Synced && whole.is_none_or(|life| life.is_synced);
         vault.begin(Life { peer: me, since, boot, is_synced })?;
-        Ok((vault, Remains { since, notes }))
+        Ok((vault, RecoveredState { since, notes }))
     }
 
     /// Frees all that does not count, so that it never comes to count beside what does. Until
     /// nothing of it is left, a life that never counts stands last.
     fn begin_anew(&mut self, me: Peer, records: &[(Place, Record)]) -> Result<(), LogError> {
         let numbers = records.iter().filter_map(|(_, record)| match record {
-            Record::Note(number, _) | Record::Life(number, _) => Some(*number),
+            Record::MetadataRecord(number, _) | Record::Life(number, _) => Some(*number),
             Record::Entry(..) => None,
         });
         self.next_number = numbers.max().unwrap_or(0) + 1;
@@ -226,7 +226,7 @@ impl Vault {
     }
 
     /// Makes of records what there was when they were written. Returns the notes that count.
-    fn take_up(&mut self, records: Vec<(Place, Record)>) -> Vec<Note> {
+    fn take_up(&mut self, records: Vec<(Place, Record)>) -> Vec<MetadataRecord> {
         let (mut entries, mut notes, mut lives) = (Vec::new(), Vec::new(), Vec::new());
         for (place, record) in records {
             let born = self.log.sequence(place);
@@ -236,7 +236,7 @@ impl Vault {
                     let is_copy = matches!(change, Change::Copy(..));
                     entries.push(((owner, version, is_copy, born, place), change, sessions));
                 }
-                Record::Note(number, note) => notes.push((number, place, note)),
+                Record::MetadataRecord(number, note) => notes.push((number, place, note)),
                 Record::Life(number, _) => lives.push((number, place)),
             }
         }
@@ -257,7 +257,7 @@ impl Vault {
                 Change::Clear(ids) => self.drop_copies(owner, ids),
                 Change::Bury(source, ids) => burials.push((owner, source, ids)),
                 Change::Adopt(source, ids) => {
-                    self.adopt(place, Adoption { source, owner, ids, version });
+                    self.adopt(place, OwnerChange { source, owner, ids, version });
                 }
                 Change::Nothing => {}
             }
@@ -290,7 +290,10 @@ impl Vault {
         self.take_up_notes(notes)
     }
 
-    fn take_up_notes(&mut self, mut notes: Vec<(u64, Place, Note)>) -> Vec<Note> {
+    fn take_up_notes(
+        &mut self,
+        mut notes: Vec<(u64, Place, MetadataRecord)>,
+    ) -> Vec<MetadataRecord> {
         notes.sort_by_key(|(number, place, _)| (*number, *place));
         let log = &mut self.log;
         notes.dedup_by(|(number, place, _), (earlier, other, _)| {
@@ -302,7 +305,9 @@ impl Vault {
             is_same
         });
         self.next_number = self.next_number.max(notes.last().map_or(0, |last| last.0) + 1);
-        let is_base = |note: &Note| matches!(note, Note::Whole(_) | Note::Gone(_));
+        let is_base = |note: &MetadataRecord| {
+            matches!(note, MetadataRecord::Snapshot(_) | MetadataRecord::Removed(_))
+        };
         let mut bases: BTreeMap<Creator, u64> = BTreeMap::new();
         let mut last_promises = 0;
         for (number, _, note) in &notes {
@@ -324,7 +329,7 @@ impl Vault {
             }
             match creator_of(&note) {
                 Some(creator) => {
-                    self.chapters.entry(creator).or_default().push(place);
+                    self.metadata_snapshots.entry(creator).or_default().push(place);
                     self.noted.insert(place, creator);
                 }
                 None => self.promises = Some(place),
@@ -449,7 +454,7 @@ impl Vault {
             What::Bury(source, ids) if self.is_sealed(source) => self.drop_copies(source, ids),
             What::Adopt(source, ids) => {
                 let version = entry.version;
-                self.adopt(place, Adoption { source, owner, ids, version });
+                self.adopt(place, OwnerChange { source, owner, ids, version });
             }
             _ => {}
         }
@@ -466,12 +471,12 @@ impl Vault {
     fn keep_answers(
         &mut self,
         owner: Peer,
-        (version, sessions): (u64, &[SessionExport]),
+        (version, sessions): (u64, &[SessionState]),
         append: Appending,
     ) -> Result<(), LogError> {
         for session in sessions {
             for answers in session.answers.chunks(RECORD_ANSWERS_MAX) {
-                let part = SessionExport { answers: answers.to_vec(), ..session.clone() };
+                let part = SessionState { answers: answers.to_vec(), ..session.clone() };
                 let (what, sessions) = (What::Answers, vec![part]);
                 let record = entry_record(owner, &Entry { version, what, sessions });
                 let place = append(&mut self.log, &record)?;
@@ -622,7 +627,7 @@ impl Vault {
         let creator = self.noted.remove(&from);
         let chapter = creator.and_then(|creator| {
             self.noted.insert(to, creator);
-            self.chapters.get_mut(&creator)
+            self.metadata_snapshots.get_mut(&creator)
         });
         let places = chapter.into_iter().flatten();
         let places = places.chain(&mut self.promises).chain(&mut self.life);
@@ -631,7 +636,7 @@ impl Vault {
 
     /// Notes down what changed in the metadata; `whole` says what is held of a creator now. It is
     /// safe after [`Self::flush`], if [`Self::notes_failed`] says nothing.
-    pub fn note(&mut self, notes: &[Note], whole: &dyn Fn(Creator) -> Option<Snapshot>) {
+    pub fn note(&mut self, notes: &[MetadataRecord], whole: &dyn Fn(Creator) -> Option<Snapshot>) {
         let mut long = BTreeSet::new();
         for note in notes {
             let creator = creator_of(note);
@@ -640,11 +645,14 @@ impl Vault {
                 return;
             }
             long.extend(creator.filter(|creator| {
-                self.chapters.get(creator).is_some_and(|places| places.len() > CHAPTER_NOTES_MAX)
+                self.metadata_snapshots
+                    .get(creator)
+                    .is_some_and(|places| places.len() > CHAPTER_NOTES_MAX)
             }));
         }
         for creator in long {
-            let result = whole(creator).map(|snapshot| self.write_note(&Note::Whole(snapshot)));
+            let result =
+                whole(creator).map(|snapshot| self.write_note(&MetadataRecord::Snapshot(snapshot)));
             // One that is too long for a record is left in pieces.
             if let Some(Err(error)) = result.filter(|result| *result != Err(LogError::Length)) {
                 self.notes_failed = Some(error);
@@ -657,7 +665,7 @@ impl Vault {
         }
     }
 
-    fn write_note(&mut self, note: &Note) -> Result<(), LogError> {
+    fn write_note(&mut self, note: &MetadataRecord) -> Result<(), LogError> {
         let mut record = vec![NOTE];
         self.take_number().encode(&mut record);
         note.encode(&mut record);
@@ -670,8 +678,8 @@ impl Vault {
             }
             return Ok(());
         };
-        let chapter = self.chapters.entry(creator).or_default();
-        if matches!(note, Note::Whole(_) | Note::Gone(_)) {
+        let chapter = self.metadata_snapshots.entry(creator).or_default();
+        if matches!(note, MetadataRecord::Snapshot(_) | MetadataRecord::Removed(_)) {
             for place in chapter.drain(..) {
                 self.log.release(place);
                 self.noted.remove(&place);
@@ -731,9 +739,9 @@ impl Vault {
         owner: Peer,
         ids: IdRange,
         each: &mut dyn FnMut(Name, Vec<u8>),
-    ) -> Heritage {
+    ) -> ReplicaContents {
         self.settle(owner, ids);
-        let mut heritage = Heritage::default();
+        let mut heritage = ReplicaContents::default();
         let Some(stream) = self.streams.get(&owner) else { return heritage };
         let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);
         let mut places: Vec<(Place, Name)> = held.map(|(name, held)| (held.place, name)).collect();

@@ -7,7 +7,7 @@
 //! 1. Times travel relative to the owner's clock: seconds left and one more, 0 for never. So clocks
 //!    of nodes need not agree.
 //! 2. What must not be carried out twice says so ([`ItemVerb::changes`]).
-//! 3. What backups keep ([`KeptItem`]) outlives clocks and processes: its times are those of the
+//! 3. What backups keep ([`ReplicaItem`]) outlives clocks and processes: its times are those of the
 //!    calendar, and flushes are counted from the cluster's first.
 
 use amalgam_op::{
@@ -155,7 +155,7 @@ pub struct ItemRecord {
 
 /// An item on its way to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CarriedItem {
+pub struct MovingItem {
     /// Its key.
     pub key: Vec<u8>,
     /// How often all items had been dropped when it was read, as [`Now`] counts: one that was read
@@ -167,14 +167,14 @@ pub struct CarriedItem {
 
 /// The time of items: the owner's clock, and how often all items of the cluster were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ItemTime {
     /// The time at which engines carry operations out.
     pub now: Now,
     /// What [`Now::generation`] counts, but from the cluster's first on.
     pub flushes: u64,
 }
 
-impl Moment {
+impl ItemTime {
     /// Second 1, before any flush.
     pub const FIRST: Self = Self { now: Now::at(1), flushes: 0 };
 
@@ -186,7 +186,7 @@ impl Moment {
 
 /// An item as backups keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptItem {
+pub struct ReplicaItem {
     /// When it ends, in seconds since 1970; 0 for never.
     pub ends_unix_seconds: i64,
     /// How often all items had been dropped when it was kept.
@@ -203,12 +203,11 @@ pub struct KeptItem {
     pub stale: bool,
 }
 
-impl KeptItem {
+impl ReplicaItem {
     /// Whether it has ended by then, or was dropped.
-    pub fn is_dead(&self, moment: &Moment) -> bool {
-        let has_ended =
-            self.ends_unix_seconds > 0 && self.ends_unix_seconds <= moment.unix_seconds();
-        has_ended || self.flushes < moment.flushes
+    pub fn is_dead(&self, time: &ItemTime) -> bool {
+        let has_ended = self.ends_unix_seconds > 0 && self.ends_unix_seconds <= time.unix_seconds();
+        has_ended || self.flushes < time.flushes
     }
 }
 
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_ends_by_the_calendar_or_is_dropped() {
-        let mut kept = KeptItem {
+        let mut kept = ReplicaItem {
             ends_unix_seconds: 1_050,
             flushes: 3,
             key: b"key".to_vec(),
@@ -262,7 +261,7 @@ mod tests {
         };
         let at = |seconds, flushes| {
             let now = Now { epoch_unix_seconds: 1_000, ..Now::at(seconds) };
-            Moment { now, flushes }
+            ItemTime { now, flushes }
         };
         assert!(!kept.is_dead(&at(49, 3)) && kept.is_dead(&at(50, 3)));
         assert!(kept.is_dead(&at(1, 4)), "it was dropped");

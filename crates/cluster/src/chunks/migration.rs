@@ -8,11 +8,11 @@
 
 use std::collections::BTreeSet;
 
-use super::held::Waiting;
-use super::items::CarriedItem;
-use super::named::Marks;
-use super::service::{ChunkService, Wish};
-use super::sessions::Export;
+use super::item_scan::KeySet;
+use super::items::MovingItem;
+use super::pending_replies::PendingReply;
+use super::service::{ChunkCommand, ChunkService};
+use super::sessions::ClientState;
 use super::store::ChunkStore;
 use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
@@ -32,7 +32,7 @@ const PAGE_LOOKS: u64 = 4_096;
 const ROUNDS_MAX: u32 = 8;
 
 /// Chunks on their way; none where a chunk was deleted meanwhile. Named items travel as the bytes
-/// of a [`CarriedItem`], deleted ones too.
+/// of a [`MovingItem`], deleted ones too.
 pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
 
 /// What source and target of a move say to each other. `number` is the source's name for it.
@@ -56,10 +56,10 @@ pub enum MoveMessage {
         /// The chunks.
         chunks: Page,
         /// In the last page, what moves along.
-        tail: Option<Export>,
+        tail: Option<ClientState>,
     },
     /// From the target: it has that page; 0 is the offer.
-    Got {
+    Ack {
         /// The move.
         number: u64,
         /// The page.
@@ -73,7 +73,7 @@ pub enum MoveMessage {
         number: u64,
     },
     /// From the source: they are yours.
-    Yours {
+    Transferred {
         /// The move.
         number: u64,
         /// The ids.
@@ -82,19 +82,19 @@ pub enum MoveMessage {
         epoch: u64,
     },
     /// From the target: it serves them.
-    Mine {
+    TransferAck {
         /// The move.
         number: u64,
     },
     /// From the source: there is no such move (any more).
-    Forget {
+    Cancelled {
         /// The move.
         number: u64,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum MoveStage {
     Offering,
     /// Items are looked for, by a pass that began or is to.
     Collecting,
@@ -107,16 +107,16 @@ enum Stage {
     /// The metadata is being changed.
     Committing,
     /// The target has to know, since that epoch.
-    Yielding(u64),
+    HandingOver(u64),
 }
 
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMove {
     ids: IdRange,
     target: Peer,
-    stage: Stage,
+    stage: MoveStage,
     /// Written since they were copied, or not sent in a last page yet.
-    dirty: Marks,
+    dirty: KeySet,
     /// What the target has to answer.
     in_flight: Option<MoveMessage>,
     page: u32,
@@ -127,25 +127,25 @@ pub(super) struct Outgoing {
 }
 
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingMove {
     ids: IdRange,
     /// Since when they were the source's.
     since: u64,
     /// The page that comes next.
     next_page: u32,
-    staged: Marks,
+    staged: KeySet,
     /// All is here.
-    tail: Option<Export>,
+    tail: Option<ClientState>,
     heard_ms: u64,
     /// The target's backups, who join as the pages come; none without backups.
     pub(super) change: Option<u64>,
     backups: Vec<Peer>,
 }
 
-impl Outgoing {
+impl OutgoingMove {
     /// Whether ids are given away just now.
     pub(super) fn is_leaving(&self, ids: IdRange) -> bool {
-        self.stage == Stage::Committing && overlap(self.ids, ids)
+        self.stage == MoveStage::Committing && overlap(self.ids, ids)
     }
 
     /// An item that a pass came by.
@@ -173,7 +173,7 @@ impl<S: ChunkStore> ChunkService<S> {
         ids: IdRange,
         target: Peer,
         now_ms: u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) -> bool {
         let is_possible = target != self.me
             && is_movable(ids)
@@ -185,12 +185,12 @@ impl<S: ChunkStore> ChunkService<S> {
             self.next_transfer += 1;
             let since = self.owned(ids).map(|(_, since)| since).max().unwrap_or_default();
             let offer = MoveMessage::Offer { number, ids, since };
-            out.push(Wish::Send(target, offer.clone()));
-            let outgoing = Outgoing {
+            out.push(ChunkCommand::Send(target, offer.clone()));
+            let outgoing = OutgoingMove {
                 ids,
                 target,
-                stage: Stage::Offering,
-                dirty: Marks::default(),
+                stage: MoveStage::Offering,
+                dirty: KeySet::default(),
                 in_flight: Some(offer),
                 page: 0,
                 sent_ms: now_ms,
@@ -215,45 +215,51 @@ impl<S: ChunkStore> ChunkService<S> {
     /// A chunk or item was written or removed: its copy, if there is one, is old.
     pub(super) fn note_write(&mut self, id: ChunkId, key: &[u8]) {
         for outgoing in self.outgoing.values_mut().filter(|outgoing| outgoing.ids.contains(id)) {
-            let is_ahead = matches!(outgoing.stage, Stage::Copying(next) if id.bits() >= next);
-            if outgoing.stage != Stage::Offering && !is_ahead {
+            let is_ahead = matches!(outgoing.stage, MoveStage::Copying(next) if id.bits() >= next);
+            if outgoing.stage != MoveStage::Offering && !is_ahead {
                 outgoing.dirty.insert(id, key);
             }
         }
     }
 
     /// The other side of a move said something.
-    pub fn on_move(&mut self, from: Peer, message: MoveMessage, now_ms: u64, out: &mut Vec<Wish>) {
+    pub fn on_move(
+        &mut self,
+        from: Peer,
+        message: MoveMessage,
+        now_ms: u64,
+        out: &mut Vec<ChunkCommand>,
+    ) {
         match message {
             MoveMessage::Offer { number, ids, since } => {
-                self.offered(from, number, (ids, since), now_ms, out);
+                self.on_offer(from, number, (ids, since), now_ms, out);
             }
             MoveMessage::Page { number, page, chunks, tail } => {
-                self.take_page(from, number, page, &chunks, tail, now_ms, out);
+                self.on_page(from, number, page, &chunks, tail, now_ms, out);
             }
-            MoveMessage::Yours { number, ids, epoch } => {
+            MoveMessage::Transferred { number, ids, epoch } => {
                 if self.incoming.get(&(from, number)).is_some_and(|move_| move_.ids == ids) {
                     self.activate(from, number, epoch, now_ms);
                 }
                 // Also if it was told before, or gave them away again since.
                 if !self.incoming.contains_key(&(from, number)) {
-                    out.push(Wish::Send(from, MoveMessage::Mine { number }));
+                    out.push(ChunkCommand::Send(from, MoveMessage::TransferAck { number }));
                 }
             }
-            MoveMessage::Forget { number } => self.forget(from, number),
-            MoveMessage::Got { number, page, backups } => {
-                self.got(from, (number, page, backups), now_ms, out);
+            MoveMessage::Cancelled { number } => self.cancel_incoming(from, number),
+            MoveMessage::Ack { number, page, backups } => {
+                self.on_ack(from, (number, page, backups), now_ms, out);
             }
             MoveMessage::Declined { number } => {
-                if self.is_target(from, number) && !self.is_decided(number) {
-                    self.give_up(number);
+                if self.is_target(from, number) && !self.is_committing(number) {
+                    self.cancel_outgoing(number);
                 }
             }
-            MoveMessage::Mine { number } => {
-                let is_yielding = self.outgoing.get(&number).is_some_and(|outgoing| {
-                    outgoing.target == from && matches!(outgoing.stage, Stage::Yielding(_))
+            MoveMessage::TransferAck { number } => {
+                let is_handing_over = self.outgoing.get(&number).is_some_and(|outgoing| {
+                    outgoing.target == from && matches!(outgoing.stage, MoveStage::HandingOver(_))
                 });
-                if is_yielding {
+                if is_handing_over {
                     self.outgoing.remove(&number);
                 }
             }
@@ -265,28 +271,28 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Whether the metadata may have changed.
-    fn is_decided(&self, number: u64) -> bool {
+    fn is_committing(&self, number: u64) -> bool {
         let stage = self.outgoing.get(&number).map(|outgoing| outgoing.stage);
-        matches!(stage, Some(Stage::Committing | Stage::Yielding(_)))
+        matches!(stage, Some(MoveStage::Committing | MoveStage::HandingOver(_)))
     }
 
     /// Serves the ids as before.
-    fn give_up(&mut self, number: u64) {
+    fn cancel_outgoing(&mut self, number: u64) {
         if let Some(outgoing) = self.outgoing.remove(&number) {
             self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), None);
         }
     }
 
-    fn got(
+    fn on_ack(
         &mut self,
         from: Peer,
         (number, page, backups): (u64, u32, Vec<Peer>),
         now_ms: u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         if !self.is_target(from, number) {
             // A move that was given up, or of which the target knows too little.
-            return out.push(Wish::Send(from, MoveMessage::Forget { number }));
+            return out.push(ChunkCommand::Send(from, MoveMessage::Cancelled { number }));
         }
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
         outgoing.heard_ms = now_ms;
@@ -299,41 +305,42 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         outgoing.in_flight = None;
-        if outgoing.stage == Stage::Offering {
+        if outgoing.stage == MoveStage::Offering {
             let is_named = outgoing.ids.first().creator().is_named();
             let start = outgoing.ids.start();
-            outgoing.stage = if is_named { Stage::Collecting } else { Stage::Copying(start) };
+            outgoing.stage =
+                if is_named { MoveStage::Collecting } else { MoveStage::Copying(start) };
         }
         if was_last {
-            outgoing.stage = Stage::Committing;
-            out.push(Wish::Give(outgoing.ids, outgoing.target, backups));
-        } else if outgoing.stage != Stage::Collecting {
+            outgoing.stage = MoveStage::Committing;
+            out.push(ChunkCommand::Transfer(outgoing.ids, outgoing.target, backups));
+        } else if outgoing.stage != MoveStage::Collecting {
             self.send_page(number, now_ms, out);
         }
     }
 
     /// The moves whose items are to be looked for.
     pub(super) fn uncollected(&self) -> BTreeSet<u64> {
-        let waits = self.outgoing.iter().filter(|(_, one)| one.stage == Stage::Collecting);
+        let waits = self.outgoing.iter().filter(|(_, one)| one.stage == MoveStage::Collecting);
         waits.map(|(number, _)| *number).collect()
     }
 
     /// All items of a move were found.
-    pub(super) fn collected(&mut self, number: u64, now_ms: u64, out: &mut Vec<Wish>) {
+    pub(super) fn collected(&mut self, number: u64, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
-        if outgoing.stage == Stage::Collecting {
+        if outgoing.stage == MoveStage::Collecting {
             let pages = outgoing.dirty.len() / PAGE_CHUNKS;
-            outgoing.stage = Stage::CatchingUp(ROUNDS_MAX + pages as u32);
+            outgoing.stage = MoveStage::CatchingUp(ROUNDS_MAX + pages as u32);
             self.send_page(number, now_ms, out);
         }
     }
 
     /// Sends the next page of a move.
-    fn send_page(&mut self, number: u64, now_ms: u64, out: &mut Vec<Wish>) {
+    fn send_page(&mut self, number: u64, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let Some(mut outgoing) = self.outgoing.remove(&number) else { return };
         let mut chunks = Page::new();
         let mut bytes = 0;
-        if let Stage::Copying(from) = outgoing.stage {
+        if let MoveStage::Copying(from) = outgoing.stage {
             let end = outgoing.ids.end();
             let mut at = from;
             while at < end.min(from + PAGE_LOOKS)
@@ -351,12 +358,12 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             let is_over = at == end;
             outgoing.stage =
-                if is_over { Stage::CatchingUp(ROUNDS_MAX) } else { Stage::Copying(at) };
+                if is_over { MoveStage::CatchingUp(ROUNDS_MAX) } else { MoveStage::Copying(at) };
         } else {
-            if let Stage::CatchingUp(rounds) = outgoing.stage {
+            if let MoveStage::CatchingUp(rounds) = outgoing.stage {
                 let freezes = rounds == 0 || outgoing.dirty.len() <= PAGE_CHUNKS;
                 outgoing.stage =
-                    if freezes { Stage::Frozen } else { Stage::CatchingUp(rounds - 1) };
+                    if freezes { MoveStage::Frozen } else { MoveStage::CatchingUp(rounds - 1) };
                 if freezes {
                     // From here on nobody reads or writes them until the metadata is changed.
                     self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), Some(()));
@@ -371,42 +378,45 @@ impl<S: ChunkStore> ChunkService<S> {
                     self.store.read(id, &mut |read| value = Some(read.to_vec()));
                 } else {
                     let mut carried = Vec::new();
-                    self.store.carry_item(&key).encode(&mut carried);
+                    self.store.moving_item(&key).encode(&mut carried);
                     value = Some(carried);
                 }
                 bytes += value.as_ref().map_or(0, Vec::len);
                 chunks.push((id, value));
             }
         }
-        let is_last = outgoing.stage == Stage::Frozen && outgoing.dirty.is_empty();
+        let is_last = outgoing.stage == MoveStage::Frozen && outgoing.dirty.is_empty();
         let tail = is_last.then(|| self.sessions.export(outgoing.ids, now_ms));
         outgoing.page += 1;
         let message = MoveMessage::Page { number, page: outgoing.page, chunks, tail };
-        out.push(Wish::Send(outgoing.target, message.clone()));
+        out.push(ChunkCommand::Send(outgoing.target, message.clone()));
         (outgoing.in_flight, outgoing.sent_ms) = (Some(message), now_ms);
         self.outgoing.insert(number, outgoing);
     }
 
-    /// What came of [`Wish::Give`]: the answer is final, a late repetition is not carried out.
-    pub fn on_given(
+    /// What came of [`ChunkCommand::Transfer`]: the answer is final, a late repetition is not carried out.
+    pub fn on_transferred(
         &mut self,
         ids: IdRange,
         result: Result<u64, Refusal>,
         now_ms: u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         let found = self
             .outgoing
             .iter_mut()
-            .find(|(_, outgoing)| outgoing.ids == ids && outgoing.stage == Stage::Committing);
+            .find(|(_, outgoing)| outgoing.ids == ids && outgoing.stage == MoveStage::Committing);
         let Some((number, outgoing)) = found else { return };
         let (number, target) = (*number, outgoing.target);
         let is_target_gone = outgoing.is_target_gone;
         match result {
             Ok(epoch) => {
-                outgoing.stage = Stage::Yielding(epoch);
+                outgoing.stage = MoveStage::HandingOver(epoch);
                 (outgoing.sent_ms, outgoing.heard_ms) = (now_ms, now_ms);
-                out.push(Wish::Send(target, MoveMessage::Yours { number, ids, epoch }));
+                out.push(ChunkCommand::Send(
+                    target,
+                    MoveMessage::Transferred { number, ids, epoch },
+                ));
                 self.owned.assign(ids.start()..ids.end(), None);
                 self.frozen.assign(ids.start()..ids.end(), None);
                 self.note_moved(ids, Placement::of_owner(target.node));
@@ -417,39 +427,40 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             Err(_) => {
-                self.give_up(number);
-                out.push(Wish::Send(target, MoveMessage::Forget { number }));
+                self.cancel_outgoing(number);
+                out.push(ChunkCommand::Send(target, MoveMessage::Cancelled { number }));
             }
         }
     }
 
     /// Repeats what was not answered, and gives up what can be.
-    pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+    pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let (retry_ms, give_up_ms) = (self.limits.retry_ms, self.limits.give_up_ms);
-        let mut hopeless = Vec::new();
+        let mut expired = Vec::new();
         for (number, outgoing) in &mut self.outgoing {
             let number = *number;
-            if outgoing.stage == Stage::Collecting {
+            if outgoing.stage == MoveStage::Collecting {
                 // It is this node that takes its time.
                 outgoing.heard_ms = now_ms;
             }
             let is_silent = now_ms >= outgoing.heard_ms + give_up_ms;
-            let is_decided = matches!(outgoing.stage, Stage::Committing | Stage::Yielding(_));
-            if is_silent && !is_decided {
-                hopeless.push((number, outgoing.target));
+            let is_committing =
+                matches!(outgoing.stage, MoveStage::Committing | MoveStage::HandingOver(_));
+            if is_silent && !is_committing {
+                expired.push((number, outgoing.target));
             } else if now_ms >= outgoing.sent_ms + retry_ms {
                 outgoing.sent_ms = now_ms;
-                if let Stage::Yielding(epoch) = outgoing.stage {
-                    let message = MoveMessage::Yours { number, ids: outgoing.ids, epoch };
-                    out.push(Wish::Send(outgoing.target, message));
+                if let MoveStage::HandingOver(epoch) = outgoing.stage {
+                    let message = MoveMessage::Transferred { number, ids: outgoing.ids, epoch };
+                    out.push(ChunkCommand::Send(outgoing.target, message));
                 } else if let Some(message) = &outgoing.in_flight {
-                    out.push(Wish::Send(outgoing.target, message.clone()));
+                    out.push(ChunkCommand::Send(outgoing.target, message.clone()));
                 }
             }
         }
-        for (number, target) in hopeless {
-            out.push(Wish::Send(target, MoveMessage::Forget { number }));
-            self.give_up(number);
+        for (number, target) in expired {
+            out.push(ChunkCommand::Send(target, MoveMessage::Cancelled { number }));
+            self.cancel_outgoing(number);
         }
         let mut silent = Vec::new();
         for ((source, number), incoming) in &mut self.incoming {
@@ -460,19 +471,19 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         for (source, number, page, first) in silent {
             // The source says whether the move goes on, the super peers whether it ended.
-            let got = self.got_page(source, number, page);
-            out.extend(got.map(|got| Wish::Send(source, got)));
-            out.push(Wish::LookUp(first));
+            let ack = self.ack_page(source, number, page);
+            out.extend(ack.map(|ack| ChunkCommand::Send(source, ack)));
+            out.push(ChunkCommand::LookUp(first));
         }
     }
 
-    fn offered(
+    fn on_offer(
         &mut self,
         from: Peer,
         number: u64,
         (ids, since): (IdRange, u64),
         now_ms: u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         let known = self.incoming.get(&(from, number));
         if known.is_none() {
@@ -480,40 +491,40 @@ impl<S: ChunkStore> ChunkService<S> {
             if !is_free
                 || self.is_leaving()
                 || self.is_removing(ids)
-                || self.inherits(ids)
+                || self.overlaps_failover(ids)
                 || self.is_moving(ids)
                 || self.incoming.len() >= MOVES_MAX
                 || !is_movable(ids)
             {
-                return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
             }
-            let (staged, heard_ms) = (Marks::default(), now_ms);
+            let (staged, heard_ms) = (KeySet::default(), now_ms);
             let has_backups = self.has_backups();
             let backups = if has_backups { self.copies.choose_all(ids) } else { Vec::new() };
             if has_backups && !self.copies.is_enough(backups.len()) {
-                return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
             }
             let change =
                 has_backups.then(|| self.copies.join(ids, Vec::new(), backups.clone(), true));
             let (next_page, tail) = (1, None);
             let incoming =
-                Incoming { ids, since, next_page, staged, tail, heard_ms, change, backups };
+                IncomingMove { ids, since, next_page, staged, tail, heard_ms, change, backups };
             self.incoming.insert((from, number), incoming);
         }
-        let got = MoveMessage::Got { number, page: 0, backups: Vec::new() };
-        out.push(Wish::Send(from, got));
+        let ack = MoveMessage::Ack { number, page: 0, backups: Vec::new() };
+        out.push(ChunkCommand::Send(from, ack));
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one message, and of the call")]
-    fn take_page(
+    fn on_page(
         &mut self,
         from: Peer,
         number: u64,
         page: u32,
         chunks: &Page,
-        tail: Option<Export>,
+        tail: Option<ClientState>,
         now_ms: u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         let Some(incoming) = self.incoming.get_mut(&(from, number)) else { return };
         incoming.heard_ms = now_ms;
@@ -522,16 +533,17 @@ impl<S: ChunkStore> ChunkService<S> {
             is_new = true;
             for (id, value) in chunks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
                 if id.creator().is_named() {
-                    let carried = value.as_deref().map(CarriedItem::decode_all);
+                    let carried = value.as_deref().map(MovingItem::decode_all);
                     let Some(Ok(carried)) = carried else { continue };
                     incoming.staged.insert(*id, &carried.key);
-                    if self.store.take_item(&carried).is_err() {
-                        self.forget(from, number);
-                        return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                    if self.store.store_moved_item(&carried).is_err() {
+                        self.cancel_incoming(from, number);
+                        return out
+                            .push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
                     }
                     if incoming.change.is_some() {
                         let name = Name::item(*id, &carried.key);
-                        let kept = self.store.keep_item(&carried.key);
+                        let kept = self.store.replica_item(&carried.key);
                         let what =
                             kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept));
                         self.copies.write(*id, what, Vec::new());
@@ -554,8 +566,8 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.copies.write(*id, what, Vec::new());
                 awaited.extend(self.copies.awaited(*id));
                 if !is_stored {
-                    self.forget(from, number);
-                    return out.push(Wish::Send(from, MoveMessage::Declined { number }));
+                    self.cancel_incoming(from, number);
+                    return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
                 }
             }
             if let Some(tail) = &tail {
@@ -568,13 +580,13 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         // A page that came before is not taken again: what it holds may be older.
         if page < incoming.next_page {
-            match self.got_page(from, number, page) {
-                Some(got) => out.push(Wish::Send(from, got)),
+            match self.ack_page(from, number, page) {
+                Some(ack) => out.push(ChunkCommand::Send(from, ack)),
                 // The last one is asked for again: with its answer the move is the source's.
                 None if is_new && !awaited.is_empty() && !is_last => {
                     let backups = self.backups_of(from, number);
-                    let got = MoveMessage::Got { number, page, backups };
-                    self.held.hold(awaited, Waiting::Got(from, got));
+                    let ack = MoveMessage::Ack { number, page, backups };
+                    self.pending_replies.hold(awaited, PendingReply::Ack(from, ack));
                 }
                 None => {}
             }
@@ -588,7 +600,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// The answer to a page, if the backups have all that came so far. From the last one on, they
     /// are not changed any more: the source may have them committed.
-    fn got_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
+    fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
         let incoming = self.incoming.get(&(from, number))?;
         if self.copies.is_dirty(incoming.ids) {
             return None;
@@ -596,14 +608,14 @@ impl<S: ChunkStore> ChunkService<S> {
         if let Some(change) = incoming.change.filter(|_| incoming.tail.is_some()) {
             self.copies.settle(change);
         }
-        Some(MoveMessage::Got { number, page, backups: incoming.backups.clone() })
+        Some(MoveMessage::Ack { number, page, backups: incoming.backups.clone() })
     }
 
     /// What was on its way here is not taken; whoever sends it is not told.
-    pub(super) fn forget_incoming(&mut self, ids: IdRange) {
+    pub(super) fn cancel_incoming_in(&mut self, ids: IdRange) {
         let about = self.incoming.iter().filter(|(_, incoming)| overlap(incoming.ids, ids));
         for (from, number) in about.map(|(name, _)| *name).collect::<Vec<_>>() {
-            self.forget(from, number);
+            self.cancel_incoming(from, number);
         }
     }
 
@@ -623,20 +635,20 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    pub(super) fn forget(&mut self, from: Peer, number: u64) {
+    pub(super) fn cancel_incoming(&mut self, from: Peer, number: u64) {
         if let Some(mut incoming) = self.incoming.remove(&(from, number)) {
             while let Some((id, key)) = incoming.staged.pop() {
                 if key.is_empty() {
                     self.store.remove(id);
                 } else {
-                    self.store.drop_item(&key);
+                    self.store.remove_item_of(&key);
                 }
             }
             self.copies.lose(incoming.ids);
         }
     }
 
-    /// What came of [`Wish::LookUp`]: who owns an id that was to come here. Only what is committed
+    /// What came of [`ChunkCommand::LookUp`]: who owns an id that was to come here. Only what is committed
     /// counts, and is no older than what the source knew.
     pub fn on_located(&mut self, id: ChunkId, located: &Located, now_ms: u64) {
         let found = self.incoming.iter().find(|(_, incoming)| incoming.ids.first() == id);
@@ -648,7 +660,7 @@ impl<S: ChunkStore> ChunkService<S> {
             self.activate(source, number, located.epoch, now_ms);
         } else if located.owner != source {
             // The source gave them to somebody else, or lives another life: nothing will come.
-            self.forget(source, number);
+            self.cancel_incoming(source, number);
         }
     }
 
@@ -657,11 +669,11 @@ impl<S: ChunkStore> ChunkService<S> {
         for outgoing in self.outgoing.values_mut() {
             outgoing.is_target_gone |= outgoing.target == peer;
         }
-        let gone = |(number, outgoing): (&u64, &Outgoing)| {
-            (outgoing.target == peer && outgoing.stage != Stage::Committing).then_some(*number)
+        let gone = |(number, outgoing): (&u64, &OutgoingMove)| {
+            (outgoing.target == peer && outgoing.stage != MoveStage::Committing).then_some(*number)
         };
         for number in self.outgoing.iter().filter_map(gone).collect::<Vec<_>>() {
-            self.give_up(number);
+            self.cancel_outgoing(number);
         }
     }
 }

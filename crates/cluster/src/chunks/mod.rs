@@ -16,27 +16,28 @@
 //! 5. Nothing is answered after the node's lease: the deadline is compared after the work is done.
 //! 6. Queues, sessions, remembered answers, pages: each has a bound.
 
-mod heir;
-mod held;
+mod failover;
+mod item_scan;
 mod items;
 mod migration;
-mod named;
+mod pending_replies;
 mod request;
 mod service;
 mod sessions;
 mod store;
 
-pub use heir::Unread;
-pub use held::Asker;
+pub use failover::UnreadableChunks;
 pub use items::{
-    CarriedItem, ItemAnswer, ItemOp, ItemRecord, ItemVerb, KeptItem, Moment, StoreHead,
+    ItemAnswer, ItemOp, ItemRecord, ItemTime, ItemVerb, MovingItem, ReplicaItem, StoreHead,
     from_relative, to_relative, with_times,
 };
 pub(crate) use migration::overlap;
 pub use migration::{MOVES_MAX, MoveMessage, Page};
+pub use pending_replies::Requester;
 pub use request::{
-    Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
+    Action, ChunkError, ClientId, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
+    Response,
 };
-pub use service::{ChunkService, Limits, Wish};
-pub use sessions::{Export, SessionExport};
-pub use store::{ChunkStore, EngineStore, ItemStore, StoreError, Wall};
+pub use service::{ChunkCommand, ChunkService, ChunkSettings};
+pub use sessions::{ClientState, SessionState};
+pub use store::{ChunkStore, EngineStore, ItemClock, ItemStore, StoreError};

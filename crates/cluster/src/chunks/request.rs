@@ -105,11 +105,11 @@ impl Action {
 }
 
 /// Answers in the order of the operations.
-pub type Reply = Vec<(u64, Result<Done, ChunkError>)>;
+pub type Reply = Vec<(u64, Result<Response, ChunkError>)>;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum Response {
     /// That is all.
     Ok,
     /// The id of the new chunk.

@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::heir::{Fetched, Recovery};
-use super::held::{Asker, Held, Waiting};
-use super::items::{ItemAnswer, ItemOp, ItemVerb, Moment};
-use super::migration::{Incoming, MoveMessage, Outgoing};
-use super::named::Pass;
+use super::failover::{FailoverTask, Fetched};
+use super::item_scan::ItemScan;
+use super::items::{ItemAnswer, ItemOp, ItemTime, ItemVerb};
+use super::migration::{IncomingMove, MoveMessage, OutgoingMove};
+use super::pending_replies::{PendingReplies, PendingReply, Requester};
 use super::request::{
-    Action, ChunkError, ClientId, Done, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
+    Action, ChunkError, ClientId, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
+    Response,
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
 use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What, chunk};
-use crate::heat::{Heat, HeatWish};
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
 };
+use crate::load::{LoadBalancer, LoadCommand};
 use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
 use crate::spans::Spans;
@@ -25,13 +26,13 @@ use crate::spans::Spans;
 const ALLOCATIONS_MAX: usize = 64;
 /// Ids that are passed over at most when a claim is refused: so many a creator can lose each time
 /// it starts, out of 2^48.
-const PASSED_OVER_MAX: u64 = 1 << 31;
+const SKIPPED_IDS_MAX: u64 = 1 << 31;
 /// Spans of ids that are remembered to have left, and where to.
 const MOVED_SPANS_MAX: usize = 10_000;
 
 /// Parameters of a [`ChunkService`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ChunkSettings {
     /// Ids that a node claims at once for chunks to come.
     pub claim_ids: u64,
     /// It claims more when fewer than this are left.
@@ -46,7 +47,7 @@ pub struct Limits {
     pub copies: CopySettings,
 }
 
-impl Default for Limits {
+impl Default for ChunkSettings {
     fn default() -> Self {
         let copies = CopySettings::default();
         Self {
@@ -62,18 +63,18 @@ impl Default for Limits {
 
 /// What the service wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ChunkCommand {
     /// Send a message about a move.
     Send(Peer, MoveMessage),
     /// Make this node the owner of ids that nobody owns, with those backups; answer with
     /// [`ChunkService::on_claimed`].
     Claim(IdRange, Vec<Peer>),
-    /// Make another node the owner, with those backups; answer with [`ChunkService::on_given`].
-    Give(IdRange, Peer, Vec<Peer>),
+    /// Make another node the owner, with those backups; answer with [`ChunkService::on_transferred`].
+    Transfer(IdRange, Peer, Vec<Peer>),
     /// About backups; a [`Wanted::Commit`] is answered with [`ChunkService::on_committed`].
-    Backup(Wanted),
+    Replication(Wanted),
     /// A request is answered.
-    Answer(Asker, Reply),
+    Reply(Requester, Reply),
     /// Look up an id anew; answer with [`ChunkService::on_located`].
     LookUp(ChunkId),
 }
@@ -82,7 +83,7 @@ pub enum Wish {
 #[derive(Debug)]
 pub struct ChunkService<S> {
     pub(super) me: Peer,
-    pub(super) limits: Limits,
+    pub(super) limits: ChunkSettings,
     pub(super) store: S,
     /// Ids that this node owns -> since which epoch.
     pub(super) owned: Spans<u64>,
@@ -91,28 +92,28 @@ pub struct ChunkService<S> {
     /// Ids that left, and where to: a hint.
     pub(super) moved: Spans<Placement>,
     pub(super) sessions: Sessions,
-    pub(super) outgoing: BTreeMap<u64, Outgoing>,
-    pub(super) incoming: BTreeMap<(Peer, u64), Incoming>,
+    pub(super) outgoing: BTreeMap<u64, OutgoingMove>,
+    pub(super) incoming: BTreeMap<(Peer, u64), IncomingMove>,
     pub(super) next_transfer: u64,
-    pub(super) pass: Pass,
-    heat: Heat,
+    pub(super) scan: ItemScan,
+    load_balancer: LoadBalancer,
     is_leaving: bool,
     allocator: IdAllocator,
     /// Counters below it were claimed, by this life or another, or passed over.
     claimed_end: u64,
     /// Ids to pass over when a claim is refused.
-    passed_over: u64,
+    skipped_ids: u64,
     is_claiming: bool,
     /// A claim named somebody who is gone: the next one waits.
     claim_waits: bool,
     next_claim_ms: u64,
     deadline_ms: u64,
     pub(super) copies: Copies,
-    pub(super) held: Held,
+    pub(super) pending_replies: PendingReplies,
     /// Ids that are being recovered, by the change of their backups.
-    pub(super) heirs: BTreeMap<u64, Recovery>,
+    pub(super) failovers: BTreeMap<u64, FailoverTask>,
     /// Those that are not loaded yet, of which the first is next, and those that wait for backups.
-    pub(super) loading: VecDeque<Recovery>,
+    pub(super) loading: VecDeque<FailoverTask>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
@@ -122,7 +123,7 @@ pub struct ChunkService<S> {
 
 impl<S: ChunkStore> ChunkService<S> {
     /// Owns nothing yet.
-    pub fn new(me: Peer, limits: Limits, store: S) -> Self {
+    pub fn new(me: Peer, limits: ChunkSettings, store: S) -> Self {
         Self {
             me,
             limits,
@@ -134,19 +135,19 @@ impl<S: ChunkStore> ChunkService<S> {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             next_transfer: 1,
-            pass: Pass::default(),
-            heat: Heat::default(),
+            scan: ItemScan::default(),
+            load_balancer: LoadBalancer::default(),
             is_leaving: false,
             allocator: IdAllocator::new(Creator::from(me.node)),
             claimed_end: 0,
-            passed_over: 0,
+            skipped_ids: 0,
             is_claiming: false,
             claim_waits: false,
             next_claim_ms: 0,
             deadline_ms: 0,
             copies: Copies::new(me, limits.copies),
-            held: Held::default(),
-            heirs: BTreeMap::new(),
+            pending_replies: PendingReplies::default(),
+            failovers: BTreeMap::new(),
             loading: VecDeque::new(),
             claiming: Vec::new(),
             changed: None,
@@ -169,31 +170,31 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// The time of its items.
-    pub fn moment(&self) -> Moment {
-        self.store.moment()
+    pub fn item_time(&self) -> ItemTime {
+        self.store.item_time()
     }
 
     /// What it is asked for most.
-    pub fn heat(&self) -> &Heat {
-        &self.heat
+    pub fn load_balancer(&self) -> &LoadBalancer {
+        &self.load_balancer
     }
 
     /// The same.
-    pub fn heat_mut(&mut self) -> &mut Heat {
-        &mut self.heat
+    pub fn load_balancer_mut(&mut self) -> &mut LoadBalancer {
+        &mut self.load_balancer
     }
 
     /// Whether a hot id should go elsewhere; `others` are the other members.
-    pub fn cool(&mut self, now_ms: u64, others: &[Peer]) -> Vec<HeatWish> {
+    pub fn rebalance(&mut self, now_ms: u64, others: &[Peer]) -> Vec<LoadCommand> {
         let (owned, frozen) = (&self.owned, &self.frozen);
         let serves =
             |id: ChunkId| owned.get(id.bits()).is_some() && frozen.get(id.bits()).is_none();
-        self.heat.on_tick(now_ms, others, serves)
+        self.load_balancer.on_tick(now_ms, others, serves)
     }
 
     /// Where the item of a key belongs; none if the node holds no items.
-    pub fn place(&self, key: &[u8]) -> Option<ChunkId> {
-        self.store.place(key)
+    pub fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
+        self.store.item_id(key)
     }
 
     /// The node is about to leave: it claims no more ids and takes none.
@@ -256,10 +257,10 @@ impl<S: ChunkStore> ChunkService<S> {
     /// was done is not answered if the lease ended meanwhile (the client asks again, and is told
     /// what its operations came to).
     ///
-    /// If something of it waits for backups, it is answered later, by [`Wish::Answer`] to `asker`.
+    /// If something of it waits for backups, it is answered later, by [`ChunkCommand::Reply`] to `asker`.
     pub fn execute(
         &mut self,
-        asker: Asker,
+        requester: Requester,
         request: &Request,
         clock: &mut dyn FnMut() -> u64,
     ) -> Option<Reply> {
@@ -274,17 +275,17 @@ impl<S: ChunkStore> ChunkService<S> {
         if request.incarnation != self.me.incarnation {
             return refuse(ChunkError::Restarted(self.me.incarnation));
         }
-        if request.operations.len() > OPERATIONS_MAX || self.held.is_full() {
+        if request.operations.len() > OPERATIONS_MAX || self.pending_replies.is_full() {
             return refuse(ChunkError::Busy);
         }
         self.sessions.touch(request.client, request.answered_below, now_ms);
-        let reply = self.perform_all(request, now_ms);
+        let reply = self.execute_all(request, now_ms);
         let mut awaited = Vec::new();
         for (operation, (_, result)) in request.operations.iter().zip(&reply) {
-            let created = if let Ok(Done::Created(id)) = result { Some(*id) } else { None };
+            let created = if let Ok(Response::Created(id)) = result { Some(*id) } else { None };
             // What it changed, or saw of others' changes.
             let id = operation.action.id().or(created);
-            id.into_iter().for_each(|id| self.heat.note(id));
+            id.into_iter().for_each(|id| self.load_balancer.record(id));
             awaited.extend(id.and_then(|id| self.copies.awaited(id)));
         }
         if clock() >= self.deadline_ms {
@@ -293,22 +294,22 @@ impl<S: ChunkStore> ChunkService<S> {
         if awaited.is_empty() {
             return Some(reply);
         }
-        self.held.hold(awaited, Waiting::Reply(asker, reply));
+        self.pending_replies.hold(awaited, PendingReply::Reply(requester, reply));
         None
     }
 
     /// Answers what no longer waits for backups.
-    pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<Wish>) {
+    pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
         let mut ready = Vec::new();
-        self.copies.take_done(|version| self.held.release(version, &mut ready));
+        self.copies.take_done(|version| self.pending_replies.release(version, &mut ready));
         for waiting in ready {
             match waiting {
-                Waiting::Reply(asker, reply) if clock() < self.deadline_ms => {
-                    out.push(Wish::Answer(asker, reply));
+                PendingReply::Reply(requester, reply) if clock() < self.deadline_ms => {
+                    out.push(ChunkCommand::Reply(requester, reply));
                 }
                 // The client asks again, and is told what its operations came to.
-                Waiting::Reply(..) => {}
-                Waiting::Got(to, message) => out.push(Wish::Send(to, message)),
+                PendingReply::Reply(..) => {}
+                PendingReply::Ack(to, message) => out.push(ChunkCommand::Send(to, message)),
             }
         }
     }
@@ -319,7 +320,7 @@ impl<S: ChunkStore> ChunkService<S> {
         from: Peer,
         message: &BackupMessage,
         clock: &mut dyn FnMut() -> u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         let now_ms = clock();
         match message {
@@ -348,17 +349,17 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Sends backups what was changed since the last call, and more to those who join: once for
     /// many requests.
-    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
         self.copies.fill(&mut self.store, &export, &mut wanted);
         self.copies.flush(now_ms, &mut wanted);
-        out.extend(wanted.into_iter().map(Wish::Backup));
+        out.extend(wanted.into_iter().map(ChunkCommand::Replication));
     }
 
     /// Time went on: leases end, moves go on.
-    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         self.sessions.expire(now_ms);
         if std::mem::take(&mut self.claim_waits) {
             self.next_claim_ms = now_ms + self.limits.retry_ms;
@@ -372,10 +373,10 @@ impl<S: ChunkStore> ChunkService<S> {
         {
             self.is_claiming = true;
             self.claiming = self.copies.choose_all(ids);
-            out.push(Wish::Claim(ids, self.claiming.clone()));
+            out.push(ChunkCommand::Claim(ids, self.claiming.clone()));
         }
         self.tick_moves(now_ms, out);
-        self.tick_pass(now_ms, out);
+        self.tick_scan(now_ms, out);
         self.tick_copies(now_ms, out);
     }
 
@@ -387,10 +388,10 @@ impl<S: ChunkStore> ChunkService<S> {
         IdRange::starting_at(first, length).ok()
     }
 
-    /// What came of [`Wish::Claim`]. Ids that an earlier life of this node claimed are left alone.
+    /// What came of [`ChunkCommand::Claim`]. Ids that an earlier life of this node claimed are left alone.
     pub fn on_claimed(&mut self, ids: IdRange, result: Result<u64, Refusal>) {
         self.is_claiming = false;
-        if result == Err(Refusal::Gone) {
+        if result == Err(Refusal::StalePeer) {
             // Of a backup: the next try names others.
             self.claim_waits = true;
             return;
@@ -398,13 +399,13 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut end = ids.last().counter() + 1;
         if result.is_err() {
             // Where one life's ids are there are more, most likely: as far again as it went so far.
-            end = end.saturating_add(self.passed_over).min(COUNTER_MAX + 1);
-            self.passed_over = (self.passed_over * 2).max(ids.len()).min(PASSED_OVER_MAX);
+            end = end.saturating_add(self.skipped_ids).min(COUNTER_MAX + 1);
+            self.skipped_ids = (self.skipped_ids * 2).max(ids.len()).min(SKIPPED_IDS_MAX);
         }
         self.claimed_end = self.claimed_end.max(end);
         match result {
             Ok(epoch) => {
-                self.passed_over = 0;
+                self.skipped_ids = 0;
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
                 self.copies.own(ids, backups);
@@ -421,7 +422,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Named ids, of which this node has nothing, are its own from an epoch on, and have no backups
     /// yet. With backups nothing is changed before there are enough.
-    pub fn adopt(&mut self, ids: IdRange, epoch: u64) {
+    pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
         self.copies.own(ids, Vec::new());
@@ -429,7 +430,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Carries out operations in their order; reads that follow each other wait for memory
     /// together.
-    fn perform_all(&mut self, request: &Request, now_ms: u64) -> Reply {
+    fn execute_all(&mut self, request: &Request, now_ms: u64) -> Reply {
         let mut reply = Vec::with_capacity(request.operations.len());
         let mut rest = &request.operations[..];
         while let Some(first) = rest.first() {
@@ -438,19 +439,19 @@ impl<S: ChunkStore> ChunkService<S> {
             if now.len() > 1 {
                 self.get_all(now, &mut reply);
             } else {
-                reply.push((first.number, self.perform(request.client, first, now_ms)));
+                reply.push((first.number, self.execute_one(request.client, first, now_ms)));
             }
             rest = later;
         }
         reply
     }
 
-    fn perform(
+    fn execute_one(
         &mut self,
         client: ClientId,
         operation: &Operation,
         now_ms: u64,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         let Operation { number, epoch, action } = operation;
         match action {
             Action::Open { lease_ms } => {
@@ -458,7 +459,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Action::Close => {
                 self.sessions.close(client);
-                return Ok(Done::Session);
+                return Ok(Response::Session);
             }
             Action::Get(id) => {
                 self.check_owned(*id, *epoch)?;
@@ -481,7 +482,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if let Some(id) = action.id() {
             self.check_owned(id, *epoch)?;
         }
-        if let Some(before) = self.sessions.before(client, *number) {
+        if let Some(before) = self.sessions.cached_response(client, *number) {
             return before;
         }
         let (id, result) = match action.id() {
@@ -501,7 +502,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 (id, result)
             }
         };
-        self.sessions.remember(client, *number, id, &result);
+        self.sessions.cache_response(client, *number, id, &result);
         if let Some((id, what)) = self.changed.take() {
             let answered = self.sessions.answered(client, *number, &result);
             let changed = match &what {
@@ -515,7 +516,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
         match self.owned.get(id.bits()) {
-            None if self.is_heir(id) => Err(ChunkError::Retry),
+            None if self.is_failing_over(id) => Err(ChunkError::Retry),
             None => Err(ChunkError::Moved(self.moved.get(id.bits()).copied())),
             Some(since) if epoch < *since => Err(ChunkError::Outdated),
             Some(_) if self.frozen.get(id.bits()).is_some() => Err(ChunkError::Retry),
@@ -523,10 +524,10 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    fn get(&mut self, id: ChunkId) -> Result<Done, ChunkError> {
+    fn get(&mut self, id: ChunkId) -> Result<Response, ChunkError> {
         let mut value = Vec::new();
         if self.store.read(id, &mut |bytes| value.extend_from_slice(bytes)) {
-            Ok(Done::Value(value))
+            Ok(Response::Value(value))
         } else {
             Err(ChunkError::NoChunk)
         }
@@ -546,7 +547,7 @@ impl<S: ChunkStore> ChunkService<S> {
             reply.push((*number, owned.and(Err(ChunkError::NoChunk))));
         }
         self.store.read_all(&ids, &mut |place, value| {
-            reply[places[place]].1 = Ok(Done::Value(value.to_vec()));
+            reply[places[place]].1 = Ok(Response::Value(value.to_vec()));
         });
     }
 
@@ -556,7 +557,7 @@ impl<S: ChunkStore> ChunkService<S> {
         id: ChunkId,
         action: &Action,
         now_ms: u64,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         if self.sessions.is_locked(id, client, now_ms) {
             return Err(ChunkError::Locked);
         }
@@ -574,25 +575,25 @@ impl<S: ChunkStore> ChunkService<S> {
                     // Refused for ids of an earlier life, which are not handed out again.
                     let _ = self.allocator.free(IdRange::single(id));
                 }
-                Ok(Done::Ok)
+                Ok(Response::Ok)
             }
             Action::Lock { lease_ms, .. } => self.sessions.lock(id, client, *lease_ms, now_ms),
             Action::Unlock(_) => self.sessions.unlock(id, client, now_ms),
-            _ => Ok(Done::Ok),
+            _ => Ok(Response::Ok),
         }
     }
 
     /// The linearization point of an operation on a named item is that of the engine within.
-    fn item(&mut self, id: ChunkId, op: &ItemOp) -> Done {
+    fn item(&mut self, id: ChunkId, op: &ItemOp) -> Response {
         let answer = self.store.item(id, op);
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
         if self.has_backups() && op.verb.writes() && may_have_changed(&answer) {
-            self.pass.note_write(Name::item(id, &op.key));
+            self.scan.note_write(Name::item(id, &op.key));
             self.changed = Some((id, Some(self.kept(id, &op.key))));
         }
-        Done::Item(Box::new(answer))
+        Response::Item(Box::new(answer))
     }
 
     /// Whether what is here has backups.
@@ -603,13 +604,13 @@ impl<S: ChunkStore> ChunkService<S> {
     /// An item as it is now, for backups.
     pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> What {
         let name = Name::item(id, key);
-        let kept = self.store.keep_item(key);
+        let kept = self.store.replica_item(key);
         kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept))
     }
 
-    fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
+    fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
         match self.write(id, value) {
-            Ok(_) => Ok(Done::Created(id)),
+            Ok(_) => Ok(Response::Created(id)),
             Err(error) => {
                 self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
                 Err(error)
@@ -617,7 +618,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<Done, ChunkError> {
+    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
         if value.len() > MAX_CHUNK_BYTES {
             return Err(ChunkError::TooLarge);
         }
@@ -627,7 +628,7 @@ impl<S: ChunkStore> ChunkService<S> {
         })?;
         self.note_write(id, &[]);
         self.changed = Some((id, None));
-        Ok(Done::Ok)
+        Ok(Response::Ok)
     }
 
     /// An id for a new chunk. Free ids that were given away meanwhile are left out for good.

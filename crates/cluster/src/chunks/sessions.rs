@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::request::{ChunkError, ClientId, Done};
+use super::request::{ChunkError, ClientId, Response};
 use crate::backup::Answered;
 use crate::ids::{ChunkId, IdRange};
 
@@ -21,7 +21,7 @@ struct Session {
     /// Operations with smaller numbers are not carried out.
     answered_below: u64,
     /// What operations answered, by number. Creating names the chunk only there.
-    answers: BTreeMap<u64, (ChunkId, Result<Done, ChunkError>)>,
+    answers: BTreeMap<u64, (ChunkId, Result<Response, ChunkError>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,16 @@ struct Lock {
 
 /// What moves along with chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Export {
+pub struct ClientState {
     /// Who holds a lock, and for how many milliseconds more.
     pub locks: Vec<(ChunkId, ClientId, u64)>,
     /// Sessions with locks on the chunks or answers about them.
-    pub sessions: Vec<SessionExport>,
+    pub sessions: Vec<SessionState>,
 }
 
 /// A session, as far as it concerns some chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionExport {
+pub struct SessionState {
     /// Whose.
     pub client: ClientId,
     /// Its lease in milliseconds.
@@ -49,7 +49,7 @@ pub struct SessionExport {
     /// Operations with smaller numbers were answered.
     pub answered_below: u64,
     /// Numbers, chunks and answers.
-    pub answers: Vec<(u64, ChunkId, Result<Done, ChunkError>)>,
+    pub answers: Vec<(u64, ChunkId, Result<Response, ChunkError>)>,
 }
 
 /// All sessions of a node. Time is in milliseconds.
@@ -66,7 +66,7 @@ impl Sessions {
         number: u64,
         lease_ms: u64,
         now_ms: u64,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         let is_known = self.sessions.contains_key(&client);
         if !is_known && self.sessions.len() >= SESSIONS_MAX {
             return Err(ChunkError::Busy);
@@ -77,7 +77,7 @@ impl Sessions {
         if !is_known {
             session.answered_below = number;
         }
-        Ok(Done::Session)
+        Ok(Response::Session)
     }
 
     pub fn close(&mut self, client: ClientId) {
@@ -111,7 +111,11 @@ impl Sessions {
     }
 
     /// What an operation was answered before, or why it must not be carried out.
-    pub fn before(&self, client: ClientId, number: u64) -> Option<Result<Done, ChunkError>> {
+    pub fn cached_response(
+        &self,
+        client: ClientId,
+        number: u64,
+    ) -> Option<Result<Response, ChunkError>> {
         let Some(session) = self.sessions.get(&client) else {
             return Some(Err(ChunkError::NoSession));
         };
@@ -124,12 +128,12 @@ impl Sessions {
         (session.answers.len() >= ANSWERS_MAX).then_some(Err(ChunkError::Busy))
     }
 
-    pub fn remember(
+    pub fn cache_response(
         &mut self,
         client: ClientId,
         number: u64,
         id: ChunkId,
-        answer: &Result<Done, ChunkError>,
+        answer: &Result<Response, ChunkError>,
     ) {
         if let Some(session) = self.sessions.get_mut(&client) {
             session.answers.insert(number, (id, answer.clone()));
@@ -141,7 +145,7 @@ impl Sessions {
         &self,
         client: ClientId,
         number: u64,
-        answer: &'a Result<Done, ChunkError>,
+        answer: &'a Result<Response, ChunkError>,
     ) -> Option<Answered<'a>> {
         let Session { lease_ms, answered_below, .. } = *self.sessions.get(&client)?;
         Some(Answered { client, lease_ms, answered_below, number, answer })
@@ -159,13 +163,13 @@ impl Sessions {
         client: ClientId,
         lease_ms: u64,
         now_ms: u64,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         if self.is_locked(id, client, now_ms) {
             return Err(ChunkError::Locked);
         }
         let ends_ms = now_ms + lease_ms.min(LEASE_MS_MAX);
         self.locks.insert(id, Lock { client, ends_ms });
-        Ok(Done::Ok)
+        Ok(Response::Ok)
     }
 
     pub fn unlock(
@@ -173,13 +177,13 @@ impl Sessions {
         id: ChunkId,
         client: ClientId,
         now_ms: u64,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         let lock = self.locks.get(&id);
         if !lock.is_some_and(|lock| lock.client == client && lock.ends_ms > now_ms) {
             return Err(ChunkError::NotLocked);
         }
         self.locks.remove(&id);
-        Ok(Done::Ok)
+        Ok(Response::Ok)
     }
 
     /// A chunk is gone, and its lock.
@@ -195,7 +199,7 @@ impl Sessions {
     }
 
     /// What must move along with chunks.
-    pub fn export(&self, ids: IdRange, now_ms: u64) -> Export {
+    pub fn export(&self, ids: IdRange, now_ms: u64) -> ClientState {
         let locks = self.locks.range(ids.first()..=ids.last());
         let locks = locks.filter(|(_, lock)| lock.ends_ms > now_ms);
         let locks = locks.map(|(id, lock)| (*id, lock.client, lock.ends_ms - now_ms));
@@ -205,16 +209,16 @@ impl Sessions {
             let answers: Vec<_> =
                 about.map(|(number, (id, answer))| (*number, *id, answer.clone())).collect();
             let (lease_ms, answered_below) = (session.lease_ms, session.answered_below);
-            let export = SessionExport { client: *client, lease_ms, answered_below, answers };
+            let export = SessionState { client: *client, lease_ms, answered_below, answers };
             let is_locker = locks.iter().any(|(_, locker, _)| locker == client);
             (is_locker || !export.answers.is_empty()).then_some(export)
         });
         let sessions = sessions.collect();
-        Export { locks, sessions }
+        ClientState { locks, sessions }
     }
 
     /// Takes what moved along. Only what concerns `ids`.
-    pub fn import(&mut self, ids: IdRange, export: &Export, now_ms: u64) {
+    pub fn import(&mut self, ids: IdRange, export: &ClientState, now_ms: u64) {
         for moved in &export.sessions {
             let is_known = self.sessions.contains_key(&moved.client);
             if !is_known && self.sessions.len() >= SESSIONS_MAX {

@@ -8,7 +8,7 @@ use amalgam_op::{
 };
 
 use super::items::{
-    CarriedItem, ItemAnswer, ItemOp, ItemRecord, KeptItem, Moment, to_relative, with_times,
+    ItemAnswer, ItemOp, ItemRecord, ItemTime, MovingItem, ReplicaItem, to_relative, with_times,
 };
 use crate::ids::ChunkId;
 use crate::wire::Wire;
@@ -56,7 +56,7 @@ pub trait ChunkStore {
     }
 
     /// Where the item of a key belongs; none without room for items.
-    fn place(&self, key: &[u8]) -> Option<ChunkId> {
+    fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
         let _ = key;
         None
     }
@@ -64,7 +64,7 @@ pub trait ChunkStore {
     /// Shows the named items of about `buckets` buckets, each with its id, its key and whether it
     /// is dead, and tells where to go on; none at the end. An item that is there all the while is
     /// shown at least once.
-    fn look_at_items(
+    fn scan_items(
         &mut self,
         from: Cursor,
         buckets: usize,
@@ -75,8 +75,8 @@ pub trait ChunkStore {
     }
 
     /// An item as it travels to another node, or that there is none.
-    fn carry_item(&mut self, key: &[u8]) -> CarriedItem {
-        CarriedItem { key: key.to_vec(), generation: 0, item: None }
+    fn moving_item(&mut self, key: &[u8]) -> MovingItem {
+        MovingItem { key: key.to_vec(), generation: 0, item: None }
     }
 
     /// Takes an item of another node, in place of what is here; one that was dropped since is left
@@ -85,23 +85,23 @@ pub trait ChunkStore {
     /// # Errors
     ///
     /// [`StoreError`]; the item is not here then.
-    fn take_item(&mut self, carried: &CarriedItem) -> Result<(), StoreError> {
+    fn store_moved_item(&mut self, carried: &MovingItem) -> Result<(), StoreError> {
         let _ = carried;
         Err(StoreError::Full)
     }
 
     /// Removes an item that is somebody else's.
-    fn drop_item(&mut self, key: &[u8]) {
+    fn remove_item_of(&mut self, key: &[u8]) {
         let _ = key;
     }
 
     /// The time of items.
-    fn moment(&self) -> Moment {
-        Moment::FIRST
+    fn item_time(&self) -> ItemTime {
+        ItemTime::FIRST
     }
 
-    /// An item as backups keep it ([`KeptItem`]), or that there is none.
-    fn keep_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+    /// An item as backups keep it ([`ReplicaItem`]), or that there is none.
+    fn replica_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let _ = key;
         None
     }
@@ -111,7 +111,7 @@ pub trait ChunkStore {
     /// # Errors
     ///
     /// [`StoreError`]; the item is not here then.
-    fn restore_item(&mut self, kept: &KeptItem) -> Result<(), StoreError> {
+    fn restore_item(&mut self, kept: &ReplicaItem) -> Result<(), StoreError> {
         let _ = kept;
         Err(StoreError::Full)
     }
@@ -218,7 +218,7 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
 }
 
 /// Tells the time at which an operation runs. It must be asked after the request arrived.
-pub type Wall = Box<dyn Fn() -> Moment + Send>;
+pub type ItemClock = Box<dyn Fn() -> ItemTime + Send>;
 
 /// Chunks in one engine and named items in another: any bytes may be a user's key, those of an id
 /// too. Both refuse rather than evict.
@@ -226,7 +226,7 @@ pub struct ItemStore<W> {
     chunks: EngineStore<W>,
     items: W,
     seed: HashSeed,
-    wall: Wall,
+    clock: ItemClock,
 }
 
 impl<W> std::fmt::Debug for ItemStore<W> {
@@ -237,9 +237,13 @@ impl<W> std::fmt::Debug for ItemStore<W> {
 
 impl<W: Worker> ItemStore<W> {
     /// Of two engines. Keys are hashed with the seed of the second, which must be the cluster's.
-    pub fn new<'i, I: Index<Worker<'i> = W> + 'i>(chunks: &'i I, items: &'i I, wall: Wall) -> Self {
+    pub fn new<'i, I: Index<Worker<'i> = W> + 'i>(
+        chunks: &'i I,
+        items: &'i I,
+        clock: ItemClock,
+    ) -> Self {
         let seed = items.seed().clone();
-        Self { chunks: EngineStore::from(chunks), items: items.worker(), seed, wall }
+        Self { chunks: EngineStore::from(chunks), items: items.worker(), seed, clock }
     }
 }
 
@@ -350,7 +354,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
             // Of somebody with another seed: nobody would find the item there.
             return Outcome::NotFound.into();
         }
-        let now = (self.wall)().now;
+        let now = (self.clock)().now;
         let mut sink = OneItem { now: &now, hit: None };
         let outcome = match op.verb.as_verb() {
             Some(verb) => Some(self.items.apply(&Op { key, verb }, &now, &mut sink)),
@@ -366,17 +370,17 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         ItemAnswer { outcome: with_times(outcome, |time| to_relative(time, &now)), item }
     }
 
-    fn place(&self, key: &[u8]) -> Option<ChunkId> {
+    fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
         Some(ChunkId::named(self.seed.hash(key)))
     }
 
-    fn look_at_items(
+    fn scan_items(
         &mut self,
         from: Cursor,
         buckets: usize,
         see: &mut dyn FnMut(ChunkId, &[u8], bool),
     ) -> Option<Cursor> {
-        let (seed, now) = (&self.seed, (self.wall)().now);
+        let (seed, now) = (&self.seed, (self.clock)().now);
         let next = self.items.scan(from, buckets, &mut |item| {
             let is_dead = !now.is_live(item.expiry, item.generation);
             see(ChunkId::named(seed.hash(item.key)), item.key, is_dead);
@@ -386,17 +390,17 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         next
     }
 
-    fn carry_item(&mut self, key: &[u8]) -> CarriedItem {
-        let now = (self.wall)().now;
+    fn moving_item(&mut self, key: &[u8]) -> MovingItem {
+        let now = (self.clock)().now;
         let item = self.read_item(key, &now);
-        CarriedItem { key: key.to_vec(), generation: now.generation, item }
+        MovingItem { key: key.to_vec(), generation: now.generation, item }
     }
 
-    fn take_item(&mut self, carried: &CarriedItem) -> Result<(), StoreError> {
-        let CarriedItem { key, generation, item } = carried;
-        let now = (self.wall)().now;
+    fn store_moved_item(&mut self, carried: &MovingItem) -> Result<(), StoreError> {
+        let MovingItem { key, generation, item } = carried;
+        let now = (self.clock)().now;
         let Some(item) = item.as_ref().filter(|_| !was_dropped_since(*generation, &now)) else {
-            self.drop_item(key);
+            self.remove_item_of(key);
             return Ok(());
         };
         let expiry = unix_expiry(item.expiry.0, &now);
@@ -405,35 +409,35 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         self.put_item(key, store, item.stale, &now)
     }
 
-    fn drop_item(&mut self, key: &[u8]) {
-        let now = (self.wall)().now;
+    fn remove_item_of(&mut self, key: &[u8]) {
+        let now = (self.clock)().now;
         self.change_item(key, Verb::Delete(Delete::default()), &now);
     }
 
-    fn moment(&self) -> Moment {
-        (self.wall)()
+    fn item_time(&self) -> ItemTime {
+        (self.clock)()
     }
 
-    fn keep_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        let moment = (self.wall)();
-        let ItemRecord { value, flags, expiry, cas, stale, .. } =
-            self.read_item(key, &moment.now)?;
-        let ends_unix_seconds = unix_expiry(expiry.0, &moment.now);
-        let (key, flushes) = (key.to_vec(), moment.flushes);
+    fn replica_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let time = (self.clock)();
+        let ItemRecord { value, flags, expiry, cas, stale, .. } = self.read_item(key, &time.now)?;
+        let ends_unix_seconds = unix_expiry(expiry.0, &time.now);
+        let (key, flushes) = (key.to_vec(), time.flushes);
         let mut bytes = Vec::with_capacity(value.len() + key.len() + 64);
-        KeptItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
+        ReplicaItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }
+            .encode(&mut bytes);
         Some(bytes)
     }
 
-    fn restore_item(&mut self, kept: &KeptItem) -> Result<(), StoreError> {
-        let moment = (self.wall)();
-        if kept.is_dead(&moment) {
-            self.drop_item(&kept.key);
+    fn restore_item(&mut self, kept: &ReplicaItem) -> Result<(), StoreError> {
+        let time = (self.clock)();
+        if kept.is_dead(&time) {
+            self.remove_item_of(&kept.key);
             return Ok(());
         }
-        let KeptItem { ends_unix_seconds, key, value, flags, cas, stale, .. } = kept;
+        let ReplicaItem { ends_unix_seconds, key, value, flags, cas, stale, .. } = kept;
         let mut store = Store::new(StoreMode::Set, value, *flags, *ends_unix_seconds);
         store.new_cas = *cas;
-        self.put_item(key, store, *stale, &moment.now)
+        self.put_item(key, store, *stale, &time.now)
     }
 }

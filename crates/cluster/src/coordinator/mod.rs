@@ -15,27 +15,27 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ids::{NAMED_FIRST, NodeId};
-use crate::overlay::{Arc, Group, Member, Peer, Settings, Term, View};
+use crate::overlay::{Group, Member, OverlaySettings, Peer, RingSegment, Term, View};
 
 /// What a member asks the coordinator to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proposal {
     /// Make an ordinary peer a super peer.
     Promote(Peer),
-    /// Say that nobody leads an arc but whose term this is, or a later one, if it is still held as
+    /// Say that nobody leads an segment but whose term this is, or a later one, if it is still held as
     /// `replaces` says: what was proposed before is refused then. Its groups stay.
     Claim {
         /// The positions.
-        arc: Arc,
+        segment: RingSegment,
         /// A term that no group has.
         term: Term,
         /// As in [`Self::Regroup`].
         replaces: Vec<(Range<u64>, Group)>,
     },
-    /// Give an arc to another group, if it is still held as `replaces` says.
+    /// Give an segment to another group, if it is still held as `replaces` says.
     Regroup {
         /// The positions.
-        arc: Arc,
+        segment: RingSegment,
         /// Who shall hold them.
         group: Group,
         /// Who does, part by part; parts that nobody holds are missing.
@@ -72,7 +72,7 @@ impl std::error::Error for CoordinatorError {}
 /// The embedded stand-in for etcd. Time is an argument, in milliseconds.
 #[derive(Debug)]
 pub struct Coordinator {
-    settings: Settings,
+    settings: OverlaySettings,
     lease_ms: u64,
     view: View,
     /// A node's name -> its id and the last incarnation.
@@ -83,14 +83,14 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Of an empty cluster whose members' leases last `lease_ms`.
-    pub fn new(settings: Settings, lease_ms: u64) -> Self {
+    pub fn new(settings: OverlaySettings, lease_ms: u64) -> Self {
         let view = View::default();
         Self { settings, lease_ms, view, names: BTreeMap::new(), leases: BTreeMap::new() }
     }
 
     /// The same again, of what [`Self::view`] and [`Self::names`] said. Leases are kept elsewhere.
     pub fn resume(
-        settings: Settings,
+        settings: OverlaySettings,
         lease_ms: u64,
         view: View,
         names: BTreeMap<String, Peer>,
@@ -211,31 +211,33 @@ impl Coordinator {
                 }
                 self.promote(*peer)
             }
-            Proposal::Claim { arc, term, replaces } => {
+            Proposal::Claim { segment, term, replaces } => {
                 // What nobody holds is held by a group of nobody, so that it is claimed as well.
                 let nobody = Group { term: *term, members: Vec::new() };
-                self.replace(*arc, &nobody, replaces)?;
+                self.replace(*segment, &nobody, replaces)?;
                 for (part, old) in replaces {
                     let group = Group { term: *term, members: old.members.clone() };
                     self.view.groups.assign(part.clone(), Some(group));
                 }
                 Ok(())
             }
-            Proposal::Regroup { arc, group, replaces } => self.replace(*arc, group, replaces),
+            Proposal::Regroup { segment, group, replaces } => {
+                self.replace(*segment, group, replaces)
+            }
         }
     }
 
     fn replace(
         &mut self,
-        arc: Arc,
+        segment: RingSegment,
         group: &Group,
         replaces: &[(Range<u64>, Group)],
     ) -> Result<(), CoordinatorError> {
         let is_newer = replaces.iter().all(|(_, old)| old.term < group.term);
-        if !is_newer || self.view.groups_of(arc) != replaces {
+        if !is_newer || self.view.groups_of(segment) != replaces {
             return Err(CoordinatorError::Outdated);
         }
-        for part in arc.parts() {
+        for part in segment.parts() {
             self.view.groups.assign(part, Some(group.clone()));
         }
         self.view.revision += 1;
@@ -264,7 +266,7 @@ mod tests {
     use super::*;
 
     fn cluster(nodes: usize) -> (Coordinator, Vec<Peer>) {
-        let mut coordinator = Coordinator::new(Settings::default(), 1_000);
+        let mut coordinator = Coordinator::new(OverlaySettings::default(), 1_000);
         let join = |n: usize| coordinator.join(&format!("node-{n}"), 0).expect("there is room");
         let peers = (0..nodes).map(join).collect();
         (coordinator, peers)
@@ -292,25 +294,26 @@ mod tests {
         assert_eq!(coordinator.view().supers().count(), 3);
         let promote = Proposal::Promote(peers[4]);
         assert_eq!(coordinator.propose(&promote), Err(CoordinatorError::Outdated));
-        let arc = coordinator.view().arc(peers[0]).expect("a super peer");
+        let segment = coordinator.view().segment(peers[0]).expect("a super peer");
         let group = |number| Group {
             term: Term { number, leader: peers[0] },
             members: peers[..3].to_vec(),
         };
-        let regroup = |number, replaces| Proposal::Regroup { arc, group: group(number), replaces };
+        let regroup =
+            |number, replaces| Proposal::Regroup { segment, group: group(number), replaces };
         assert_eq!(coordinator.propose(&regroup(2, Vec::new())), Ok(()));
         let before = coordinator.view().clone();
         assert_eq!(coordinator.propose(&regroup(3, Vec::new())), Err(CoordinatorError::Outdated));
-        let held = before.groups_of(arc);
+        let held = before.groups_of(segment);
         assert_eq!(coordinator.propose(&regroup(2, held.clone())), Err(CoordinatorError::Outdated));
         assert_eq!(coordinator.view(), &before);
-        // Who claims an arc is the only one who can give it to somebody.
+        // Who claims an segment is the only one who can give it to somebody.
         let term = Term { number: 4, leader: peers[1] };
-        let claim = Proposal::Claim { arc, term, replaces: held.clone() };
+        let claim = Proposal::Claim { segment, term, replaces: held.clone() };
         assert_eq!(coordinator.propose(&claim), Ok(()));
         assert_eq!(coordinator.propose(&claim), Err(CoordinatorError::Outdated));
         assert_eq!(coordinator.propose(&regroup(5, held)), Err(CoordinatorError::Outdated));
-        let held = coordinator.view().groups_of(arc);
+        let held = coordinator.view().groups_of(segment);
         assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..3]));
         assert_eq!(coordinator.propose(&regroup(5, held)), Ok(()));
         // Two of three hold a majority, one of three does not.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::edit::{
-    Change, EDIT_IDS_MAX, Edit, Inheritance, Note, Placed, Refusal, Seen, Snapshot, Summary,
-    Version,
+    Change, EDIT_IDS_MAX, Edit, FailoverGrant, LastRequest, MetadataRecord, Refusal, ReplicaSet,
+    Snapshot, Summary, Version,
 };
 use super::record::{Record, digest_of_range, digest_of_run};
 use super::view::Peer;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
-use crate::ranges::{Limits, Placement, Range, RangeMap};
+use crate::ranges::{MapLimits, Placement, Range, RangeMap};
 
 /// The metadata of many creators. What [`Self::apply`] answers depends on the edits before it and
 /// on nothing else.
@@ -18,40 +18,40 @@ pub struct Catalog {
     map: RangeMap,
     records: BTreeMap<Creator, Record>,
     /// What changed since it was asked for; none while nobody wants to know.
-    notes: Option<Vec<Note>>,
+    notes: Option<Vec<MetadataRecord>>,
 }
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { map: RangeMap::new(Limits::default()), records: BTreeMap::new(), notes: None }
+        Self { map: RangeMap::new(MapLimits::default()), records: BTreeMap::new(), notes: None }
     }
 }
 
 impl Catalog {
     /// Notes down what changes from now on.
-    pub fn begin_notes(&mut self) {
+    pub fn start_recording(&mut self) {
         self.notes = Some(Vec::new());
     }
 
     /// What changed since the last call, in that order.
-    pub fn take_notes(&mut self) -> Vec<Note> {
+    pub fn take_records(&mut self) -> Vec<MetadataRecord> {
         self.notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn note(&mut self, note: impl FnOnce() -> Note) {
+    fn note(&mut self, note: impl FnOnce() -> MetadataRecord) {
         if let Some(notes) = &mut self.notes {
             notes.push(note());
         }
     }
 
     /// Does again what a note says. Promises are not the catalog's.
-    pub fn replay(&mut self, note: &Note) {
+    pub fn replay(&mut self, note: &MetadataRecord) {
         match note {
-            Note::Batch(creator, version, edits) => self.apply(*creator, *version, edits),
-            Note::Whole(snapshot) => self.install(snapshot),
-            Note::Restamp(creator, version) => self.restamp(*creator, *version),
-            Note::Gone(creator) => self.remove(*creator),
-            Note::Promises(_) => {}
+            MetadataRecord::Batch(creator, version, edits) => self.apply(*creator, *version, edits),
+            MetadataRecord::Snapshot(snapshot) => self.install(snapshot),
+            MetadataRecord::Restamp(creator, version) => self.restamp(*creator, *version),
+            MetadataRecord::Removed(creator) => self.remove(*creator),
+            MetadataRecord::Promises(_) => {}
         }
     }
 
@@ -76,8 +76,8 @@ impl Catalog {
     }
 
     /// The last request of a peer that was carried out or refused.
-    pub fn seen(&self, creator: Creator, node: NodeId) -> Option<Seen> {
-        self.records.get(&creator)?.seen.get(&node).copied()
+    pub fn last_request(&self, creator: Creator, node: NodeId) -> Option<LastRequest> {
+        self.records.get(&creator)?.last_requests.get(&node).copied()
     }
 
     /// The range of an id and the epoch at which that is known; no range if nobody owns it.
@@ -90,31 +90,34 @@ impl Catalog {
     pub fn apply(&mut self, creator: Creator, version: Version, edits: &[Edit]) {
         let mut record = self.records.remove(&creator).unwrap_or_else(|| Record::new(version));
         let over = edits.iter().filter_map(|edit| match edit.change {
-            Change::Bury(peer) | Change::Lose(peer) => Some(peer),
+            Change::RemoveDead(peer) | Change::MarkLost(peer) => Some(peer),
             _ => None,
         });
         let dead: Vec<NodeId> =
-            over.filter(|peer| record.is_life(*peer)).map(|peer| peer.node).collect();
+            over.filter(|peer| record.names_peer(*peer)).map(|peer| peer.node).collect();
         for edit in edits {
             match edit.change {
-                Change::Bury(peer) => self.bury(creator, peer, &dead, &mut record),
-                Change::Lose(peer) => self.bury(creator, peer, &[], &mut record),
-                Change::Revive(peer, life) => self.revive(creator, peer, life, &mut record),
+                Change::RemoveDead(peer) => self.remove_dead(creator, peer, &dead, &mut record),
+                Change::MarkLost(peer) => self.remove_dead(creator, peer, &[], &mut record),
+                Change::Rejoin(peer, life) => self.rejoin(creator, peer, life, &mut record),
                 _ => {}
             }
             if edit.change.is_of_leader() {
                 continue;
             }
-            let last = record.seen.get(&edit.request.peer.node);
+            let last = record.last_requests.get(&edit.request.peer.node);
             if last.is_some_and(|last| last.request >= edit.request) {
                 continue;
             }
             let result = self.carry_out(creator, edit, &mut record);
-            record.note(Seen { request: edit.request, result: result.map(|()| version.sequence) });
+            record.note(LastRequest {
+                request: edit.request,
+                result: result.map(|()| version.sequence),
+            });
         }
         record.version = version;
         self.records.insert(creator, record);
-        self.note(|| Note::Batch(creator, version, edits.to_vec()));
+        self.note(|| MetadataRecord::Batch(creator, version, edits.to_vec()));
     }
 
     fn carry_out(
@@ -129,42 +132,44 @@ impl Catalog {
         }
         let node = request.peer.node;
         debug_assert_eq!(ids.first().creator(), creator, "who asks is told so before");
-        let placed = match change {
-            Change::Fence | Change::Bury(_) | Change::Lose(_) | Change::Revive(..) => return Ok(()),
-            Change::Claim(placed) if placed.placement.owner() != node => {
+        let set = match change {
+            Change::Fence | Change::RemoveDead(_) | Change::MarkLost(_) | Change::Rejoin(..) => {
+                return Ok(());
+            }
+            Change::Claim(set) if set.placement.owner() != node => {
                 return Err(Refusal::NotOwner);
             }
-            Change::Claim(placed) => {
+            Change::Claim(set) => {
                 if self.ranges(ids).next().is_some() {
                     return Err(Refusal::Owned);
                 }
-                Some(placed)
+                Some(set)
             }
             _ if !self.is_owner(ids, request.peer, record) => return Err(Refusal::NotOwner),
             // Who was told so by a leader of old would take up what is older than others have.
-            Change::Take(placed, source) => {
-                if !record.inherited.all(ids.start()..ids.end(), |held| *held == source) {
+            Change::CompleteFailover(set, source) => {
+                if !record.to_recover.all(ids.start()..ids.end(), |held| *held == source) {
                     return Err(Refusal::NotOwner);
                 }
-                Some(placed)
+                Some(set)
             }
             // It has nothing that it could give away, or others could back up.
-            _ if record.inherited.over(ids.start()..ids.end()).next().is_some() => {
+            _ if record.to_recover.over(ids.start()..ids.end()).next().is_some() => {
                 return Err(Refusal::NotOwner);
             }
-            Change::Migrate(placed) => Some(placed),
+            Change::Migrate(set) => Some(set),
             Change::Release => None,
         };
-        let lives: Vec<Peer> = placed.iter().flat_map(Placed::peers).collect();
+        let lives: Vec<Peer> = set.iter().flat_map(ReplicaSet::peers).collect();
         let is_meant = |peer: &Peer| {
             let is_same = |life: &u32| *life == peer.incarnation;
-            peer.incarnation > 0 && record.lives.get(&peer.node).is_none_or(is_same)
+            peer.incarnation > 0 && record.incarnations.get(&peer.node).is_none_or(is_same)
         };
         if !lives.iter().all(is_meant) {
-            return Err(Refusal::Gone);
+            return Err(Refusal::StalePeer);
         }
-        lives.into_iter().for_each(|peer| record.note_life(peer));
-        self.assign(ids, placed.map(|placed| placed.placement), None, record);
+        lives.into_iter().for_each(|peer| record.add_peer(peer));
+        self.assign(ids, set.map(|set| set.placement), None, record);
         Ok(())
     }
 
@@ -176,16 +181,16 @@ impl Catalog {
         source: Option<Peer>,
         record: &mut Record,
     ) {
-        let before = self.digest_around(ids).wrapping_add(record.digest_of_inherited(ids));
+        let before = self.digest_around(ids).wrapping_add(record.digest_of_to_recover(ids));
         self.map.assign(ids, placement);
-        record.inherited.assign(ids.start()..ids.end(), source);
-        let after = self.digest_around(ids).wrapping_add(record.digest_of_inherited(ids));
+        record.to_recover.assign(ids.start()..ids.end(), source);
+        let after = self.digest_around(ids).wrapping_add(record.digest_of_to_recover(ids));
         record.digest = record.digest.wrapping_sub(before).wrapping_add(after);
     }
 
-    /// Carries out [`Change::Bury`], and, if nobody is among the `dead`, [`Change::Lose`].
-    fn bury(&mut self, creator: Creator, peer: Peer, dead: &[NodeId], record: &mut Record) {
-        if !record.is_life(peer) {
+    /// Carries out [`Change::RemoveDead`], and, if nobody is among the `dead`, [`Change::MarkLost`].
+    fn remove_dead(&mut self, creator: Creator, peer: Peer, dead: &[NodeId], record: &mut Record) {
+        if !record.names_peer(peer) {
             return;
         }
         let named: Vec<Range> =
@@ -195,7 +200,7 @@ impl Catalog {
             let placement = range.placement.without(peer.node);
             let was_owner = range.placement.owner() == peer.node;
             let is_last = nodes_of(&range).all(|node| dead.contains(&node));
-            for (ids, source) in record.inherited_in(range.ids) {
+            for (ids, source) in record.to_recover_in(range.ids) {
                 if is_last && (placement.is_some() || source.is_some()) {
                     is_named = true;
                     continue;
@@ -205,28 +210,28 @@ impl Catalog {
             }
         }
         if !is_named {
-            record.forget_life(peer);
+            record.remove_peer(peer);
         }
     }
 
-    /// Carries out [`Change::Revive`].
-    fn revive(&mut self, creator: Creator, peer: Peer, life: u32, record: &mut Record) {
-        if !record.is_life(peer) || life <= peer.incarnation {
+    /// Carries out [`Change::Rejoin`].
+    fn rejoin(&mut self, creator: Creator, peer: Peer, life: u32, record: &mut Record) {
+        if !record.names_peer(peer) || life <= peer.incarnation {
             return;
         }
         let is_owned = |range: &Range| range.placement.owner() == peer.node;
         let owned: Vec<Range> = self.ranges_of(creator).filter(is_owned).collect();
         for range in owned {
             let placement = range.placement.without(peer.node);
-            for (ids, source) in record.inherited_in(range.ids) {
+            for (ids, source) in record.to_recover_in(range.ids) {
                 // What it had to recover is in its log; what it served was in its memory.
                 if source.is_none() {
                     self.assign(ids, placement, placement.map(|_| peer), record);
                 }
             }
         }
-        record.forget_life(peer);
-        record.note_life(Peer { incarnation: life, ..peer });
+        record.remove_peer(peer);
+        record.add_peer(Peer { incarnation: life, ..peer });
     }
 
     /// Lives without which some ids of a creator have nobody left, if these are over; and whether
@@ -245,7 +250,7 @@ impl Catalog {
         let mut waits = false;
         for range in self.ranges_of(creator) {
             let has_copies = range.placement.backups().count() > 0
-                || record.inherited.over(range.ids.start()..range.ids.end()).next().is_some();
+                || record.to_recover.over(range.ids.start()..range.ids.end()).next().is_some();
             let is_last = has_copies && nodes_of(&range).all(is_dead);
             waits |= has_copies
                 && !is_last
@@ -255,16 +260,16 @@ impl Catalog {
             of.extend(nodes_of(&range).filter(|node| is_dead(*node)));
         }
         let about = |nodes: &[NodeId], peer: &Peer| nodes.contains(&peer.node);
-        let is_to_bury =
+        let may_remove =
             !waits && dead.iter().any(|peer| about(&others, peer) || !about(&last, peer));
-        (dead.iter().copied().filter(|peer| about(&last, peer)).collect(), is_to_bury)
+        (dead.iter().copied().filter(|peer| about(&last, peer)).collect(), may_remove)
     }
 
     /// Whether what was backed up in somebody's name is or may be asked for, where its ids are of
     /// that creator.
     pub fn needs(&self, creator: Creator, source: Peer) -> bool {
         self.records.get(&creator).is_some_and(|record| {
-            record.is_life(source) || record.inherited.iter().any(|(_, name)| *name == source)
+            record.names_peer(source) || record.to_recover.iter().any(|(_, name)| *name == source)
         })
     }
 
@@ -276,53 +281,54 @@ impl Catalog {
 
     /// Owner and backups of each range of a creator, in the lives that are meant; for a range that
     /// is to be recovered, whoever may.
-    pub fn placed(&self, creator: Creator) -> impl Iterator<Item = Vec<Peer>> {
+    pub fn replica_sets(&self, creator: Creator) -> impl Iterator<Item = Vec<Peer>> {
         let life = move |node: NodeId| Peer {
             node,
-            incarnation: self.life(creator, node).unwrap_or_default(),
+            incarnation: self.incarnation_of(creator, node).unwrap_or_default(),
         };
         self.ranges_of(creator).map(move |range| nodes_of(&range).map(life).collect())
     }
 
     /// Lives that ranges of a creator name, or did.
-    pub fn lives(&self, creator: Creator) -> impl Iterator<Item = Peer> {
-        self.records.get(&creator).into_iter().flat_map(Record::lives)
+    pub fn named_peers(&self, creator: Creator) -> impl Iterator<Item = Peer> {
+        self.records.get(&creator).into_iter().flat_map(Record::peers)
     }
 
     /// The life in which a node is meant that a range of a creator names.
-    pub fn life(&self, creator: Creator, node: NodeId) -> Option<u32> {
-        self.records.get(&creator)?.lives.get(&node).copied()
+    pub fn incarnation_of(&self, creator: Creator, node: NodeId) -> Option<u32> {
+        self.records.get(&creator)?.incarnations.get(&node).copied()
     }
 
     /// Whether the owner of an id has yet to recover it.
-    pub fn is_inherited(&self, id: ChunkId) -> bool {
+    pub fn needs_recovery(&self, id: ChunkId) -> bool {
         let record = self.records.get(&id.creator());
-        record.is_some_and(|record| record.inherited.get(id.bits()).is_some())
+        record.is_some_and(|record| record.to_recover.get(id.bits()).is_some())
     }
 
     /// Creators of whose ids some have yet to be recovered.
     pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
-        let records = self.records.iter().filter(|(_, record)| !record.inherited.is_empty());
+        let records = self.records.iter().filter(|(_, record)| !record.to_recover.is_empty());
         records.map(|(creator, _)| *creator)
     }
 
     /// What the owners of a creator's ids have yet to recover.
-    pub fn inheritances(&self, creator: Creator) -> Vec<Inheritance> {
+    pub fn failover_grants(&self, creator: Creator) -> Vec<FailoverGrant> {
         let Some(record) = self.records.get(&creator) else { return Vec::new() };
         let epoch = record.version.sequence;
-        let mut inheritances = Vec::new();
-        for (span, source) in record.inherited.iter() {
+        let mut failover_grants = Vec::new();
+        for (span, source) in record.to_recover.iter() {
             for range in self.ranges(IdRange::from_bits(span.start, span.end)) {
                 let ids = IdRange::from_bits(
                     range.ids.start().max(span.start),
                     range.ids.end().min(span.end),
                 );
                 let nodes = nodes_of(&range);
-                let life = |node: NodeId| record.lives.get(&node).copied().unwrap_or_default();
+                let life =
+                    |node: NodeId| record.incarnations.get(&node).copied().unwrap_or_default();
                 let holders: Vec<Peer> =
                     nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
                 // Named ids are sparse, and the cells of a partition too many.
-                let last = inheritances.last_mut().filter(|last: &&mut Inheritance| {
+                let last = failover_grants.last_mut().filter(|last: &&mut FailoverGrant| {
                     let touches = last.ids.end() == ids.start() && creator.is_named();
                     touches && last.source == *source && last.holders == holders
                 });
@@ -330,10 +336,10 @@ impl Catalog {
                     last.ids = IdRange::from_bits(last.ids.start(), ids.end());
                     continue;
                 }
-                inheritances.push(Inheritance { ids, epoch, source: *source, holders });
+                failover_grants.push(FailoverGrant { ids, epoch, source: *source, holders });
             }
         }
-        inheritances
+        failover_grants
     }
 
     /// The ranges that overlap `ids`; the first without what lies before them.
@@ -343,7 +349,7 @@ impl Catalog {
 
     fn is_owner(&self, ids: IdRange, peer: Peer, record: &Record) -> bool {
         let node = peer.node;
-        if record.lives.get(&node).is_some_and(|life| *life != peer.incarnation) {
+        if record.incarnations.get(&node).is_some_and(|life| *life != peer.incarnation) {
             return false;
         }
         let mut next = ids.start();
@@ -375,7 +381,7 @@ impl Catalog {
             && record.version != version
         {
             record.version = version;
-            self.note(|| Note::Restamp(creator, version));
+            self.note(|| MetadataRecord::Restamp(creator, version));
         }
     }
 
@@ -383,13 +389,13 @@ impl Catalog {
     pub fn snapshot(&self, creator: Creator) -> Option<Snapshot> {
         let record = self.records.get(&creator)?;
         let ranges = self.ranges_of(creator).collect();
-        let seen = record.seen.values().copied().collect();
-        let inherited = record.inherited.iter();
-        let inherited = inherited
+        let last_requests = record.last_requests.values().copied().collect();
+        let to_recover = record.to_recover.iter();
+        let to_recover = to_recover
             .map(|(span, source)| (IdRange::from_bits(span.start, span.end), *source))
             .collect();
-        let (version, lives) = (record.version, record.lives().collect());
-        Some(Snapshot { creator, version, ranges, seen, lives, inherited })
+        let (version, incarnations) = (record.version, record.peers().collect());
+        Some(Snapshot { creator, version, ranges, last_requests, incarnations, to_recover })
     }
 
     /// Holds that and nothing else of a creator. Ranges of other creators are left out.
@@ -397,10 +403,10 @@ impl Catalog {
         let creator = snapshot.creator;
         self.drop_all(creator);
         let mut record = Record::new(snapshot.version);
-        snapshot.seen.iter().for_each(|seen| record.note(*seen));
-        snapshot.lives.iter().for_each(|peer| record.note_life(*peer));
-        for (ids, source) in snapshot.inherited.iter().filter(|(ids, _)| is_of(*ids, creator)) {
-            record.inherited.assign(ids.start()..ids.end(), Some(*source));
+        snapshot.last_requests.iter().for_each(|last| record.note(*last));
+        snapshot.incarnations.iter().for_each(|peer| record.add_peer(*peer));
+        for (ids, source) in snapshot.to_recover.iter().filter(|(ids, _)| is_of(*ids, creator)) {
+            record.to_recover.assign(ids.start()..ids.end(), Some(*source));
             let run = digest_of_run(&(ids.start()..ids.end()), *source);
             record.digest = record.digest.wrapping_add(run);
         }
@@ -409,13 +415,13 @@ impl Catalog {
             record.digest = record.digest.wrapping_add(digest_of_range(range));
         }
         self.records.insert(creator, record);
-        self.note(|| Note::Whole(snapshot.clone()));
+        self.note(|| MetadataRecord::Snapshot(snapshot.clone()));
     }
 
     /// Forgets a creator.
     pub fn remove(&mut self, creator: Creator) {
         if self.drop_all(creator) {
-            self.note(|| Note::Gone(creator));
+            self.note(|| MetadataRecord::Removed(creator));
         }
     }
 
@@ -473,8 +479,8 @@ mod tests {
         Edit { request: RequestId { peer: peer(from), sequence }, ids, change }
     }
 
-    fn of(number: u16) -> Placed {
-        Placed::of_owner(peer(number))
+    fn of(number: u16) -> ReplicaSet {
+        ReplicaSet::of_owner(peer(number))
     }
 
     #[test]
@@ -484,46 +490,44 @@ mod tests {
         let mut ask = |edit: Edit| {
             epoch += 1;
             catalog.apply(creator, version(epoch), &[edit]);
-            let seen = catalog.seen(creator, edit.request.peer.node).map(|seen| seen.result);
+            let seen =
+                catalog.last_request(creator, edit.request.peer.node).map(|seen| seen.result);
             let ranges = catalog.all_ranges().map(|range| format!("{:?}", range.placement));
-            let inherited = catalog.inheritances(creator);
-            let inherited =
-                inherited.iter().map(|found| (found.source.node.get(), found.ids.len()));
-            (seen, ranges.collect::<Vec<_>>(), inherited.collect::<Vec<_>>())
+            let grants = catalog.failover_grants(creator);
+            let grants = grants.iter().map(|found| (found.source.node.get(), found.ids.len()));
+            (seen, ranges.collect::<Vec<_>>(), grants.collect::<Vec<_>>())
         };
-        let placed = Placed::new(peer(1), &[peer(2), peer(3)]).expect("valid");
-        ask(edit(1, 1, ids(0, 10), Change::Claim(placed)));
+        let set = ReplicaSet::new(peer(1), &[peer(2), peer(3)]).expect("valid");
+        ask(edit(1, 1, ids(0, 10), Change::Claim(set)));
         ask(edit(3, 1, ids(10, 5), Change::Claim(of(3))));
-        let bury = |number| edit(9, 0, ids(0, 1), Change::Bury(peer(number)));
-        let (_, ranges, inherited) = ask(bury(1));
-        assert_eq!(
-            (&ranges[..], &inherited[..]),
-            (&["2+3".into(), "3".into()][..], &[(1, 10)][..])
-        );
+        let bury = |number| edit(9, 0, ids(0, 1), Change::RemoveDead(peer(number)));
+        let (_, ranges, grants) = ask(bury(1));
+        assert_eq!((&ranges[..], &grants[..]), (&["2+3".into(), "3".into()][..], &[(1, 10)][..]));
         let late = ask(edit(1, 2, ids(0, 10), Change::Migrate(of(1)))).0;
         assert_eq!(late, Some(Err(Refusal::NotOwner)), "it is deposed");
-        let (_, ranges, inherited) = ask(bury(2));
+        let (_, ranges, grants) = ask(bury(2));
         assert_eq!(ranges, ["3"], "one range of two");
-        assert_eq!(inherited, [(1, 10)], "nobody recovered it: still in the name of the first");
+        assert_eq!(grants, [(1, 10)], "nobody recovered it: still in the name of the first");
         let again = Peer { incarnation: 2, ..peer(3) };
-        let named = Placed::new(peer(3), &[peer(4)]).expect("valid");
-        let with_other_life = Placed { lives: [2, 1, 0, 0], ..named };
-        let refused = ask(edit(3, 2, ids(0, 10), Change::Take(with_other_life, peer(1)))).0;
-        assert_eq!(refused, Some(Err(Refusal::Gone)));
+        let named = ReplicaSet::new(peer(3), &[peer(4)]).expect("valid");
+        let with_other_life = ReplicaSet { incarnations: [2, 1, 0, 0], ..named };
+        let refused =
+            ask(edit(3, 2, ids(0, 10), Change::CompleteFailover(with_other_life, peer(1)))).0;
+        assert_eq!(refused, Some(Err(Refusal::StalePeer)));
         let not_yet = ask(edit(3, 3, ids(0, 10), Change::Migrate(named))).0;
         assert_eq!(not_yet, Some(Err(Refusal::NotOwner)), "it has to recover them");
-        let wrong = ask(edit(3, 4, ids(0, 10), Change::Take(named, peer(2)))).0;
+        let wrong = ask(edit(3, 4, ids(0, 10), Change::CompleteFailover(named, peer(2)))).0;
         assert_eq!(wrong, Some(Err(Refusal::NotOwner)), "in another name");
-        let take = Change::Take(named, peer(1));
-        let (result, ranges, inherited) = ask(edit(3, 5, ids(0, 10), take));
+        let take = Change::CompleteFailover(named, peer(1));
+        let (result, ranges, grants) = ask(edit(3, 5, ids(0, 10), take));
         assert_eq!(result.map(|result| result.is_ok()), Some(true));
-        assert_eq!((ranges, inherited), (vec!["3+4".into(), "3".into()], vec![]));
-        let (_, ranges, inherited) = ask(bury(3));
-        assert_eq!((ranges, inherited), (vec!["4".to_owned()], vec![(3, 10)]));
+        assert_eq!((ranges, grants), (vec!["3+4".into(), "3".into()], vec![]));
+        let (_, ranges, grants) = ask(bury(3));
+        assert_eq!((ranges, grants), (vec!["4".to_owned()], vec![(3, 10)]));
         let claim = Edit {
             request: RequestId { peer: again, sequence: 1 },
             ids: ids(10, 5),
-            change: Change::Claim(Placed::of_owner(again)),
+            change: Change::Claim(ReplicaSet::of_owner(again)),
         };
         assert_eq!(ask(claim).1, ["4", "3"], "what had no backup is free");
     }
@@ -531,10 +535,10 @@ mod tests {
     #[test]
     fn what_all_lost_at_once_waits_for_one_who_comes_back() {
         let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
-        let placed = Placed::new(peer(1), &[peer(2), peer(3)]).expect("valid");
-        let shared = Placed::new(peer(2), &[peer(1), peer(4)]).expect("valid");
+        let set = ReplicaSet::new(peer(1), &[peer(2), peer(3)]).expect("valid");
+        let shared = ReplicaSet::new(peer(2), &[peer(1), peer(4)]).expect("valid");
         let claims = [
-            edit(1, 1, ids(0, 10), Change::Claim(placed)),
+            edit(1, 1, ids(0, 10), Change::Claim(set)),
             edit(2, 1, ids(10, 5), Change::Claim(shared)),
             edit(3, 1, ids(20, 5), Change::Claim(of(3))),
         ];
@@ -546,38 +550,38 @@ mod tests {
             let edits = if changes.is_empty() { &claims[..] } else { &edits };
             catalog.apply(creator, version(epoch), edits);
             let ranges = catalog.all_ranges().map(|range| format!("{:?}", range.placement));
-            let inherited = catalog.inheritances(creator);
-            let inherited = inherited.iter().map(|found| (found.source, found.ids.len()));
-            (ranges.collect::<Vec<_>>(), inherited.collect::<Vec<_>>())
+            let grants = catalog.failover_grants(creator);
+            let grants = grants.iter().map(|found| (found.source, found.ids.len()));
+            (ranges.collect::<Vec<_>>(), grants.collect::<Vec<_>>())
         };
         ask(&mut catalog, &[]);
         let dead = [peer(1), peer(2), peer(3)];
-        let (last, is_to_bury) = catalog.last_holders(creator, &dead, &[]);
-        assert_eq!((last, is_to_bury), (dead.to_vec(), true));
+        let (last, may_remove) = catalog.last_holders(creator, &dead, &[]);
+        assert_eq!((last, may_remove), (dead.to_vec(), true));
         let all = [1, 2, 3, 4].map(peer);
         let (dead_first, silent) = (&all[..1], &all[1..]);
         assert_eq!(catalog.last_holders(creator, dead_first, silent), (vec![], false));
         assert_eq!(catalog.last_holders(creator, dead_first, &all[1..2]), (vec![], true));
-        let buried = ask(&mut catalog, &dead.map(Change::Bury));
+        let buried = ask(&mut catalog, &dead.map(Change::RemoveDead));
         let waiting = ["1+2+3", "4"].map(str::to_owned).to_vec();
         assert_eq!(buried, (waiting.clone(), vec![(peer(2), 5)]), "what had no copy is free");
         assert_eq!(catalog.last_holders(creator, &dead, &[]), (dead.to_vec(), false));
-        let again = ask(&mut catalog, &dead.map(Change::Bury));
+        let again = ask(&mut catalog, &dead.map(Change::RemoveDead));
         assert_eq!(again.0, waiting);
         // The owner's memory is gone, whatever its log has of others.
-        let (ranges, inherited) = ask(&mut catalog, &[Change::Revive(peer(1), 2)]);
-        assert_eq!((&ranges[0][..], inherited[0]), ("2+3", (peer(1), 10)));
-        let (ranges, inherited) = ask(&mut catalog, &[Change::Revive(peer(3), 2)]);
-        assert_eq!((&ranges[0][..], inherited[0]), ("2+3", (peer(1), 10)));
-        let (ranges, inherited) = ask(&mut catalog, &[Change::Bury(peer(2))]);
-        assert_eq!((&ranges[0][..], inherited[0]), ("3", (peer(1), 10)));
-        let heir = catalog.inheritances(creator)[0].holders.clone();
+        let (ranges, grants) = ask(&mut catalog, &[Change::Rejoin(peer(1), 2)]);
+        assert_eq!((&ranges[0][..], grants[0]), ("2+3", (peer(1), 10)));
+        let (ranges, grants) = ask(&mut catalog, &[Change::Rejoin(peer(3), 2)]);
+        assert_eq!((&ranges[0][..], grants[0]), ("2+3", (peer(1), 10)));
+        let (ranges, grants) = ask(&mut catalog, &[Change::RemoveDead(peer(2))]);
+        assert_eq!((&ranges[0][..], grants[0]), ("3", (peer(1), 10)));
+        let heir = catalog.failover_grants(creator)[0].holders.clone();
         assert_eq!(heir, [Peer { incarnation: 2, ..peer(3) }], "in its new life");
         assert!(catalog.needs(creator, peer(1)));
         // It goes as well, and says when it comes back that it has nothing.
         let gone = Peer { incarnation: 2, ..peer(3) };
-        assert_eq!(ask(&mut catalog, &[Change::Bury(gone)]).0[0], "3");
-        assert_eq!(ask(&mut catalog, &[Change::Lose(gone)]).0, ["4"]);
+        assert_eq!(ask(&mut catalog, &[Change::RemoveDead(gone)]).0[0], "3");
+        assert_eq!(ask(&mut catalog, &[Change::MarkLost(gone)]).0, ["4"]);
         assert!(!catalog.needs(creator, peer(1)) && catalog.needs(creator, peer(2)));
     }
 
@@ -588,7 +592,7 @@ mod tests {
         let mut ask = |edit: Edit| {
             epoch += 1;
             catalog.apply(creator, version(epoch), &[edit]);
-            catalog.seen(creator, edit.request.peer.node).expect("it was seen").result
+            catalog.last_request(creator, edit.request.peer.node).expect("it was seen").result
         };
         assert_eq!(ask(edit(1, 1, ids(0, 10), Change::Claim(of(1)))), Ok(1));
         assert_eq!(ask(edit(2, 1, ids(9, 2), Change::Claim(of(2)))), Err(Refusal::Owned));
@@ -612,19 +616,19 @@ mod tests {
         ) {
             let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
             let mut noted = Catalog::default();
-            catalog.begin_notes();
+            catalog.start_recording();
             for (step, (from, start, length, what)) in (1..).zip(steps) {
                 let change = match what {
                     0 => Change::Claim(of(from)),
                     1 => Change::Migrate(of(from % 3 + 1)),
                     2 => Change::Migrate(of((from + 1) % 3 + 1)),
                     3 => Change::Release,
-                    4 => Change::Bury(peer(from)),
-                    5 => Change::Lose(peer(from)),
-                    6 => Change::Revive(peer(from), 1 + start as u32),
+                    4 => Change::RemoveDead(peer(from)),
+                    5 => Change::MarkLost(peer(from)),
+                    6 => Change::Rejoin(peer(from), 1 + start as u32),
                     _ => {
                         let backups = [peer(from % 3 + 1)];
-                        Change::Claim(Placed::new(peer(from), &backups).expect("two nodes"))
+                        Change::Claim(ReplicaSet::new(peer(from), &backups).expect("two nodes"))
                     }
                 };
                 // Around the end of a cell, where ranges are cut.
@@ -633,7 +637,7 @@ mod tests {
                 let mut other = Catalog::default();
                 other.install(&catalog.snapshot(creator).expect("it has one"));
                 prop_assert_eq!(other.summary(creator), catalog.summary(creator));
-                for note in catalog.take_notes() {
+                for note in catalog.take_records() {
                     noted.replay(&note);
                 }
                 prop_assert_eq!(noted.summary(creator), catalog.summary(creator));

@@ -29,14 +29,14 @@ pub struct RequestId {
 
 /// A placement in which each node is meant in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct ReplicaSet {
     /// The owner and its backups.
     pub placement: Placement,
     /// Their lives, in the same order; 0 for a backup that is missing.
-    pub lives: [u32; BACKUPS_MAX + 1],
+    pub incarnations: [u32; BACKUPS_MAX + 1],
 }
 
-impl Placed {
+impl ReplicaSet {
     /// An owner without backups.
     pub fn of_owner(owner: Peer) -> Self {
         Self::new(owner, &[]).expect("one node is there once")
@@ -50,16 +50,19 @@ impl Placed {
     pub fn new(owner: Peer, backups: &[Peer]) -> Result<Self, PlacementError> {
         let nodes: Vec<NodeId> = backups.iter().map(|backup| backup.node).collect();
         let placement = Placement::new(owner.node, &nodes)?;
-        let mut lives = [0; BACKUPS_MAX + 1];
+        let mut incarnations = [0; BACKUPS_MAX + 1];
         let peers = std::iter::once(&owner).chain(backups);
-        lives.iter_mut().zip(peers).for_each(|(life, peer)| *life = peer.incarnation);
-        Ok(Self { placement, lives })
+        incarnations
+            .iter_mut()
+            .zip(peers)
+            .for_each(|(incarnation, peer)| *incarnation = peer.incarnation);
+        Ok(Self { placement, incarnations })
     }
 
     /// The owner, then the backups.
     pub fn peers(&self) -> impl Iterator<Item = Peer> {
         let nodes = std::iter::once(self.placement.owner()).chain(self.placement.backups());
-        nodes.zip(self.lives).map(|(node, incarnation)| Peer { node, incarnation })
+        nodes.zip(self.incarnations).map(|(node, incarnation)| Peer { node, incarnation })
     }
 }
 
@@ -67,11 +70,11 @@ impl Placed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Ids that nobody owns become the asker's.
-    Claim(Placed),
+    Claim(ReplicaSet),
     /// Ids of the asker become somebody else's, or get other backups.
-    Migrate(Placed),
+    Migrate(ReplicaSet),
     /// Ids that the asker inherited in that name are recovered, and get backups.
-    Take(Placed, Peer),
+    CompleteFailover(ReplicaSet, Peer),
     /// Ids of the asker become nobody's.
     Release,
     /// Nothing but that no older request of the asker is carried out any more.
@@ -80,12 +83,12 @@ pub enum Change {
     /// and has to recover what it has of it; elsewhere it is a backup no more. What had no backup
     /// is nobody's. Where all who have something are buried in the same batch nothing changes:
     /// one of them may come back with its log.
-    Bury(Peer),
+    RemoveDead(Peer),
     /// Of the leader: that life is over, and nothing is left of what it had.
-    Lose(Peer),
+    MarkLost(Peer),
     /// Of the leader: the node lives again, in that life, and its log has all that it had as a
     /// backup. What it owned goes as if it were buried.
-    Revive(Peer, u32),
+    Rejoin(Peer, u32),
 }
 
 /// A request to change who owns ids of one creator.
@@ -101,43 +104,43 @@ pub struct Edit {
 
 impl Change {
     /// The placement that it gives, if it does.
-    pub fn placed(&self) -> Option<Placed> {
+    pub fn replica_set(&self) -> Option<ReplicaSet> {
         match self {
-            Self::Claim(placed) | Self::Migrate(placed) | Self::Take(placed, _) => Some(*placed),
+            Self::Claim(set) | Self::Migrate(set) | Self::CompleteFailover(set, _) => Some(*set),
             Self::Release | Self::Fence => None,
-            Self::Bury(_) | Self::Lose(_) | Self::Revive(..) => None,
+            Self::RemoveDead(_) | Self::MarkLost(_) | Self::Rejoin(..) => None,
         }
     }
 
     /// Whether it is for leaders alone to ask for.
     pub fn is_of_leader(&self) -> bool {
-        matches!(self, Self::Bury(_) | Self::Lose(_) | Self::Revive(..))
+        matches!(self, Self::RemoveDead(_) | Self::MarkLost(_) | Self::Rejoin(..))
     }
 }
 
 /// How a catalog changed, for a log that it can be made from again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum MetadataRecord {
     /// A batch of edits, and what the replica is after it.
     Batch(Creator, Version, Vec<Edit>),
     /// All that is held of a creator now.
-    Whole(Snapshot),
+    Snapshot(Snapshot),
     /// What is held is held under another version.
     Restamp(Creator, Version),
     /// Nothing is held of a creator any more.
-    Gone(Creator),
+    Removed(Creator),
     /// Which terms the replica follows, by positions from the first to the last.
     Promises(Vec<(u64, u64, Term)>),
 }
 
 impl Edit {
-    /// The same, naming lives that nobody has: it will be refused as [`Refusal::Gone`].
+    /// The same, naming lives that nobody has: it will be refused as [`Refusal::StalePeer`].
     pub(super) fn refused(self) -> Self {
-        let gone = |placed: Placed| Placed { lives: [0; BACKUPS_MAX + 1], ..placed };
+        let gone = |set: ReplicaSet| ReplicaSet { incarnations: [0; BACKUPS_MAX + 1], ..set };
         let change = match self.change {
-            Change::Claim(placed) => Change::Claim(gone(placed)),
-            Change::Migrate(placed) => Change::Migrate(gone(placed)),
-            Change::Take(placed, source) => Change::Take(gone(placed), source),
+            Change::Claim(set) => Change::Claim(gone(set)),
+            Change::Migrate(set) => Change::Migrate(gone(set)),
+            Change::CompleteFailover(set, source) => Change::CompleteFailover(gone(set), source),
             other => other,
         };
         Self { change, ..self }
@@ -156,12 +159,12 @@ pub enum Refusal {
     /// More than [`EDIT_IDS_MAX`] ids.
     TooWide,
     /// Somebody is named in a life that is over, or whose former one is not buried yet.
-    Gone,
+    StalePeer,
 }
 
 /// The last request of a peer, and how it was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LastRequest {
     /// The request.
     pub request: RequestId,
     /// From which epoch on, or why not.
@@ -189,16 +192,16 @@ pub struct Snapshot {
     /// Who owns them.
     pub ranges: Vec<Range>,
     /// The last request of each peer.
-    pub seen: Vec<Seen>,
+    pub last_requests: Vec<LastRequest>,
     /// In which life nodes are meant.
-    pub lives: Vec<Peer>,
+    pub incarnations: Vec<Peer>,
     /// Ids that their owners have yet to recover, and in whose name they were backed up.
-    pub inherited: Vec<(IdRange, Peer)>,
+    pub to_recover: Vec<(IdRange, Peer)>,
 }
 
 /// Ids that a node owns and has to recover first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inheritance {
+pub struct FailoverGrant {
     /// The ids.
     pub ids: IdRange,
     /// The epoch at which this is so.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::edit::{Change, Edit, Refusal, RequestId};
-use super::message::{Command, Message};
+use super::message::{Message, OverlayCommand};
 use super::ring::position;
-use super::view::{Peer, Settings};
+use super::view::{OverlaySettings, Peer};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::ranges::{Range, RangeCache};
 use crate::spans::Spans;
@@ -42,14 +42,14 @@ pub enum Answer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Question {
+struct PendingLookup {
     id: ChunkId,
     attempts: u32,
     sent_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct PendingEdit {
     edit: Edit,
     attempts: u32,
     sent_ms: u64,
@@ -66,24 +66,29 @@ struct Wish {
 #[derive(Debug)]
 pub struct Locator {
     me: Peer,
-    settings: Settings,
+    settings: OverlaySettings,
     cache: RangeCache,
     /// For all cached ranges of a creator.
     epochs: BTreeMap<Creator, u64>,
     /// For ids that moved later than that.
     later_epochs: Spans<u64>,
     incarnations: BTreeMap<NodeId, u32>,
-    supers: Vec<Peer>,
+    super_peers: Vec<Peer>,
     revision: u64,
-    questions: BTreeMap<u64, Question>,
-    wishes: BTreeMap<Creator, VecDeque<Wish>>,
+    lookups: BTreeMap<u64, PendingLookup>,
+    edits: BTreeMap<Creator, VecDeque<PendingEdit>>,
     next_token: u64,
     next_sequence: u64,
 }
 
 impl Locator {
     /// Knows the super peers that it is told here, and remembers ranges in `cache_bytes`.
-    pub fn new(me: Peer, settings: Settings, cache_bytes: usize, supers: Vec<Peer>) -> Self {
+    pub fn new(
+        me: Peer,
+        settings: OverlaySettings,
+        cache_bytes: usize,
+        super_peers: Vec<Peer>,
+    ) -> Self {
         Self {
             me,
             settings,
@@ -91,10 +96,10 @@ impl Locator {
             epochs: BTreeMap::new(),
             later_epochs: Spans::default(),
             incarnations: BTreeMap::new(),
-            supers,
+            super_peers,
             revision: 0,
-            questions: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            lookups: BTreeMap::new(),
+            edits: BTreeMap::new(),
             next_token: 0,
             next_sequence: 1,
         }
@@ -122,12 +127,12 @@ impl Locator {
     }
 
     /// Asks where an id is; [`Answer`]s name the question by the number that comes back.
-    pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<Command>) -> u64 {
+    pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<OverlayCommand>) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
-        let question = Question { id, attempts: 0, sent_ms: now_ms };
-        self.questions.insert(token, question);
-        self.ask(token, question, out);
+        let lookup = PendingLookup { id, attempts: 0, sent_ms: now_ms };
+        self.lookups.insert(token, lookup);
+        self.send_lookup(token, lookup, out);
         token
     }
 
@@ -137,50 +142,56 @@ impl Locator {
         ids: IdRange,
         change: Change,
         now_ms: u64,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) -> RequestId {
         let request = RequestId { peer: self.me, sequence: self.next_sequence };
         self.next_sequence += 1;
-        let wish = Wish { edit: Edit { request, ids, change }, attempts: 0, sent_ms: now_ms };
-        let wishes = self.wishes.entry(ids.first().creator()).or_default();
-        wishes.push_back(wish);
-        if wishes.len() == 1 {
-            self.wish(wish, out);
+        let pending =
+            PendingEdit { edit: Edit { request, ids, change }, attempts: 0, sent_ms: now_ms };
+        let edits = self.edits.entry(ids.first().creator()).or_default();
+        edits.push_back(pending);
+        if edits.len() == 1 {
+            self.send_edit(pending, out);
         }
         request
     }
 
     /// Questions and edits without an answer so far.
     pub fn waiting(&self) -> usize {
-        self.questions.len() + self.wishes.values().map(VecDeque::len).sum::<usize>()
+        self.lookups.len() + self.edits.values().map(VecDeque::len).sum::<usize>()
     }
 
     /// Time went on: asks again, somebody else.
-    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Command>, answers: &mut Vec<Answer>) {
+    pub fn on_tick(
+        &mut self,
+        now_ms: u64,
+        out: &mut Vec<OverlayCommand>,
+        answers: &mut Vec<Answer>,
+    ) {
         let retry_ms = self.settings.retry_ms;
         let mut again = Vec::new();
-        self.questions.retain(|token, question| {
-            if now_ms >= question.sent_ms + retry_ms {
-                (question.attempts, question.sent_ms) = (question.attempts + 1, now_ms);
-                if question.attempts >= ATTEMPTS_MAX {
-                    answers.push(Answer::Unanswered(*token, question.id));
+        self.lookups.retain(|token, lookup| {
+            if now_ms >= lookup.sent_ms + retry_ms {
+                (lookup.attempts, lookup.sent_ms) = (lookup.attempts + 1, now_ms);
+                if lookup.attempts >= ATTEMPTS_MAX {
+                    answers.push(Answer::Unanswered(*token, lookup.id));
                     return false;
                 }
-                again.push((*token, *question));
+                again.push((*token, *lookup));
             }
             true
         });
-        for (token, question) in again {
-            self.ask(token, question, out);
+        for (token, lookup) in again {
+            self.send_lookup(token, lookup, out);
         }
         let mut late = Vec::new();
-        for wish in self.wishes.values_mut().filter_map(VecDeque::front_mut) {
-            if now_ms >= wish.sent_ms + retry_ms {
-                (wish.attempts, wish.sent_ms) = (wish.attempts.wrapping_add(1), now_ms);
-                late.push(*wish);
+        for pending in self.edits.values_mut().filter_map(VecDeque::front_mut) {
+            if now_ms >= pending.sent_ms + retry_ms {
+                (pending.attempts, pending.sent_ms) = (pending.attempts.wrapping_add(1), now_ms);
+                late.push(*pending);
             }
         }
-        late.into_iter().for_each(|wish| self.wish(wish, out));
+        late.into_iter().for_each(|pending| self.send_edit(pending, out));
     }
 
     /// A super peer said something.
@@ -188,20 +199,20 @@ impl Locator {
         &mut self,
         message: &Message,
         now_ms: u64,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
         answers: &mut Vec<Answer>,
     ) {
         match message {
-            Message::Supers { revision, supers }
-                if *revision > self.revision && !supers.is_empty() =>
+            Message::SuperPeers { revision, super_peers }
+                if *revision > self.revision && !super_peers.is_empty() =>
             {
-                (self.revision, self.supers) = (*revision, supers.clone());
+                (self.revision, self.super_peers) = (*revision, super_peers.clone());
             }
             // A late answer to a question that was answered says nothing new.
             Message::Found { token, id, epoch, found, is_certain }
-                if self.questions.get(token).is_some_and(|question| question.id == *id) =>
+                if self.lookups.get(token).is_some_and(|lookup| lookup.id == *id) =>
             {
-                self.questions.remove(token);
+                self.lookups.remove(token);
                 answers.push(match found {
                     Some((range, incarnation)) if range.ids.contains(*id) => {
                         let located = self.learn(*id, *range, *epoch, *incarnation);
@@ -211,18 +222,18 @@ impl Locator {
                 });
             }
             Message::Changed { request, creator, result } => {
-                let Some(wishes) = self.wishes.get_mut(creator) else { return };
-                if wishes.front().is_some_and(|wish| wish.edit.request == *request) {
-                    wishes.pop_front();
+                let Some(edits) = self.edits.get_mut(creator) else { return };
+                if edits.front().is_some_and(|pending| pending.edit.request == *request) {
+                    edits.pop_front();
                     answers.push(Answer::Changed(*request, *result));
-                    match wishes.front_mut() {
+                    match edits.front_mut() {
                         Some(next) => {
                             next.sent_ms = now_ms;
                             let next = *next;
-                            self.wish(next, out);
+                            self.send_edit(next, out);
                         }
                         None => {
-                            self.wishes.remove(creator);
+                            self.edits.remove(creator);
                         }
                     }
                 }
@@ -251,27 +262,27 @@ impl Locator {
         Located { range, owner, epoch, is_certain: false }
     }
 
-    fn ask(&self, token: u64, question: Question, out: &mut Vec<Command>) {
-        let id = question.id;
-        if let Some(to) = self.super_of(id.creator(), question.attempts) {
+    fn send_lookup(&self, token: u64, lookup: PendingLookup, out: &mut Vec<OverlayCommand>) {
+        let id = lookup.id;
+        if let Some(to) = self.super_peer_of(id.creator(), lookup.attempts) {
             let message = Message::LookUp { origin: self.me, token, id, hops: 0 };
-            out.push(Command::Send(to, message));
+            out.push(OverlayCommand::Send(to, message));
         }
     }
 
-    fn wish(&self, wish: Wish, out: &mut Vec<Command>) {
-        let creator = wish.edit.ids.first().creator();
-        if let Some(to) = self.super_of(creator, wish.attempts) {
-            out.push(Command::Send(to, Message::Change { edit: wish.edit, hops: 0 }));
+    fn send_edit(&self, pending: PendingEdit, out: &mut Vec<OverlayCommand>) {
+        let creator = pending.edit.ids.first().creator();
+        if let Some(to) = self.super_peer_of(creator, pending.attempts) {
+            out.push(OverlayCommand::Send(to, Message::Change { edit: pending.edit, hops: 0 }));
         }
     }
 
     /// Whom to ask: who is responsible, and after each failure the next on the ring.
-    fn super_of(&self, creator: Creator, attempts: u32) -> Option<Peer> {
+    fn super_peer_of(&self, creator: Creator, attempts: u32) -> Option<Peer> {
         let at = position(creator);
-        let first = self.supers.partition_point(|peer| u64::from(peer.node.get()) < at);
-        let count = self.supers.len();
+        let first = self.super_peers.partition_point(|peer| u64::from(peer.node.get()) < at);
+        let count = self.super_peers.len();
         let place = (first + attempts as usize).checked_rem(count)?;
-        self.supers.get(place).copied()
+        self.super_peers.get(place).copied()
     }
 }

@@ -1,7 +1,7 @@
 //! What nodes say to each other about metadata.
 
-use super::edit::{Edit, Inheritance, Refusal, RequestId, Snapshot, Summary, Version};
-use super::ring::Arc;
+use super::edit::{Edit, FailoverGrant, Refusal, RequestId, Snapshot, Summary, Version};
+use super::ring::RingSegment;
 use super::view::{Peer, Term};
 use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator};
@@ -56,23 +56,23 @@ pub enum Message {
         result: Result<u64, Refusal>,
     },
     /// To peers: these are the super peers.
-    Supers {
+    SuperPeers {
         /// How new the list is.
         revision: u64,
         /// In the order of the ring.
-        supers: Vec<Peer>,
+        super_peers: Vec<Peer>,
     },
-    /// To a member of an arc's old group: accept nothing of older terms any more.
+    /// To a member of an segment's old group: accept nothing of older terms any more.
     Seal {
-        /// The arc.
-        arc: Arc,
+        /// The segment.
+        segment: RingSegment,
         /// The new term.
         term: Term,
     },
-    /// The answer: what is held of the arc.
+    /// The answer: what is held of the segment.
     Sealed {
-        /// The arc.
-        arc: Arc,
+        /// The segment.
+        segment: RingSegment,
         /// The new term.
         term: Term,
         /// How far the replica is.
@@ -98,24 +98,24 @@ pub enum Message {
         /// What is held.
         snapshot: Snapshot,
     },
-    /// From an arc's leader: this is what its members must hold.
+    /// From an segment's leader: this is what its members must hold.
     Compare {
-        /// The arc.
-        arc: Arc,
+        /// The segment.
+        segment: RingSegment,
         /// The leader's term.
         term: Term,
-        /// Everything in the arc.
+        /// Everything in the segment.
         held: Vec<Summary>,
     },
     /// The answer of a member that holds the same.
-    Same {
-        /// The arc.
-        arc: Arc,
+    Matches {
+        /// The segment.
+        segment: RingSegment,
         /// The leader's term.
         term: Term,
     },
     /// The answer of one that does not.
-    Lacking {
+    Missing {
         /// The leader's term.
         term: Term,
         /// What it wants.
@@ -139,16 +139,16 @@ pub enum Message {
     },
     /// From a leader: you own these ids and have to recover them. Repeated until they are yours by
     /// an edit of your own.
-    Inherit(Inheritance),
+    GrantFailover(FailoverGrant),
     /// From a leader: is all there that this former life of your node had as a backup?
-    Remember {
+    QueryReplica {
         /// Whose ids it is about.
         creator: Creator,
         /// The former life.
         former: Peer,
     },
     /// The answer.
-    Remembered {
+    ReplicaStatus {
         /// Whose ids it is about.
         creator: Creator,
         /// The former life.
@@ -157,7 +157,7 @@ pub enum Message {
         is_whole: bool,
     },
     /// From a backup to a leader: does somebody need what I keep in that name?
-    Needed {
+    QueryNeeded {
         /// Whose ids it is about.
         creator: Creator,
         /// The owner's life, which is over.
@@ -166,7 +166,7 @@ pub enum Message {
         revision: u64,
     },
     /// The answer of a leader, if nobody does.
-    Unneeded {
+    NotNeeded {
         /// Whose ids it is about.
         creator: Creator,
         /// The owner's life.
@@ -186,33 +186,33 @@ pub enum Message {
 
 /// What the logic wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum OverlayCommand {
     /// Send a message to that life of a node, and to no other.
     Send(Peer, Message),
     /// Ask the coordinator to decide.
     Propose(Proposal),
     /// Something for the log.
-    Log(Event),
+    Log(OverlayEvent),
 }
 
 /// What is worth a line in the log, and what simulations check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum OverlayEvent {
     /// A leader asks its group to hold a batch.
     Proposed(Creator, Version, Vec<Edit>),
     /// A majority holds it.
     Committed(Creator, Version),
-    /// This node leads an arc from now on, and found that.
-    Leads(Arc, Term, Vec<Summary>),
+    /// This node leads an segment from now on, and found that.
+    BecameLeader(RingSegment, Term, Vec<Summary>),
     /// Chunks that were backed up in somebody's name can be read by nobody who has them: they are
     /// lost.
-    Damaged(Peer, Vec<ChunkId>),
+    ChunksLost(Peer, Vec<ChunkId>),
     /// What is kept of chunks in somebody's name cannot be read; others who have them are asked.
-    Unreadable(Peer, Vec<ChunkId>),
+    ChunksUnreadable(Peer, Vec<ChunkId>),
     /// Nobody has what a creator's ids held any more that this life was the last to have.
-    Lost(Creator, Peer),
-    /// All who held an arc's metadata live again and have nothing: it stays unserved.
-    Forgotten(Arc),
+    ReplicaLost(Creator, Peer),
+    /// All who held an segment's metadata live again and have nothing: it stays unserved.
+    MetadataLost(RingSegment),
     /// A replica differed from its leader at the same version.
-    Diverged(Creator, Version),
+    ReplicaDiverged(Creator, Version),
 }

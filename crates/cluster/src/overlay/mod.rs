@@ -37,11 +37,11 @@ mod view;
 
 pub use catalog::Catalog;
 pub use edit::{
-    Change, EDIT_IDS_MAX, Edit, Inheritance, Note, Placed, Refusal, RequestId, Seen, Snapshot,
-    Summary, Version,
+    Change, EDIT_IDS_MAX, Edit, FailoverGrant, LastRequest, MetadataRecord, Refusal, ReplicaSet,
+    RequestId, Snapshot, Summary, Version,
 };
 pub use locator::{Answer, Located, Locator};
-pub use message::{Command, Event, HOPS_MAX, Message};
-pub use ring::{Arc, POSITIONS, position};
+pub use message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
+pub use ring::{POSITIONS, RingSegment, position};
 pub use super_peer::SuperPeer;
-pub use view::{GROUP_MEMBERS, Group, Member, Peer, Settings, Term, View};
+pub use view::{GROUP_MEMBERS, Group, Member, OverlaySettings, Peer, Term, View};

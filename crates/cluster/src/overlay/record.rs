@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::edit::{Seen, Version};
+use super::edit::{LastRequest, Version};
 use super::view::Peer;
 use crate::ids::{IdRange, NodeId};
 use crate::ranges::Range;
@@ -13,44 +13,44 @@ pub(super) struct Record {
     pub(super) version: Version,
     /// Sum over ranges and seen requests: the same for the same content, however it came about.
     pub(super) digest: u64,
-    pub(super) seen: BTreeMap<NodeId, Seen>,
+    pub(super) last_requests: BTreeMap<NodeId, LastRequest>,
     /// In which life each node is meant that ranges name, or did.
-    pub(super) lives: BTreeMap<NodeId, u32>,
+    pub(super) incarnations: BTreeMap<NodeId, u32>,
     /// Ids whose owner has yet to recover them, and in whose name they were backed up.
-    pub(super) inherited: Spans<Peer>,
+    pub(super) to_recover: Spans<Peer>,
 }
 
 impl Record {
     pub(super) fn new(version: Version) -> Self {
-        let (seen, lives, inherited) = Default::default();
-        Self { version, digest: 0, seen, lives, inherited }
+        let (last_requests, incarnations, to_recover) = Default::default();
+        Self { version, digest: 0, last_requests, incarnations, to_recover }
     }
 
     /// Whether a node is meant in that life.
-    pub(super) fn is_life(&self, peer: Peer) -> bool {
-        self.lives.get(&peer.node) == Some(&peer.incarnation)
+    pub(super) fn names_peer(&self, peer: Peer) -> bool {
+        self.incarnations.get(&peer.node) == Some(&peer.incarnation)
     }
 
-    pub(super) fn lives(&self) -> impl Iterator<Item = Peer> {
-        self.lives.iter().map(|(node, life)| Peer { node: *node, incarnation: *life })
+    pub(super) fn peers(&self) -> impl Iterator<Item = Peer> {
+        self.incarnations.iter().map(|(node, life)| Peer { node: *node, incarnation: *life })
     }
 
-    pub(super) fn note_life(&mut self, peer: Peer) {
-        if self.lives.insert(peer.node, peer.incarnation).is_none() {
-            self.digest = self.digest.wrapping_add(digest_of_life(peer));
+    pub(super) fn add_peer(&mut self, peer: Peer) {
+        if self.incarnations.insert(peer.node, peer.incarnation).is_none() {
+            self.digest = self.digest.wrapping_add(digest_of_peer(peer));
         }
     }
 
-    pub(super) fn forget_life(&mut self, peer: Peer) {
-        if self.lives.remove(&peer.node).is_some() {
-            self.digest = self.digest.wrapping_sub(digest_of_life(peer));
+    pub(super) fn remove_peer(&mut self, peer: Peer) {
+        if self.incarnations.remove(&peer.node).is_some() {
+            self.digest = self.digest.wrapping_sub(digest_of_peer(peer));
         }
     }
 
     /// Parts of `ids` and in whose name each is to be recovered, if it is.
-    pub(super) fn inherited_in(&self, ids: IdRange) -> Vec<(IdRange, Option<Peer>)> {
+    pub(super) fn to_recover_in(&self, ids: IdRange) -> Vec<(IdRange, Option<Peer>)> {
         let (mut parts, mut at) = (Vec::new(), ids.start());
-        for (span, source) in self.inherited.over(ids.start()..ids.end()) {
+        for (span, source) in self.to_recover.over(ids.start()..ids.end()) {
             if at < span.start {
                 parts.push((IdRange::from_bits(at, span.start), None));
             }
@@ -64,15 +64,15 @@ impl Record {
     }
 
     /// Of the runs that an assignment to `ids` can change: those that overlap or touch them.
-    pub(super) fn digest_of_inherited(&self, ids: IdRange) -> u64 {
-        let runs = self.inherited.iter();
+    pub(super) fn digest_of_to_recover(&self, ids: IdRange) -> u64 {
+        let runs = self.to_recover.iter();
         let near = runs.filter(|(span, _)| span.start <= ids.end() && span.end >= ids.start());
         near.fold(0, |sum: u64, (span, source)| sum.wrapping_add(digest_of_run(&span, *source)))
     }
 
-    pub(super) fn note(&mut self, seen: Seen) {
+    pub(super) fn note(&mut self, seen: LastRequest) {
         self.digest = self.digest.wrapping_add(digest_of_seen(&seen));
-        if let Some(last) = self.seen.insert(seen.request.peer.node, seen) {
+        if let Some(last) = self.last_requests.insert(seen.request.peer.node, seen) {
             self.digest = self.digest.wrapping_sub(digest_of_seen(&last));
         }
     }
@@ -87,11 +87,11 @@ pub(super) fn digest_of_run(span: &std::ops::Range<u64>, source: Peer) -> u64 {
     mix(&[3, span.start, span.end, u64::from(node.get()), u64::from(incarnation)])
 }
 
-fn digest_of_life(peer: Peer) -> u64 {
+fn digest_of_peer(peer: Peer) -> u64 {
     mix(&[4, u64::from(peer.node.get()), u64::from(peer.incarnation)])
 }
 
-fn digest_of_seen(seen: &Seen) -> u64 {
+fn digest_of_seen(seen: &LastRequest) -> u64 {
     let result = match seen.result {
         Ok(epoch) => epoch,
         Err(refusal) => u64::MAX - refusal as u64,

@@ -1,4 +1,4 @@
-//! Positions on the ring, and the arcs between super peers.
+//! Positions on the ring, and the segments between super peers.
 
 use std::ops::Range;
 
@@ -17,21 +17,21 @@ pub fn position(creator: Creator) -> u64 {
 /// Positions from `first` to `last`, both included; past the end of the ring if `last` is before
 /// `first`. All positions if `last` is right before `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arc {
+pub struct RingSegment {
     /// The first position.
     pub first: u16,
     /// The last.
     pub last: u16,
 }
 
-impl Arc {
+impl RingSegment {
     /// What a super peer is responsible for: the positions after its predecessor up to its own
     /// (DXRAM, section 2.2). A single super peer precedes itself.
     pub fn between(predecessor: NodeId, own: NodeId) -> Self {
         Self { first: predecessor.get().wrapping_add(1), last: own.get() }
     }
 
-    /// The arc as one or two intervals of positions.
+    /// The segment as one or two intervals of positions.
     pub fn parts(self) -> impl Iterator<Item = Range<u64>> {
         let (first, end) = (u64::from(self.first), u64::from(self.last) + 1);
         let (low, high) = if first < end { (first..end, 0..0) } else { (0..end, first..POSITIONS) };
@@ -58,9 +58,9 @@ mod tests {
             let mut covered = vec![0u8; POSITIONS as usize];
             for (place, own) in ring.iter().enumerate() {
                 let predecessor = ring[(place + ring.len() - 1) % ring.len()];
-                let arc = Arc::between(node(predecessor), node(*own));
-                assert!(arc.contains(u64::from(*own)));
-                arc.parts().flatten().for_each(|position| covered[position as usize] += 1);
+                let segment = RingSegment::between(node(predecessor), node(*own));
+                assert!(segment.contains(u64::from(*own)));
+                segment.parts().flatten().for_each(|position| covered[position as usize] += 1);
             }
             assert!(covered.iter().all(|times| *times == 1), "{ring:?}");
         }

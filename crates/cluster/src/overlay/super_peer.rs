@@ -1,13 +1,13 @@
-//! A super peer: keeps the metadata of arcs, alone or with others.
+//! A super peer: keeps the metadata of segments, alone or with others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::catalog::Catalog;
-use super::edit::{Change, Edit, Note, Refusal, RequestId, Snapshot, Summary, Version};
-use super::message::{Command, Event, HOPS_MAX, Message};
-use super::ring::{Arc, position};
+use super::edit::{Change, Edit, MetadataRecord, Refusal, RequestId, Snapshot, Summary, Version};
+use super::message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
+use super::ring::{RingSegment, position};
 use super::takeover::Takeover;
-use super::view::{Group, Peer, Settings, Term, View};
+use super::view::{Group, OverlaySettings, Peer, Term, View};
 use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::spans::Spans;
@@ -19,33 +19,33 @@ const ASKED_MAX: usize = 256;
 
 /// A super peer's logic. Every node has one; it does nothing while the node is an ordinary peer.
 ///
-/// The metadata of an arc is held by a group of super peers, led by the one that is responsible
+/// The metadata of an segment is held by a group of super peers, led by the one that is responsible
 /// (see the head of [`super`]). Messages go in, commands come out; the order in which it is called
 /// is the order in which things happen.
 #[derive(Debug)]
 pub struct SuperPeer {
     pub(super) me: Peer,
-    pub(super) settings: Settings,
+    pub(super) settings: OverlaySettings,
     pub(super) view: View,
     pub(super) catalog: Catalog,
     /// For each position the latest term that this replica follows.
     pub(super) promised: Spans<Term>,
     pub(super) takeover: Option<Takeover>,
     /// What it led so far, for the log.
-    pub(super) led: Spans<Term>,
+    pub(super) terms_led: Spans<Term>,
     /// The first life of this node whose promises and replicas are here: this one, or an earlier.
     pub(super) since: u32,
     /// Promises are noted down, and changed since they were asked for.
-    has_promised: bool,
-    keeps_notes: bool,
+    promises_changed: bool,
+    is_recording: bool,
     /// The coordinator's state in which somebody became a member, or none any more, last.
     members_revision: u64,
     /// In which state lives were asked that answered.
     alive: BTreeMap<Peer, u64>,
     /// Of which state all creators were looked at for lives that are over.
-    looked_at: Option<u64>,
+    scanned_revision: Option<u64>,
     /// Creators that named such lives then, or at a later look.
-    with_dead: BTreeSet<Creator>,
+    creators_with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
     next_retry_ms: u64,
@@ -63,7 +63,7 @@ struct Batch {
 
 impl SuperPeer {
     /// Holds nothing.
-    pub fn new(me: Peer, settings: Settings) -> Self {
+    pub fn new(me: Peer, settings: OverlaySettings) -> Self {
         Self {
             me,
             settings,
@@ -71,14 +71,14 @@ impl SuperPeer {
             catalog: Catalog::default(),
             promised: Spans::default(),
             takeover: None,
-            led: Spans::default(),
+            terms_led: Spans::default(),
             since: me.incarnation,
-            has_promised: false,
-            keeps_notes: false,
+            promises_changed: false,
+            is_recording: false,
             members_revision: 0,
             alive: BTreeMap::new(),
-            looked_at: None,
-            with_dead: BTreeSet::new(),
+            scanned_revision: None,
+            creators_with_dead: BTreeSet::new(),
             batches: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_retry_ms: 0,
@@ -87,12 +87,12 @@ impl SuperPeer {
         }
     }
 
-    /// Notes down all that it promises and holds from now on ([`Self::take_notes`]), and begins
+    /// Notes down all that it promises and holds from now on ([`Self::take_records`]), and begins
     /// with what earlier lives from `since` on noted down, all of it. To be called first.
-    pub fn resume(&mut self, since: u32, notes: &[Note]) {
+    pub fn resume(&mut self, since: u32, notes: &[MetadataRecord]) {
         for note in notes {
             self.catalog.replay(note);
-            if let Note::Promises(terms) = note {
+            if let MetadataRecord::Promises(terms) = note {
                 self.promised = Spans::default();
                 for (first, last, term) in terms {
                     self.promised.assign(*first..last.saturating_add(1), Some(*term));
@@ -100,18 +100,18 @@ impl SuperPeer {
             }
         }
         self.since = since.min(self.me.incarnation);
-        self.keeps_notes = true;
-        self.catalog.begin_notes();
+        self.is_recording = true;
+        self.catalog.start_recording();
     }
 
     /// What changed since the last call. It must be safe before anything is sent that this node
     /// wanted sent meanwhile.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        let mut notes = self.catalog.take_notes();
-        if std::mem::take(&mut self.has_promised) {
+    pub fn take_records(&mut self) -> Vec<MetadataRecord> {
+        let mut notes = self.catalog.take_records();
+        if std::mem::take(&mut self.promises_changed) {
             let terms = self.promised.iter();
             let terms = terms.map(|(span, term)| (span.start, span.end - 1, *term));
-            notes.push(Note::Promises(terms.collect()));
+            notes.push(MetadataRecord::Promises(terms.collect()));
         }
         notes
     }
@@ -119,7 +119,7 @@ impl SuperPeer {
     /// Follows a term at some positions from now on.
     pub(super) fn promise(&mut self, part: std::ops::Range<u64>, term: Term) {
         self.promised.assign(part, Some(term));
-        self.has_promised = self.keeps_notes;
+        self.promises_changed = self.is_recording;
     }
 
     /// Whether it speaks for a life of its node.
@@ -133,7 +133,7 @@ impl SuperPeer {
         self.me == peer
     }
 
-    /// What it holds, of its own arc and of others.
+    /// What it holds, of its own segment and of others.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
@@ -152,11 +152,11 @@ impl SuperPeer {
     }
 
     /// The coordinator decided something.
-    pub fn on_view(&mut self, view: &View, out: &mut Vec<Command>) {
+    pub fn on_view(&mut self, view: &View, out: &mut Vec<OverlayCommand>) {
         if view.revision <= self.view.revision {
             return;
         }
-        if !self.view.lives().eq(view.lives()) {
+        if !self.view.peers().eq(view.peers()) {
             self.members_revision = view.revision;
             self.alive.retain(|peer, _| view.has(*peer));
         }
@@ -168,7 +168,7 @@ impl SuperPeer {
         };
         self.batches.retain(|creator, batch| in_force[creator] == Some(batch.version.term));
         self.queues.retain(|creator, _| in_force[creator].is_some());
-        self.log_leads(out);
+        self.record_leadership(out);
         self.drop_replicas();
         self.reconsider(out);
         self.next_retry_ms = 0;
@@ -180,7 +180,8 @@ impl SuperPeer {
     fn drop_replicas(&mut self) {
         let is_foreign = |summary: &Summary| {
             let at = position(summary.creator);
-            let attempt = self.takeover.as_ref().is_some_and(|takeover| takeover.arc.contains(at));
+            let attempt =
+                self.takeover.as_ref().is_some_and(|takeover| takeover.segment.contains(at));
             let group = self.view.groups.get(at);
             !attempt
                 && group.is_some_and(|group| {
@@ -193,16 +194,16 @@ impl SuperPeer {
     }
 
     /// The first member sees to it that there are enough super peers.
-    fn promote(&self, out: &mut Vec<Command>) {
+    fn promote(&self, out: &mut Vec<OverlayCommand>) {
         let is_first = self.view.members.keys().next() == Some(&self.me.node);
         let wanted = self.settings.supers_wanted(self.view.members.len());
         if is_first && let Some(next) = self.view.next_super(wanted) {
-            out.push(Command::Propose(Proposal::Promote(next)));
+            out.push(OverlayCommand::Propose(Proposal::Promote(next)));
         }
     }
 
     /// Time went on.
-    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<Command>) {
+    pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<OverlayCommand>) {
         if now_ms < self.next_retry_ms {
             return;
         }
@@ -216,8 +217,8 @@ impl SuperPeer {
         for creator in self.batches.keys().copied().collect::<Vec<_>>() {
             self.send_batch(creator, out);
         }
-        self.bury_the_dead(out);
-        self.tell_heirs(out);
+        self.remove_dead_members(out);
+        self.send_failover_grants(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;
             self.compare_all(out);
@@ -239,28 +240,28 @@ impl SuperPeer {
     ///
     /// No edit names who is not a member, so all creators are looked at only when members, groups
     /// or the right to bury changed, and otherwise those that still name the dead.
-    fn bury_the_dead(&mut self, out: &mut Vec<Command>) {
-        if self.looked_at.replace(self.view.revision) != Some(self.view.revision) {
+    fn remove_dead_members(&mut self, out: &mut Vec<OverlayCommand>) {
+        if self.scanned_revision.replace(self.view.revision) != Some(self.view.revision) {
             let named = self.catalog.summaries().map(|summary| summary.creator);
             let is_concerned = |creator: &Creator| {
                 self.leads(position(*creator)).is_some() && !self.dead(*creator).is_empty()
             };
-            self.with_dead = named.filter(is_concerned).collect();
+            self.creators_with_dead = named.filter(is_concerned).collect();
         }
         for creator in self.queues.keys().copied().collect::<Vec<_>>() {
             self.start_batch(creator, out);
         }
         let mut asked = 0;
         let mut silent = BTreeSet::new();
-        for creator in self.with_dead.iter().copied().collect::<Vec<_>>() {
+        for creator in self.creators_with_dead.iter().copied().collect::<Vec<_>>() {
             if self.dead(creator).is_empty() {
-                self.with_dead.remove(&creator);
+                self.creators_with_dead.remove(&creator);
                 continue;
             }
             silent.extend(self.silent(creator));
-            let (burials, last) = self.burials(creator);
+            let (removals, last) = self.removals(creator);
             let queue = self.queues.entry(creator).or_default();
-            for edit in burials {
+            for edit in removals {
                 if !queue.contains(&edit) {
                     queue.push_front(edit);
                 }
@@ -274,54 +275,56 @@ impl SuperPeer {
                     && asked < ASKED_MAX
                 {
                     asked += 1;
-                    let message = Message::Remember { creator, former };
-                    out.push(Command::Send(Peer { incarnation, ..former }, message));
+                    let message = Message::QueryReplica { creator, former };
+                    out.push(OverlayCommand::Send(Peer { incarnation, ..former }, message));
                 }
             }
         }
         let revision = self.members_revision;
-        out.extend(silent.into_iter().map(|to| Command::Send(to, Message::Probe { revision })));
+        out.extend(
+            silent.into_iter().map(|to| OverlayCommand::Send(to, Message::Probe { revision })),
+        );
     }
 
     /// Who is named by ranges of a creator, looks alive, and has not said so since somebody died.
     fn silent(&self, creator: Creator) -> Vec<Peer> {
         // What has no copies cannot wait for one.
-        if !self.keeps_notes {
+        if !self.is_recording {
             return Vec::new();
         }
         let is_silent = |peer: &Peer| {
             let answered = self.alive.get(peer).copied().unwrap_or(0);
             *peer != self.me && self.view.has(*peer) && answered < self.members_revision
         };
-        self.catalog.lives(creator).filter(is_silent).collect()
+        self.catalog.named_peers(creator).filter(is_silent).collect()
     }
 
     /// Somebody says that it was alive in a state of the coordinator.
-    fn lives(&mut self, from: Peer, revision: u64) {
+    fn on_alive(&mut self, from: Peer, revision: u64) {
         let answered = self.alive.entry(from).or_default();
         *answered = revision.max(*answered);
         // Perhaps it was waited for.
-        if revision == self.members_revision && !self.with_dead.is_empty() {
+        if revision == self.members_revision && !self.creators_with_dead.is_empty() {
             self.next_retry_ms = 0;
         }
     }
 
     /// The burials of a creator that change something, and lives that are over and the last to
     /// have had something.
-    fn burials(&self, creator: Creator) -> (Vec<Edit>, Vec<Peer>) {
+    fn removals(&self, creator: Creator) -> (Vec<Edit>, Vec<Peer>) {
         let dead = self.dead(creator);
         if dead.is_empty() {
             return Default::default();
         }
         let silent = self.silent(creator);
-        let (last, is_to_bury) = self.catalog.last_holders(creator, &dead, &silent);
+        let (last, may_remove) = self.catalog.last_holders(creator, &dead, &silent);
         // All of them or none: who is left out would count as alive.
-        let buried = dead.into_iter().filter(|_| is_to_bury);
-        (buried.map(|peer| self.own_edit(creator, Change::Bury(peer))).collect(), last)
+        let buried = dead.into_iter().filter(|_| may_remove);
+        (buried.map(|peer| self.own_edit(creator, Change::RemoveDead(peer))).collect(), last)
     }
 
     fn dead(&self, creator: Creator) -> Vec<Peer> {
-        self.catalog.lives(creator).filter(|peer| !self.view.has(*peer)).collect()
+        self.catalog.named_peers(creator).filter(|peer| !self.view.has(*peer)).collect()
     }
 
     /// It answers nobody, so it needs no number of its own.
@@ -332,28 +335,28 @@ impl SuperPeer {
     }
 
     /// As a leader: a node says whether it has all that a former life of it had.
-    fn remembered(
+    fn on_replica_status(
         &mut self,
         from: Peer,
         (creator, former): (Creator, Peer),
         is_whole: bool,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) {
         let is_later = from.node == former.node && from.incarnation > former.incarnation;
         if self.leads(position(creator)).is_none() || !is_later || !self.view.has(from) {
             return;
         }
         // A batch may be on its way: it changes nothing about what the node has.
-        let (_, last) = self.burials(creator);
+        let (_, last) = self.removals(creator);
         if !last.contains(&former) {
             return;
         }
         let change = match is_whole {
-            true => Change::Revive(former, from.incarnation),
-            false => Change::Lose(former),
+            true => Change::Rejoin(former, from.incarnation),
+            false => Change::MarkLost(former),
         };
         if !is_whole && last.len() == 1 {
-            out.push(Command::Log(Event::Lost(creator, former)));
+            out.push(OverlayCommand::Log(OverlayEvent::ReplicaLost(creator, former)));
         }
         let edit = self.own_edit(creator, change);
         let queue = self.queues.entry(creator).or_default();
@@ -364,35 +367,41 @@ impl SuperPeer {
     }
 
     /// As a leader: says so if nobody needs what is kept in the name of a life that is over.
-    fn needed(&self, from: Peer, creator: Creator, source: Peer, out: &mut Vec<Command>) {
+    fn on_query_needed(
+        &self,
+        from: Peer,
+        creator: Creator,
+        source: Peer,
+        out: &mut Vec<OverlayCommand>,
+    ) {
         let is_settled =
             self.leads(position(creator)).is_some() && !self.batches.contains_key(&creator);
         if is_settled && !self.view.has(source) && !self.catalog.needs(creator, source) {
-            out.push(Command::Send(from, Message::Unneeded { creator, source }));
+            out.push(OverlayCommand::Send(from, Message::NotNeeded { creator, source }));
         }
     }
 
     /// As a leader: says who has to recover what, of what is committed.
-    fn tell_heirs(&self, out: &mut Vec<Command>) {
+    fn send_failover_grants(&self, out: &mut Vec<OverlayCommand>) {
         for creator in self.catalog.creators_to_recover() {
             if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
                 continue;
             }
-            for inheritance in self.catalog.inheritances(creator) {
-                let heir = inheritance.holders[0];
-                out.push(Command::Send(heir, Message::Inherit(inheritance)));
+            for grant in self.catalog.failover_grants(creator) {
+                let heir = grant.holders[0];
+                out.push(OverlayCommand::Send(heir, Message::GrantFailover(grant)));
             }
         }
     }
 
     /// Whether all whom an edit names are members in those lives, as far as this leader knows.
     fn is_known(&self, edit: &Edit) -> bool {
-        let placed = edit.change.placed();
-        placed.is_none_or(|placed| placed.peers().all(|peer| self.view.has(peer)))
+        let set = edit.change.replica_set();
+        set.is_none_or(|set| set.peers().all(|peer| self.view.has(peer)))
     }
 
     /// A message arrived.
-    pub fn on_message(&mut self, from: Peer, message: Message, out: &mut Vec<Command>) {
+    pub fn on_message(&mut self, from: Peer, message: Message, out: &mut Vec<OverlayCommand>) {
         match message {
             Message::LookUp { origin, token, id, hops } => {
                 self.look_up(origin, token, id, hops, out);
@@ -402,86 +411,99 @@ impl SuperPeer {
                 self.append(from, creator, version, &edits, out);
             }
             Message::Appended { creator, version } => self.appended(from, creator, version, out),
-            Message::Compare { arc, term, held } => self.compare(from, arc, term, &held, out),
-            Message::Lacking { term, creators } => self.send_lacking(from, term, &creators, out),
-            Message::Seal { arc, term } => self.seal(from, arc, term, out),
-            Message::Sealed { arc, term, held, since } => {
-                self.sealed((from, since), arc, term, held, out);
+            Message::Compare { segment, term, held } => {
+                self.compare(from, segment, term, &held, out)
             }
-            Message::Same { arc, term } => self.same(from, arc, term, out),
+            Message::Missing { term, creators } => self.send_lacking(from, term, &creators, out),
+            Message::Seal { segment, term } => self.seal(from, segment, term, out),
+            Message::Sealed { segment, term, held, since } => {
+                self.sealed((from, since), segment, term, held, out);
+            }
+            Message::Matches { segment, term } => self.same(from, segment, term, out),
             Message::Fetch { creator } => self.send_snapshot(from, creator, out),
             Message::Install { snapshot } => self.install(from, &snapshot, out),
             Message::Overruled { at, promised } => self.overruled(u64::from(at), promised),
-            Message::Remember { creator, former } => {
+            Message::QueryReplica { creator, former } => {
                 let is_whole = self.speaks_for(former) && former != self.me;
-                let answer = Message::Remembered { creator, former, is_whole };
-                out.push(Command::Send(from, answer));
+                let answer = Message::ReplicaStatus { creator, former, is_whole };
+                out.push(OverlayCommand::Send(from, answer));
             }
-            Message::Remembered { creator, former, is_whole } => {
-                self.remembered(from, (creator, former), is_whole, out);
+            Message::ReplicaStatus { creator, former, is_whole } => {
+                self.on_replica_status(from, (creator, former), is_whole, out);
             }
             Message::Probe { revision } => {
-                out.push(Command::Send(from, Message::Alive { revision }));
+                out.push(OverlayCommand::Send(from, Message::Alive { revision }));
             }
-            Message::Alive { revision } => self.lives(from, revision),
-            Message::Needed { creator, source, revision } if revision <= self.view.revision => {
-                self.needed(from, creator, source, out);
+            Message::Alive { revision } => self.on_alive(from, revision),
+            Message::QueryNeeded { creator, source, revision }
+                if revision <= self.view.revision =>
+            {
+                self.on_query_needed(from, creator, source, out);
             }
             // Answers to peers.
-            Message::Found { .. } | Message::Changed { .. } | Message::Unneeded { .. } => {}
-            Message::Supers { .. } | Message::Inherit(_) | Message::Needed { .. } => {}
+            Message::Found { .. } | Message::Changed { .. } | Message::NotNeeded { .. } => {}
+            Message::SuperPeers { .. }
+            | Message::GrantFailover(_)
+            | Message::QueryNeeded { .. } => {}
         }
     }
 
     /// Hands a request on to who leads there, and tells the asker who the super peers are. If that
     /// is nobody yet, or somebody handed it on already too often, the asker asks again.
-    fn hand_on(
+    fn forward(
         &self,
         (origin, at, hops): (Peer, u64, u8),
         message: Message,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) {
         if origin != self.me {
-            out.push(Command::Send(origin, self.list()));
+            out.push(OverlayCommand::Send(origin, self.list()));
         }
         let leader = self.view.groups.get(at).and_then(|group| group.members.first());
         if let Some(leader) = leader.filter(|leader| **leader != self.me && hops < HOPS_MAX) {
-            out.push(Command::Send(*leader, message));
+            out.push(OverlayCommand::Send(*leader, message));
         }
     }
 
-    fn look_up(&self, origin: Peer, token: u64, id: ChunkId, hops: u8, out: &mut Vec<Command>) {
+    fn look_up(
+        &self,
+        origin: Peer,
+        token: u64,
+        id: ChunkId,
+        hops: u8,
+        out: &mut Vec<OverlayCommand>,
+    ) {
         let at = position(id.creator());
         if self.leads(at).is_none() {
             let message = Message::LookUp { origin, token, id, hops: hops.saturating_add(1) };
-            return self.hand_on((origin, at, hops), message, out);
+            return self.forward((origin, at, hops), message, out);
         }
         let (epoch, range) = self.catalog.find(id);
         let found = range.map(|range| {
             let owner = range.placement.owner();
-            let life = self.catalog.life(id.creator(), owner);
+            let life = self.catalog.incarnation_of(id.creator(), owner);
             (range, life.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
         });
         // Who inherited an id was not given it by a move: that must not look alike.
-        let is_settled = !self.catalog.is_inherited(id);
+        let is_settled = !self.catalog.needs_recovery(id);
         let is_certain = is_settled && !self.batches.contains_key(&id.creator());
         let message = Message::Found { token, id, epoch, found, is_certain };
-        out.push(Command::Send(origin, message));
+        out.push(OverlayCommand::Send(origin, message));
     }
 
-    fn change(&mut self, edit: Edit, hops: u8, out: &mut Vec<Command>) {
+    fn change(&mut self, edit: Edit, hops: u8, out: &mut Vec<OverlayCommand>) {
         let creator = edit.ids.first().creator();
         let (origin, at) = (edit.request.peer, position(creator));
         if self.leads(at).is_none() {
             let message = Message::Change { edit, hops: hops.saturating_add(1) };
-            return self.hand_on((origin, at, hops), message, out);
+            return self.forward((origin, at, hops), message, out);
         }
         // Who is not known yet asks again; who lives no more is not carried out.
         if !self.view.has(origin) || edit.change.is_of_leader() {
             return;
         }
-        if let Change::Claim(placed) = edit.change
-            && placed.placement.owner() != origin.node
+        if let Change::Claim(set) = edit.change
+            && set.placement.owner() != origin.node
         {
             return out.push(answer(&edit, Err(Refusal::NotOwner)));
         }
@@ -493,7 +515,7 @@ impl SuperPeer {
     }
 
     /// Makes a batch of what waits, unless one is on its way. So at most one is uncommitted.
-    fn start_batch(&mut self, creator: Creator, out: &mut Vec<Command>) {
+    fn start_batch(&mut self, creator: Creator, out: &mut Vec<OverlayCommand>) {
         if self.batches.contains_key(&creator) {
             return;
         }
@@ -505,7 +527,7 @@ impl SuperPeer {
                 edits.push(edit);
                 continue;
             }
-            match self.catalog.seen(creator, edit.request.peer.node) {
+            match self.catalog.last_request(creator, edit.request.peer.node) {
                 // All that was seen is committed: no batch is on its way.
                 Some(seen) if seen.request == edit.request => out.push(answer(&edit, seen.result)),
                 Some(seen) if seen.request > edit.request => {
@@ -514,7 +536,7 @@ impl SuperPeer {
                 // In order and for ever, so that a late repetition is not carried out.
                 _ if !self.is_known(&edit) => edits.push(edit.refused()),
                 _ => {
-                    edits.extend(self.burials_before(creator, &edit));
+                    edits.extend(self.removals_before(creator, &edit));
                     edits.push(edit);
                 }
             }
@@ -530,10 +552,10 @@ impl SuperPeer {
         }
         let sequence = self.catalog.version(creator).map_or(0, |version| version.sequence) + 1;
         let version = Version { term, sequence };
-        out.push(Command::Log(Event::Proposed(creator, version, edits.clone())));
+        out.push(OverlayCommand::Log(OverlayEvent::Proposed(creator, version, edits.clone())));
         self.catalog.apply(creator, version, &edits);
         // One of the leader's own may name who was a member when it was queued.
-        self.with_dead.insert(creator);
+        self.creators_with_dead.insert(creator);
         let batch = Batch { version, edits, held_by: BTreeSet::from([self.me]) };
         self.batches.insert(creator, batch);
         self.send_batch(creator, out);
@@ -541,26 +563,32 @@ impl SuperPeer {
     }
 
     /// Former lives of those whom an edit names are over before it.
-    fn burials_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
-        let Some(placed) = edit.change.placed() else { return Vec::new() };
+    fn removals_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
+        let Some(set) = edit.change.replica_set() else { return Vec::new() };
         let is_former = |peer: Peer| {
-            let life = self.catalog.life(creator, peer.node);
+            let life = self.catalog.incarnation_of(creator, peer.node);
             let former = life.map(|incarnation| Peer { incarnation, ..peer });
             former.is_some_and(|former| former != peer && !self.view.has(former))
         };
-        if placed.peers().any(is_former) { self.burials(creator).0 } else { Vec::new() }
+        if set.peers().any(is_former) { self.removals(creator).0 } else { Vec::new() }
     }
 
-    fn send_batch(&self, creator: Creator, out: &mut Vec<Command>) {
+    fn send_batch(&self, creator: Creator, out: &mut Vec<OverlayCommand>) {
         let Some(batch) = self.batches.get(&creator) else { return };
         let Some(group) = self.leads(position(creator)) else { return };
         for member in group.members.iter().filter(|member| !batch.held_by.contains(member)) {
             let (version, edits) = (batch.version, batch.edits.clone());
-            out.push(Command::Send(*member, Message::Append { creator, version, edits }));
+            out.push(OverlayCommand::Send(*member, Message::Append { creator, version, edits }));
         }
     }
 
-    fn appended(&mut self, from: Peer, creator: Creator, version: Version, out: &mut Vec<Command>) {
+    fn appended(
+        &mut self,
+        from: Peer,
+        creator: Creator,
+        version: Version,
+        out: &mut Vec<OverlayCommand>,
+    ) {
         let is_member = |group: &Group| group.members.contains(&from);
         if !self.leads(position(creator)).is_some_and(is_member) {
             return;
@@ -575,16 +603,16 @@ impl SuperPeer {
 
     /// Answers a batch that a majority holds: from here on it is in the catalog of every leader to
     /// come (the linearization point of its edits).
-    fn commit_if_held(&mut self, creator: Creator, out: &mut Vec<Command>) {
+    fn commit_if_held(&mut self, creator: Creator, out: &mut Vec<OverlayCommand>) {
         let Some(group) = self.leads(position(creator)) else { return };
         let majority = group.majority();
         if self.batches.get(&creator).is_none_or(|batch| batch.held_by.len() < majority) {
             return;
         }
         let batch = self.batches.remove(&creator).expect("it was there");
-        out.push(Command::Log(Event::Committed(creator, batch.version)));
+        out.push(OverlayCommand::Log(OverlayEvent::Committed(creator, batch.version)));
         for edit in &batch.edits {
-            let seen = self.catalog.seen(creator, edit.request.peer.node);
+            let seen = self.catalog.last_request(creator, edit.request.peer.node);
             // A later request of the same peer in the same batch answers for both.
             if let Some(seen) = seen.filter(|seen| seen.request == edit.request) {
                 out.push(answer(edit, seen.result));
@@ -600,7 +628,7 @@ impl SuperPeer {
         creator: Creator,
         version: Version,
         edits: &[Edit],
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) {
         let at = position(creator);
         let is_leaders = version.term.leader == from;
@@ -615,12 +643,12 @@ impl SuperPeer {
         if is_next {
             self.catalog.apply(creator, version, edits);
         } else if held < Some(version) {
-            let message = Message::Lacking { term: version.term, creators: vec![creator] };
-            return out.push(Command::Send(from, message));
+            let message = Message::Missing { term: version.term, creators: vec![creator] };
+            return out.push(OverlayCommand::Send(from, message));
         } else if held != Some(version) {
             return;
         }
-        out.push(Command::Send(from, Message::Appended { creator, version }));
+        out.push(OverlayCommand::Send(from, Message::Appended { creator, version }));
     }
 
     /// Whether a term holds at some positions; promises to follow it if it is the latest there.
@@ -629,14 +657,14 @@ impl SuperPeer {
         from: Peer,
         parts: impl IntoIterator<Item = std::ops::Range<u64>> + Clone,
         term: Term,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) -> bool {
         let later = parts.clone().into_iter().filter_map(|part| {
             let mut later = self.promised.over(part).filter(|(_, promised)| **promised > term);
             later.next().map(|(span, promised)| (span.start as u16, *promised))
         });
         if let Some((at, promised)) = later.min() {
-            out.push(Command::Send(from, Message::Overruled { at, promised }));
+            out.push(OverlayCommand::Send(from, Message::Overruled { at, promised }));
             return false;
         }
         for part in parts {
@@ -651,33 +679,34 @@ impl SuperPeer {
     /// again with a later term, if this node still should lead there.
     fn overruled(&mut self, at: u64, promised: Term) {
         let is_led = self.leads(at).is_some_and(|group| group.term < promised);
-        let attempt = self.takeover.as_ref().filter(|takeover| takeover.arc.contains(at));
+        let attempt = self.takeover.as_ref().filter(|takeover| takeover.segment.contains(at));
         if is_led || attempt.is_some_and(|takeover| takeover.term < promised) {
             self.promise(at..at + 1, promised);
         }
     }
 
-    /// As a member: makes what is held of an arc the same as the leader holds.
+    /// As a member: makes what is held of an segment the same as the leader holds.
     fn compare(
         &mut self,
         from: Peer,
-        arc: Arc,
+        segment: RingSegment,
         term: Term,
         leaders: &[Summary],
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) {
-        if from != term.leader || !self.follow(from, arc.parts().collect::<Vec<_>>(), term, out) {
+        if from != term.leader || !self.follow(from, segment.parts().collect::<Vec<_>>(), term, out)
+        {
             return;
         }
         let known: BTreeSet<Creator> = leaders.iter().map(|summary| summary.creator).collect();
-        for held in self.held(arc) {
+        for held in self.held(segment) {
             // What is of this term came after a late message.
             if !known.contains(&held.creator) && held.version.term < term {
                 self.catalog.remove(held.creator);
             }
         }
         let mut creators = Vec::new();
-        for leader in leaders.iter().filter(|leader| arc.contains(position(leader.creator))) {
+        for leader in leaders.iter().filter(|leader| segment.contains(position(leader.creator))) {
             let Some(held) = self.catalog.summary(leader.creator) else {
                 creators.push(leader.creator);
                 continue;
@@ -686,22 +715,31 @@ impl SuperPeer {
             if held.version.sequence == leader.version.sequence && is_same {
                 self.catalog.restamp(held.creator, held.version.max(leader.version));
             } else if held.version == leader.version {
-                out.push(Command::Log(Event::Diverged(held.creator, held.version)));
+                out.push(OverlayCommand::Log(OverlayEvent::ReplicaDiverged(
+                    held.creator,
+                    held.version,
+                )));
                 creators.push(leader.creator);
             } else if held.version < leader.version {
                 creators.push(leader.creator);
             }
         }
         let message = if creators.is_empty() {
-            Message::Same { arc, term }
+            Message::Matches { segment, term }
         } else {
-            Message::Lacking { term, creators }
+            Message::Missing { term, creators }
         };
-        out.push(Command::Send(from, message));
+        out.push(OverlayCommand::Send(from, message));
     }
 
     /// As a leader: sends what a member lacks.
-    fn send_lacking(&self, to: Peer, term: Term, creators: &[Creator], out: &mut Vec<Command>) {
+    fn send_lacking(
+        &self,
+        to: Peer,
+        term: Term,
+        creators: &[Creator],
+        out: &mut Vec<OverlayCommand>,
+    ) {
         for creator in creators {
             if self.catalog.version(*creator).is_some_and(|version| version.term == term) {
                 self.send_snapshot(to, *creator, out);
@@ -709,13 +747,13 @@ impl SuperPeer {
         }
     }
 
-    fn send_snapshot(&self, to: Peer, creator: Creator, out: &mut Vec<Command>) {
+    fn send_snapshot(&self, to: Peer, creator: Creator, out: &mut Vec<OverlayCommand>) {
         if let Some(snapshot) = self.catalog.snapshot(creator) {
-            out.push(Command::Send(to, Message::Install { snapshot }));
+            out.push(OverlayCommand::Send(to, Message::Install { snapshot }));
         }
     }
 
-    fn install(&mut self, from: Peer, snapshot: &Snapshot, out: &mut Vec<Command>) {
+    fn install(&mut self, from: Peer, snapshot: &Snapshot, out: &mut Vec<OverlayCommand>) {
         if self.fetched(from, snapshot, out) {
             return;
         }
@@ -731,51 +769,54 @@ impl SuperPeer {
         }
         if self.catalog.version(creator) <= Some(version) {
             self.catalog.install(snapshot);
-            out.push(Command::Send(from, Message::Appended { creator, version }));
+            out.push(OverlayCommand::Send(from, Message::Appended { creator, version }));
         }
     }
 
-    /// What is held of an arc.
-    pub(super) fn held(&self, arc: Arc) -> Vec<Summary> {
-        let is_inside = |summary: &Summary| arc.contains(position(summary.creator));
+    /// What is held of an segment.
+    pub(super) fn held(&self, segment: RingSegment) -> Vec<Summary> {
+        let is_inside = |summary: &Summary| segment.contains(position(summary.creator));
         self.catalog.summaries().filter(is_inside).collect()
     }
 
     /// As a leader: asks the groups whether they hold the same.
-    fn compare_all(&self, out: &mut Vec<Command>) {
-        let Some(arc) = self.view.arc(self.me) else { return };
-        for (part, group) in self.view.groups_of(arc) {
+    fn compare_all(&self, out: &mut Vec<OverlayCommand>) {
+        let Some(segment) = self.view.segment(self.me) else { return };
+        for (part, group) in self.view.groups_of(segment) {
             if self.leads(part.start).is_none() {
                 continue;
             }
-            let part = Arc { first: part.start as u16, last: (part.end - 1) as u16 };
+            let part = RingSegment { first: part.start as u16, last: (part.end - 1) as u16 };
             for member in group.members.iter().filter(|member| **member != self.me) {
                 let (term, held) = (group.term, self.held(part));
-                let message = Message::Compare { arc: part, term, held };
-                out.push(Command::Send(*member, message));
+                let message = Message::Compare { segment: part, term, held };
+                out.push(OverlayCommand::Send(*member, message));
             }
         }
     }
 
     fn list(&self) -> Message {
-        Message::Supers { revision: self.view.revision, supers: self.view.supers().collect() }
+        Message::SuperPeers {
+            revision: self.view.revision,
+            super_peers: self.view.supers().collect(),
+        }
     }
 
-    /// Tells the peers of the own arc who the super peers are.
-    fn announce(&self, out: &mut Vec<Command>) {
-        let Some(arc) = self.view.arc(self.me) else { return };
+    /// Tells the peers of the own segment who the super peers are.
+    fn announce(&self, out: &mut Vec<OverlayCommand>) {
+        let Some(segment) = self.view.segment(self.me) else { return };
         for (node, member) in &self.view.members {
-            if arc.contains(u64::from(node.get())) {
+            if segment.contains(u64::from(node.get())) {
                 let peer = Peer { node: *node, incarnation: member.incarnation };
-                out.push(Command::Send(peer, self.list()));
+                out.push(OverlayCommand::Send(peer, self.list()));
             }
         }
     }
 }
 
-fn answer(edit: &Edit, result: Result<u64, Refusal>) -> Command {
+fn answer(edit: &Edit, result: Result<u64, Refusal>) -> OverlayCommand {
     let (request, creator) = (edit.request, edit.ids.first().creator());
-    Command::Send(request.peer, Message::Changed { request, creator, result })
+    OverlayCommand::Send(request.peer, Message::Changed { request, creator, result })
 }
 
 #[cfg(test)]

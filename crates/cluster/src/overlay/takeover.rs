@@ -1,8 +1,8 @@
-//! How a super peer becomes the leader of its arc without losing what others committed.
+//! How a super peer becomes the leader of its segment without losing what others committed.
 //!
 //! What an attempt found is stamped with its term before the group of that term is in force, and
 //! the later term counts. So an attempt begins with a claim: from then on no earlier proposal for
-//! the arc comes into force, and until a later claim the groups are those that it asks. Hence
+//! the segment comes into force, and until a later claim the groups are those that it asks. Hence
 //! (invariant 2 of the overlay) what is stamped later than the group in force came from a majority
 //! of that group, which had promised to follow no other.
 
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::edit::{Snapshot, Summary, Version};
-use super::message::{Command, Event, Message};
-use super::ring::{Arc, position};
+use super::message::{Message, OverlayCommand, OverlayEvent};
+use super::ring::{RingSegment, position};
 use super::super_peer::SuperPeer;
 use super::view::{Group, Peer, Term, majority};
 use crate::coordinator::Proposal;
@@ -20,11 +20,11 @@ use crate::ids::Creator;
 /// An attempt. Its steps follow each other; each is repeated until it is answered.
 #[derive(Debug)]
 pub(super) struct Takeover {
-    pub(super) arc: Arc,
+    pub(super) segment: RingSegment,
     /// Of what it claims; the next one is that of the attempt.
     claim: Term,
     pub(super) term: Term,
-    /// Who shall hold the arc; this node first.
+    /// Who shall hold the segment; this node first.
     members: Vec<Peer>,
     /// Who holds it today.
     replaces: Vec<(Range<u64>, Group)>,
@@ -36,7 +36,7 @@ pub(super) struct Takeover {
 
 #[derive(Debug)]
 enum Step {
-    /// The coordinator must know that who proposed something for the arc before is too late.
+    /// The coordinator must know that who proposed something for the segment before is too late.
     Claiming,
     /// A majority of every old group must promise, and tell what it holds: who speaks for each
     /// member, itself or a later life that has all it had, and what that holds.
@@ -48,20 +48,20 @@ enum Step {
 }
 
 impl SuperPeer {
-    /// Compares who holds the own arc with who should, and starts over if they differ.
-    pub(super) fn reconsider(&mut self, out: &mut Vec<Command>) {
-        let Some(arc) = self.view.arc(self.me) else {
+    /// Compares who holds the own segment with who should, and starts over if they differ.
+    pub(super) fn reconsider(&mut self, out: &mut Vec<OverlayCommand>) {
+        let Some(segment) = self.view.segment(self.me) else {
             self.takeover = None;
             return;
         };
         let members = self.view.wanted_group(self.me);
-        if self.is_settled(arc, &members) {
+        if self.is_settled(segment, &members) {
             self.takeover = None;
             return;
         }
-        let replaces = self.view.groups_of(arc);
+        let replaces = self.view.groups_of(segment);
         let goes_on = self.takeover.as_ref().is_some_and(|takeover| {
-            let is_same = takeover.arc == arc && takeover.members == members;
+            let is_same = takeover.segment == segment && takeover.members == members;
             is_same && self.is_possible(takeover)
         });
         if let Some(takeover) = self.takeover.as_mut().filter(|_| goes_on) {
@@ -73,28 +73,28 @@ impl SuperPeer {
                 return self.seal_all(replaces, out);
             }
         }
-        let promised = arc
+        let promised = segment
             .parts()
             .filter_map(|part| self.promised.over(part).map(|(_, term)| term.number).max());
         let held = replaces.iter().map(|(_, group)| group.term.number);
         let number = promised.chain(held).max().unwrap_or(0) + 1;
         let [claim, term] = [number, number + 1].map(|number| Term { number, leader: self.me });
-        for part in arc.parts() {
+        for part in segment.parts() {
             self.promise(part, term);
         }
         let (step, forgot, has_told) = (Step::Claiming, BTreeSet::new(), false);
-        let takeover = Takeover { arc, claim, term, members, replaces, forgot, has_told, step };
+        let takeover = Takeover { segment, claim, term, members, replaces, forgot, has_told, step };
         self.takeover = Some(takeover);
         self.retry_takeover(out);
     }
 
-    /// The arc is claimed: asks those who hold it.
-    fn seal_all(&mut self, held_by: Vec<(Range<u64>, Group)>, out: &mut Vec<Command>) {
+    /// The segment is claimed: asks those who hold it.
+    fn seal_all(&mut self, held_by: Vec<(Range<u64>, Group)>, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         takeover.replaces = held_by;
         takeover.step = Step::Sealing(BTreeMap::new());
-        let arc = takeover.arc;
-        let held = self.held(arc);
+        let segment = takeover.segment;
+        let held = self.held(segment);
         if let Some(takeover) = &mut self.takeover {
             takeover.credit((self.me, self.since), &held);
         }
@@ -103,7 +103,7 @@ impl SuperPeer {
     }
 
     /// Says what this node leads from now on, also by an attempt that it had given up.
-    pub(super) fn log_leads(&mut self, out: &mut Vec<Command>) {
+    pub(super) fn record_leadership(&mut self, out: &mut Vec<OverlayCommand>) {
         let mut leads = Vec::new();
         for (span, group) in self.view.groups.iter() {
             let promised = self.promised.over(span).filter(|(_, term)| **term == group.term);
@@ -111,14 +111,18 @@ impl SuperPeer {
             leads.extend(promised.filter(|_| is_mine).map(|(span, term)| (span, *term)));
         }
         for (span, term) in leads {
-            if self.led.over(span.clone()).all(|(_, led)| *led < term) {
-                let arc = Arc { first: span.start as u16, last: (span.end - 1) as u16 };
-                out.push(Command::Log(Event::Leads(arc, term, self.held(arc))));
-                self.led.assign(span, Some(term));
+            if self.terms_led.over(span.clone()).all(|(_, terms_led)| *terms_led < term) {
+                let segment = RingSegment { first: span.start as u16, last: (span.end - 1) as u16 };
+                out.push(OverlayCommand::Log(OverlayEvent::BecameLeader(
+                    segment,
+                    term,
+                    self.held(segment),
+                )));
+                self.terms_led.assign(span, Some(term));
             }
         }
         let is_over = self.takeover.as_ref().is_some_and(|takeover| {
-            let groups = self.view.groups_of(takeover.arc);
+            let groups = self.view.groups_of(takeover.segment);
             groups.iter().any(|(_, group)| group.term == takeover.term)
         });
         if is_over {
@@ -132,13 +136,13 @@ impl SuperPeer {
             Step::Fetching(missing) => missing.values().all(|(_, holder)| self.view.has(*holder)),
             Step::Claiming | Step::Sealing(_) | Step::Installing(_) => true,
         };
-        let mut parts = takeover.arc.parts();
+        let mut parts = takeover.segment.parts();
         has_holders && parts.all(|part| self.promised.all(part, |term| *term == takeover.term))
     }
 
-    /// Whether this node leads all of its arc with the group that it should have.
-    fn is_settled(&self, arc: Arc, members: &[Peer]) -> bool {
-        arc.parts().all(|part| {
+    /// Whether this node leads all of its segment with the group that it should have.
+    fn is_settled(&self, segment: RingSegment, members: &[Peer]) -> bool {
+        segment.parts().all(|part| {
             self.view.groups.all(part.clone(), |group| group.members == members)
                 && self
                     .view
@@ -149,13 +153,13 @@ impl SuperPeer {
     }
 
     /// Asks again whom the present step waits for.
-    pub(super) fn retry_takeover(&mut self, out: &mut Vec<Command>) {
+    pub(super) fn retry_takeover(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &self.takeover else { return };
-        let (arc, term) = (takeover.arc, takeover.term);
+        let (segment, term) = (takeover.segment, takeover.term);
         match &takeover.step {
             Step::Claiming => {
                 let (term, replaces) = (takeover.claim, takeover.replaces.clone());
-                out.push(Command::Propose(Proposal::Claim { arc, term, replaces }));
+                out.push(OverlayCommand::Propose(Proposal::Claim { segment, term, replaces }));
             }
             Step::Sealing(sealed) => {
                 let old: BTreeSet<Peer> = takeover.old_members().collect();
@@ -163,58 +167,68 @@ impl SuperPeer {
                     let incarnation =
                         self.view.incarnation(member.node).unwrap_or(member.incarnation);
                     let living = Peer { incarnation, ..*member };
-                    out.push(Command::Send(living, Message::Seal { arc, term }));
+                    out.push(OverlayCommand::Send(living, Message::Seal { segment, term }));
                 }
             }
             Step::Fetching(missing) => {
                 for (creator, (_, holder)) in missing {
-                    out.push(Command::Send(*holder, Message::Fetch { creator: *creator }));
+                    out.push(OverlayCommand::Send(*holder, Message::Fetch { creator: *creator }));
                 }
             }
             Step::Installing(same) => {
                 for member in takeover.members.iter().filter(|member| !same.contains(member)) {
-                    let message = Message::Compare { arc, term, held: self.held(arc) };
-                    out.push(Command::Send(*member, message));
+                    let message = Message::Compare { segment, term, held: self.held(segment) };
+                    out.push(OverlayCommand::Send(*member, message));
                 }
                 if same.len() >= majority(takeover.members.len()) {
-                    out.push(Command::Propose(takeover.proposal()));
+                    out.push(OverlayCommand::Propose(takeover.proposal()));
                 }
             }
         }
     }
 
     /// As a member of an old group: promises, and tells what it holds.
-    pub(super) fn seal(&mut self, from: Peer, arc: Arc, term: Term, out: &mut Vec<Command>) {
-        if from == term.leader && self.follow(from, arc.parts().collect::<Vec<_>>(), term, out) {
-            let (held, since) = (self.held(arc), self.since);
-            out.push(Command::Send(from, Message::Sealed { arc, term, held, since }));
+    pub(super) fn seal(
+        &mut self,
+        from: Peer,
+        segment: RingSegment,
+        term: Term,
+        out: &mut Vec<OverlayCommand>,
+    ) {
+        if from == term.leader && self.follow(from, segment.parts().collect::<Vec<_>>(), term, out)
+        {
+            let (held, since) = (self.held(segment), self.since);
+            out.push(OverlayCommand::Send(from, Message::Sealed { segment, term, held, since }));
         }
     }
 
     pub(super) fn sealed(
         &mut self,
         from: (Peer, u32),
-        arc: Arc,
+        segment: RingSegment,
         term: Term,
         held: Vec<Summary>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) {
         let Some(takeover) = &mut self.takeover else { return };
-        if (takeover.arc, takeover.term) == (arc, term) {
+        if (takeover.segment, takeover.term) == (segment, term) {
             takeover.credit(from, &held);
-            let lost: Vec<Arc> = takeover.newly_lost();
-            out.extend(lost.into_iter().map(|arc| Command::Log(Event::Forgotten(arc))));
+            let lost: Vec<RingSegment> = takeover.newly_lost();
+            out.extend(
+                lost.into_iter()
+                    .map(|segment| OverlayCommand::Log(OverlayEvent::MetadataLost(segment))),
+            );
             self.fetch_if_sealed(out);
         }
     }
 
     /// Of each creator the furthest replica of a majority holds all that was committed: two
     /// majorities of a group share a member, and that one had promised afterwards.
-    fn fetch_if_sealed(&mut self, out: &mut Vec<Command>) {
+    fn fetch_if_sealed(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         let Some(furthest) = takeover.furthest() else { return };
-        let arc = takeover.arc;
-        let stale = self.held(arc).into_iter().map(|summary| summary.creator);
+        let segment = takeover.segment;
+        let stale = self.held(segment).into_iter().map(|summary| summary.creator);
         for creator in stale.filter(|creator| !furthest.contains_key(creator)).collect::<Vec<_>>() {
             self.catalog.remove(creator);
         }
@@ -232,7 +246,7 @@ impl SuperPeer {
         &mut self,
         from: Peer,
         snapshot: &Snapshot,
-        out: &mut Vec<Command>,
+        out: &mut Vec<OverlayCommand>,
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
         let Step::Fetching(missing) = &mut takeover.step else { return false };
@@ -249,29 +263,35 @@ impl SuperPeer {
         is_wanted
     }
 
-    fn install_if_fetched(&mut self, out: &mut Vec<Command>) {
+    fn install_if_fetched(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         if !matches!(&takeover.step, Step::Fetching(missing) if missing.is_empty()) {
             return;
         }
-        let (arc, term) = (takeover.arc, takeover.term);
+        let (segment, term) = (takeover.segment, takeover.term);
         takeover.step = Step::Installing(BTreeSet::from([self.me]));
-        for held in self.held(arc) {
+        for held in self.held(segment) {
             let version = Version { term, sequence: held.version.sequence };
             self.catalog.restamp(held.creator, version);
         }
         self.retry_takeover(out);
     }
 
-    pub(super) fn same(&mut self, from: Peer, arc: Arc, term: Term, out: &mut Vec<Command>) {
+    pub(super) fn same(
+        &mut self,
+        from: Peer,
+        segment: RingSegment,
+        term: Term,
+        out: &mut Vec<OverlayCommand>,
+    ) {
         let Some(takeover) = &mut self.takeover else { return };
         if let Step::Installing(same) = &mut takeover.step
-            && (takeover.arc, takeover.term) == (arc, term)
+            && (takeover.segment, takeover.term) == (segment, term)
             && takeover.members.contains(&from)
         {
             same.insert(from);
             if same.len() >= majority(takeover.members.len()) {
-                out.push(Command::Propose(takeover.proposal()));
+                out.push(OverlayCommand::Propose(takeover.proposal()));
             }
         }
     }
@@ -294,14 +314,17 @@ impl Takeover {
 
     /// Parts whose metadata is gone, as all who held it live again and have nothing. Nobody can
     /// know then who owns what, and serves it: the attempt goes on without an end. Says so once.
-    fn newly_lost(&mut self) -> Vec<Arc> {
+    fn newly_lost(&mut self) -> Vec<RingSegment> {
         let has_forgotten = |group: &Group| {
             let mut members = group.members.iter();
             !group.members.is_empty() && members.all(|member| self.forgot.contains(member))
         };
         let lost = self.replaces.iter().filter(|(_, group)| has_forgotten(group));
-        let arc = |part: &Range<u64>| Arc { first: part.start as u16, last: (part.end - 1) as u16 };
-        let lost: Vec<Arc> = lost.map(|(part, _)| arc(part)).collect();
+        let segment = |part: &Range<u64>| RingSegment {
+            first: part.start as u16,
+            last: (part.end - 1) as u16,
+        };
+        let lost: Vec<RingSegment> = lost.map(|(part, _)| segment(part)).collect();
         if std::mem::replace(&mut self.has_told, !lost.is_empty()) { Vec::new() } else { lost }
     }
 
@@ -311,7 +334,7 @@ impl Takeover {
 
     fn proposal(&self) -> Proposal {
         let group = Group { term: self.term, members: self.members.clone() };
-        Proposal::Regroup { arc: self.arc, group, replaces: self.replaces.clone() }
+        Proposal::Regroup { segment: self.segment, group, replaces: self.replaces.clone() }
     }
 
     /// The furthest replica of each creator and who holds it, once majorities have promised.
@@ -343,7 +366,7 @@ mod tests {
     use super::*;
     use crate::ids::NodeId;
     use crate::overlay::view::{Member, View};
-    use crate::overlay::{POSITIONS, Settings};
+    use crate::overlay::{OverlaySettings, POSITIONS};
     use crate::spans::Spans;
 
     fn peer(number: u16) -> Peer {
@@ -364,20 +387,21 @@ mod tests {
         let groups = held_under(of(11, 1));
         let member = |number| (peer(number).node, Member { incarnation: 1, is_super: true });
         let view = View { revision: 1, members: [2, 3, 4].map(member).into(), groups };
-        let (mut node, mut out) = (SuperPeer::new(peer(2), Settings::default()), Vec::new());
+        let (mut node, mut out) = (SuperPeer::new(peer(2), OverlaySettings::default()), Vec::new());
         node.on_view(&view, &mut out);
-        let Some(Takeover { arc, claim, term, .. }) = node.takeover else {
+        let Some(Takeover { segment, claim, term, .. }) = node.takeover else {
             panic!("it leads nobody")
         };
-        // Who holds the arc may be another group already: nobody is asked, and nothing is stamped.
-        let replaces = view.groups_of(arc);
-        let proposal = Proposal::Claim { arc, term: claim, replaces };
-        let is_asked = |out: &[Command]| {
-            out.iter().any(|command| matches!(command, Command::Send(_, Message::Seal { .. })))
+        // Who holds the segment may be another group already: nobody is asked, and nothing is stamped.
+        let replaces = view.groups_of(segment);
+        let proposal = Proposal::Claim { segment, term: claim, replaces };
+        let is_asked = |out: &[OverlayCommand]| {
+            out.iter()
+                .any(|command| matches!(command, OverlayCommand::Send(_, Message::Seal { .. })))
         };
-        assert!(out.contains(&Command::Propose(proposal)) && !is_asked(&out), "{out:?}");
+        assert!(out.contains(&OverlayCommand::Propose(proposal)) && !is_asked(&out), "{out:?}");
         let mut groups = view.groups.clone();
-        for part in arc.parts() {
+        for part in segment.parts() {
             let claimed = held_under(claim).get(part.start).cloned();
             groups.assign(part, claimed);
         }
@@ -392,21 +416,22 @@ mod tests {
             std::mem::take(&mut out)
         };
         let summary = Summary { creator, version: version(of(11, 1)), digest: 7 };
-        answer(&mut node, 3, Message::Sealed { arc, term, held: Vec::new(), since: 1 });
-        let sealed = Message::Sealed { arc, term, held: vec![summary], since: 1 };
+        answer(&mut node, 3, Message::Sealed { segment, term, held: Vec::new(), since: 1 });
+        let sealed = Message::Sealed { segment, term, held: vec![summary], since: 1 };
         let asked = answer(&mut node, 4, sealed);
-        assert_eq!(asked, [Command::Send(peer(4), Message::Fetch { creator })]);
+        assert_eq!(asked, [OverlayCommand::Send(peer(4), Message::Fetch { creator })]);
 
         let later = of(term.number + 1, 3);
-        let (ranges, seen, lives, inherited) = Default::default();
+        let (ranges, last_requests, incarnations, to_recover) = Default::default();
         let version = version(later);
-        let snapshot = Snapshot { creator, version, ranges, seen, lives, inherited };
+        let snapshot =
+            Snapshot { creator, version, ranges, last_requests, incarnations, to_recover };
         answer(&mut node, 4, Message::Install { snapshot });
         let mut out = Vec::new();
         node.on_tick(1_000, &mut out);
-        let (term, replaces) = (of(later.number + 1, 2), view.groups_of(arc));
+        let (term, replaces) = (of(later.number + 1, 2), view.groups_of(segment));
         assert!(
-            out.contains(&Command::Propose(Proposal::Claim { arc, term, replaces })),
+            out.contains(&OverlayCommand::Propose(Proposal::Claim { segment, term, replaces })),
             "{out:?}"
         );
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::ring::Arc;
+use super::ring::RingSegment;
 use crate::ids::NodeId;
 use crate::spans::Spans;
 
@@ -26,7 +26,7 @@ pub struct Term {
     pub leader: Peer,
 }
 
-/// The super peers that hold the metadata of an arc.
+/// The super peers that hold the metadata of an segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Since when.
@@ -47,7 +47,7 @@ pub(super) fn majority(members: usize) -> usize {
     members / 2 + 1
 }
 
-/// How many super peers hold an arc's metadata, where there are as many.
+/// How many super peers hold an segment's metadata, where there are as many.
 pub const GROUP_MEMBERS: usize = 3;
 
 /// A member of the cluster.
@@ -77,7 +77,7 @@ impl View {
     }
 
     /// The present lives of all.
-    pub fn lives(&self) -> impl Iterator<Item = Peer> {
+    pub fn peers(&self) -> impl Iterator<Item = Peer> {
         let members = self.members.iter();
         members.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
     }
@@ -99,30 +99,30 @@ impl View {
     }
 
     /// What a super peer is responsible for; none if it is none.
-    pub fn arc(&self, own: Peer) -> Option<Arc> {
+    pub fn segment(&self, own: Peer) -> Option<RingSegment> {
         if !self.is_super(own) {
             return None;
         }
         let before = self.supers().rev().find(|peer| peer.node < own.node);
         let predecessor = before.or_else(|| self.supers().next_back())?;
-        Some(Arc::between(predecessor.node, own.node))
+        Some(RingSegment::between(predecessor.node, own.node))
     }
 
-    /// A super peer and its successors: who should hold its arc.
+    /// A super peer and its successors: who should hold its segment.
     pub fn wanted_group(&self, own: Peer) -> Vec<Peer> {
         let after = self.supers().filter(|peer| peer.node >= own.node);
         let around = after.chain(self.supers().filter(|peer| peer.node < own.node));
         around.take(GROUP_MEMBERS).collect()
     }
 
-    /// The groups that hold an arc today, part by part.
-    pub fn groups_of(&self, arc: Arc) -> Vec<(Range<u64>, Group)> {
+    /// The groups that hold an segment today, part by part.
+    pub fn groups_of(&self, segment: RingSegment) -> Vec<(Range<u64>, Group)> {
         let of_part = |part| self.groups.over(part).map(|(span, group)| (span, group.clone()));
-        arc.parts().flat_map(of_part).collect()
+        segment.parts().flat_map(of_part).collect()
     }
 
     /// Who should be made a super peer next, if `wanted` are more than there are: the one in the
-    /// middle of the longest run of ordinary peers, so that arcs stay alike.
+    /// middle of the longest run of ordinary peers, so that segments stay alike.
     pub fn next_super(&self, wanted: usize) -> Option<Peer> {
         if self.supers().count() >= wanted.min(self.members.len()) {
             return None;
@@ -137,14 +137,14 @@ impl View {
 
 /// Who is made a super peer, and when to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct OverlaySettings {
     /// Super peers a hundred nodes; the paper has 5 to 10.
     pub super_share_percent: u8,
     /// Super peers at least, where there are as many nodes.
     pub supers_min: usize,
     /// How long an answer may take before the question is asked again.
     pub retry_ms: u64,
-    /// How often those who hold an arc compare their digests.
+    /// How often those who hold an segment compare their digests.
     pub compare_ms: u64,
     /// How often super peers tell their peers who they are.
     pub announce_ms: u64,
@@ -154,7 +154,7 @@ pub struct Settings {
     pub queue_max: usize,
 }
 
-impl Default for Settings {
+impl Default for OverlaySettings {
     fn default() -> Self {
         Self {
             super_share_percent: 8,
@@ -168,7 +168,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl OverlaySettings {
     /// How many of `nodes` should be super peers.
     pub fn supers_wanted(&self, nodes: usize) -> usize {
         let share = nodes.saturating_mul(usize::from(self.super_share_percent.min(100)));
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_share_of_super_peers_is_kept() {
-        let settings = Settings::default();
+        let settings = OverlaySettings::default();
         let wanted = [1, 2, 3, 5, 37, 38, 100, 1000].map(|nodes| settings.supers_wanted(nodes));
         assert_eq!(wanted, [1, 2, 3, 3, 3, 4, 8, 80]);
     }
@@ -205,10 +205,10 @@ mod tests {
     fn a_group_is_a_super_peer_and_its_successors() {
         let view = view(&[2, 5, 9, 12], &[3]);
         assert_eq!(view.wanted_group(peer(9)), [peer(9), peer(12), peer(2)]);
-        assert_eq!(view.arc(peer(2)), Some(Arc { first: 13, last: 2 }));
-        assert_eq!(view.arc(peer(9)), Some(Arc { first: 6, last: 9 }));
-        assert_eq!(view.arc(peer(3)), None);
-        assert_eq!(view.arc(Peer { incarnation: 2, ..peer(9) }), None);
+        assert_eq!(view.segment(peer(2)), Some(RingSegment { first: 13, last: 2 }));
+        assert_eq!(view.segment(peer(9)), Some(RingSegment { first: 6, last: 9 }));
+        assert_eq!(view.segment(peer(3)), None);
+        assert_eq!(view.segment(Peer { incarnation: 2, ..peer(9) }), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a client remembers of the answers of super peers: two maps of ranges.
 
-use super::map::{Limits, Range, RangeMap};
+use super::map::{MapLimits, Range, RangeMap};
 use crate::ids::{ChunkId, IdRange};
 
 /// The smallest bound that a cache keeps.
@@ -33,7 +33,7 @@ pub struct CacheStatistics {
 pub struct RangeCache {
     young: RangeMap,
     old: RangeMap,
-    limits: Limits,
+    limits: MapLimits,
     share_bytes: usize,
     statistics: CacheStatistics,
 }
@@ -45,7 +45,7 @@ impl RangeCache {
         // A code costs about 50 bytes: at most a tenth of each half.
         let codes = (limit_bytes / 20 / 50).max(1);
         let limits =
-            Limits { placement_codes_max: codes, node_leaves_max: 64, ..Limits::default() };
+            MapLimits { placement_codes_max: codes, node_leaves_max: 64, ..MapLimits::default() };
         Self {
             young: RangeMap::new(limits),
             old: RangeMap::new(limits),

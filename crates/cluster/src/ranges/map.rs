@@ -20,7 +20,7 @@ pub const FETCHED_TOGETHER: usize = 32;
 
 /// Parameters of a [`RangeMap`]. Values out of their bounds are moved to the nearest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MapLimits {
     /// Ids in the longest range: 1 to 2^48. Recovery is parallel in units of ranges.
     pub range_ids_max: u64,
     /// Entries in the fullest leaf: 4 to 4096. Larger leaves are smaller in sum, and slower.
@@ -34,7 +34,7 @@ pub struct Limits {
     pub region_entries_min: usize,
 }
 
-impl Default for Limits {
+impl Default for MapLimits {
     fn default() -> Self {
         Self {
             range_ids_max: 2_000_000,
@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl MapLimits {
     fn clamped(self) -> Self {
         Self {
             range_ids_max: self.range_ids_max.clamp(1, COUNTER_MAX + 1),
@@ -78,7 +78,7 @@ pub struct RangeMap {
     pub(super) firsts: Vec<u64>,
     pub(super) nodes: Vec<Node>,
     pub(super) dictionary: Dictionary,
-    pub(super) limits: Limits,
+    pub(super) limits: MapLimits,
     /// Memory of the leaves' entries.
     pub(super) leaf_bytes: usize,
     /// Entries of all nodes.
@@ -90,7 +90,7 @@ pub(super) type Place = (usize, usize);
 
 impl RangeMap {
     /// Nobody owns any id.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MapLimits) -> Self {
         let limits = limits.clamped();
         let node = Node::Leaves(Leaves { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] });
         Self {
@@ -286,7 +286,7 @@ impl RangeMap {
     }
 
     /// The parameters it has, in their bounds.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> MapLimits {
         self.limits
     }
 

@@ -28,5 +28,5 @@ mod tests;
 
 pub use cache::{CacheStatistics, LIMIT_BYTES_MIN, RangeCache};
 pub use iter::Ranges;
-pub use map::{FETCHED_TOGETHER, Limits, Range, RangeError, RangeMap};
+pub use map::{FETCHED_TOGETHER, MapLimits, Range, RangeError, RangeMap};
 pub use placement::{BACKUPS_MAX, Placement, PlacementError};

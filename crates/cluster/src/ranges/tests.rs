@@ -88,12 +88,12 @@ fn some_step(placements: u16) -> impl Strategy<Value = Step> {
     })
 }
 
-fn some_limits() -> impl Strategy<Value = Limits> {
+fn some_limits() -> impl Strategy<Value = MapLimits> {
     let region_entries = prop_oneof![4usize..16, Just(usize::MAX)];
     let range_ids = prop_oneof![Just(1u64), 5u64..40, Just(2_000_000)];
     (range_ids, 4usize..12, 4usize..6, 1usize..20, region_entries).prop_map(|limits| {
         let (range_ids_max, leaf_entries_max, node_leaves_max, _, region_entries_min) = limits;
-        Limits {
+        MapLimits {
             range_ids_max,
             leaf_entries_max,
             node_leaves_max,
@@ -245,8 +245,11 @@ proptest! {
 
 #[test]
 fn chunks_that_come_home_leave_no_trace() {
-    let mut map =
-        RangeMap::new(Limits { leaf_entries_max: 8, node_leaves_max: 4, ..Limits::default() });
+    let mut map = RangeMap::new(MapLimits {
+        leaf_entries_max: 8,
+        node_leaves_max: 4,
+        ..MapLimits::default()
+    });
     let all = IdRange::starting_at(id(1, 0), 10_000).expect("a range");
     assert_eq!(map.insert(all, placement(0)), Ok(()));
     let single = |counter| IdRange::single(id(1, counter));
@@ -269,11 +272,11 @@ fn chunks_that_come_home_leave_no_trace() {
 
 #[test]
 fn many_moves_make_regions_and_few_left_make_leaves() {
-    let mut map = RangeMap::new(Limits {
+    let mut map = RangeMap::new(MapLimits {
         leaf_entries_max: 4,
         node_leaves_max: 4,
         region_entries_min: 12,
-        ..Limits::default()
+        ..MapLimits::default()
     });
     let all = IdRange::starting_at(id(1, 0), 640).expect("a range");
     assert_eq!(map.insert(all, placement(0)), Ok(()));
@@ -293,7 +296,7 @@ fn many_moves_make_regions_and_few_left_make_leaves() {
 
 #[test]
 fn placements_that_are_gone_give_their_codes_back() {
-    let limits = Limits { placement_codes_max: 7, ..Limits::default() };
+    let limits = MapLimits { placement_codes_max: 7, ..MapLimits::default() };
     let mut map = RangeMap::new(limits);
     let all = IdRange::starting_at(id(1, 0), 5000).expect("a range");
     map.assign(all, Some(placement(0)));
@@ -313,7 +316,7 @@ fn placements_that_are_gone_give_their_codes_back() {
 
 #[test]
 fn lies_change_nothing() {
-    let mut map = RangeMap::new(Limits::default());
+    let mut map = RangeMap::new(MapLimits::default());
     let ids = |start, length| IdRange::starting_at(id(2, start), length).expect("a range");
     assert_eq!(map.insert(ids(10, 10), placement(1)), Ok(()));
     let before: Vec<_> = map.ranges().collect();
@@ -335,7 +338,7 @@ fn lies_change_nothing() {
 
 #[test]
 fn limits_without_sense_are_moved_to_their_bounds() {
-    let limits = Limits {
+    let limits = MapLimits {
         range_ids_max: 0,
         leaf_entries_max: 0,
         node_leaves_max: usize::MAX,

@@ -8,14 +8,15 @@ use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
 use super::frame::WIRE_SINCE;
 use crate::backup::{BackupMessage, Entry, Life, Name, What};
 use crate::chunks::{
-    Action, CarriedItem, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord,
-    ItemVerb, KeptItem, MoveMessage, Operation, Reply, Request, SessionExport, StoreHead,
+    Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
+    MoveMessage, MovingItem, Operation, ReplicaItem, Reply, Request, Response, SessionState,
+    StoreHead,
 };
-use crate::heat::HeatMessage;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
+use crate::load::LoadMessage;
 use crate::overlay::{
-    Arc, Change, Edit, Group, Inheritance, Message, Note, Peer, Placed, Refusal, RequestId, Seen,
-    Snapshot, Summary, Term, Version,
+    Change, Edit, FailoverGrant, Group, LastRequest, Message, MetadataRecord, Peer, Refusal,
+    ReplicaSet, RequestId, RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
 
@@ -35,7 +36,7 @@ pub enum Packet {
     /// Between the owner of chunks and its backups.
     Backup(BackupMessage),
     /// Between nodes, about how busy they are.
-    Heat(HeatMessage),
+    Load(LoadMessage),
 }
 
 impl Packet {
@@ -57,10 +58,10 @@ wire_enum!(Packet {
     4 Reply(reply),
     5 Control(control),
     6 Backup(message),
-    7 Heat(message),
+    7 Load(message),
 });
 
-wire_enum!(HeatMessage { 1 Ask, 2 Tell(rate) });
+wire_enum!(LoadMessage { 1 Query, 2 Report(rate) });
 
 /// What clients and operators ask of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,7 +206,7 @@ wire_checked! {
 }
 
 /// A placement, and a life for each node that it names.
-impl Wire for Placed {
+impl Wire for ReplicaSet {
     const BYTES_MIN: usize = 12;
 
     fn encode(&self, to: &mut Vec<u8>) {
@@ -215,11 +216,11 @@ impl Wire for Placed {
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
         let placement = Placement::decode(from)?;
-        let mut lives = [0; BACKUPS_MAX + 1];
-        for life in &mut lives[..=placement.backups().count()] {
-            *life = u32::decode(from)?;
+        let mut incarnations = [0; BACKUPS_MAX + 1];
+        for incarnation in &mut incarnations[..=placement.backups().count()] {
+            *incarnation = u32::decode(from)?;
         }
-        Ok(Self { placement, lives })
+        Ok(Self { placement, incarnations })
     }
 }
 
@@ -238,65 +239,65 @@ impl Wire for IdRange {
 }
 
 wire_struct!(Range { ids: IdRange, placement: Placement });
-wire_struct!(Arc { first: u16, last: u16 });
+wire_struct!(RingSegment { first: u16, last: u16 });
 wire_struct!(Peer { node: NodeId, incarnation: u32 });
 wire_struct!(Term { number: u64, leader: Peer });
 wire_struct!(Group { term: Term, members: Vec<Peer> });
 wire_struct!(Version { term: Term, sequence: u64 });
 wire_struct!(RequestId { peer: Peer, sequence: u64 });
 wire_struct!(Edit { request: RequestId, ids: IdRange, change: Change });
-wire_struct!(Seen { request: RequestId, result: Result<u64, Refusal> });
+wire_struct!(LastRequest { request: RequestId, result: Result<u64, Refusal> });
 wire_struct!(Summary { creator: Creator, version: Version, digest: u64 });
 wire_struct!(Snapshot {
     creator: Creator,
     version: Version,
     ranges: Vec<Range>,
-    seen: Vec<Seen>,
-    lives: Vec<Peer>,
-    inherited: Vec<(IdRange, Peer)>,
+    last_requests: Vec<LastRequest>,
+    incarnations: Vec<Peer>,
+    to_recover: Vec<(IdRange, Peer)>,
 });
-wire_struct!(Inheritance { ids: IdRange, epoch: u64, source: Peer, holders: Vec<Peer> });
+wire_struct!(FailoverGrant { ids: IdRange, epoch: u64, source: Peer, holders: Vec<Peer> });
 
 wire_enum!(Change {
-    1 Claim(placed),
-    2 Migrate(placed),
+    1 Claim(set),
+    2 Migrate(set),
     3 Release,
     4 Fence,
-    5 Bury(peer),
-    6 Take(placed, source),
-    7 Lose(peer),
-    8 Revive(peer, life),
+    5 RemoveDead(peer),
+    6 CompleteFailover(set, source),
+    7 MarkLost(peer),
+    8 Rejoin(peer, incarnation),
 });
-wire_enum!(Note {
+wire_enum!(MetadataRecord {
     1 Batch(creator, version, edits),
-    2 Whole(snapshot),
+    2 Snapshot(snapshot),
     3 Restamp(creator, version),
-    4 Gone(creator),
+    4 Removed(creator),
     5 Promises(terms),
 });
-wire_enum!(Refusal { 1 Owned, 2 NotOwner, 3 Outdated, 4 TooWide, 5 Gone });
+wire_enum!(Refusal { 1 Owned, 2 NotOwner, 3 Outdated, 4 TooWide, 5 StalePeer });
 
 wire_enum!(Message {
     1 LookUp { origin, token, id, hops },
     2 Found { token, id, epoch, found, is_certain },
     3 Change { edit, hops },
     4 Changed { request, creator, result },
-    5 Supers { revision, supers },
-    6 Seal { arc, term },
-    7 Sealed { arc, term, held, since },
+    5 SuperPeers { revision, super_peers },
+    6 Seal { segment, term },
+    7 Sealed { segment, term, held, since },
     8 Overruled { at, promised },
     9 Fetch { creator },
     10 Install { snapshot },
-    11 Compare { arc, term, held },
-    12 Same { arc, term },
-    13 Lacking { term, creators },
+    11 Compare { segment, term, held },
+    12 Matches { segment, term },
+    13 Missing { term, creators },
     14 Append { creator, version, edits },
     15 Appended { creator, version },
-    16 Inherit(inheritance),
-    17 Remember { creator, former },
-    18 Remembered { creator, former, is_whole },
-    19 Needed { creator, source, revision },
-    20 Unneeded { creator, source },
+    16 GrantFailover(grant),
+    17 QueryReplica { creator, former },
+    18 ReplicaStatus { creator, former, is_whole },
+    19 QueryNeeded { creator, source, revision },
+    20 NotNeeded { creator, source },
     21 Probe { revision },
     22 Alive { revision },
 });
@@ -319,7 +320,7 @@ wire_enum!(Action {
     8 Unlock(id),
     9 Item { id, op },
 });
-wire_enum!(Done { 1 Ok, 2 Created(id), 3 Value(value), 4 Session, 5 Item(answer) });
+wire_enum!(Response { 1 Ok, 2 Created(id), 3 Value(value), 4 Session, 5 Item(answer) });
 
 wire_struct!(ItemOp { key: Vec<u8>, verb: ItemVerb });
 wire_enum!(ItemVerb {
@@ -369,7 +370,7 @@ wire_struct!(Delete {
     new_cas: Option<u64>,
 });
 wire_struct!(ItemAnswer { outcome: Outcome, item: Option<ItemRecord> });
-wire_struct!(CarriedItem { key: Vec<u8>, generation: u8, item: Option<ItemRecord> });
+wire_struct!(MovingItem { key: Vec<u8>, generation: u8, item: Option<ItemRecord> });
 wire_struct!(ItemRecord {
     value: Vec<u8>,
     flags: u32,
@@ -380,7 +381,7 @@ wire_struct!(ItemRecord {
     won: bool,
     idle_seconds: Option<u32>,
 });
-wire_struct!(KeptItem {
+wire_struct!(ReplicaItem {
     ends_unix_seconds: i64,
     flushes: u64,
     key: Vec<u8>,
@@ -436,11 +437,11 @@ wire_enum!(ChunkError {
 wire_enum!(MoveMessage {
     1 Offer { number, ids, since },
     2 Page { number, page, chunks, tail },
-    3 Got { number, page, backups },
+    3 Ack { number, page, backups },
     4 Declined { number },
-    5 Yours { number, ids, epoch },
-    6 Mine { number },
-    7 Forget { number },
+    5 Transferred { number, ids, epoch },
+    6 TransferAck { number },
+    7 Cancelled { number },
 });
 wire_enum!(BackupMessage {
     1 Append { link, first, entries },
@@ -454,7 +455,7 @@ wire_enum!(BackupMessage {
 });
 wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
 wire_struct!(Name { id: ChunkId, tag: u32 });
-wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionExport> });
+wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionState> });
 wire_enum!(for V, What<V> {
     1 Put(id, value),
     2 Remove(id),
@@ -465,10 +466,10 @@ wire_enum!(for V, What<V> {
     7 RemoveItem(name),
     8 Adopt(source, ids),
 });
-wire_struct!(Export { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionExport> });
-wire_struct!(SessionExport {
+wire_struct!(ClientState { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionState> });
+wire_struct!(SessionState {
     client: ClientId,
     lease_ms: u64,
     answered_below: u64,
-    answers: Vec<(u64, ChunkId, Result<Done, ChunkError>)>,
+    answers: Vec<(u64, ChunkId, Result<Response, ChunkError>)>,
 });

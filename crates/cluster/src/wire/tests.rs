@@ -9,13 +9,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::backup::{BackupMessage, Entry, Name, What};
 use crate::chunks::{
-    Action, ChunkError, ClientId, Done, Export, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MoveMessage, Operation, Request, SessionExport,
+    Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
+    MoveMessage, Operation, Request, Response, SessionState,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
-    Arc, Change, Edit, Inheritance, Message, Peer, Placed, Refusal, RequestId, Seen, Snapshot,
-    Summary, Term, Version,
+    Change, Edit, FailoverGrant, LastRequest, Message, Peer, Refusal, ReplicaSet, RequestId,
+    RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{Placement, Range};
 
@@ -111,67 +111,70 @@ fn packets() -> Vec<Packet> {
     let ids = IdRange::starting_at(id, 5).expect("a range");
     let placement = Placement::new(node(1), &[node(2), node(9)]).expect("a placement");
     let range = Range { ids, placement };
-    let arc = Arc { first: 9, last: 2 };
+    let segment = RingSegment { first: 9, last: 2 };
     let term = Term { number: 4, leader: peer };
     let version = Version { term, sequence: 77 };
     let request = RequestId { peer, sequence: 8 };
     let edit = |change| Edit { request, ids, change };
-    let placed = Placed { placement, lives: [1, 2, 3, 0] };
+    let placed = ReplicaSet { placement, incarnations: [1, 2, 3, 0] };
     let changes = [
         Change::Claim(placed),
-        Change::Take(placed, peer),
+        Change::CompleteFailover(placed, peer),
         Change::Release,
         Change::Fence,
-        Change::Bury(peer),
-        Change::Lose(peer),
-        Change::Revive(peer, 9),
+        Change::RemoveDead(peer),
+        Change::MarkLost(peer),
+        Change::Rejoin(peer, 9),
     ];
     let edits = changes.map(edit).to_vec();
-    let inheritance = Inheritance { ids, epoch: 6, source: peer, holders: vec![peer, peer] };
+    let inheritance = FailoverGrant { ids, epoch: 6, source: peer, holders: vec![peer, peer] };
     let held = vec![Summary { creator, version, digest: 1 << 63 }];
-    let seen =
-        vec![Seen { request, result: Ok(5) }, Seen { request, result: Err(Refusal::NotOwner) }];
-    let (lives, inherited) = (vec![peer], vec![(ids, peer)]);
-    let snapshot = Snapshot { creator, version, ranges: vec![range], seen, lives, inherited };
+    let last_requests = vec![
+        LastRequest { request, result: Ok(5) },
+        LastRequest { request, result: Err(Refusal::NotOwner) },
+    ];
+    let (incarnations, to_recover) = (vec![peer], vec![(ids, peer)]);
+    let snapshot =
+        Snapshot { creator, version, ranges: vec![range], last_requests, incarnations, to_recover };
     let overlay = [
         Message::LookUp { origin: peer, token: 1, id, hops: 2 },
         Message::Found { token: 1, id, epoch: 9, found: Some((range, 3)), is_certain: true },
         Message::Found { token: 1, id, epoch: 9, found: None, is_certain: false },
         Message::Change { edit: edit(Change::Migrate(placed)), hops: 0 },
         Message::Changed { request, creator, result: Err(Refusal::TooWide) },
-        Message::Supers { revision: 2, supers: vec![peer, peer] },
-        Message::Seal { arc, term },
-        Message::Sealed { arc, term, held: held.clone(), since: 2 },
+        Message::SuperPeers { revision: 2, super_peers: vec![peer, peer] },
+        Message::Seal { segment, term },
+        Message::Sealed { segment, term, held: held.clone(), since: 2 },
         Message::Overruled { at: 3, promised: term },
         Message::Fetch { creator },
         Message::Install { snapshot },
-        Message::Compare { arc, term, held },
-        Message::Same { arc, term },
-        Message::Lacking { term, creators: vec![creator] },
+        Message::Compare { segment, term, held },
+        Message::Matches { segment, term },
+        Message::Missing { term, creators: vec![creator] },
         Message::Append { creator, version, edits },
         Message::Appended { creator, version },
-        Message::Inherit(inheritance),
-        Message::Remember { creator, former: peer },
+        Message::GrantFailover(inheritance),
+        Message::QueryReplica { creator, former: peer },
         Message::Probe { revision: 11 },
         Message::Alive { revision: 12 },
-        Message::Remembered { creator, former: peer, is_whole: true },
-        Message::Needed { creator, source: peer, revision: 8 },
-        Message::Unneeded { creator, source: peer },
+        Message::ReplicaStatus { creator, former: peer, is_whole: true },
+        Message::QueryNeeded { creator, source: peer, revision: 8 },
+        Message::NotNeeded { creator, source: peer },
     ];
     let client = ClientId(5);
-    let answers = vec![(1, id, Ok(Done::Created(id))), (2, id, Err(ChunkError::Locked))];
-    let session = SessionExport { client, lease_ms: 9, answered_below: 1, answers };
+    let answers = vec![(1, id, Ok(Response::Created(id))), (2, id, Err(ChunkError::Locked))];
+    let session = SessionState { client, lease_ms: 9, answered_below: 1, answers };
     let sessions = vec![session.clone()];
-    let tail = Some(Export { locks: vec![(id, client, 10)], sessions: vec![session] });
+    let tail = Some(ClientState { locks: vec![(id, client, 10)], sessions: vec![session] });
     let chunks = vec![(id, Some(vec![1, 2, 3])), (id, None)];
     let moves = [
         MoveMessage::Offer { number: 1, ids, since: 2 },
         MoveMessage::Page { number: 1, page: 2, chunks, tail },
-        MoveMessage::Got { number: 1, page: 0, backups: vec![peer] },
+        MoveMessage::Ack { number: 1, page: 0, backups: vec![peer] },
         MoveMessage::Declined { number: 1 },
-        MoveMessage::Yours { number: 1, ids, epoch: 3 },
-        MoveMessage::Mine { number: 1 },
-        MoveMessage::Forget { number: 1 },
+        MoveMessage::Transferred { number: 1, ids, epoch: 3 },
+        MoveMessage::TransferAck { number: 1 },
+        MoveMessage::Cancelled { number: 1 },
     ];
     let whats = [
         What::Put(id, vec![4]),
@@ -230,8 +233,11 @@ fn packets() -> Vec<Packet> {
         ChunkError::Busy,
     ];
     let mut reply: Vec<_> = errors.into_iter().map(|error| (1, Err(error))).collect();
-    reply.extend([Done::Ok, Done::Value(vec![9]), Done::Session].map(|done| (2, Ok(done))));
-    reply.extend(item_answers().into_iter().map(|answer| (3, Ok(Done::Item(Box::new(answer))))));
+    reply.extend(
+        [Response::Ok, Response::Value(vec![9]), Response::Session].map(|done| (2, Ok(done))),
+    );
+    reply
+        .extend(item_answers().into_iter().map(|answer| (3, Ok(Response::Item(Box::new(answer))))));
     let request = Request { client, incarnation: 2, answered_below: 1, operations };
     let overlay = overlay.into_iter().map(Packet::Overlay);
     let moves = moves.into_iter().map(Packet::Move);

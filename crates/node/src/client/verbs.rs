@@ -1,6 +1,6 @@
 //! What a client can do with one chunk or name, in a call each.
 
-use amalgam_cluster::chunks::{Action, ChunkError, Done, ItemAnswer, ItemOp, ItemVerb};
+use amalgam_cluster::chunks::{Action, ChunkError, ItemAnswer, ItemOp, ItemVerb, Response};
 use amalgam_cluster::ids::ChunkId;
 use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb};
 
@@ -14,7 +14,7 @@ impl ClusterClient {
     /// As [`ClusterClient::call`].
     pub fn create(&mut self, value: &[u8]) -> Result<ChunkId, ChunkError> {
         match self.call(Action::Create(value.to_vec()))? {
-            Done::Created(id) => Ok(id),
+            Response::Created(id) => Ok(id),
             _ => Err(ChunkError::Unavailable),
         }
     }
@@ -26,7 +26,7 @@ impl ClusterClient {
     /// As [`ClusterClient::call`].
     pub fn get(&mut self, id: ChunkId) -> Result<Vec<u8>, ChunkError> {
         match self.call(Action::Get(id))? {
-            Done::Value(value) => Ok(value),
+            Response::Value(value) => Ok(value),
             _ => Err(ChunkError::Unavailable),
         }
     }
@@ -34,8 +34,8 @@ impl ClusterClient {
     /// Reads chunks together.
     pub fn get_all(&mut self, ids: &[ChunkId]) -> Vec<Result<Vec<u8>, ChunkError>> {
         let done = self.call_all(ids.iter().map(|id| Action::Get(*id)).collect());
-        let value = |done: Result<Done, ChunkError>| match done? {
-            Done::Value(value) => Ok(value),
+        let value = |done: Result<Response, ChunkError>| match done? {
+            Response::Value(value) => Ok(value),
             _ => Err(ChunkError::Unavailable),
         };
         done.into_iter().map(value).collect()
@@ -111,7 +111,7 @@ impl ClusterClient {
         let id = self.place(key).map_err(|_| ChunkError::Unavailable)?;
         let op = Box::new(ItemOp { key: key.to_vec(), verb });
         match self.call(Action::Item { id, op })? {
-            Done::Item(answer) => Ok(*answer),
+            Response::Item(answer) => Ok(*answer),
             _ => Err(ChunkError::Unavailable),
         }
     }

@@ -38,7 +38,7 @@ impl<A: Actor> World<A> {
                 .all(|(_, group)| group.members.iter().filter(runs).count() >= group.majority())
             && truth
                 .summaries()
-                .all(|summary| truth.placed(summary.creator).all(|peers| has_backup(&peers)))
+                .all(|summary| truth.replica_sets(summary.creator).all(|peers| has_backup(&peers)))
     }
 
     /// Whether a life runs, and not only stands.
@@ -63,15 +63,17 @@ impl<A: Actor> World<A> {
     pub(super) fn is_needed(&mut self, peer: Peer) -> bool {
         let truth = self.common.ledger.truth();
         self.asked.retain(|(creator, request), _| {
-            truth.seen(*creator, request.peer.node).is_none_or(|seen| seen.request < *request)
+            truth
+                .last_request(*creator, request.peer.node)
+                .is_none_or(|seen| seen.request < *request)
         });
         let runs = |member: &&Peer| **member != peer && self.runs(**member);
         let keeps = |member: &Peer| *member != peer && self.keeps(*member);
         let is_left_alone = |peers: &Vec<Peer>| peers.contains(&peer) && !peers.iter().any(keeps);
         let is_last = self.asked.values().any(is_left_alone)
-            || truth
-                .summaries()
-                .any(|summary| truth.placed(summary.creator).any(|peers| is_left_alone(&peers)));
+            || truth.summaries().any(|summary| {
+                truth.replica_sets(summary.creator).any(|peers| is_left_alone(&peers))
+            });
         self.spares_holders && is_last
             || self.view().groups.iter().any(|(_, group)| {
                 group.members.contains(&peer)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use amalgam_node::cluster::chunks::{Action, Done};
+use amalgam_node::cluster::chunks::{Action, Response};
 use amalgam_node::cluster::ids::ChunkId;
 use anyhow::{Context, ensure};
 
@@ -102,7 +102,7 @@ impl Chunks {
                 let create = |number: &u32| Action::Create(world.first_value(*number));
                 let done = client.call_all(batch.iter().map(create).collect());
                 for (number, done) in batch.iter().zip(done) {
-                    let Done::Created(id) = done? else { anyhow::bail!("no new chunk") };
+                    let Response::Created(id) = done? else { anyhow::bail!("no new chunk") };
                     ids[*number as usize] = Some(id);
                 }
             }
@@ -156,8 +156,8 @@ impl Store for ChunkStore {
             let mut values = Vec::with_capacity(if is_read { count } else { 0 });
             for done in done.by_ref().take(count) {
                 match done? {
-                    Done::Value(value) if is_read => values.push(value),
-                    Done::Ok if !is_read => {}
+                    Response::Value(value) if is_read => values.push(value),
+                    Response::Ok if !is_read => {}
                     other => anyhow::bail!("an answer to another question: {other:?}"),
                 }
             }

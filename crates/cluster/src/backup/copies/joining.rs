@@ -4,7 +4,7 @@ use super::super::entry::Changed;
 use super::super::link::Link;
 use super::super::{Name, What};
 use super::{Copies, ItemKey, SetChange, Stage, Wanted};
-use crate::chunks::{ChunkStore, SessionExport};
+use crate::chunks::{ChunkStore, SessionState};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 
@@ -61,7 +61,7 @@ impl Copies {
         (ids, source): (IdRange, Peer),
         adopters: Vec<(Peer, Vec<Name>)>,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
     ) -> u64 {
         let joining: Vec<Peer> = adopters.iter().map(|(peer, _)| *peer).collect();
         self.send_all(&joining, What::Adopt(source, ids), Vec::new());
@@ -79,7 +79,7 @@ impl Copies {
     pub fn fill<S: ChunkStore>(
         &mut self,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
         out: &mut Vec<Wanted>,
     ) {
         let is_next = |change: &SetChange| match &change.stage {
@@ -117,7 +117,7 @@ impl Copies {
         change: &SetChange,
         from: u64,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
     ) -> Stage {
         let (mut at, end) = (from, change.ids.end());
         while at < end && at < from + LOOKS_MAX {
@@ -142,12 +142,12 @@ impl Copies {
         change: &SetChange,
         mut items: Vec<ItemKey>,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
     ) -> Stage {
         while !self.is_crowded(change) {
             let Some((id, key)) = items.pop() else { return self.filled(change, export) };
             // One that is gone by now: those who join were told so.
-            if let Some(kept) = store.keep_item(&key) {
+            if let Some(kept) = store.replica_item(&key) {
                 let what = What::PutItem(Name::item(id, &key), kept);
                 self.send_all(&change.joining, what, Vec::new());
             }
@@ -168,7 +168,7 @@ impl Copies {
     fn filled(
         &mut self,
         change: &SetChange,
-        export: &dyn Fn(IdRange) -> Vec<SessionExport>,
+        export: &dyn Fn(IdRange) -> Vec<SessionState>,
     ) -> Stage {
         self.send_all(&change.joining, What::Answers, export(change.ids));
         let last = |peer: &Peer| (*peer, self.links[peer].last());

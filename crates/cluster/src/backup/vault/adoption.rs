@@ -24,7 +24,7 @@ use crate::overlay::Peer;
 
 /// Who adopted what in whose name it was kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adoption {
+pub(super) struct OwnerChange {
     pub source: Peer,
     pub owner: Peer,
     pub ids: IdRange,
@@ -34,19 +34,19 @@ pub(super) struct Adoption {
 
 /// Adoptions, by the places of the records that say so.
 #[derive(Debug, Default)]
-pub(super) struct Adoptions {
-    by_place: BTreeMap<Place, Adoption>,
+pub(super) struct OwnerChanges {
+    by_place: BTreeMap<Place, OwnerChange>,
     /// Who adopted something of whom.
     owners: BTreeMap<Peer, BTreeSet<Peer>>,
 }
 
-impl Adoptions {
-    pub fn insert(&mut self, place: Place, adoption: Adoption) {
+impl OwnerChanges {
+    pub fn insert(&mut self, place: Place, adoption: OwnerChange) {
         self.owners.entry(adoption.source).or_default().insert(adoption.owner);
         self.by_place.insert(place, adoption);
     }
 
-    pub fn get(&self, place: Place) -> Option<&Adoption> {
+    pub fn get(&self, place: Place) -> Option<&OwnerChange> {
         self.by_place.get(&place)
     }
 
@@ -63,7 +63,7 @@ impl Adoptions {
         self.by_place.retain(|place, _| place.segment() != segment);
         if self.by_place.len() < count {
             self.owners.clear();
-            for Adoption { source, owner, .. } in self.by_place.values() {
+            for OwnerChange { source, owner, .. } in self.by_place.values() {
                 self.owners.entry(*source).or_default().insert(*owner);
             }
         }
@@ -99,7 +99,7 @@ pub(super) struct Renamed {
 /// In whose name a copy is kept whose record names `owner`.
 pub(super) fn keeper_of(
     streams: &BTreeMap<Peer, Stream>,
-    adoptions: &Adoptions,
+    adoptions: &OwnerChanges,
     owner: Peer,
     (name, place): (Name, Place),
 ) -> Option<Peer> {
@@ -154,8 +154,8 @@ impl Vault {
     }
 
     /// An owner has what was kept of ids in the name of another life, from what follows on.
-    pub(super) fn adopt(&mut self, place: Place, adoption: Adoption) {
-        let Adoption { source, owner, ids, version } = adoption;
+    pub(super) fn adopt(&mut self, place: Place, adoption: OwnerChange) {
+        let OwnerChange { source, owner, ids, version } = adoption;
         self.begin_anew_of(owner, ids, version);
         // Lives end once: nobody adopts what is kept of himself, however indirectly.
         if source != owner && !self.adoptions.is_adopter(source, owner) {

@@ -7,7 +7,7 @@ use super::super::record::value_of;
 use super::super::{BackupMessage, Name};
 use super::Vault;
 use super::stream::Held;
-use crate::chunks::{KeptItem, Moment};
+use crate::chunks::{ItemTime, ReplicaItem};
 use crate::ids::ChunkId;
 use crate::log::LogError;
 use crate::overlay::Peer;
@@ -20,7 +20,7 @@ impl Vault {
     pub fn scrub(
         &mut self,
         copies: usize,
-        moment: &Moment,
+        time: &ItemTime,
         out: &mut Vec<(Peer, BackupMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
         // Nothing may follow what was committed last.
@@ -37,8 +37,8 @@ impl Vault {
             let is_damaged = record == Err(LogError::Damaged);
             let is_dead = |record: Vec<u8>| {
                 let value = value_of(&record).filter(|_| name.id.creator().is_named());
-                let kept = value.and_then(|value| KeptItem::decode_all(&value).ok());
-                kept.is_some_and(|kept| kept.is_dead(moment))
+                let kept = value.and_then(|value| ReplicaItem::decode_all(&value).ok());
+                kept.is_some_and(|kept| kept.is_dead(time))
             };
             if is_damaged {
                 damaged.entry(owner).or_default().push(name.id);

@@ -6,7 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use super::super::Name;
 use super::super::entry::{Answer, EntryRef};
 use crate::bits::BitsMap;
-use crate::chunks::{ClientId, SessionExport};
+use crate::chunks::{ClientId, SessionState};
 use crate::ids::{COUNTER_MAX, ChunkId, IdRange};
 use crate::log::Place;
 use crate::overlay::Peer;
@@ -226,7 +226,7 @@ pub(super) struct Stream {
     pub next: u64,
     pub is_sealed: bool,
     pub copies: Kept,
-    pub sessions: BTreeMap<ClientId, SessionExport>,
+    pub sessions: BTreeMap<ClientId, SessionState>,
     /// Whether a former life of this node took some of it, as a backup of other ids perhaps: then
     /// versions do not say of which ids all is here up to where.
     pub is_resumed: bool,
@@ -242,7 +242,7 @@ pub(super) struct Stream {
     pub adopted: Spans<Peer>,
 }
 
-impl SessionExport {
+impl SessionState {
     fn has(&self, number: u64) -> bool {
         // Most that is asked for is older.
         number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
@@ -265,11 +265,11 @@ impl Stream {
     }
 
     /// What clients were answered about some chunks and items.
-    pub fn answers(&self, is_about: impl Fn(ChunkId) -> bool) -> Vec<SessionExport> {
+    pub fn answers(&self, is_about: impl Fn(ChunkId) -> bool) -> Vec<SessionState> {
         let sessions = self.sessions.values().filter_map(|session| {
             let about = session.answers.iter().filter(|(_, id, _)| is_about(*id));
             let answers: Vec<_> = about.cloned().collect();
-            (!answers.is_empty()).then(|| SessionExport { answers, ..session.clone() })
+            (!answers.is_empty()).then(|| SessionState { answers, ..session.clone() })
         });
         sessions.collect()
     }
@@ -321,7 +321,7 @@ impl Stream {
     }
 
     /// The answers of an entry that somebody may ask for again.
-    pub fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionExport>> {
+    pub fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionState>> {
         // Nearly always there are none.
         let (mut from, mut is_needed) = (entry.session_reader(), false);
         while let Some((client, _, _, count)) = from.next_session() {
@@ -361,7 +361,7 @@ impl Stream {
         (client, lease_ms, answered_below): (ClientId, u64, u64),
         answers: impl Iterator<Item = Answer>,
     ) {
-        let held = self.sessions.entry(client).or_insert_with(|| SessionExport {
+        let held = self.sessions.entry(client).or_insert_with(|| SessionState {
             client,
             lease_ms,
             answered_below,

@@ -7,16 +7,16 @@ use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Index};
 use amalgam_op::{Now, Store, StoreMode, Verb};
 
-use super::super::{EngineStore, ItemStore, Unread};
+use super::super::{EngineStore, ItemStore, UnreadableChunks};
 use super::*;
 use crate::backup::{Entry, Vault};
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
-use crate::overlay::Inheritance;
+use crate::overlay::FailoverGrant;
 
 const ALICE: ClientId = ClientId(1);
 const BOB: ClientId = ClientId(2);
-const ASKER: Asker = Asker::Local(0);
+const ASKER: Requester = Requester::Local(0);
 
 fn me() -> Peer {
     Peer { node: NodeId::new(3).expect("a node"), incarnation: 2 }
@@ -43,22 +43,22 @@ struct Caller<S> {
 }
 
 fn caller(index: &Model) -> Caller<impl ChunkStore> {
-    let limits = Limits { claim_ids: 10, low_ids: 1, ..Limits::default() };
+    let limits = ChunkSettings { claim_ids: 10, low_ids: 1, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
     service.set_deadline(100_000);
     let mut out = Vec::new();
     service.on_tick(0, &mut out);
-    assert_eq!(out, [Wish::Claim(ids(0, 10), Vec::new())]);
+    assert_eq!(out, [ChunkCommand::Claim(ids(0, 10), Vec::new())]);
     service.on_claimed(ids(0, 10), Ok(5));
     let mut caller = Caller { service, number: 0, now_ms: 1_000 };
     for (client, lease_ms) in [(ALICE, 60_000), (BOB, 5_000)] {
-        assert_eq!(caller.call(client, Action::Open { lease_ms }), Ok(Done::Session));
+        assert_eq!(caller.call(client, Action::Open { lease_ms }), Ok(Response::Session));
     }
     caller
 }
 
 impl<S: ChunkStore> Caller<S> {
-    fn call(&mut self, client: ClientId, action: Action) -> Result<Done, ChunkError> {
+    fn call(&mut self, client: ClientId, action: Action) -> Result<Response, ChunkError> {
         self.number += 1;
         self.repeat(client, self.number, 5, action)
     }
@@ -69,7 +69,7 @@ impl<S: ChunkStore> Caller<S> {
         number: u64,
         epoch: u64,
         action: Action,
-    ) -> Result<Done, ChunkError> {
+    ) -> Result<Response, ChunkError> {
         let operations = vec![Operation { number, epoch, action }];
         let request = Request { client, incarnation: 2, answered_below: 0, operations };
         let now_ms = self.now_ms;
@@ -87,18 +87,18 @@ fn model() -> Model {
 fn chunks_are_created_read_replaced_and_deleted() {
     let index = model();
     let mut caller = caller(&index);
-    assert_eq!(caller.call(ALICE, Action::Create(b"one".into())), Ok(Done::Created(id(0))));
-    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(b"one".into())));
-    assert_eq!(caller.call(BOB, Action::Put(id(0), b"two".into())), Ok(Done::Ok));
-    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(b"two".into())));
+    assert_eq!(caller.call(ALICE, Action::Create(b"one".into())), Ok(Response::Created(id(0))));
+    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Response::Value(b"one".into())));
+    assert_eq!(caller.call(BOB, Action::Put(id(0), b"two".into())), Ok(Response::Ok));
+    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Response::Value(b"two".into())));
     assert_eq!(caller.call(ALICE, Action::Put(id(1), vec![])), Err(ChunkError::NoChunk));
     let large = vec![0; MAX_CHUNK_BYTES + 1];
     assert_eq!(caller.call(ALICE, Action::Create(large)), Err(ChunkError::TooLarge));
-    assert_eq!(caller.call(ALICE, Action::Delete(id(0))), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, Action::Delete(id(0))), Ok(Response::Ok));
     assert_eq!(caller.call(ALICE, Action::Get(id(0))), Err(ChunkError::NoChunk));
-    assert_eq!(caller.call(ALICE, Action::Create(vec![])), Ok(Done::Created(id(0))));
+    assert_eq!(caller.call(ALICE, Action::Create(vec![])), Ok(Response::Created(id(0))));
     for counter in 1..10 {
-        assert_eq!(caller.call(BOB, Action::Create(vec![])), Ok(Done::Created(id(counter))));
+        assert_eq!(caller.call(BOB, Action::Create(vec![])), Ok(Response::Created(id(counter))));
     }
     assert_eq!(caller.call(BOB, Action::Create(vec![])), Err(ChunkError::Retry));
 }
@@ -122,13 +122,13 @@ fn reads_of_one_request_see_what_came_before_them() {
     let operations = actions.into_iter().enumerate().map(operation).collect();
     let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
     let reply = caller.service.execute(ASKER, &request, &mut || 1_000).expect("no backups");
-    let value = |value: &[u8]| Ok(Done::Value(value.to_vec()));
+    let value = |value: &[u8]| Ok(Response::Value(value.to_vec()));
     let mut expected = vec![
         value(b"two"),
         Err(ChunkError::NoChunk),
         Err(ChunkError::Moved(None)),
         value(b"one"),
-        Ok(Done::Ok),
+        Ok(Response::Ok),
         value(b"new"),
         Err(ChunkError::Outdated),
     ];
@@ -143,13 +143,13 @@ fn an_operation_counts_once() {
     let index = model();
     let mut caller = caller(&index);
     let create = |caller: &mut Caller<_>| caller.repeat(ALICE, 9, 0, Action::Create(vec![1]));
-    assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
-    assert_eq!(create(&mut caller), Ok(Done::Created(id(0))));
-    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
+    assert_eq!(create(&mut caller), Ok(Response::Created(id(0))));
+    assert_eq!(create(&mut caller), Ok(Response::Created(id(0))));
+    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Response::Ok));
     assert_eq!(caller.repeat(BOB, 1, 5, Action::Delete(id(0))), Err(ChunkError::Forgotten));
-    assert_eq!(caller.repeat(BOB, 3, 5, Action::Put(id(0), vec![3])), Ok(Done::Ok));
-    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Done::Ok));
-    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Done::Value(vec![3])));
+    assert_eq!(caller.repeat(BOB, 3, 5, Action::Put(id(0), vec![3])), Ok(Response::Ok));
+    assert_eq!(caller.repeat(ALICE, 10, 5, Action::Put(id(0), vec![2])), Ok(Response::Ok));
+    assert_eq!(caller.call(ALICE, Action::Get(id(0))), Ok(Response::Value(vec![3])));
 }
 
 #[test]
@@ -158,22 +158,22 @@ fn a_lock_excludes_others_and_ends_with_lease_and_session() {
     let mut caller = caller(&index);
     caller.call(ALICE, Action::Create(vec![])).expect("created");
     let lock = |lease_ms| Action::Lock { id: id(0), lease_ms };
-    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Response::Ok));
     assert_eq!(caller.call(BOB, lock(2_000)), Err(ChunkError::Locked));
     assert_eq!(caller.call(BOB, Action::Put(id(0), vec![])), Err(ChunkError::Locked));
     assert_eq!(caller.call(BOB, Action::Unlock(id(0))), Err(ChunkError::Locked));
-    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Done::Value(vec![])));
-    assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Ok(Done::Ok));
+    assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Response::Value(vec![])));
+    assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Ok(Response::Ok));
     assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Err(ChunkError::NotLocked));
-    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Response::Ok));
     caller.now_ms += 2_000;
-    assert_eq!(caller.call(BOB, lock(60_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(BOB, lock(60_000)), Ok(Response::Ok));
     // Bob dies: his session ends, and with it his lock.
     caller.now_ms += 4_999;
     assert_eq!(caller.call(ALICE, lock(1_000)), Err(ChunkError::Locked));
     caller.now_ms += 1;
     caller.service.on_tick(caller.now_ms, &mut Vec::new());
-    assert_eq!(caller.call(ALICE, lock(1_000)), Ok(Done::Ok));
+    assert_eq!(caller.call(ALICE, lock(1_000)), Ok(Response::Ok));
     assert_eq!(caller.call(BOB, Action::Delete(id(0))), Err(ChunkError::NoSession));
 }
 
@@ -184,7 +184,7 @@ fn who_knows_too_little_is_refused() {
     caller.call(ALICE, Action::Create(vec![])).expect("created");
     let get = |caller: &mut Caller<_>, epoch| caller.repeat(ALICE, 50, epoch, Action::Get(id(0)));
     assert_eq!(get(&mut caller, 4), Err(ChunkError::Outdated));
-    assert_eq!(get(&mut caller, 6), Ok(Done::Value(vec![])));
+    assert_eq!(get(&mut caller, 6), Ok(Response::Value(vec![])));
     let other = Action::Get(id(10));
     assert_eq!(caller.repeat(ALICE, 51, 9, other), Err(ChunkError::Moved(None)));
     let operations = vec![Operation { number: 1, epoch: 5, action: Action::Get(id(0)) }];
@@ -203,7 +203,7 @@ fn who_knows_too_little_is_refused() {
 fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
     const USED: u64 = 100_000;
     let index = model();
-    let limits = Limits { claim_ids: 10, low_ids: 1, ..Limits::default() };
+    let limits = ChunkSettings { claim_ids: 10, low_ids: 1, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
     service.set_deadline(100_000);
     let (mut claims, mut epoch) = (0, 5);
@@ -212,7 +212,7 @@ fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
         let granted = loop {
             let mut out = Vec::new();
             service.on_tick(0, &mut out);
-            let [Wish::Claim(claimed, _)] = out[..] else { panic!("a claim: {out:?}") };
+            let [ChunkCommand::Claim(claimed, _)] = out[..] else { panic!("a claim: {out:?}") };
             assert_eq!(claimed.len(), 10, "backups of each few are chosen anew");
             claims += 1;
             assert!(claims < 60, "{claimed:?} is refused");
@@ -242,16 +242,18 @@ struct BackedUp<S> {
 
 impl<S: ChunkStore> BackedUp<S> {
     /// Brings the backup what it is sent, and the service its answers.
-    fn exchange(&mut self) -> Vec<Wish> {
+    fn exchange(&mut self) -> Vec<ChunkCommand> {
         let now_ms = self.now_ms;
         let (mut out, mut rest) = (Vec::new(), Vec::new());
         self.service.on_tick(now_ms, &mut out);
         self.service.flush(now_ms, &mut out);
-        for wish in out {
-            let Wish::Backup(Wanted::Send(to, BackupMessage::Append { link, first, entries })) =
-                wish
+        for command in out {
+            let ChunkCommand::Replication(Wanted::Send(
+                to,
+                BackupMessage::Append { link, first, entries },
+            )) = command
             else {
-                rest.push(wish);
+                rest.push(command);
                 continue;
             };
             assert_eq!(to, backup());
@@ -272,16 +274,16 @@ fn what_has_ended_goes_from_its_backups_too() {
     let (chunks, items) = (model(), model());
     let seconds = Arc::new(AtomicU32::new(10));
     let clock = Arc::clone(&seconds);
-    let wall = move || Moment { now: Now::at(clock.load(Ordering::Relaxed)), ..Moment::FIRST };
+    let wall = move || ItemTime { now: Now::at(clock.load(Ordering::Relaxed)), ..ItemTime::FIRST };
     let copies = CopySettings { backups: 1, ..CopySettings::default() };
-    let limits = Limits { copies, ..Limits::default() };
+    let limits = ChunkSettings { copies, ..ChunkSettings::default() };
     let store = ItemStore::new(&chunks, &items, Box::new(wall));
     let mut service = ChunkService::new(me(), limits, store);
     service.set_deadline(u64::MAX);
     service.set_members([me(), backup()].into_iter());
     let storage = Box::new(MemoryStorage::default());
     let vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
-    let keys = [&b"ends"[..], b"stays"].map(|key| (key, service.place(key).expect("a place")));
+    let keys = [&b"ends"[..], b"stays"].map(|key| (key, service.item_id(key).expect("a place")));
     for (_, id) in keys {
         service.owned.assign(id.bits()..id.bits() + 1, Some(5));
         service.copies.own(IdRange::single(id), vec![backup()]);
@@ -298,7 +300,7 @@ fn what_has_ended_goes_from_its_backups_too() {
     let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
     assert_eq!(own.service.execute(ASKER, &request, &mut || 1_000), None, "it waits for backups");
     let rest = own.exchange();
-    let is_stored = rest.iter().any(|wish| matches!(wish, Wish::Answer(..)));
+    let is_stored = rest.iter().any(|command| matches!(command, ChunkCommand::Reply(..)));
     assert!(is_stored && own.vault.holdings().0 == 2, "{rest:?}");
     let keeps = |own: &mut BackedUp<_>| {
         // Often enough for a pass over all items, whenever one is due.
@@ -320,7 +322,7 @@ fn what_has_ended_goes_from_its_backups_too() {
 fn who_would_have_the_only_copy_takes_nothing_over() {
     let index = model();
     let copies = CopySettings { backups: 3, ..CopySettings::default() };
-    let limits = Limits { copies, load_ids: 2, ..Limits::default() };
+    let limits = ChunkSettings { copies, load_ids: 2, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
     let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
     let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
@@ -329,11 +331,11 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
         service.on_move(peer(1), offer.clone(), 0, &mut out);
         out
     };
-    let declined = Wish::Send(peer(1), MoveMessage::Declined { number: 7 });
+    let declined = ChunkCommand::Send(peer(1), MoveMessage::Declined { number: 7 });
     assert_eq!(answer(&mut service), [declined], "it does not know who could keep backups");
     service.set_members([me(), peer(1)].into_iter());
-    let got = MoveMessage::Got { number: 7, page: 0, backups: Vec::new() };
-    assert_eq!(answer(&mut service), [Wish::Send(peer(1), got)]);
+    let ack = MoveMessage::Ack { number: 7, page: 0, backups: Vec::new() };
+    assert_eq!(answer(&mut service), [ChunkCommand::Send(peer(1), ack)]);
 
     let storage = Box::new(MemoryStorage::default());
     let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
@@ -343,17 +345,17 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
     };
     vault.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
     let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
-    let heritage = Inheritance { ids, epoch, source, holders: vec![me()] };
+    let grant = FailoverGrant { ids, epoch, source, holders: vec![me()] };
     service.copies.avoid(peer(1), 1_000);
-    service.inherit(&heritage, &mut vault);
-    assert_eq!(service.heirs(), 0, "whom it could choose was silent");
+    service.start_failover(&grant, &mut vault);
+    assert_eq!(service.failovers(), 0, "whom it could choose was silent");
     service.on_tick(1_000, &mut Vec::new());
-    service.inherit(&heritage, &mut vault);
+    service.start_failover(&grant, &mut vault);
     let before = service.copies().status().1;
     for changes in [0, 0, 1] {
         assert_eq!(
-            (service.heirs(), service.load(1_000, &mut vault, &mut Vec::new())),
-            (1, Unread::default())
+            (service.failovers(), service.load_failovers(1_000, &mut vault, &mut Vec::new())),
+            (1, UnreadableChunks::default())
         );
         assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
     }
@@ -395,13 +397,16 @@ fn vault_without(damaged: &[u64]) -> Vault {
 }
 
 /// One heir of two holders, told so; another node could be a backup.
-fn heir<'i>(index: &'i Model, vault: &mut Vault) -> ChunkService<impl ChunkStore + use<'i>> {
+fn failover<'i>(index: &'i Model, vault: &mut Vault) -> ChunkService<impl ChunkStore + use<'i>> {
     let copies = CopySettings { backups: 2, ..CopySettings::default() };
-    let limits = Limits { copies, ..Limits::default() };
+    let limits = ChunkSettings { copies, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
     service.set_members([me(), peer(1), peer(4)].into_iter());
     let holders = vec![me(), peer(1)];
-    service.inherit(&Inheritance { ids: ids(5, 5), epoch: 9, source: source(), holders }, vault);
+    service.start_failover(
+        &FailoverGrant { ids: ids(5, 5), epoch: 9, source: source(), holders },
+        vault,
+    );
     service
 }
 
@@ -410,9 +415,9 @@ fn step(
     service: &mut ChunkService<impl ChunkStore>,
     vault: &mut Vault,
     now_ms: u64,
-) -> (Vec<Wish>, Unread) {
+) -> (Vec<ChunkCommand>, UnreadableChunks) {
     let mut out = Vec::new();
-    let unread = service.load(now_ms, vault, &mut out);
+    let unread = service.load_failovers(now_ms, vault, &mut out);
     service.on_tick(now_ms, &mut out);
     service.flush(now_ms, &mut out);
     (out, unread)
@@ -424,26 +429,34 @@ fn an_heir_fetches_what_it_cannot_read() {
     let holder = peer(1);
     for (lacking, is_there) in [(vec![8], true), (vec![7, 8], false)] {
         let (index, mut vault, mut other) = (model(), vault_without(&[7]), vault_without(&lacking));
-        let mut service = heir(&index, &mut vault);
+        let mut service = failover(&index, &mut vault);
         let ids = ids(5, 5);
         let (_, unread) = step(&mut service, &mut vault, 1_000);
         let found = BTreeMap::from([(source(), vec![id(7)])]);
-        assert_eq!(unread, Unread { asked: found.clone(), ..Unread::default() });
+        assert_eq!(
+            unread,
+            UnreadableChunks { asked: found.clone(), ..UnreadableChunks::default() }
+        );
         let sealed = other.on_seal(source(), ids, 9).expect("it seals");
         service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
         let (out, unread) = step(&mut service, &mut vault, 1_001);
         let question = BackupMessage::Fetch { source: source(), ids, names: vec![id(7).into()] };
-        assert_eq!(out, [Wish::Backup(Wanted::Send(holder, question))], "and nothing else yet");
-        assert_eq!(unread, Unread::default());
+        assert_eq!(
+            out,
+            [ChunkCommand::Replication(Wanted::Send(holder, question))],
+            "and nothing else yet"
+        );
+        assert_eq!(unread, UnreadableChunks::default());
 
         let answer = other.on_fetch(source(), ids, &[id(7).into()]);
         service.on_backup(holder, &answer, &mut || 1_002, &mut Vec::new());
         let (out, unread) = step(&mut service, &mut vault, 1_002);
         let lost = if is_there { BTreeMap::new() } else { found };
-        assert_eq!(unread, Unread { lost, ..Unread::default() });
+        assert_eq!(unread, UnreadableChunks { lost, ..UnreadableChunks::default() });
         assert_eq!(service.store.has(id(7)), is_there);
         // Who adopts what it has is sent it too, whether it can read its own or not.
-        let [Wish::Backup(Wanted::Send(to, BackupMessage::Append { entries, .. }))] = &out[..]
+        let [ChunkCommand::Replication(Wanted::Send(to, BackupMessage::Append { entries, .. }))] =
+            &out[..]
         else {
             panic!("it begins: {out:?}");
         };
@@ -461,21 +474,25 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let settings = CopySettings::default();
     let (holder, other) = (peer(1), peer(4));
     let mut vault = vault_without(&[]);
-    let mut service = heir(&index, &mut vault);
+    let mut service = failover(&index, &mut vault);
     let step = |service: &mut _, vault: &mut Vault, now_ms| step(service, vault, now_ms).0;
-    let asked = |out: &[Wish]| {
-        let is_question = |wish: &&Wish| {
-            matches!(wish, Wish::Backup(Wanted::Send(_, BackupMessage::Seal { .. })))
+    let asked = |out: &[ChunkCommand]| {
+        let is_question = |command: &&ChunkCommand| {
+            matches!(
+                command,
+                ChunkCommand::Replication(Wanted::Send(_, BackupMessage::Seal { .. }))
+            )
         };
         out.iter().filter(is_question).count()
     };
     // Changes for the holder, and for the other.
-    let sent = |out: &[Wish]| {
+    let sent = |out: &[ChunkCommand]| {
         [holder, other].map(|to| {
-            let entries = out.iter().filter_map(|wish| match wish {
-                Wish::Backup(Wanted::Send(peer, BackupMessage::Append { entries, .. })) => {
-                    (*peer == to).then(|| entries.to_vec().len())
-                }
+            let entries = out.iter().filter_map(|command| match command {
+                ChunkCommand::Replication(Wanted::Send(
+                    peer,
+                    BackupMessage::Append { entries, .. },
+                )) => (*peer == to).then(|| entries.to_vec().len()),
                 _ => None,
             });
             entries.sum::<usize>()
@@ -491,7 +508,7 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let later = 1_001 + 4 * settings.silent_ms;
     step(&mut service, &mut vault, later);
     assert!((5..10).all(|counter| service.store.has(id(counter))), "they stay");
-    assert_eq!((service.heirs(), service.copies().status().1), (1, 0));
+    assert_eq!((service.failovers(), service.copies().status().1), (1, 0));
     let again = step(&mut service, &mut vault, later + 1);
     assert_eq!((asked(&again), sent(&again)), (1, [0, 0]), "it is asked once more");
     service.on_backup(holder, &sealed, &mut || later + 2, &mut Vec::new());

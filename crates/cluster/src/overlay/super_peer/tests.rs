@@ -1,6 +1,6 @@
 //! What a super peer does with requests that are another's.
 
-use super::super::edit::Placed;
+use super::super::edit::ReplicaSet;
 use super::super::view::Member;
 use super::*;
 use crate::ids::NodeId;
@@ -13,7 +13,7 @@ fn peer(number: u16) -> Peer {
 const ME: u16 = 10;
 /// Leads those up to itself.
 const OTHER: u16 = 20;
-/// An ordinary peer in the other's arc.
+/// An ordinary peer in the other's segment.
 const ASKER: u16 = 15;
 
 fn super_peer() -> SuperPeer {
@@ -24,12 +24,12 @@ fn super_peer() -> SuperPeer {
     let term = |leader| Term { number: 1, leader };
     for leader in [ME, OTHER].map(peer) {
         let group = Group { term: term(leader), members: view.wanted_group(leader) };
-        for part in view.arc(leader).expect("it is a super peer").parts() {
+        for part in view.segment(leader).expect("it is a super peer").parts() {
             view.groups.assign(part, Some(group.clone()));
         }
     }
-    let mut own = SuperPeer::new(peer(ME), Settings::default());
-    for part in view.arc(peer(ME)).expect("it is a super peer").parts() {
+    let mut own = SuperPeer::new(peer(ME), OverlaySettings::default());
+    for part in view.segment(peer(ME)).expect("it is a super peer").parts() {
         own.promise(part, term(peer(ME)));
     }
     own.on_view(&view, &mut Vec::new());
@@ -40,27 +40,27 @@ fn super_peer() -> SuperPeer {
 fn requests(creator: u16, hops: u8) -> [Message; 2] {
     let id = ChunkId::new(Creator::from(peer(creator).node), 3).expect("an id");
     let request = RequestId { peer: peer(ASKER), sequence: 1 };
-    let change = Change::Claim(Placed::of_owner(peer(ASKER)));
+    let change = Change::Claim(ReplicaSet::of_owner(peer(ASKER)));
     let edit = Edit { request, ids: IdRange::single(id), change };
     [Message::LookUp { origin: peer(ASKER), token: 5, id, hops }, Message::Change { edit, hops }]
 }
 
-fn answers(own: &mut SuperPeer, from: u16, message: Message) -> Vec<Command> {
+fn answers(own: &mut SuperPeer, from: u16, message: Message) -> Vec<OverlayCommand> {
     let mut out = Vec::new();
     own.on_message(peer(from), message, &mut out);
-    out.retain(|command| !matches!(command, Command::Log(_)));
+    out.retain(|command| !matches!(command, OverlayCommand::Log(_)));
     out
 }
 
 #[test]
 fn what_is_another_s_is_handed_on_and_the_asker_corrected() {
     let mut own = super_peer();
-    let supers = vec![peer(ME), peer(OTHER)];
-    let list = Command::Send(peer(ASKER), Message::Supers { revision: 7, supers });
+    let super_peers = vec![peer(ME), peer(OTHER)];
+    let list = OverlayCommand::Send(peer(ASKER), Message::SuperPeers { revision: 7, super_peers });
     for hops in 0..HOPS_MAX {
         let later = requests(ASKER, hops + 1);
         for (message, handed_on) in requests(ASKER, hops).into_iter().zip(later) {
-            let expected = [list.clone(), Command::Send(peer(OTHER), handed_on)];
+            let expected = [list.clone(), OverlayCommand::Send(peer(OTHER), handed_on)];
             assert_eq!(answers(&mut own, ASKER, message), expected, "after {hops} hops");
         }
     }
@@ -78,12 +78,14 @@ fn what_is_its_own_is_answered_however_often_it_was_handed_on() {
     let mut own = super_peer();
     let [look_up, change] = requests(1, HOPS_MAX);
     let found = answers(&mut own, OTHER, look_up);
-    let [Command::Send(to, Message::Found { token: 5, .. })] = found[..] else {
+    let [OverlayCommand::Send(to, Message::Found { token: 5, .. })] = found[..] else {
         panic!("{found:?}");
     };
     assert_eq!(to, peer(ASKER));
     // Its group has to have it before it is answered.
     let appended = answers(&mut own, OTHER, change);
-    let [Command::Send(to, Message::Append { .. })] = appended[..] else { panic!("{appended:?}") };
+    let [OverlayCommand::Send(to, Message::Append { .. })] = appended[..] else {
+        panic!("{appended:?}")
+    };
     assert_eq!(to, peer(OTHER));
 }

@@ -9,11 +9,11 @@ use crate::bits::BitsMap;
 use crate::overlay::Peer;
 
 /// Answers that wait at most.
-const HELD_MAX: usize = 1 << 16;
+const PENDING_REPLIES_MAX: usize = 1 << 16;
 
 /// Who asked, to be answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum Requester {
     /// A node.
     Peer(Peer),
     /// Somebody whom the process around the node knows by that number.
@@ -22,30 +22,30 @@ pub enum Asker {
 
 /// What waits.
 #[derive(Debug)]
-pub(super) enum Waiting {
-    Reply(Asker, Reply),
+pub(super) enum PendingReply {
+    Reply(Requester, Reply),
     /// To the source of a move.
-    Got(Peer, MoveMessage),
+    Ack(Peer, MoveMessage),
 }
 
 /// Answers and the versions that they wait for.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct PendingReplies {
     /// By number: how many versions an answer waits for yet.
-    answers: BTreeMap<u64, (usize, Waiting)>,
+    answers: BTreeMap<u64, (usize, PendingReply)>,
     /// By version: the numbers of the answers that wait for it, the first of them and others.
     awaited: BitsMap<u64, (u64, Vec<u64>)>,
     next: u64,
 }
 
-impl Held {
+impl PendingReplies {
     /// Whether no more may wait.
     pub fn is_full(&self) -> bool {
-        self.answers.len() >= HELD_MAX
+        self.answers.len() >= PENDING_REPLIES_MAX
     }
 
     /// Keeps an answer until all of `versions`, of which there is one at least, were released.
-    pub fn hold(&mut self, versions: impl IntoIterator<Item = u64>, waiting: Waiting) {
+    pub fn hold(&mut self, versions: impl IntoIterator<Item = u64>, waiting: PendingReply) {
         let number = self.next;
         let mut count = 0;
         for version in versions {
@@ -66,7 +66,7 @@ impl Held {
     }
 
     /// A version is with all backups: hands out what waited for nothing else.
-    pub fn release(&mut self, version: u64, ready: &mut Vec<Waiting>) {
+    pub fn release(&mut self, version: u64, ready: &mut Vec<PendingReply>) {
         let Some((first, others)) = self.awaited.remove(&version) else { return };
         for number in std::iter::once(first).chain(others) {
             let Some((count, _)) = self.answers.get_mut(&number) else { continue };

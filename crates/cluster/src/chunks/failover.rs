@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use missing::Missing;
 
-use super::items::KeptItem;
+use super::items::ReplicaItem;
 use super::migration::{MoveMessage, overlap};
-use super::service::{ChunkService, Wish};
-use super::sessions::{Export, SessionExport};
+use super::service::{ChunkCommand, ChunkService};
+use super::sessions::{ClientState, SessionState};
 use super::store::ChunkStore;
 use crate::backup::{BackupMessage, Copies, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted, What};
 use crate::ids::{ChunkId, IdRange};
-use crate::overlay::{Inheritance, Peer, Refusal};
+use crate::overlay::{FailoverGrant, Peer, Refusal};
 use crate::wire::Wire;
 
 mod missing;
@@ -32,8 +32,8 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// Ids that this node is about to recover, and how far it is with them.
 #[derive(Debug)]
-pub(super) struct Recovery {
-    heritage: Inheritance,
+pub(super) struct FailoverTask {
+    grant: FailoverGrant,
     next: u64,
     /// Named items that are loaded.
     items: Vec<ItemKey>,
@@ -41,7 +41,7 @@ pub(super) struct Recovery {
     damaged: Vec<Name>,
     missing: Missing,
     /// Who was to be a backup, in whatever attempt.
-    was_joining: BTreeSet<Peer>,
+    past_joiners: BTreeSet<Peer>,
     /// How often backups were chosen, and were silent.
     attempts: u32,
     /// Since when it waits for the other holders to say how far they are, as all is loaded; and
@@ -54,7 +54,7 @@ pub(super) struct Recovery {
 
 /// What this node should have and cannot read, by the lives in whose names it is kept.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Unread {
+pub struct UnreadableChunks {
     /// Found now: others who have it are asked.
     pub asked: BTreeMap<Peer, Vec<ChunkId>>,
     /// Nobody can read it who could be asked.
@@ -65,25 +65,25 @@ pub struct Unread {
 #[derive(Debug)]
 pub(super) struct Fetched<'m> {
     pub found: &'m [What],
-    pub sessions: &'m [SessionExport],
+    pub sessions: &'m [SessionState],
     pub lacking: &'m [Name],
     pub damaged: &'m [Name],
 }
 
-impl Recovery {
+impl FailoverTask {
     fn is_loaded(&self) -> bool {
-        self.next >= self.heritage.ids.end()
+        self.next >= self.grant.ids.end()
     }
 
     /// Other holders, as far as they are members.
     fn others(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
-        let others = self.heritage.holders[1..].iter().copied();
+        let others = self.grant.holders[1..].iter().copied();
         others.filter(|peer| copies.is_known(*peer))
     }
 
     /// Other holders of chunks who have not said how far they are, or were silent since.
-    fn owing(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
-        let is_named = self.heritage.ids.first().creator().is_named();
+    fn unsealed(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+        let is_named = self.grant.ids.first().creator().is_named();
         let is_ready = |peer| self.sealed.contains_key(&peer) && copies.is_choosable(peer);
         let others = self.others(copies).filter(move |_| !is_named);
         others.filter(move |peer| copies.is_usable(*peer) && !is_ready(*peer))
@@ -98,13 +98,13 @@ impl Recovery {
             false => PATIENCE_MS.max(silent_ms),
         };
         let is_early = now_ms < from_ms + patience_ms && self.attempts < ATTEMPTS_MAX;
-        is_early && self.owing(copies).next().is_some()
+        is_early && self.unsealed(copies).next().is_some()
     }
 
     /// Those who were to be backups were silent: others are to be found, or the same once more.
     /// What is loaded stays, for nobody else changes it; so does how far the holders are, for they
     /// take nothing more of that life.
-    fn begin_again(&mut self) {
+    fn retry(&mut self) {
         self.attempts += 1;
         self.waits_from_ms = None;
         self.next_ask_ms = 0;
@@ -113,65 +113,65 @@ impl Recovery {
 
 impl<S: ChunkStore> ChunkService<S> {
     /// What is being recovered, loaded or not.
-    fn all_heirs(&self) -> impl Iterator<Item = &Inheritance> {
-        self.heirs.values().chain(&self.loading).map(|loading| &loading.heritage)
+    fn all_failovers(&self) -> impl Iterator<Item = &FailoverGrant> {
+        self.failovers.values().chain(&self.loading).map(|loading| &loading.grant)
     }
 
     /// Whether an id is being recovered.
-    pub(super) fn is_heir(&self, id: ChunkId) -> bool {
-        self.all_heirs().any(|heir| heir.ids.contains(id))
+    pub(super) fn is_failing_over(&self, id: ChunkId) -> bool {
+        self.all_failovers().any(|failover| failover.ids.contains(id))
     }
 
     /// Whether some of these ids are being recovered.
-    pub(super) fn inherits(&self, ids: IdRange) -> bool {
-        self.all_heirs().any(|heir| overlap(heir.ids, ids))
+    pub(super) fn overlaps_failover(&self, ids: IdRange) -> bool {
+        self.all_failovers().any(|failover| overlap(failover.ids, ids))
     }
 
     /// In whose name the ids of a change are recovered, if they are.
     pub fn source(&self, change: u64) -> Option<Peer> {
-        self.heirs.get(&change).map(|heir| heir.heritage.source)
+        self.failovers.get(&change).map(|failover| failover.grant.source)
     }
 
     /// Ids that are being recovered.
-    pub fn heirs(&self) -> usize {
-        self.all_heirs().count()
+    pub fn failovers(&self) -> usize {
+        self.all_failovers().count()
     }
 
     /// A leader says that this node owns ids and has to recover them. It says so until they are
     /// served, so what is not possible now may be later.
-    pub fn inherit(&mut self, heritage: &Inheritance, vault: &mut Vault) {
-        let ids = heritage.ids;
+    pub fn start_failover(&mut self, grant: &FailoverGrant, vault: &mut Vault) {
+        let ids = grant.ids;
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
         // Of items of those ids some may be here yet: older ones, or half of the same heritage.
-        let is_mine = heritage.holders.first() == Some(&self.me);
+        let is_mine = grant.holders.first() == Some(&self.me);
         if !is_mine || is_owned || self.is_removing(ids) {
             return;
         }
-        if self.inherits(ids) {
-            let is_same = |known: &Inheritance| {
-                (known.ids, known.source) == (ids, heritage.source) && known.epoch < heritage.epoch
+        if self.overlaps_failover(ids) {
+            let is_same = |known: &FailoverGrant| {
+                (known.ids, known.source) == (ids, grant.source) && known.epoch < grant.epoch
             };
             // Of the holders some may be gone since.
-            for loading in self.loading.iter_mut().filter(|one| is_same(&one.heritage)) {
-                loading.sealed.retain(|peer, _| heritage.holders.contains(peer));
-                loading.heritage = heritage.clone();
+            for loading in self.loading.iter_mut().filter(|one| is_same(&one.grant)) {
+                loading.sealed.retain(|peer, _| grant.holders.contains(peer));
+                loading.grant = grant.clone();
             }
             return;
         }
         // The other holders have copies for as long as nothing else is committed.
-        if !self.copies.is_enough(self.joining(heritage).len()) {
+        if !self.copies.is_enough(self.joining(grant).len()) {
             return;
         }
         // What was on its way here came from the life that is over, or is older.
-        self.forget_incoming(ids);
-        vault.seal(heritage.source);
-        self.loading.push_back(Recovery {
-            heritage: heritage.clone(),
+        self.cancel_incoming_in(ids);
+        vault.seal(grant.source);
+        self.loading.push_back(FailoverTask {
+            grant: grant.clone(),
             next: ids.start(),
             items: Vec::new(),
             damaged: Vec::new(),
             missing: Missing::default(),
-            was_joining: BTreeSet::new(),
+            past_joiners: BTreeSet::new(),
             attempts: 0,
             waits_from_ms: None,
             next_ask_ms: 0,
@@ -180,24 +180,24 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Asks other holders how far they are, and for what cannot be read here.
-    fn ask_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<Wish>) {
+    fn query_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<ChunkCommand>) {
         let (copies, retry_ms) = (&self.copies, self.limits.copies.retry_ms);
         for loading in self.loading.iter_mut().filter(|loading| !loading.missing.is_empty()) {
-            let Inheritance { ids, source, .. } = loading.heritage;
+            let FailoverGrant { ids, source, .. } = loading.grant;
             let others: Vec<Peer> = loading.others(copies).collect();
             let question = loading.missing.question(now_ms, retry_ms, others.into_iter());
             if let Some((peer, names)) = question {
                 let message = BackupMessage::Fetch { source, ids, names };
-                out.push(Wish::Backup(Wanted::Send(peer, message)));
+                out.push(ChunkCommand::Replication(Wanted::Send(peer, message)));
             }
         }
         for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
-            let Inheritance { ids, source, .. } = loading.heritage;
+            let FailoverGrant { ids, source, .. } = loading.grant;
             loading.next_ask_ms = now_ms + retry_ms;
             let last = vault.last(source);
-            for peer in loading.owing(copies) {
+            for peer in loading.unsealed(copies) {
                 let message = BackupMessage::Seal { source, ids, last };
-                out.push(Wish::Backup(Wanted::Send(peer, message)));
+                out.push(ChunkCommand::Replication(Wanted::Send(peer, message)));
             }
         }
     }
@@ -211,12 +211,12 @@ impl<S: ChunkStore> ChunkService<S> {
         beyond: Option<&[Name]>,
         now_ms: u64,
     ) {
-        let is_meant = |loading: &&mut Recovery| {
-            let Inheritance { ids: loaded, source: from, .. } = loading.heritage;
+        let is_meant = |loading: &&mut FailoverTask| {
+            let FailoverGrant { ids: loaded, source: from, .. } = loading.grant;
             (loaded, from) == (ids, source)
         };
         if let Some(loading) = self.loading.iter_mut().find(is_meant)
-            && loading.heritage.holders[1..].contains(&from)
+            && loading.grant.holders[1..].contains(&from)
         {
             loading.sealed.insert(from, (last, beyond.map(<[Name]>::to_vec)));
             self.copies.on_sign_of_life(from, now_ms);
@@ -231,9 +231,9 @@ impl<S: ChunkStore> ChunkService<S> {
         answer: &Fetched<'_>,
         now_ms: u64,
     ) {
-        let is_meant = |loading: &Recovery| {
-            let heritage = &loading.heritage;
-            (heritage.ids, heritage.source) == (ids, source) && heritage.holders.contains(&from)
+        let is_meant = |loading: &FailoverTask| {
+            let grant = &loading.grant;
+            (grant.ids, grant.source) == (ids, source) && grant.holders.contains(&from)
         };
         let Some(place) = self.loading.iter().position(is_meant) else { return };
         let loading = &mut self.loading[place];
@@ -242,7 +242,7 @@ impl<S: ChunkStore> ChunkService<S> {
         for what in answer.found {
             let Some((name, _)) = what.copy() else { continue };
             let kept = match what {
-                What::PutItem(_, value) => KeptItem::decode_all(value).map(Some),
+                What::PutItem(_, value) => ReplicaItem::decode_all(value).map(Some),
                 _ => Ok(None),
             };
             let Ok(kept) = kept else {
@@ -272,17 +272,17 @@ impl<S: ChunkStore> ChunkService<S> {
             for session in &mut sessions {
                 session.answers.retain(|(_, id, _)| came.contains(id));
             }
-            self.sessions.import(ids, &Export { sessions, ..Export::default() }, now_ms);
+            self.sessions.import(ids, &ClientState { sessions, ..ClientState::default() }, now_ms);
         }
         self.copies.on_sign_of_life(from, now_ms);
     }
 
     /// Who can be a backup in place, and what each must be sent.
-    fn adopters(&self, loading: &Recovery, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
-        let Inheritance { ids, source, .. } = loading.heritage;
-        let mut adopters = Vec::new();
+    fn in_place_replicas(&self, loading: &FailoverTask, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
+        let FailoverGrant { ids, source, .. } = loading.grant;
+        let mut in_place_replicas = Vec::new();
         if ids.first().creator().is_named() {
-            return adopters;
+            return in_place_replicas;
         }
         for (peer, (last, beyond)) in &loading.sealed {
             let own = vault.beyond(source, *last, ids);
@@ -294,25 +294,30 @@ impl<S: ChunkStore> ChunkService<S> {
                 let mut names: Vec<Name> = names.copied().chain(own).chain(damaged).collect();
                 names.sort_unstable();
                 names.dedup();
-                adopters.push((*peer, names));
+                in_place_replicas.push((*peer, names));
             }
         }
-        adopters
+        in_place_replicas
     }
 
     /// Who is to be a backup of what is recovered: the other holders first.
-    fn joining(&self, heritage: &Inheritance) -> Vec<Peer> {
-        let holders = heritage.holders[1..].iter().copied();
+    fn joining(&self, grant: &FailoverGrant) -> Vec<Peer> {
+        let holders = grant.holders[1..].iter().copied();
         let mut joining: Vec<Peer> =
             holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
-        joining.extend(self.copies.choose_more(heritage.ids, &joining));
+        joining.extend(self.copies.choose_more(grant.ids, &joining));
         joining
     }
 
     /// Loads a part of what is to be recovered; what is loaded is sent to its backups.
-    pub fn load(&mut self, now_ms: u64, vault: &mut Vault, out: &mut Vec<Wish>) -> Unread {
-        let mut unread = Unread::default();
-        self.ask_holders(now_ms, vault, out);
+    pub fn load_failovers(
+        &mut self,
+        now_ms: u64,
+        vault: &mut Vault,
+        out: &mut Vec<ChunkCommand>,
+    ) -> UnreadableChunks {
+        let mut unread = UnreadableChunks::default();
+        self.query_holders(now_ms, vault, out);
         // Holders may have said by now how far they are.
         for _ in 0..self.loading.len() {
             let Some(loading) = self.loading.pop_front() else { break };
@@ -326,7 +331,7 @@ impl<S: ChunkStore> ChunkService<S> {
             && let Some(mut loading) = self.next_to_load()
         {
             let (looked, is_stored) =
-                self.load_some(&mut loading, left, now_ms, vault, &mut unread);
+                self.load_slice(&mut loading, left, now_ms, vault, &mut unread);
             left = left.saturating_sub(looked);
             if loading.is_loaded() {
                 self.begin(loading, now_ms, vault, &mut unread);
@@ -339,10 +344,10 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// What is not loaded and can be, of which the first is taken out.
-    fn next_to_load(&mut self) -> Option<Recovery> {
-        let has_named = self.heirs.len() >= NAMED_CHANGES_MAX;
+    fn next_to_load(&mut self) -> Option<FailoverTask> {
+        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
         let place = self.loading.iter().position(|loading| {
-            let is_named = loading.heritage.ids.first().creator().is_named();
+            let is_named = loading.grant.ids.first().creator().is_named();
             !(loading.is_loaded() || is_named && has_named)
         })?;
         self.loading.remove(place)
@@ -350,15 +355,15 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Loads a part of one heritage: so many ids, or items where ids are sparse. Returns how many
     /// were looked at, and whether there was room for them; if not, nothing of it is left here.
-    fn load_some(
+    fn load_slice(
         &mut self,
-        loading: &mut Recovery,
+        loading: &mut FailoverTask,
         most: u64,
         now_ms: u64,
         vault: &mut Vault,
-        unread: &mut Unread,
+        unread: &mut UnreadableChunks,
     ) -> (u64, bool) {
-        let Inheritance { ids, source, .. } = loading.heritage;
+        let FailoverGrant { ids, source, .. } = loading.grant;
         let is_named = ids.first().creator().is_named();
         let rest = IdRange::from_bits(loading.next, ids.end());
         let end = match is_named {
@@ -372,7 +377,7 @@ impl<S: ChunkStore> ChunkService<S> {
             if !is_named {
                 is_here[(name.id.bits() - slice.start()) as usize] = true;
                 is_stored &= store.write(name.id, &value).is_ok();
-            } else if let Ok(kept) = KeptItem::decode_all(&value) {
+            } else if let Ok(kept) = ReplicaItem::decode_all(&value) {
                 is_stored &= store.restore_item(&kept).is_ok();
                 loading.items.push((name.id, kept.key));
             } else {
@@ -401,8 +406,14 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Finds backups for what is loaded, if there are any yet.
-    fn begin(&mut self, mut loading: Recovery, now_ms: u64, vault: &Vault, unread: &mut Unread) {
-        let Inheritance { ids, source, .. } = loading.heritage;
+    fn begin(
+        &mut self,
+        mut loading: FailoverTask,
+        now_ms: u64,
+        vault: &Vault,
+        unread: &mut UnreadableChunks,
+    ) {
+        let FailoverGrant { ids, source, .. } = loading.grant;
         if !loading.missing.is_empty() {
             if loading.missing.may_come(loading.others(&self.copies)) {
                 return self.loading.push_back(loading);
@@ -412,31 +423,33 @@ impl<S: ChunkStore> ChunkService<S> {
                 unread.lost.entry(source).or_default().extend(lost);
             }
         }
-        let joining = self.joining(&loading.heritage);
+        let joining = self.joining(&loading.grant);
         if loading.waits(now_ms, &self.copies, self.limits.copies.silent_ms)
             || !self.copies.is_enough(joining.len())
         {
             return self.loading.push_back(loading);
         }
-        let adopters = self.adopters(&loading, vault);
-        let number = if !adopters.is_empty() && self.copies.is_enough(adopters.len()) {
-            loading.was_joining.extend(adopters.iter().map(|(peer, _)| *peer));
+        let in_place_replicas = self.in_place_replicas(&loading, vault);
+        let number = if !in_place_replicas.is_empty()
+            && self.copies.is_enough(in_place_replicas.len())
+        {
+            loading.past_joiners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
             let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-            self.copies.join_in_place((ids, source), adopters, &mut self.store, &export)
+            self.copies.join_in_place((ids, source), in_place_replicas, &mut self.store, &export)
         } else if ids.first().creator().is_named() {
             self.copies.join_with(ids, joining, std::mem::take(&mut loading.items))
         } else {
-            loading.was_joining.extend(&joining);
+            loading.past_joiners.extend(&joining);
             self.copies.join(ids, Vec::new(), joining, false)
         };
-        self.heirs.insert(number, loading);
+        self.failovers.insert(number, loading);
     }
 
     /// Removes the chunks of ids.
     pub(super) fn remove_all(&mut self, ids: IdRange) {
         if ids.first().creator().is_named() {
-            return self.pass.remove_later(ids);
+            return self.scan.remove_later(ids);
         }
         for bits in ids.start()..ids.end() {
             let id = ChunkId::from_bits(bits).expect("it lies in a range");
@@ -460,15 +473,15 @@ impl<S: ChunkStore> ChunkService<S> {
         number: u64,
         result: Result<u64, Refusal>,
         clock: &mut dyn FnMut() -> u64,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ChunkCommand>,
     ) {
         let Some((ids, members)) = self.copies.on_committed(number, result) else { return };
-        match (self.heirs.remove(&number), result) {
-            (Some(heir), Ok(epoch)) => {
+        match (self.failovers.remove(&number), result) {
+            (Some(failover), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
-                self.copies.bury(heir.heritage.source, ids, &members);
-                let given_up = heir.was_joining.iter().filter(|peer| !members.contains(peer));
+                self.copies.bury(failover.grant.source, ids, &members);
+                let given_up = failover.past_joiners.iter().filter(|peer| !members.contains(peer));
                 self.copies.clear(ids, given_up.copied());
             }
             // It is told again, if it still is the heir.
@@ -480,7 +493,7 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Time went on: backups that are silent or missing.
-    pub(super) fn tick_copies(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
+    pub(super) fn tick_copies(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
         let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
@@ -489,28 +502,28 @@ impl<S: ChunkStore> ChunkService<S> {
         for wanted in wanted {
             match wanted {
                 Wanted::Aborted(number) => self.aborted(number, out),
-                wanted => out.push(Wish::Backup(wanted)),
+                wanted => out.push(ChunkCommand::Replication(wanted)),
             }
         }
         self.release(&mut || now_ms, out);
         let copies = &self.copies;
-        self.held.keep(|version| copies.awaits(version));
+        self.pending_replies.keep(|version| copies.awaits(version));
     }
 
-    fn aborted(&mut self, number: u64, out: &mut Vec<Wish>) {
-        if let Some(mut heir) = self.heirs.remove(&number) {
-            let ids = heir.heritage.ids;
+    fn aborted(&mut self, number: u64, out: &mut Vec<ChunkCommand>) {
+        if let Some(mut failover) = self.failovers.remove(&number) {
+            let ids = failover.grant.ids;
             if ids.first().creator().is_named() {
                 // Its items were handed over to be sent; it is told again.
                 return self.remove_all(ids);
             }
-            heir.begin_again();
-            return self.loading.push_back(heir);
+            failover.retry();
+            return self.loading.push_back(failover);
         }
         let found = self.incoming.iter().find(|(_, incoming)| incoming.change == Some(number));
         if let Some((source, number)) = found.map(|(name, _)| *name) {
-            self.forget(source, number);
-            out.push(Wish::Send(source, MoveMessage::Declined { number }));
+            self.cancel_incoming(source, number);
+            out.push(ChunkCommand::Send(source, MoveMessage::Declined { number }));
         }
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_index::Cursor;
 
-use super::service::{ChunkService, Wish};
+use super::service::{ChunkCommand, ChunkService};
 use super::store::ChunkStore;
 use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
@@ -32,12 +32,12 @@ const REPAIRS_MAX: usize = 1 << 16;
 
 /// Chunks by their ids and items by their keys.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct KeySet {
     ids: BTreeSet<ChunkId>,
     keys: BTreeSet<(ChunkId, Vec<u8>)>,
 }
 
-impl Marks {
+impl KeySet {
     pub fn len(&self) -> usize {
         self.ids.len() + self.keys.len()
     }
@@ -63,7 +63,7 @@ impl Marks {
 
 /// A pass over all items, for moves that wait for it and for ids that were given away.
 #[derive(Debug, Default)]
-pub(super) struct Pass {
+pub(super) struct ItemScan {
     /// Where it stands; none between passes.
     at: Option<Cursor>,
     /// The moves that it serves.
@@ -84,7 +84,7 @@ pub(super) struct Pass {
 /// A backup, and its attempt.
 type Repair = (Peer, u64);
 
-impl Pass {
+impl ItemScan {
     /// Items of those ids are to be removed.
     pub fn remove_later(&mut self, ids: IdRange) {
         self.given.assign(ids.start()..ids.end(), Some(()));
@@ -110,13 +110,13 @@ impl Pass {
 impl<S: ChunkStore> ChunkService<S> {
     /// Whether items of ids that were given away may be here yet.
     pub(super) fn is_removing(&self, ids: IdRange) -> bool {
-        self.pass.removes(ids)
+        self.scan.removes(ids)
     }
 
     /// A backup lacks an item, or has one that looks as if it had ended: it is told when the item
     /// was found, or was not.
     pub(super) fn repair_later(&mut self, from: Peer, link: u64, name: Name) {
-        let asked = &mut self.pass.asked;
+        let asked = &mut self.scan.asked;
         if self.copies.is_backup(from, link, name.id)
             && (asked.len() < REPAIRS_MAX || asked.contains_key(&name))
         {
@@ -125,20 +125,20 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Goes on with the pass, or begins one if something waits for it.
-    pub(super) fn tick_pass(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
-        if self.pass.at.is_none() && !self.begin_pass(now_ms) {
+    pub(super) fn tick_scan(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
+        if self.scan.at.is_none() && !self.begin_scan(now_ms) {
             return;
         }
-        if !self.look_on() {
+        if !self.scan_slice() {
             return;
         }
-        for number in std::mem::take(&mut self.pass.moves) {
+        for number in std::mem::take(&mut self.scan.moves) {
             self.collected(number, now_ms, out);
         }
-        let joins = std::mem::take(&mut self.pass.joins);
+        let joins = std::mem::take(&mut self.scan.joins);
         joins.iter().for_each(|(_, number)| self.copies.collected(*number));
         // What it did not come by, and nobody wrote meanwhile, is not there.
-        for (name, backups) in std::mem::take(&mut self.pass.repairs) {
+        for (name, backups) in std::mem::take(&mut self.scan.repairs) {
             for (peer, link) in backups {
                 self.copies.repair(peer, link, name.id, What::RemoveItem(name));
             }
@@ -148,26 +148,26 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Removes what is to be removed before `ids` are served again. Rare: a whole pass at once.
     pub(super) fn remove_now(&mut self, ids: IdRange) {
         while self.is_removing(ids) {
-            if self.pass.at.is_none() {
-                self.begin_pass(0);
+            if self.scan.at.is_none() {
+                self.begin_scan(0);
             }
             // What waited for this pass waits for the next.
-            if self.look_on() {
-                self.pass.moves.clear();
-                self.pass.joins = Spans::default();
-                let repairs = std::mem::take(&mut self.pass.repairs);
-                self.pass.asked.extend(repairs);
+            if self.scan_slice() {
+                self.scan.moves.clear();
+                self.scan.joins = Spans::default();
+                let repairs = std::mem::take(&mut self.scan.repairs);
+                self.scan.asked.extend(repairs);
             }
         }
     }
 
-    fn begin_pass(&mut self, now_ms: u64) -> bool {
+    fn begin_scan(&mut self, now_ms: u64) -> bool {
         let moves = self.uncollected();
         let mut joins = Spans::default();
         for (number, ids) in self.copies.uncollected() {
             joins.assign(ids.start()..ids.end(), Some(number));
         }
-        let Pass { given, asked, next_ended_ms, .. } = &mut self.pass;
+        let ItemScan { given, asked, next_ended_ms, .. } = &mut self.scan;
         let is_time = self.limits.copies.backups > 0 && now_ms >= *next_ended_ms;
         let is_idle = moves.is_empty() && joins.is_empty() && given.is_empty() && asked.is_empty();
         if is_idle && !is_time {
@@ -176,51 +176,52 @@ impl<S: ChunkStore> ChunkService<S> {
         let (removes, repairs) = (std::mem::take(given), std::mem::take(asked));
         let next_ended_ms = (*next_ended_ms).max(now_ms + ENDED_MS);
         let at = Some(Cursor::START);
-        self.pass = Pass { at, moves, joins, repairs, removes, next_ended_ms, ..Pass::default() };
+        self.scan =
+            ItemScan { at, moves, joins, repairs, removes, next_ended_ms, ..ItemScan::default() };
         true
     }
 
     /// Looks at a slice; whether the pass has ended.
-    fn look_on(&mut self) -> bool {
-        let Some(from) = self.pass.at else { return true };
+    fn scan_slice(&mut self) -> bool {
+        let Some(from) = self.scan.at else { return true };
         let (mut gone, mut ended, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        let (pass, outgoing, copies) = (&self.pass, &mut self.outgoing, &mut self.copies);
+        let (scan, outgoing, copies) = (&self.scan, &mut self.outgoing, &mut self.copies);
         let tells = self.limits.copies.backups > 0;
-        let next = self.store.look_at_items(from, SLICE_BUCKETS, &mut |id, key, is_dead| {
-            if pass.removes.get(id.bits()).is_some() {
+        let next = self.store.scan_items(from, SLICE_BUCKETS, &mut |id, key, is_dead| {
+            if scan.removes.get(id.bits()).is_some() {
                 gone.push(key.to_vec());
             } else if is_dead && tells {
                 ended.push((id, key.to_vec()));
             }
-            for number in &pass.moves {
+            for number in &scan.moves {
                 if let Some(outgoing) = outgoing.get_mut(number) {
                     outgoing.mark(id, key);
                 }
             }
-            if let Some(number) = pass.joins.get(id.bits()) {
+            if let Some(number) = scan.joins.get(id.bits()) {
                 copies.found(*number, (id, key.to_vec()));
             }
-            if !pass.repairs.is_empty() && pass.repairs.contains_key(&Name::item(id, key)) {
+            if !scan.repairs.is_empty() && scan.repairs.contains_key(&Name::item(id, key)) {
                 found.push((id, key.to_vec()));
             }
         });
-        gone.iter().for_each(|key| self.store.drop_item(key));
+        gone.iter().for_each(|key| self.store.remove_item_of(key));
         for (id, key) in found {
             let (what, name) = (self.kept(id, &key), Name::item(id, &key));
-            for (peer, link) in self.pass.repairs.remove(&name).unwrap_or_default() {
+            for (peer, link) in self.scan.repairs.remove(&name).unwrap_or_default() {
                 self.copies.repair(peer, link, id, what.clone());
             }
         }
         for (id, key) in ended {
             // It may have been written since it was seen, or be on its way to somebody else.
-            if self.serves(id) && self.store.keep_item(&key).is_none() {
-                self.store.drop_item(&key);
+            if self.serves(id) && self.store.replica_item(&key).is_none() {
+                self.store.remove_item_of(&key);
                 self.copies.remove_item(Name::item(id, &key));
             }
         }
-        self.pass.at = next;
+        self.scan.at = next;
         if next.is_none() {
-            self.pass.removes = Spans::default();
+            self.scan.removes = Spans::default();
         }
         next.is_none()
     }
@@ -236,10 +237,10 @@ mod tests {
         let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);
         let names = ids.map(|id| Name::item(id, b"key"));
         let all = || names.iter().map(|name| (*name, BTreeSet::new())).collect();
-        let mut pass = Pass { repairs: all(), asked: all(), ..Pass::default() };
-        pass.note_write(names[0]);
-        pass.remove_later(IdRange::single(ids[1]));
-        assert_eq!(pass.repairs.keys().collect::<Vec<_>>(), [&names[2]]);
-        assert_eq!(pass.asked.keys().collect::<Vec<_>>(), [&names[0], &names[2]], "later");
+        let mut scan = ItemScan { repairs: all(), asked: all(), ..ItemScan::default() };
+        scan.note_write(names[0]);
+        scan.remove_later(IdRange::single(ids[1]));
+        assert_eq!(scan.repairs.keys().collect::<Vec<_>>(), [&names[2]]);
+        assert_eq!(scan.asked.keys().collect::<Vec<_>>(), [&names[0], &names[2]], "later");
     }
 }

@@ -23,31 +23,31 @@ const WINDOW_MS: u64 = 1_000;
 /// Below so many operations in a window nothing is worth moving.
 const OPERATIONS_MIN: u64 = 2_000;
 /// After a move, and before an id is moved again, so many windows pass.
-const REST_WINDOWS: u32 = 5;
+const COOLDOWN_WINDOWS: u32 = 5;
 /// Others that are asked in a window.
 const ASKED_MAX: usize = 3;
 
 /// What nodes say to each other about how busy they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeatMessage {
+pub enum LoadMessage {
     /// How busy are you?
-    Ask,
+    Query,
     /// So many operations in the last second.
-    Tell(u64),
+    Report(u64),
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeatWish {
+pub enum LoadCommand {
     /// Ask that node.
-    Ask(Peer),
+    Query(Peer),
     /// Move that id there.
     Move(ChunkId, Peer),
 }
 
 /// See the head of this module.
 #[derive(Debug)]
-pub struct Heat {
+pub struct LoadBalancer {
     /// By window in place of second. No id stands where there is none yet.
     sketch: Sketch<Option<ChunkId>>,
     gaps: Gaps,
@@ -56,13 +56,13 @@ pub struct Heat {
     rate: u64,
     window_ends_ms: u64,
     windows: u32,
-    rests_until: u32,
+    cooldown_until: u32,
     /// Who answered in this window, and how busy it is.
     answers: Vec<(Peer, u64)>,
     moved: u64,
 }
 
-impl Default for Heat {
+impl Default for LoadBalancer {
     fn default() -> Self {
         Self {
             sketch: Sketch::new(None),
@@ -71,16 +71,16 @@ impl Default for Heat {
             rate: 0,
             window_ends_ms: 0,
             windows: 0,
-            rests_until: 0,
+            cooldown_until: 0,
             answers: Vec::new(),
             moved: 0,
         }
     }
 }
 
-impl Heat {
+impl LoadBalancer {
     /// An operation on an id.
-    pub fn note(&mut self, id: ChunkId) {
+    pub fn record(&mut self, id: ChunkId) {
         self.operations += 1;
         if !self.gaps.skip(1) {
             let hash = SEED.hash(&id.bits().to_le_bytes());
@@ -99,7 +99,7 @@ impl Heat {
     }
 
     /// Another node said how busy it is.
-    pub fn on_tell(&mut self, from: Peer, rate: u64) {
+    pub fn on_report(&mut self, from: Peer, rate: u64) {
         if self.answers.len() < ASKED_MAX {
             self.answers.push((from, rate));
         }
@@ -118,7 +118,7 @@ impl Heat {
         now_ms: u64,
         others: &[Peer],
         serves: impl Fn(ChunkId) -> bool,
-    ) -> Vec<HeatWish> {
+    ) -> Vec<LoadCommand> {
         if now_ms < self.window_ends_ms {
             return Vec::new();
         }
@@ -126,31 +126,31 @@ impl Heat {
         self.rate = if is_whole { self.operations } else { 0 };
         (self.operations, self.window_ends_ms) = (0, now_ms + WINDOW_MS);
         self.windows += 1;
-        let wishes = self.decide(others, serves);
+        let commands = self.decide(others, serves);
         self.answers.clear();
         self.sketch.advance(self.windows);
-        wishes
+        commands
     }
 
-    fn decide(&mut self, others: &[Peer], serves: impl Fn(ChunkId) -> bool) -> Vec<HeatWish> {
-        if self.rate < OPERATIONS_MIN || self.windows < self.rests_until {
+    fn decide(&mut self, others: &[Peer], serves: impl Fn(ChunkId) -> bool) -> Vec<LoadCommand> {
+        if self.rate < OPERATIONS_MIN || self.windows < self.cooldown_until {
             return Vec::new();
         }
-        let Some((id, heat)) = self.hottest(serves) else { return Vec::new() };
+        let Some((id, share)) = self.hottest(serves) else { return Vec::new() };
         let bound = self.rate - self.rate / 10;
-        let is_hot = self.rate - heat < bound && heat < bound;
-        let idlest = self.answers.iter().min_by_key(|(_, rate)| *rate);
-        match idlest.filter(|(peer, _)| others.contains(peer)) {
-            Some((peer, rate)) if is_hot && rate + heat < bound => {
-                self.rests_until = self.windows + REST_WINDOWS;
+        let is_hot = self.rate - share < bound && share < bound;
+        let least_loaded = self.answers.iter().min_by_key(|(_, rate)| *rate);
+        match least_loaded.filter(|(peer, _)| others.contains(peer)) {
+            Some((peer, rate)) if is_hot && rate + share < bound => {
+                self.cooldown_until = self.windows + COOLDOWN_WINDOWS;
                 self.moved += 1;
-                vec![HeatWish::Move(id, *peer)]
+                vec![LoadCommand::Move(id, *peer)]
             }
             _ if is_hot && !others.is_empty() => {
                 // Others each time, in turns.
                 let first = self.windows as usize * ASKED_MAX;
                 let asked = (0..ASKED_MAX.min(others.len())).map(|place| first + place);
-                asked.map(|place| HeatWish::Ask(others[place % others.len()])).collect()
+                asked.map(|place| LoadCommand::Query(others[place % others.len()])).collect()
             }
             _ => Vec::new(),
         }
@@ -171,57 +171,57 @@ mod tests {
     }
 
     /// A window with `hot` operations on id 0 and as many on id 1, among `others`.
-    fn window(heat: &mut Heat, now_ms: u64, hot: u64, others: u64) -> Vec<HeatWish> {
+    fn window(balancer: &mut LoadBalancer, now_ms: u64, hot: u64, others: u64) -> Vec<LoadCommand> {
         for number in 0..hot.max(others) {
-            (number < hot).then(|| heat.note(id(0)));
-            (number < hot).then(|| heat.note(id(1)));
-            (number < others).then(|| heat.note(id(2 + number % 1_000)));
+            (number < hot).then(|| balancer.record(id(0)));
+            (number < hot).then(|| balancer.record(id(1)));
+            (number < others).then(|| balancer.record(id(2 + number % 1_000)));
         }
-        heat.on_tick(now_ms, &[peer(1), peer(2)], |_| true)
+        balancer.on_tick(now_ms, &[peer(1), peer(2)], |_| true)
     }
 
     #[test]
     fn a_hot_id_moves_to_whom_it_helps() {
-        let mut heat = Heat::default();
-        assert!(window(&mut heat, 1_000, 5_000, 1_000).is_empty(), "no whole window yet");
-        let asked = window(&mut heat, 2_000, 5_000, 1_000);
-        assert!(matches!(asked[..], [HeatWish::Ask(_), HeatWish::Ask(_)]), "{asked:?}");
-        heat.on_tell(peer(1), 9_000);
-        heat.on_tell(peer(2), 1_000);
-        let wishes = window(&mut heat, 3_000, 5_000, 1_000);
-        let is_it = |one: &HeatWish| {
-            matches!(one, HeatWish::Move(hot, to) if *to == peer(2)
+        let mut balancer = LoadBalancer::default();
+        assert!(window(&mut balancer, 1_000, 5_000, 1_000).is_empty(), "no whole window yet");
+        let asked = window(&mut balancer, 2_000, 5_000, 1_000);
+        assert!(matches!(asked[..], [LoadCommand::Query(_), LoadCommand::Query(_)]), "{asked:?}");
+        balancer.on_report(peer(1), 9_000);
+        balancer.on_report(peer(2), 1_000);
+        let commands = window(&mut balancer, 3_000, 5_000, 1_000);
+        let is_it = |one: &LoadCommand| {
+            matches!(one, LoadCommand::Move(hot, to) if *to == peer(2)
             && hot.counter() < 2)
         };
-        assert!(wishes.len() == 1 && wishes.iter().all(is_it), "{wishes:?}");
-        heat.on_tell(peer(2), 1_000);
-        assert!(window(&mut heat, 4_000, 5_000, 1_000).is_empty(), "it rests");
-        assert_eq!(heat.moved(), 1);
+        assert!(commands.len() == 1 && commands.iter().all(is_it), "{commands:?}");
+        balancer.on_report(peer(2), 1_000);
+        assert!(window(&mut balancer, 4_000, 5_000, 1_000).is_empty(), "it rests");
+        assert_eq!(balancer.moved(), 1);
     }
 
     #[test]
     fn what_would_not_help_is_left_alone() {
         // Others are as busy.
-        let mut heat = Heat::default();
+        let mut balancer = LoadBalancer::default();
         for second in 1..10 {
-            heat.on_tell(peer(1), 9_000);
-            let wishes = window(&mut heat, second * 1_000, 5_000, 1_000);
-            assert!(!wishes.iter().any(|one| matches!(one, HeatWish::Move(..))));
+            balancer.on_report(peer(1), 9_000);
+            let commands = window(&mut balancer, second * 1_000, 5_000, 1_000);
+            assert!(!commands.iter().any(|one| matches!(one, LoadCommand::Move(..))));
         }
         // Nothing is hot, or hardly anything happens.
         for (hot, others) in [(0, 20_000), (500, 100)] {
-            let mut heat = Heat::default();
+            let mut balancer = LoadBalancer::default();
             for second in 1..10 {
-                heat.on_tell(peer(1), 0);
-                assert!(window(&mut heat, second * 1_000, hot, others).is_empty());
+                balancer.on_report(peer(1), 0);
+                assert!(window(&mut balancer, second * 1_000, hot, others).is_empty());
             }
         }
         // One id is all there is: it would be as hot elsewhere.
-        let mut heat = Heat::default();
+        let mut balancer = LoadBalancer::default();
         for second in 1..10 {
-            heat.on_tell(peer(1), 0);
-            (0..10_000).for_each(|_| heat.note(id(0)));
-            assert!(heat.on_tick(second * 1_000, &[peer(1)], |_| true).is_empty());
+            balancer.on_report(peer(1), 0);
+            (0..10_000).for_each(|_| balancer.record(id(0)));
+            assert!(balancer.on_tick(second * 1_000, &[peer(1)], |_| true).is_empty());
         }
     }
 }

@@ -18,27 +18,27 @@ use crate::overlay::View;
 const SETTLE_MS: u64 = 500;
 
 /// How often a node asks again for what somebody had when it asked last.
-const AGAIN_MS: u64 = 3_000;
+const RECLAIM_MS: u64 = 3_000;
 
 /// How often a node looks for what has its home elsewhere.
-const STRAYS_MS: u64 = 1_000;
+const MISPLACED_MS: u64 = 1_000;
 
 /// A node's part.
 #[derive(Debug, Default)]
-pub struct Homes {
+pub struct RendezvousPlacement {
     members: Vec<NodeId>,
     /// When to ask for partitions next.
     next_claims_ms: u64,
     /// Whether it asked since members changed.
     is_done: bool,
     /// When to look for strays again.
-    next_strays_ms: u64,
+    next_misplaced_ms: u64,
     /// What is to be moved, and to whom.
-    strays: Vec<(IdRange, NodeId)>,
+    misplaced: Vec<(IdRange, NodeId)>,
 }
 
 /// The member that claims a partition which nobody owns.
-pub fn home(members: &[NodeId], partition: Creator) -> Option<NodeId> {
+pub fn preferred_owner(members: &[NodeId], partition: Creator) -> Option<NodeId> {
     members
         .iter()
         .copied()
@@ -63,9 +63,9 @@ fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
     })
 }
 
-impl Homes {
+impl RendezvousPlacement {
     /// The partitions that `me` should ask for now; not those that it `has` or asked for.
-    pub fn wanted(
+    pub fn claims(
         &mut self,
         me: NodeId,
         view: &View,
@@ -79,45 +79,46 @@ impl Homes {
         if now_ms < self.next_claims_ms {
             return Vec::new();
         }
-        (self.is_done, self.next_claims_ms) = (true, now_ms + AGAIN_MS);
-        let is_mine =
-            |partition: &Creator| home(&self.members, *partition) == Some(me) && !has(*partition);
+        (self.is_done, self.next_claims_ms) = (true, now_ms + RECLAIM_MS);
+        let is_mine = |partition: &Creator| {
+            preferred_owner(&self.members, *partition) == Some(me) && !has(*partition)
+        };
         Creator::partitions().filter(is_mine).collect()
     }
 
     /// Up to `most` pieces of what `me` owns that should be others', and whose. All of it if it
     /// `leaves`; else whole partitions, or what is left of them: single ids were moved on purpose.
-    pub fn strays(
+    pub fn misplaced(
         &mut self,
-        (me, leaves): (NodeId, bool),
+        (me, is_leaving): (NodeId, bool),
         now_ms: u64,
         most: usize,
         owned: impl Iterator<Item = IdRange>,
     ) -> Vec<(IdRange, NodeId)> {
-        if !self.is_done && !leaves || most == 0 {
+        if !self.is_done && !is_leaving || most == 0 {
             return Vec::new();
         }
-        if self.strays.is_empty() && now_ms >= self.next_strays_ms {
-            self.next_strays_ms = now_ms + STRAYS_MS;
-            let staying = self.members.iter().copied().filter(|node| !leaves || *node != me);
+        if self.misplaced.is_empty() && now_ms >= self.next_misplaced_ms {
+            self.next_misplaced_ms = now_ms + MISPLACED_MS;
+            let staying = self.members.iter().copied().filter(|node| !is_leaving || *node != me);
             let staying: Vec<NodeId> = staying.collect();
             let pieces = owned.flat_map(pieces);
-            let wanted = pieces.filter(|ids| leaves || is_partition(*ids));
+            let wanted = pieces.filter(|ids| is_leaving || is_partition(*ids));
             let moves = wanted.filter_map(|ids| {
                 // Chunks that leave are shared by the pieces that they lie in.
                 let part = ids.first().bits() >> PIECE_BITS;
                 let creator = ids.first().creator();
                 let target = if creator.is_named() {
-                    home(&staying, creator)
+                    preferred_owner(&staying, creator)
                 } else {
                     staying.get(part as usize % staying.len().max(1)).copied()
                 };
                 target.filter(|target| *target != me).map(|target| (ids, target))
             });
-            self.strays = moves.collect();
+            self.misplaced = moves.collect();
         }
-        let from = self.strays.len().saturating_sub(most);
-        self.strays.split_off(from)
+        let from = self.misplaced.len().saturating_sub(most);
+        self.misplaced.split_off(from)
     }
 }
 
@@ -139,12 +140,12 @@ mod tests {
     fn partitions_are_shared_evenly_and_asked_for_once() {
         let (view, mut shares) = (view(5), Vec::new());
         for node in view.members.keys() {
-            let mut homes = Homes::default();
-            let mut wanted = |now_ms| homes.wanted(*node, &view, now_ms, |_| false);
-            assert!(wanted(10).is_empty() && wanted(SETTLE_MS).is_empty(), "members may change");
-            shares.push(wanted(SETTLE_MS + 10));
-            assert!(wanted(SETTLE_MS + 20).is_empty());
-            assert_eq!(wanted(SETTLE_MS + 10 + AGAIN_MS), shares[shares.len() - 1], "again");
+            let mut placement = RendezvousPlacement::default();
+            let mut claims = |now_ms| placement.claims(*node, &view, now_ms, |_| false);
+            assert!(claims(10).is_empty() && claims(SETTLE_MS).is_empty(), "members may change");
+            shares.push(claims(SETTLE_MS + 10));
+            assert!(claims(SETTLE_MS + 20).is_empty());
+            assert_eq!(claims(SETTLE_MS + 10 + RECLAIM_MS), shares[shares.len() - 1], "again");
         }
         assert!(shares.iter().all(|share| (600..1_050).contains(&share.len())));
         let all: BTreeSet<Creator> = shares.into_iter().flatten().collect();
@@ -153,12 +154,12 @@ mod tests {
 
     #[test]
     fn who_joins_takes_over_what_is_unowned_only() {
-        let mut homes = Homes::default();
+        let mut placement = RendezvousPlacement::default();
         let me = NodeId::new(0).expect("a node");
-        assert!(homes.wanted(me, &view(1), 0, |_| true).is_empty());
-        assert!(homes.wanted(me, &view(1), SETTLE_MS, |_| true).is_empty());
-        assert!(homes.wanted(me, &view(2), SETTLE_MS, |_| false).is_empty());
-        let wanted = homes.wanted(me, &view(2), 2 * SETTLE_MS, |_| false).len();
+        assert!(placement.claims(me, &view(1), 0, |_| true).is_empty());
+        assert!(placement.claims(me, &view(1), SETTLE_MS, |_| true).is_empty());
+        assert!(placement.claims(me, &view(2), SETTLE_MS, |_| false).is_empty());
+        let wanted = placement.claims(me, &view(2), 2 * SETTLE_MS, |_| false).len();
         assert!((1_800..2_300).contains(&wanted), "about half: {wanted}");
     }
 }
