@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_index::{Index, hotring, memc3, mercury, model, pipeline};
+use amalgam_index::{Engine, hotring, memc3, mercury, model, pipeline};
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
@@ -288,17 +288,17 @@ fn start_log(options: &NodeOptions) {
 }
 
 /// What runs with an engine.
-struct Engine {
+struct EngineRow {
     name: &'static str,
     node: fn(&NodeOptions) -> anyhow::Result<()>,
     local: fn(&NodeOptions, usize, u16) -> anyhow::Result<()>,
 }
 
-const fn of<I: Index + 'static>(name: &'static str) -> Engine {
-    Engine { name, node: run_node::<I>, local: run_local::<I> }
+const fn of<I: Engine>(name: &'static str) -> EngineRow {
+    EngineRow { name, node: run_node::<I>, local: run_local::<I> }
 }
 
-const ENGINES: &[Engine] = &[
+const ENGINES: &[EngineRow] = &[
     of::<mercury::Mercury>("mercury"),
     of::<memc3::Memc3>("memc3"),
     of::<hotring::HotRingR>("hotring-r"),
@@ -307,7 +307,7 @@ const ENGINES: &[Engine] = &[
     of::<model::Model>("model"),
 ];
 
-impl Engine {
+impl EngineRow {
     fn run_node(&self, options: &NodeOptions) -> anyhow::Result<()> {
         (self.node)(options)
     }
@@ -317,7 +317,7 @@ impl Engine {
     }
 }
 
-fn engine(options: &NodeOptions) -> anyhow::Result<&'static Engine> {
+fn engine(options: &NodeOptions) -> anyhow::Result<&'static EngineRow> {
     let name = options.engine.as_deref().unwrap_or_default();
     ENGINES.iter().find(|engine| engine.name == name).with_context(|| {
         let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
@@ -411,7 +411,7 @@ fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
 }
 
 /// The server in front of a node.
-fn server<I: Index + 'static>(
+fn server<I: Engine>(
     node: &RunningNode<I>,
     clients: SocketAddr,
     admin: Option<SocketAddr>,
@@ -434,7 +434,7 @@ fn server<I: Index + 'static>(
 
 /// Runs servers in front of nodes until they are told to stop, or a node stops. Where there are
 /// nodes in other processes, these hand them what they have first.
-fn serve<I: Index + 'static>(
+fn serve<I: Engine>(
     mut running: Vec<(RunningNode<I>, Server<amalgam_node::Gateway<I>>)>,
     has_others: bool,
 ) -> anyhow::Result<()> {
@@ -479,7 +479,7 @@ fn serve<I: Index + 'static>(
     Ok(())
 }
 
-fn run_node<I: Index + 'static>(options: &NodeOptions) -> anyhow::Result<()> {
+fn run_node<I: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
     let configuration = configuration(options)?;
     check_advertised(&configuration)?;
     if is_open_to_all(&configuration) {
@@ -510,11 +510,7 @@ fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
     Ok(Arc::new(etcd.map_err(anyhow::Error::msg)?))
 }
 
-fn run_local<I: Index + 'static>(
-    options: &NodeOptions,
-    nodes: usize,
-    port: u16,
-) -> anyhow::Result<()> {
+fn run_local<I: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
     let name = options.name.clone().unwrap_or_else(|| "dev".to_owned());
     let configuration = NodeConfiguration { name, ..configuration(options)? };
     let membership: Arc<dyn Membership> = if options.etcd.is_empty() {

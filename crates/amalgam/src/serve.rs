@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Index, hotring, memc3, mercury, model, pipeline};
+use amalgam_index::{Configuration, Engine, hotring, memc3, mercury, model, pipeline};
 use amalgam_server::{
     Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
 };
@@ -23,40 +23,40 @@ use crate::{daemon, user};
 pub const DEFAULT_ENGINE: &str = "mercury";
 
 /// An engine that serves.
-struct Engine {
+struct EngineRow {
     name: &'static str,
     /// One line for somebody who has to choose.
     choose_for: &'static str,
     serve: Serve,
 }
 
-const ENGINES: &[Engine] = &[
-    Engine {
+const ENGINES: &[EngineRow] = &[
+    EngineRow {
         name: "mercury",
         choose_for: "the default: reads and writes that scale alike",
         serve: serve_with::<mercury::Mercury>,
     },
-    Engine {
+    EngineRow {
         name: "memc3",
         choose_for: "many small items, mostly read; the smallest index",
         serve: serve_with::<memc3::Memc3>,
     },
-    Engine {
+    EngineRow {
         name: "hotring-r",
         choose_for: "a few keys that get most of the requests",
         serve: serve_with::<hotring::HotRingR>,
     },
-    Engine {
+    EngineRow {
         name: "hotring-s",
         choose_for: "the same, where what is hot stays so: it counts before it moves",
         serve: serve_with::<hotring::HotRingS>,
     },
-    Engine {
+    EngineRow {
         name: "pipeline",
         choose_for: "the same work for every request; trusted clients, short keys",
         serve: serve_with::<pipeline::Pipeline>,
     },
-    Engine {
+    EngineRow {
         name: "model",
         choose_for: "nothing but comparing answers: one map behind one lock",
         serve: serve_with::<model::Model>,
@@ -65,7 +65,7 @@ const ENGINES: &[Engine] = &[
 
 /// The engines, a line each, for people.
 pub fn engine_list() -> String {
-    let line = |engine: &Engine| format!("  {:<11} {}\n", engine.name, engine.choose_for);
+    let line = |engine: &EngineRow| format!("  {:<11} {}\n", engine.name, engine.choose_for);
     ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
 }
 
@@ -151,7 +151,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     (engine.serve)(settings, configuration, options.pidfile.as_deref())
 }
 
-fn serve_with<I: Index>(
+fn serve_with<I: Engine>(
     settings: Settings,
     configuration: Configuration,
     pidfile: Option<&Path>,

@@ -9,7 +9,7 @@ use amalgam_index::pipeline::Pipeline;
 
 use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
 use crate::driver::{Mounted, Runner};
-use crate::subject::{Engine, Subject};
+use crate::subject::{EngineSubject, Subject};
 
 /// A row of the table.
 #[derive(Clone, Copy)]
@@ -26,31 +26,49 @@ pub struct Entry {
 
 /// The engines of this program. Other programs may add theirs.
 pub const ENGINES: &[Entry] = &[
-    entry::<Engine<Mercury>>("mercury", "a lock, a moved bit and a chain in each bucket's word"),
-    entry::<Engine<MercuryPthread>>("mercury-pthread", "Mercury with a pthread mutex a bucket"),
+    entry::<EngineSubject<Mercury>>(
+        "mercury",
+        "a lock, a moved bit and a chain in each bucket's word",
+    ),
+    entry::<EngineSubject<MercuryPthread>>(
+        "mercury-pthread",
+        "Mercury with a pthread mutex a bucket",
+    ),
     Entry {
         is_read_only: true,
-        ..entry::<Engine<MercuryNoLock>>("mercury-nolock", "Mercury whose reads take no locks")
+        ..entry::<EngineSubject<MercuryNoLock>>(
+            "mercury-nolock",
+            "Mercury whose reads take no locks",
+        )
     },
-    entry::<Engine<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
+    entry::<EngineSubject<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
     every::<1>("hotring-r-1", "the same, every request"),
     every::<2>("hotring-r-2", "every second"),
     every::<10>("hotring-r-10", "every tenth"),
     every::<50>("hotring-r-50", "every fiftieth"),
-    entry::<Engine<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
+    entry::<EngineSubject<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
     Entry {
         open: open_without_predecessor,
-        ..entry::<Engine<HotRingS>>(
+        ..entry::<EngineSubject<HotRingS>>(
             "hotring-s-wo",
             "hotring-s that counts updates at the item itself",
         )
     },
-    entry::<Engine<Memc3>>("memc3", "optimistic cuckoo hashing"),
-    entry::<Engine<Pipeline>>("pipeline", "fixed buckets, keys striped over lines, as in hardware"),
-    entry::<Engine<Model>>("model", "the oracle: one lock, slow and obvious"),
-    entry::<Engine<Chaining>>("chaining", "lock-free chained hashing, as HotRing's baseline"),
-    entry::<Engine<Chaining<true>>>("chaining-memcmp", "the same, keys compared byte by byte"),
-    entry::<Engine<GlobalLock>>(
+    entry::<EngineSubject<Memc3>>("memc3", "optimistic cuckoo hashing"),
+    entry::<EngineSubject<Pipeline>>(
+        "pipeline",
+        "fixed buckets, keys striped over lines, as in hardware",
+    ),
+    entry::<EngineSubject<Model>>("model", "the oracle: one lock, slow and obvious"),
+    entry::<EngineSubject<Chaining>>(
+        "chaining",
+        "lock-free chained hashing, as HotRing's baseline",
+    ),
+    entry::<EngineSubject<Chaining<true>>>(
+        "chaining-memcmp",
+        "the same, keys compared byte by byte",
+    ),
+    entry::<EngineSubject<GlobalLock>>(
         "global-lock",
         "chained hashing, one lock, LRU lists: memcached 1.4",
     ),
@@ -69,7 +87,7 @@ pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str
 
 /// hotring-r of figure 15b, whose heads follow every `R`th request.
 const fn every<const R: u32>(name: &'static str, about: &'static str) -> Entry {
-    entry::<Engine<HotRing<RandomMovementEvery<R>>>>(name, about)
+    entry::<EngineSubject<HotRing<RandomMovementEvery<R>>>>(name, about)
 }
 
 fn open<S: Subject + 'static>(
@@ -86,7 +104,7 @@ fn open_without_predecessor(
 ) -> anyhow::Result<Box<dyn Runner>> {
     let mut configuration = configuration.clone();
     configuration.tuning.disabled.push("predecessor".to_owned());
-    open::<Engine<HotRingS>>(name, &configuration)
+    open::<EngineSubject<HotRingS>>(name, &configuration)
 }
 
 /// The row called `name`.

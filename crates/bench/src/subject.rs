@@ -1,13 +1,13 @@
 //! What a driver measures: any concurrent map, reduced to what workloads need.
 //!
-//! Every [`amalgam_index::Index`] is a subject through [`Engine`]; maps that are no index (other
+//! Every [`amalgam_index::Engine`] is a subject through [`EngineSubject`]; maps that are none (other
 //! people's) implement [`Subject`] themselves. Both run under the same driver.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use amalgam_index::{Configuration, Found, Index, Sink, Statistics, Worker, maintenance};
+use amalgam_index::{Configuration, Engine, Found, Sink, Statistics, Worker, maintenance};
 use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Value, Verb};
 
 /// Requests stand still in time: nothing expires.
@@ -158,13 +158,13 @@ impl Sink for ReadSink {
     }
 }
 
-/// An [`Index`] as a [`Subject`].
-pub struct Engine<I>(I);
+/// An [`Engine`] as a [`Subject`].
+pub struct EngineSubject<I>(I);
 
 /// A [`Worker`] as a [`SubjectWorker`].
 pub struct EngineWorker<W>(W);
 
-impl<I: Index> Subject for Engine<I> {
+impl<I: Engine> Subject for EngineSubject<I> {
     type Worker<'s>
         = EngineWorker<I::Worker<'s>>
     where
@@ -197,7 +197,7 @@ impl<I: Index> Subject for Engine<I> {
     }
 
     fn wake(&self) {
-        self.0.maintenance().raise();
+        self.0.maintenance_signal().raise();
     }
 }
 

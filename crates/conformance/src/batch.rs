@@ -1,6 +1,6 @@
 //! Batched gets: every size, duplicates, misses, sinks that break, and resumption.
 
-use amalgam_index::{Index, Worker};
+use amalgam_index::{Engine, Worker};
 use amalgam_op::Key;
 
 use crate::harness::{Random, Recorder, Session, configuration, effort, open};
@@ -18,7 +18,7 @@ fn value(number: usize) -> Vec<u8> {
 const PRESENT: usize = 500;
 const MAX_BATCH: usize = 200;
 
-fn filled<I: Index>() -> I {
+fn filled<I: Engine>() -> I {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for number in 0..PRESENT {
@@ -35,7 +35,7 @@ fn picks(random: &mut Random, size: usize) -> Vec<usize> {
 }
 
 /// Batches of 1 to 200 keys answer each key, in order.
-pub fn every_size<I: Index>() {
+pub fn every_size<I: Engine>() {
     let index: I = filled();
     let mut session = Session::new(&index);
     let mut random = Random(1);
@@ -52,7 +52,7 @@ pub fn every_size<I: Index>() {
 }
 
 /// A sink that breaks ends the batch right there, and the rest can be read later, after writes.
-pub fn breaks_and_resumes<I: Index>() {
+pub fn breaks_and_resumes<I: Engine>() {
     let index: I = filled();
     let mut session = Session::new(&index);
     let mut random = Random(2);
@@ -76,7 +76,7 @@ pub fn breaks_and_resumes<I: Index>() {
 
 /// A batch that touches an expired item, a flushed one and a live one tells them apart, and so does
 /// a read of one key.
-pub fn dead_items_miss<I: Index>() {
+pub fn dead_items_miss<I: Engine>() {
     use amalgam_op::{Store, StoreMode, Verb};
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
@@ -110,7 +110,7 @@ pub fn dead_items_miss<I: Index>() {
 }
 
 /// A prefetched key reads the same; prefetching changes nothing.
-pub fn prefetch_is_a_hint<I: Index>() {
+pub fn prefetch_is_a_hint<I: Engine>() {
     let index: I = filled();
     let mut session = Session::new(&index);
     for number in 0..PRESENT * 2 {
@@ -124,7 +124,7 @@ pub fn prefetch_is_a_hint<I: Index>() {
 }
 
 /// A pinned value outlives its item, its successor and the worker.
-pub fn pins<I: Index>() {
+pub fn pins<I: Engine>() {
     use amalgam_index::{Found, Sink, mem::Pinned};
     use std::ops::ControlFlow;
 

@@ -1,6 +1,6 @@
 //! Keys whose hashes agree where an engine looks: in a bucket's bits, in a tag's, in all.
 
-use amalgam_index::{Configuration, Index};
+use amalgam_index::{Configuration, Engine};
 use amalgam_op::Outcome;
 
 use crate::harness::{Random, Session, configuration, effort, open, weak_seed};
@@ -17,7 +17,7 @@ fn name(number: usize) -> Vec<u8> {
 }
 
 /// A few keys with the same bits live side by side through every change.
-pub fn few_keys<I: Index>() {
+pub fn few_keys<I: Engine>() {
     for mask in [0, 0xff, 0xff << 56, 0xffff << 24, 0xf00f_0000_00f0_0f00] {
         let index: I = open(&weak(mask));
         let mut session = Session::new(&index);
@@ -49,7 +49,7 @@ pub fn few_keys<I: Index>() {
 /// Far more equal hashes than buckets have room for: an engine may evict, and tells whoever
 /// watches, or refuse; but it ends, keeps its memory, finds what it said it stored last, and shows
 /// nothing wrong.
-pub fn many_keys<I: Index>() {
+pub fn many_keys<I: Engine>() {
     for mask in [0, 0xf, 0xf << 60] {
         let index: I = open(&weak(mask));
         let evictions = index.evictions();

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use amalgam_index::mem::ItemRef;
-use amalgam_index::{Found, Index, Sink, Worker};
+use amalgam_index::{Engine, Found, Sink, Worker};
 use amalgam_op::Key;
 
 use crate::harness::{Session, configuration, open};
@@ -23,9 +23,10 @@ impl Sink for Reference {
     }
 }
 
-/// `swap_exact` removes the item it was given once, and never its successor under the same key.
+/// `compare_exchange_item` removes the item it was given once, and never that item's successor
+/// under the same key.
 /// An engine that shows no references, as `model`, has nothing to get wrong here.
-pub fn swap_exact<I: Index>() {
+pub fn compare_exchange_item<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let value = b"too long for an in-place word";
@@ -41,15 +42,18 @@ pub fn swap_exact<I: Index>() {
         let (Some(old), Some(new)) = (reference(), reference()) else { return };
         assert_ne!(old, new, "a replaced item waits for its grace period");
         let hash = key.hash();
-        assert!(!session.worker.swap_exact(hash, old, None), "the key has a new item");
+        assert!(
+            !I::compare_exchange_item(&mut session.worker, hash, old, None),
+            "the key has a new item"
+        );
         assert!(session.get(key.bytes()).is_some());
         let somewhere_else = hash.rotate_left(32) ^ 0xdead_beef;
-        if session.worker.swap_exact(somewhere_else, new, None) {
+        if I::compare_exchange_item(&mut session.worker, somewhere_else, new, None) {
             assert!(session.get(key.bytes()).is_none(), "true means unlinked");
             continue;
         }
-        assert!(session.worker.swap_exact(hash, new, None));
-        assert!(!session.worker.swap_exact(hash, new, None), "once");
+        assert!(I::compare_exchange_item(&mut session.worker, hash, new, None));
+        assert!(!I::compare_exchange_item(&mut session.worker, hash, new, None), "once");
         assert!(session.get(key.bytes()).is_none());
         session.set(key.bytes(), value);
         assert!(session.get(key.bytes()).is_some());

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_index::{Configuration, Found, Index, Sink, Worker, maintenance};
+use amalgam_index::{Configuration, Engine, Found, Sink, Worker, maintenance};
 use amalgam_op::{
     Arithmetic, Delete, Expiry, Get, HashSeed, ItemView, Key, Now, Op, Outcome, Store, StoreMode,
     Verb, Written,
@@ -20,12 +20,12 @@ pub fn configuration() -> Configuration {
 }
 
 /// Opens an engine, or ends the test with its reason.
-pub fn open<I: Index>(configuration: &Configuration) -> I {
+pub fn open<I: Engine>(configuration: &Configuration) -> I {
     I::open(configuration).unwrap_or_else(|error| panic!("{} does not open: {error}", I::NAME))
 }
 
 /// Runs `body` while another thread does the index's background work.
-pub fn with_maintenance<I: Index, R>(index: &I, now: Now, body: impl FnOnce() -> R) -> R {
+pub fn with_maintenance<I: Engine, R>(index: &I, now: Now, body: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let helper = scope.spawn(|| maintenance::run(index, || now, &stop));
@@ -33,7 +33,7 @@ pub fn with_maintenance<I: Index, R>(index: &I, now: Now, body: impl FnOnce() ->
         let guard = Stop(&stop);
         let result = body();
         drop(guard);
-        index.maintenance().raise();
+        index.maintenance_signal().raise();
         helper.join().expect("maintenance does not panic");
         result
     })
@@ -125,7 +125,7 @@ impl Sink for Recorder {
 }
 
 /// One worker, its time, and the contracts of the traits checked around every call.
-pub struct Session<'i, I: Index + 'i> {
+pub struct Session<'i, I: Engine + 'i> {
     /// The index.
     pub index: &'i I,
     /// The worker.
@@ -134,7 +134,7 @@ pub struct Session<'i, I: Index + 'i> {
     pub now: Now,
 }
 
-impl<'i, I: Index> Session<'i, I> {
+impl<'i, I: Engine> Session<'i, I> {
     /// Registers the calling thread at second 1000 of generation 0.
     pub fn new(index: &'i I) -> Self {
         Self { index, worker: index.worker(), now: Now::at(1000) }
@@ -238,7 +238,7 @@ impl<'i, I: Index> Session<'i, I> {
     /// What a server does once a turn of its loop, with one slice of background work.
     pub fn worker_turn(&mut self) {
         self.worker.quiesce();
-        self.worker.step(&self.now);
+        I::maintain(&mut self.worker, &self.now);
     }
 
     /// Does background work until the dead are swept and `items` are left, within a bound.
@@ -258,7 +258,7 @@ impl<'i, I: Index> Session<'i, I> {
         const MAX_STEPS: usize = 1_000_000;
         for _ in 0..MAX_STEPS {
             self.worker.quiesce();
-            if !self.worker.step(&self.now) {
+            if !I::maintain(&mut self.worker, &self.now) {
                 return;
             }
         }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use amalgam_index::{Index, Worker};
+use amalgam_index::{Engine, Worker};
 use amalgam_op::{Compare, Outcome, Store, StoreMode, Verb};
 
 use crate::harness::{Random, Session, configuration, effort, number, open, with_maintenance};
@@ -163,7 +163,7 @@ const EVENTS: usize = 150;
 /// engine that judges its table by the cost of accesses has judged.
 const CROWD: usize = 4096;
 
-fn act<I: Index>(
+fn act<I: Engine>(
     session: &mut Session<'_, I>,
     random: &mut Random,
     key: &[u8],
@@ -211,7 +211,7 @@ fn act<I: Index>(
 /// What one thread did, by key.
 type Recording = [Vec<Event>; KEYS];
 
-fn record<I: Index>(index: &I, seed: u64, start: Instant, barrier: &Barrier) -> Recording {
+fn record<I: Engine>(index: &I, seed: u64, start: Instant, barrier: &Barrier) -> Recording {
     let mut session = Session::new(index);
     let mut random = Random(seed);
     let mut events: Recording = Default::default();
@@ -231,7 +231,7 @@ fn record<I: Index>(index: &I, seed: u64, start: Instant, barrier: &Barrier) -> 
 }
 
 /// Asks for many keys around the recorded ones, new ones among them, so that the table grows.
-fn crowd<I: Index>(session: &mut Session<'_, I>, turns: std::ops::Range<usize>) {
+fn crowd<I: Engine>(session: &mut Session<'_, I>, turns: std::ops::Range<usize>) {
     const OLD_AND_NEW: usize = 9;
     for turn in turns {
         let name = |number: usize| format!("one of many, {number}").into_bytes();
@@ -247,7 +247,7 @@ fn crowd<I: Index>(session: &mut Session<'_, I>, turns: std::ops::Range<usize>) 
 
 /// Records histories of a few threads on a few keys, and explains each. Every other time the table
 /// grows meanwhile.
-pub fn linearizable<I: Index>() {
+pub fn linearizable<I: Engine>() {
     for round in 0..60 * effort() as u64 {
         let index: I = open(&configuration());
         let now = Session::new(&index).now;

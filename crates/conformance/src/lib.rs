@@ -6,7 +6,7 @@
 //! repeats it and its smallest form.
 //!
 //! Invariants of this room:
-//! 1. Tests speak to an engine through [`amalgam_index::Index`] alone.
+//! 1. Tests speak to an engine through [`amalgam_index::Engine`] alone.
 //! 2. No test measures time; what ends a loop is a count.
 //! 3. A checker has tests of its own that it finds planted faults.
 
@@ -37,7 +37,7 @@ macro_rules! suite {
             time: expiry dead_to_every_verb flush last_access newer_generation_is_alive sweep;
             collisions: few_keys many_keys;
             scan: at_rest breaks while_growing beside_writers;
-            exact: swap_exact;
+            exact: compare_exchange_item;
             random: few_keys many_keys colliding_keys;
             memory: growth_loses_nothing cache_evicts refuses_when_full no_size_starves
                 memory_returns churn limit_changes;

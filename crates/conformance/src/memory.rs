@@ -1,6 +1,6 @@
 //! Bounded memory: it evicts or refuses, never grows, and nothing starves.
 
-use amalgam_index::{Configuration, Index, MemoryStatistics, Worker};
+use amalgam_index::{Configuration, Engine, MemoryStatistics, Worker};
 use amalgam_op::{HashSeed, Now, Outcome, StoreMode};
 
 use crate::harness::{Random, Session, configuration, effort, open, stored, with_maintenance};
@@ -31,7 +31,7 @@ fn turn_every(length: usize) -> usize {
 }
 
 /// Stores until memory is full; returns how many keys were stored.
-fn fill<I: Index>(session: &mut Session<'_, I>, length: usize) -> usize {
+fn fill<I: Engine>(session: &mut Session<'_, I>, length: usize) -> usize {
     for number in 0.. {
         assert!(number * (length + 12) < 2 * LIMIT, "the limit bounds what is stored");
         match session.store(StoreMode::Set, &name(number), &value(number, length)) {
@@ -48,7 +48,7 @@ fn fill<I: Index>(session: &mut Session<'_, I>, length: usize) -> usize {
 
 /// While memory is free, nothing is evicted: growth makes the room, in whatever small table the
 /// index began.
-pub fn growth_loses_nothing<I: Index>() {
+pub fn growth_loses_nothing<I: Engine>() {
     for seed in 0..4 * effort() as u64 {
         let seed = HashSeed::new(seed);
         let index: I = open(&Configuration { expected_items: 1000, seed, ..settings(true) });
@@ -67,7 +67,7 @@ pub fn growth_loses_nothing<I: Index>() {
 
 /// A cache takes several times its memory, evicts, stays within its limit, and keeps most of it
 /// in use. What is there is right.
-pub fn cache_evicts<I: Index>() {
+pub fn cache_evicts<I: Engine>() {
     let index: I = open(&settings(true));
     let mut session = Session::new(&index);
     for length in [100, 2000, 30_000] {
@@ -96,7 +96,7 @@ pub fn cache_evicts<I: Index>() {
 }
 
 /// Full and told to refuse: reads, deletes and counting go on; deleting makes room again.
-pub fn refuses_when_full<I: Index>() {
+pub fn refuses_when_full<I: Engine>() {
     let index: I = open(&settings(false));
     let mut session = Session::new(&index);
     session.set(b"counter", b"1000");
@@ -129,7 +129,7 @@ pub fn refuses_when_full<I: Index>() {
 
 /// After small items filled everything, larger ones get memory, and the other way round. An engine
 /// may move memory by the clock, so seconds pass.
-pub fn no_size_starves<I: Index>() {
+pub fn no_size_starves<I: Engine>() {
     let index: I = open(&settings(true));
     let mut session = Session::new(&index);
     for length in [60, 400, 100_000, 10, 2000, 500_000, 900_000, 100] {
@@ -153,7 +153,7 @@ pub fn no_size_starves<I: Index>() {
 }
 
 /// Nothing leaks: as many items fit the third time as the first, of one size or another.
-pub fn memory_returns<I: Index>() {
+pub fn memory_returns<I: Engine>() {
     let index: I = open(&settings(false));
     let mut session = Session::new(&index);
     let mut first: Vec<Option<usize>> = vec![None; 3];
@@ -174,7 +174,7 @@ pub fn memory_returns<I: Index>() {
 }
 
 /// Replacing, growing and shrinking values in place of each other leaks nothing either.
-pub fn churn<I: Index>() {
+pub fn churn<I: Engine>() {
     let index: I = open(&settings(false));
     let mut session = Session::new(&index);
     let mut random = Random(5);
@@ -201,7 +201,7 @@ pub fn churn<I: Index>() {
 }
 
 /// A lower limit takes hold over time, a higher one at once.
-pub fn limit_changes<I: Index>() {
+pub fn limit_changes<I: Engine>() {
     let index: I = open(&settings(true));
     let mut session = Session::new(&index);
     let length = 500;

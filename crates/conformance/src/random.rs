@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use amalgam_index::model::Model;
-use amalgam_index::{Configuration, Index};
+use amalgam_index::{Configuration, Engine};
 use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Get, HashSeed, Outcome, Store, StoreMode, Verb, Written,
 };
@@ -182,7 +182,7 @@ fn step(keys: usize) -> impl Strategy<Value = Step> {
 }
 
 /// One side of the comparison: a session and the CAS ids that it has shown, by key.
-struct Side<'i, I: Index> {
+struct Side<'i, I: Engine> {
     session: Session<'i, I>,
     seen: Vec<Vec<u64>>,
 }
@@ -194,7 +194,7 @@ fn name(key: usize) -> Vec<u8> {
     name.into_bytes()
 }
 
-impl<'i, I: Index> Side<'i, I> {
+impl<'i, I: Engine> Side<'i, I> {
     fn new(index: &'i I, keys: usize, generation: u8) -> Self {
         let mut session = Session::new(index);
         session.now.generation = generation;
@@ -280,7 +280,7 @@ impl<'i, I: Index> Side<'i, I> {
 /// lie dead for half of that.
 const MAX_FLUSHES: usize = 20;
 
-fn compare<I: Index>(
+fn compare<I: Engine>(
     settings: &Configuration,
     keys: usize,
     steps: &[Step],
@@ -323,7 +323,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| RandomState::new().hash_one(0))
 }
 
-fn run<I: Index>(hash: HashSeed, keys: usize, cases: usize) {
+fn run<I: Engine>(hash: HashSeed, keys: usize, cases: usize) {
     let seed = seed();
     println!("{}: AMALGAM_SEED={seed} repeats this run", I::NAME);
     let mut bytes = [0; 32];
@@ -350,7 +350,7 @@ const STEP_BYTES: usize = 4;
 /// One sequence whose steps, keys and hashes `bytes` choose instead of chance: for a fuzzer, which
 /// learns what they lead to. Every few bytes are the seed of one step, so that a change of some
 /// bytes leaves the other steps alone. Panics where the engine differs from the model.
-pub fn from_bytes<I: Index>(bytes: &[u8]) {
+pub fn from_bytes<I: Engine>(bytes: &[u8]) {
     let Some((shape, bytes)) = bytes.split_first() else { return };
     let keys = [2, 5, 40, 300][usize::from(shape % 4)];
     let hashes = [HashSeed::new(3), weak_seed(0), weak_seed(0xff), weak_seed(0xff << 56)];
@@ -371,17 +371,17 @@ pub fn from_bytes<I: Index>(bytes: &[u8]) {
 }
 
 /// Few keys: long lives, many collisions of operations.
-pub fn few_keys<I: Index>() {
+pub fn few_keys<I: Engine>() {
     run::<I>(HashSeed::new(3), 5, 60);
 }
 
 /// More keys than the table starts with room for.
-pub fn many_keys<I: Index>() {
+pub fn many_keys<I: Engine>() {
     run::<I>(HashSeed::new(4), 300, 40);
 }
 
 /// Keys whose hashes agree in all bits, or in all that a bucket or a tag is made of.
-pub fn colliding_keys<I: Index>() {
+pub fn colliding_keys<I: Engine>() {
     for mask in [0, 0xff, 0xff << 56] {
         run::<I>(weak_seed(mask), 6, 20);
     }

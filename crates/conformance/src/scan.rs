@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_index::{Cursor, Index, Worker};
+use amalgam_index::{Cursor, Engine, Worker};
 
 use crate::harness::{Session, Stop, configuration, open, with_maintenance};
 
@@ -13,7 +13,7 @@ fn stable(number: usize) -> Vec<u8> {
 }
 
 /// Scans to the end in slices of `budget`, calling `between` after each; counts visits by key.
-fn scan<'i, I: Index>(
+fn scan<'i, I: Engine>(
     session: &mut Session<'i, I>,
     budget: usize,
     mut between: impl FnMut(&mut Session<'i, I>),
@@ -36,7 +36,7 @@ fn scan<'i, I: Index>(
 }
 
 /// In a table at rest each item is visited once, whatever the budget.
-pub fn at_rest<I: Index>() {
+pub fn at_rest<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert!(scan(&mut session, 10, |_| {}).is_empty());
@@ -52,7 +52,7 @@ pub fn at_rest<I: Index>() {
 }
 
 /// Breaking ends a slice; going on from the cursor loses nothing.
-pub fn breaks<I: Index>() {
+pub fn breaks<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for number in 0..500 {
@@ -77,7 +77,7 @@ pub fn breaks<I: Index>() {
 }
 
 /// The table grows from few to many items while a scan is under way.
-pub fn while_growing<I: Index>() {
+pub fn while_growing<I: Engine>() {
     for budget in [1, 16, 300] {
         let index: I = open(&configuration());
         let mut session = Session::new(&index);
@@ -104,7 +104,7 @@ pub fn while_growing<I: Index>() {
 }
 
 /// The same while other threads insert, replace, delete and expand.
-pub fn beside_writers<I: Index>() {
+pub fn beside_writers<I: Engine>() {
     let index: I = open(&configuration());
     let present = 5000;
     let mut session = Session::new(&index);

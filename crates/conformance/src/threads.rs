@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use amalgam_index::{Configuration, Index, Tuning, Worker};
+use amalgam_index::{Configuration, Engine, Tuning, Worker};
 use amalgam_op::{Outcome, StoreMode};
 
 use crate::harness::{
@@ -17,7 +17,7 @@ fn name(kind: &str, number: usize) -> Vec<u8> {
 }
 
 /// Increments from all threads sum up exactly, while the number crosses lengths.
-pub fn counters<I: Index>() {
+pub fn counters<I: Engine>() {
     const TURNS: usize = 5000;
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
@@ -58,7 +58,7 @@ pub fn counters<I: Index>() {
 const START: u8 = 0xff;
 
 /// Appends and prepends from all threads: each byte arrives once, in its thread's order.
-pub fn appends<I: Index>() {
+pub fn appends<I: Engine>() {
     const TURNS: usize = 1000;
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
@@ -106,7 +106,7 @@ fn check_pieces(pieces: &[u8], turns: usize) {
 }
 
 /// One `add` of each key wins, one `delete` of each key finds it.
-pub fn one_wins<I: Index>() {
+pub fn one_wins<I: Engine>() {
     let keys = 3000 * effort();
     let index: I = open(&configuration());
     let (added, deleted) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -165,7 +165,7 @@ fn version_of(key: usize, value: &[u8]) -> u64 {
 
 /// A key that is always there is never missed, and never goes back in time, while its value is
 /// replaced, its neighbours come and go, and the table grows from a few buckets on.
-pub fn present_keys_are_found<I: Index>() {
+pub fn present_keys_are_found<I: Engine>() {
     const PRESENT: usize = 200;
     for round in 0..3 * effort() {
         let index: I = open(&Configuration { expected_items: 16, ..configuration() });
@@ -207,7 +207,7 @@ pub fn present_keys_are_found<I: Index>() {
 
 /// A key that is always there is never missed in a table without room to spare, which does not
 /// grow: where keys make way for each other, that happens all the time.
-pub fn present_keys_make_way<I: Index>() {
+pub fn present_keys_make_way<I: Engine>() {
     const BUCKETS: usize = 256;
     const TURNS: usize = 40_000;
     let tuning = Tuning { buckets: Some(BUCKETS), grows: false, ..Tuning::default() };
@@ -248,7 +248,7 @@ pub fn present_keys_make_way<I: Index>() {
     });
 }
 
-fn read_present<I: Index>(index: &I, present: usize, reader: u64, stop: &AtomicBool) -> usize {
+fn read_present<I: Engine>(index: &I, present: usize, reader: u64, stop: &AtomicBool) -> usize {
     let mut session = Session::new(index);
     let mut random = Random(reader);
     let mut newest = vec![0; present];
@@ -269,7 +269,7 @@ fn read_present<I: Index>(index: &I, present: usize, reader: u64, stop: &AtomicB
     reads
 }
 
-fn update_present<I: Index>(index: &I, present: usize, stop: &AtomicBool) -> usize {
+fn update_present<I: Engine>(index: &I, present: usize, stop: &AtomicBool) -> usize {
     let mut session = Session::new(index);
     let mut random = Random(99);
     let mut versions = vec![0; present];
@@ -289,7 +289,7 @@ fn update_present<I: Index>(index: &I, present: usize, stop: &AtomicBool) -> usi
 
 /// Under eviction a key may go, but what its only writer sees is one story: a miss stays a miss
 /// until the next write, and a hit shows the last write and no earlier one.
-pub fn evicted_keys_stay_gone<I: Index>() {
+pub fn evicted_keys_stay_gone<I: Engine>() {
     const OWNED: usize = 20_000;
     let settings = Configuration { memory_bytes: 48 << 20, ..configuration() };
     let index: I = open(&settings);
@@ -307,7 +307,7 @@ pub fn evicted_keys_stay_gone<I: Index>() {
     assert!(statistics.memory.used <= statistics.memory.limit, "{:?}", statistics.memory);
 }
 
-fn own_keys<I: Index>(index: &I, first: usize, keys: usize, turns: usize) {
+fn own_keys<I: Engine>(index: &I, first: usize, keys: usize, turns: usize) {
     let mut session = Session::new(index);
     let mut random = Random(first as u64);
     let mut written = vec![None; keys];
@@ -331,7 +331,7 @@ fn own_keys<I: Index>(index: &I, first: usize, keys: usize, turns: usize) {
 }
 
 /// Workers come and go; the index keeps what they wrote and takes their memory back.
-pub fn workers_come_and_go<I: Index>() {
+pub fn workers_come_and_go<I: Engine>() {
     let index: I = open(&Configuration { workers: 4, ..configuration() });
     for round in 0..300 {
         std::thread::scope(|scope| {

@@ -2,18 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Cursor, Index, Worker};
+use amalgam_index::{Cursor, Engine, Worker};
 use amalgam_op::{Arithmetic, Get, Outcome, Store, StoreMode, Verb};
 
 use crate::harness::{Session, configuration, open, stored};
 
-fn set<I: Index>(session: &mut Session<'_, I>, key: &[u8], expiry: i64) {
+fn set<I: Engine>(session: &mut Session<'_, I>, key: &[u8], expiry: i64) {
     let store = Store::new(StoreMode::Set, b"value", 0, expiry);
     assert_eq!(session.apply(key, Verb::Store(store)).0, stored(5));
 }
 
 /// Relative, absolute, negative and no expiry, at their exact seconds.
-pub fn expiry<I: Index>() {
+pub fn expiry<I: Engine>() {
     const DAYS_30: i64 = 60 * 60 * 24 * 30;
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
@@ -51,7 +51,7 @@ pub fn expiry<I: Index>() {
 }
 
 /// To every verb an expired item is no item.
-pub fn dead_to_every_verb<I: Index>() {
+pub fn dead_to_every_verb<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let store = |mode| Verb::Store(Store::new(mode, b"1", 0, 0));
@@ -80,7 +80,7 @@ pub fn dead_to_every_verb<I: Index>() {
 }
 
 /// A flush ends what was there before and nothing after; generations wrap around.
-pub fn flush<I: Index>() {
+pub fn flush<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for round in 0..200_u32 {
@@ -98,7 +98,7 @@ pub fn flush<I: Index>() {
 }
 
 /// A worker that sampled its time before a flush does not kill what came after.
-pub fn newer_generation_is_alive<I: Index>() {
+pub fn newer_generation_is_alive<I: Engine>() {
     let index: I = open(&configuration());
     let mut early = Session::new(&index);
     let mut late = Session::new(&index);
@@ -112,7 +112,7 @@ pub fn newer_generation_is_alive<I: Index>() {
 }
 
 /// Without any access, a sweep takes dead items back, and their memory serves again.
-pub fn sweep<I: Index>() {
+pub fn sweep<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for number in 0..10_000 {
@@ -132,7 +132,7 @@ pub fn sweep<I: Index>() {
 }
 
 /// The last access: a write of a whole item, or the first read after it; a quiet read is none.
-pub fn last_access<I: Index>() {
+pub fn last_access<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     // Seconds that every engine keeps exactly, and reads that are far enough apart to be noted.
@@ -149,7 +149,7 @@ pub fn last_access<I: Index>() {
     assert_eq!(last_access_of_the_item(&mut session), Some(95));
 }
 
-fn last_access_of_the_item<I: Index>(session: &mut Session<'_, I>) -> Option<u32> {
+fn last_access_of_the_item<I: Engine>(session: &mut Session<'_, I>) -> Option<u32> {
     let (mut last, mut cursor) = (None, Some(Cursor::START));
     while let Some(from) = cursor {
         cursor = session.worker.scan(from, 64, &mut |item| {

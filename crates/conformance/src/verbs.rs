@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use amalgam_index::{Index, Worker};
+use amalgam_index::{Engine, Worker};
 use amalgam_op::{
     Arithmetic, Compare, Delete, Expiry, Get, Outcome, Store, StoreMode, Verb, Written,
 };
@@ -10,7 +10,7 @@ use amalgam_op::{
 use crate::harness::{Session, configuration, number, open, stored};
 
 /// set, get, and their replacement by values of all short lengths and some long ones.
-pub fn set_and_get<I: Index>() {
+pub fn set_and_get<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert_eq!(session.get(b"k"), None);
@@ -24,7 +24,7 @@ pub fn set_and_get<I: Index>() {
 }
 
 /// Keys of 1 to 250 bytes, binary ones too, stay apart.
-pub fn keys<I: Index>() {
+pub fn keys<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let keys: Vec<Vec<u8>> = (1..=250_usize)
@@ -44,7 +44,7 @@ pub fn keys<I: Index>() {
 }
 
 /// The 32 bits of flags come back, zero too, and a later store changes them.
-pub fn flags<I: Index>() {
+pub fn flags<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for flags in [0, 1, 0xffff, 0x1_0000, u32::MAX, 0] {
@@ -55,7 +55,7 @@ pub fn flags<I: Index>() {
 }
 
 /// add and replace, on missing and on present keys.
-pub fn add_and_replace<I: Index>() {
+pub fn add_and_replace<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert_eq!(session.store(StoreMode::Replace, b"k", b"0"), Outcome::NotStored);
@@ -68,7 +68,7 @@ pub fn add_and_replace<I: Index>() {
 }
 
 /// append and prepend keep flags and expiry, and grow a value through many sizes.
-pub fn append_and_prepend<I: Index>() {
+pub fn append_and_prepend<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert_eq!(session.store(StoreMode::Append, b"k", b"x"), Outcome::NotStored);
@@ -94,7 +94,7 @@ pub fn append_and_prepend<I: Index>() {
 }
 
 /// cas: found only under the id that gets gave, once.
-pub fn cas<I: Index>() {
+pub fn cas<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let cas = |id| {
@@ -118,7 +118,7 @@ pub fn cas<I: Index>() {
 }
 
 /// Every kind of write ends the life of a CAS id.
-pub fn writes_change_the_cas_id<I: Index>() {
+pub fn writes_change_the_cas_id<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let writes: [Verb<'_>; 6] = [
@@ -143,7 +143,7 @@ pub fn writes_change_the_cas_id<I: Index>() {
 }
 
 /// An id of a deleted item does not fit its successor.
-pub fn cas_ids_are_not_reused<I: Index>() {
+pub fn cas_ids_are_not_reused<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let mut last = 0;
@@ -170,7 +170,7 @@ pub fn cas_ids_are_not_reused<I: Index>() {
 }
 
 /// An id is older than those of all later versions, whichever workers gave them.
-pub fn cas_ids_grow_from_worker_to_worker<I: Index>() {
+pub fn cas_ids_grow_from_worker_to_worker<I: Engine>() {
     let index: I = open(&configuration());
     let mut sessions = [Session::new(&index), Session::new(&index)];
     let store = |session: &mut Session<'_, I>, key| {
@@ -202,7 +202,7 @@ pub fn cas_ids_grow_from_worker_to_worker<I: Index>() {
 }
 
 /// incr wraps, decr stops at 0, numbers get longer and are padded, and keep flags.
-pub fn arithmetic<I: Index>() {
+pub fn arithmetic<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert_eq!(session.add(b"n", 1), Outcome::NotFound);
@@ -228,7 +228,7 @@ pub fn arithmetic<I: Index>() {
 }
 
 /// What is no number stays as it is.
-pub fn not_a_number<I: Index>() {
+pub fn not_a_number<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for value in ["", "x", "12x", "18446744073709551616", "hello world and more than a word"] {
@@ -239,7 +239,7 @@ pub fn not_a_number<I: Index>() {
 }
 
 /// Arithmetic that creates what is missing.
-pub fn arithmetic_with_initial<I: Index>() {
+pub fn arithmetic_with_initial<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let verb = Verb::Arithmetic(Arithmetic {
@@ -264,7 +264,7 @@ pub fn arithmetic_with_initial<I: Index>() {
 }
 
 /// delete, with and without a CAS id.
-pub fn delete<I: Index>() {
+pub fn delete<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     assert_eq!(session.delete(b"k"), Outcome::NotFound);
@@ -281,7 +281,7 @@ pub fn delete<I: Index>() {
 }
 
 /// touch and get-and-touch move the expiry and nothing else.
-pub fn touch<I: Index>() {
+pub fn touch<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let touch = |seconds| Verb::Get(Get { touch: Some(seconds), ..Get::default() });
@@ -304,7 +304,7 @@ pub fn touch<I: Index>() {
 }
 
 /// Meta's marks: fetched, stale, won.
-pub fn marks<I: Index>() {
+pub fn marks<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     session.set(b"k", b"a value of some length");
@@ -331,7 +331,7 @@ pub fn marks<I: Index>() {
 }
 
 /// A get that creates what is missing, and the race for recaching.
-pub fn vivify<I: Index>() {
+pub fn vivify<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     let get = Verb::Get(Get { vivify: Some(30), ..Get::default() });
@@ -350,7 +350,7 @@ pub fn vivify<I: Index>() {
 }
 
 /// An item that exceeds the limit is refused and the present one stays.
-pub fn too_large<I: Index>() {
+pub fn too_large<I: Engine>() {
     let mut configuration = configuration();
     configuration.max_item_bytes = 100_000;
     let index: I = open(&configuration);
@@ -364,7 +364,7 @@ pub fn too_large<I: Index>() {
 }
 
 /// A present item is counted once.
-pub fn counts<I: Index>() {
+pub fn counts<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     for round in 0..3 {

@@ -7,8 +7,8 @@ use amalgam_conformance::{history, threads};
 use amalgam_index::maintenance::Signal;
 use amalgam_index::mem::ItemRef;
 use amalgam_index::model::{Model, ModelWorker};
-use amalgam_index::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
-use amalgam_op::{Delete, HashSeed, ItemView, Key, Now, Op, Outcome, Store, StoreMode, Verb};
+use amalgam_index::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
+use amalgam_op::{Delete, HashSeed, ItemView, Key, Now, Op, Outcome, StoreMode, Verb};
 
 /// An append that reads and writes in two steps, and loses what comes between.
 const LOSES_APPENDS: u8 = 1;
@@ -20,13 +20,9 @@ struct Faulty<const FAULT: u8>(Model);
 
 struct FaultyWorker<'i, const FAULT: u8>(ModelWorker<'i>);
 
-impl<const FAULT: u8> Index for Faulty<FAULT> {
+impl<const FAULT: u8> Store for Faulty<FAULT> {
     const NAME: &'static str = "faulty";
     type Worker<'i> = FaultyWorker<'i, FAULT>;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Model::open(configuration).map(Self)
-    }
 
     fn worker(&self) -> FaultyWorker<'_, FAULT> {
         FaultyWorker(self.0.worker())
@@ -40,12 +36,31 @@ impl<const FAULT: u8> Index for Faulty<FAULT> {
         self.0.statistics()
     }
 
-    fn maintenance(&self) -> &Signal {
-        self.0.maintenance()
-    }
-
     fn set_memory_limit(&self, bytes: usize) {
         self.0.set_memory_limit(bytes);
+    }
+}
+
+impl<const FAULT: u8> Engine for Faulty<FAULT> {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Model::open(configuration).map(Self)
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
+        self.0.maintenance_signal()
+    }
+
+    fn maintain(worker: &mut FaultyWorker<'_, FAULT>, now: &Now) -> bool {
+        Model::maintain(&mut worker.0, now)
+    }
+
+    fn compare_exchange_item(
+        worker: &mut FaultyWorker<'_, FAULT>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        Model::compare_exchange_item(&mut worker.0, hash, old, new)
     }
 }
 
@@ -68,7 +83,8 @@ impl<const FAULT: u8> Worker for FaultyWorker<'_, FAULT> {
                 let Some(mut value) = self.value(op.key, now) else { return Outcome::NotStored };
                 std::thread::yield_now();
                 value.extend_from_slice(store.value);
-                let verb = Verb::Store(Store { mode: StoreMode::Set, value: &value, ..store });
+                let verb =
+                    Verb::Store(amalgam_op::Store { mode: StoreMode::Set, value: &value, ..store });
                 self.0.apply(&Op { verb, ..*op }, now, sink)
             }
             Verb::Store(store) if store.mode == StoreMode::Set && FAULT == REMOVES_FIRST => {
@@ -94,16 +110,8 @@ impl<const FAULT: u8> Worker for FaultyWorker<'_, FAULT> {
         self.0.scan(from, budget, visit)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.0.swap_exact(hash, old, new)
-    }
-
     fn quiesce(&mut self) {
         self.0.quiesce();
-    }
-
-    fn step(&mut self, now: &Now) -> bool {
-        self.0.step(now)
     }
 }
 

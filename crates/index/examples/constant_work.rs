@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use amalgam_index::op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
 use amalgam_index::pipeline::Pipeline;
 use amalgam_index::pipeline::twin::Twin;
-use amalgam_index::{Configuration, Found, Index, Sink, Tuning, Worker};
+use amalgam_index::{Configuration, Engine, Found, Sink, Store as _, Tuning, Worker};
 
 const SLOTS: usize = 8;
 const BUCKETS: u64 = 16;

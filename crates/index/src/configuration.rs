@@ -2,7 +2,7 @@
 
 use amalgam_op::HashSeed;
 
-/// Settings of an index, checked once in [`crate::Index::open`].
+/// Settings of an index, checked once in [`crate::Engine::open`].
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Bounds items, index, and what waits for a grace period together, in bytes.

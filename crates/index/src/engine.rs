@@ -1,4 +1,5 @@
-//! The trait that every engine implements.
+//! The traits between a server and what holds its items: [`Store`], [`Engine`], [`Worker`] and
+//! [`Sink`].
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,22 +9,16 @@ use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 use crate::mem::{Evictions, ItemRef, Memory, Pinned};
 use crate::{Configuration, OpenError, Statistics};
 
-/// A concurrent map from keys to items, shared by reference between threads.
-pub trait Index: Send + Sync + Sized {
-    /// The engine's name, as `--engine` takes it.
+/// What a server needs of whatever holds its items: an [`Engine`] in this process, or a gateway to
+/// other machines that hold them. Shared by reference between threads.
+pub trait Store: Send + Sync + Sized + 'static {
+    /// The name in statistics and logs, which `--engine` takes if this is an [`Engine`].
     const NAME: &'static str;
 
-    /// What a thread works through.
+    /// One thread's access to the store.
     type Worker<'i>: Worker
     where
         Self: 'i;
-
-    /// Builds an empty index.
-    ///
-    /// # Errors
-    ///
-    /// If the configuration contradicts itself or the system refuses the memory.
-    fn open(configuration: &Configuration) -> Result<Self, OpenError>;
 
     /// Registers the calling thread.
     ///
@@ -35,41 +30,73 @@ pub trait Index: Send + Sync + Sized {
     /// The seed that keys must be hashed with.
     fn seed(&self) -> &HashSeed;
 
-    /// Sums over all workers. Each number is right by itself; together they may be a moment apart.
+    /// Sums over all workers. Each number is exact by itself, but they are read one after another,
+    /// not at one instant.
     fn statistics(&self) -> Statistics;
 
-    /// Which items are evicted; none where the index does not tell.
-    fn evictions(&self) -> Option<&Evictions> {
-        None
-    }
-
-    /// Wakes and parks the thread that calls [`Worker::step`] (see [`crate::maintenance`]).
-    fn maintenance(&self) -> &crate::maintenance::Signal;
-
-    /// Changes the memory limit, in bytes; items above a lower one are evicted over time.
+    /// Changes the memory limit, in bytes. Items above a lower limit are evicted over time.
     fn set_memory_limit(&self, bytes: usize);
 
-    /// Drops all items, now or at a time that clients sent as they send expiries, if the index does
-    /// that itself: one that stands for other machines.
+    /// Drops all items, now if `delay_seconds` is 0, else at a time given as clients give expiries.
+    /// An engine leaves this to the generation in [`Now`]; a store that stands for other machines
+    /// asks those.
     fn flush(&self, delay_seconds: i64) -> Flush {
         let _ = delay_seconds;
         Flush::ByClock
     }
 }
 
-/// What came of [`Index::flush`].
+/// A [`Store`] that keeps its items in this process's memory: a concurrent map from keys to items.
+///
+/// The engines are [`Mercury`](crate::Mercury), [`Memc3`](crate::Memc3),
+/// [`HotRingR`](crate::HotRingR), [`HotRingS`](crate::HotRingS), [`Pipeline`](crate::Pipeline) and,
+/// for tests, [`Model`](crate::model::Model). The trait is not meant to be implemented outside of
+/// this repository.
+pub trait Engine: Store {
+    /// Builds an empty engine.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration contradicts itself or the system refuses the memory.
+    fn open(configuration: &Configuration) -> Result<Self, OpenError>;
+
+    /// Wakes and parks the thread that calls [`Engine::maintain`] (see [`crate::maintenance`]).
+    fn maintenance_signal(&self) -> &crate::maintenance::Signal;
+
+    /// Does a bounded slice of background work: growth, sweeping, moving pages. Returns whether
+    /// more waits. One thread at a time should call it; others may, and find nothing to do.
+    fn maintain(worker: &mut Self::Worker<'_>, now: &Now) -> bool;
+
+    /// The record of evicted items; None if the engine keeps none.
+    fn evictions(&self) -> Option<&Evictions> {
+        None
+    }
+
+    /// Replaces the item `old` (that item, not whatever its key holds) by its copy `new`, or
+    /// unlinks it if `new` is None. Returns whether `old` was still linked under `hash`; only a
+    /// caller that gets `true` may retire `old`. The engine carries over an in-place word that
+    /// changed after the copy was made.
+    fn compare_exchange_item(
+        worker: &mut Self::Worker<'_>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool;
+}
+
+/// The result of [`Store::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Nothing: the count of flushes in [`Now`] does it.
+    /// The store did nothing: the caller raises the generation in [`Now`], which makes items dead.
     ByClock,
-    /// All items are gone, or will be at that time.
+    /// All items are gone, or will be at the time that was asked for.
     Done,
-    /// Some may still be there, and stay.
+    /// Some items may still be there and stay alive.
     Incomplete,
 }
 
-/// One thread's access to an [`Index`]. Methods are linearizable operations on it unless they say
-/// otherwise.
+/// One thread's access to a [`Store`]. Methods are linearizable operations on the store unless they
+/// say otherwise.
 pub trait Worker {
     /// Reads `keys` in order, handing each hit or miss to `sink` under the key's position. Each get
     /// is linearizable by itself; the batch is no transaction.
@@ -96,18 +123,9 @@ pub trait Worker {
         visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
     ) -> Option<Cursor>;
 
-    /// Replaces exactly the item `old` (the pointer, not the key) by its copy `new`, or unlinks it.
-    /// Only the caller who gets `true` may retire `old`. The engine carries over an in-place word
-    /// that changed after the copy was made.
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool;
-
     /// Tells that the thread holds nothing from earlier calls: once a turn of its loop. Returns
     /// retired memory when it is cheap to.
     fn quiesce(&mut self);
-
-    /// Does a bounded slice of background work: growth, sweeping, moving pages. Returns whether
-    /// more waits. One thread at a time should call it (others may, and find nothing to do).
-    fn step(&mut self, now: &Now) -> bool;
 }
 
 /// Where reads put what they find.
@@ -152,8 +170,8 @@ impl<'g> Found<'g> {
         Self { hit, ..self }
     }
 
-    /// Names the item for [`Worker::swap_exact`], where the engine shows it. The name means nothing
-    /// once the worker has quiesced.
+    /// The item's reference, for [`Engine::compare_exchange_item`]; None if the engine does not
+    /// show it. Valid until the worker quiesces.
     pub fn reference(&self) -> Option<ItemRef> {
         self.origin.map(|(_, reference)| reference)
     }

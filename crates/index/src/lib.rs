@@ -41,7 +41,7 @@
 //!
 //! # Inside
 //!
-//! An [`Index`] is shared by threads; each thread works through a [`Worker`]. What an operation
+//! An [`Engine`] is shared by threads; each thread works through a [`Worker`]. What an operation
 //! *means* is not decided here but in [`amalgam_op::decide`]; an engine finds the item under its
 //! own concurrency protocol, calls it, and carries the answer out.
 //!
@@ -75,7 +75,7 @@ mod sync;
 #[cfg(not(loom))]
 pub use hotring::{HotRingR, HotRingS};
 #[cfg(not(loom))]
-pub use map::{Engine, Handle, InsertError, Map, MapBuilder};
+pub use map::{Handle, InsertError, Map, MapBuilder};
 pub use memc3::Memc3;
 #[cfg(not(loom))]
 pub use mercury::Mercury;
@@ -83,7 +83,8 @@ pub use mercury::Mercury;
 pub use pipeline::Pipeline;
 
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
-pub use engine::{Cursor, Flush, Found, Index, Sink, Worker};
+pub use engine::Engine;
+pub use engine::{Cursor, Flush, Found, Sink, Store, Worker};
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 
 pub use amalgam_op as op;

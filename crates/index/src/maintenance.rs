@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use amalgam_op::Now;
 
-use crate::{Index, Worker};
+use crate::{Engine, Worker};
 
 /// How long the thread sleeps when nobody wakes it: sweeping goes on at this pace.
 const NAP: Duration = Duration::from_millis(100);
@@ -39,15 +39,15 @@ impl Signal {
     }
 }
 
-/// Runs an index's background work on the calling thread until `stop` is set. An index without
+/// Runs an engine's background work on the calling thread until `stop` is set. An engine without
 /// such a thread stays correct: its workers then grow and evict as they go, less smoothly.
-pub fn run<I: Index>(index: &I, now: impl Fn() -> Now, stop: &AtomicBool) {
-    let mut worker = index.worker();
+pub fn run<E: Engine>(engine: &E, now: impl Fn() -> Now, stop: &AtomicBool) {
+    let mut worker = engine.worker();
     while !stop.load(Ordering::Relaxed) {
-        let more = worker.step(&now());
+        let more = E::maintain(&mut worker, &now());
         worker.quiesce();
         if !more {
-            index.maintenance().wait();
+            engine.maintenance_signal().wait();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Engines whose buckets have a number of slots that is known when they are compiled, chosen from a
 //! few when they are opened.
 
-/// Makes `$engine($shape)` an [`crate::Index`] and `$worker($shaped_worker)` its worker: `Store<N>`
+/// Makes `$engine($shape)` a [`crate::Engine`] and `$worker($shaped_worker)` its worker: `Store<N>`
 /// and `StoreWorker<N>` of the module that this stands in, for one of the numbers named. The module
 /// says with `fn open(&Configuration) -> Result<$shape, OpenError>` which.
 macro_rules! shaped_engine {
@@ -17,15 +17,9 @@ macro_rules! shaped_engine {
             $($variant(StoreWorker<'i, $slots>)),+
         }
 
-        impl $crate::Index for $engine {
+        impl $crate::Store for $engine {
             const NAME: &'static str = $name;
             type Worker<'i> = $worker<'i>;
-
-            fn open(
-                configuration: &$crate::Configuration,
-            ) -> Result<Self, $crate::OpenError> {
-                open(configuration).map(Self)
-            }
 
             fn worker(&self) -> $worker<'_> {
                 $worker(match &self.0 {
@@ -43,16 +37,43 @@ macro_rules! shaped_engine {
                 match &self.0 { $($shape::$variant(store) => store.statistics()),+ }
             }
 
-            fn maintenance(&self) -> &$crate::maintenance::Signal {
+            fn set_memory_limit(&self, bytes: usize) {
+                match &self.0 { $($shape::$variant(store) => store.memory.set_limit(bytes)),+ }
+            }
+        }
+
+        impl $crate::Engine for $engine {
+            fn open(
+                configuration: &$crate::Configuration,
+            ) -> Result<Self, $crate::OpenError> {
+                open(configuration).map(Self)
+            }
+
+            fn maintenance_signal(&self) -> &$crate::maintenance::Signal {
                 match &self.0 { $($shape::$variant(store) => &store.signal),+ }
             }
 
-            fn set_memory_limit(&self, bytes: usize) {
-                match &self.0 { $($shape::$variant(store) => store.memory.set_limit(bytes)),+ }
+            fn maintain(worker: &mut $worker<'_>, now: &amalgam_op::Now) -> bool {
+                match &mut worker.0 {
+                    $($shaped_worker::$variant(worker) => worker.maintain(now)),+
+                }
             }
 
             fn evictions(&self) -> Option<&$crate::mem::Evictions> {
                 match &self.0 { $($shape::$variant(store) => Some(store.memory.evictions())),+ }
+            }
+
+            fn compare_exchange_item(
+                worker: &mut $worker<'_>,
+                hash: u64,
+                old: $crate::mem::ItemRef,
+                new: Option<$crate::mem::ItemRef>,
+            ) -> bool {
+                match &mut worker.0 {
+                    $($shaped_worker::$variant(worker) => {
+                        worker.compare_exchange_item(hash, old, new)
+                    })+
+                }
             }
         }
 
@@ -97,24 +118,9 @@ macro_rules! shaped_engine {
                 }
             }
 
-            fn swap_exact(
-                &mut self,
-                hash: u64,
-                old: $crate::mem::ItemRef,
-                new: Option<$crate::mem::ItemRef>,
-            ) -> bool {
-                match &mut self.0 {
-                    $($shaped_worker::$variant(worker) => worker.swap_exact(hash, old, new)),+
-                }
-            }
-
             #[inline]
             fn quiesce(&mut self) {
                 match &mut self.0 { $($shaped_worker::$variant(worker) => worker.quiesce()),+ }
-            }
-
-            fn step(&mut self, now: &amalgam_op::Now) -> bool {
-                match &mut self.0 { $($shaped_worker::$variant(worker) => worker.step(now)),+ }
             }
         }
     };

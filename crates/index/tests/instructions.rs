@@ -15,7 +15,7 @@ use std::process::Command;
 
 use amalgam_index::memc3::Memc3;
 use amalgam_index::pipeline::Pipeline;
-use amalgam_index::{Configuration, Found, Index, Sink, Tuning, Worker};
+use amalgam_index::{Configuration, Engine, Found, Sink, Tuning, Worker};
 use amalgam_op::{Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 /// Lengths of keys: half a slot's, a whole slot's, more than a slot holds.
@@ -101,7 +101,7 @@ fn engines_run_on_a_processor_without_avx512() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn write_and_read<I: Index>(slots: usize) {
+fn write_and_read<I: Engine>(slots: usize) {
     let tuning = Tuning { slots_per_bucket: Some(slots), ..Tuning::default() };
     let configuration = Configuration { tuning, ..Configuration::default() };
     let index = I::open(&configuration).expect("it opens");

@@ -1,4 +1,4 @@
-//! The cluster behind the face of an index, so that the server answers memcached's clients for all
+//! The cluster behind the face of a store, so that the server answers memcached's clients for all
 //! nodes: its workers call, and the owners of the keys carry out.
 //!
 //! Invariants of this room:
@@ -18,11 +18,7 @@ use amalgam_cluster::chunks::{
     with_times,
 };
 use amalgam_cluster::ids::ChunkId;
-use amalgam_index::maintenance::Signal;
-use amalgam_index::mem::ItemRef;
-use amalgam_index::{
-    Configuration, Cursor, Flush, Found, Index, OpenError, Sink, Statistics, Worker,
-};
+use amalgam_index::{Cursor, Engine, Flush, Found, Sink, Statistics, Store, Worker};
 use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 
 use crate::client::{ClientError, ClusterClient};
@@ -45,10 +41,9 @@ pub struct Gateway<I> {
     membership: Arc<dyn Membership>,
     home: String,
     credentials: Credentials,
-    signal: Signal,
 }
 
-impl<I: Index> Gateway<I> {
+impl<I: Engine> Gateway<I> {
     /// In front of a node whose items lie in `items` and which listens at `home`.
     pub fn new(
         items: Arc<I>,
@@ -57,7 +52,7 @@ impl<I: Index> Gateway<I> {
         home: String,
         credentials: Credentials,
     ) -> Self {
-        Self { items, shared, membership, home, credentials, signal: Signal::default() }
+        Self { items, shared, membership, home, credentials }
     }
 
     fn connect(&self) -> Result<ClusterClient, ClientError> {
@@ -100,16 +95,12 @@ impl<I: Index> Gateway<I> {
     }
 }
 
-impl<I: Index> Index for Gateway<I> {
+impl<I: Engine> Store for Gateway<I> {
     const NAME: &'static str = "cluster";
     type Worker<'i>
         = GatewayWorker<'i, I>
     where
         Self: 'i;
-
-    fn open(_: &Configuration) -> Result<Self, OpenError> {
-        Err(OpenError::Configuration("a gateway stands in front of a running node".to_owned()))
-    }
 
     fn worker(&self) -> GatewayWorker<'_, I> {
         GatewayWorker { gateway: self, items: self.items.worker(), client: None, retry_ms: 0 }
@@ -121,11 +112,6 @@ impl<I: Index> Index for Gateway<I> {
 
     fn statistics(&self) -> Statistics {
         self.items.statistics()
-    }
-
-    fn maintenance(&self) -> &Signal {
-        // That of the items is the node's.
-        &self.signal
     }
 
     fn set_memory_limit(&self, bytes: usize) {
@@ -147,7 +133,7 @@ impl<I: Index> Index for Gateway<I> {
 }
 
 /// A server's worker: a client of the cluster.
-pub struct GatewayWorker<'i, I: Index + 'i> {
+pub struct GatewayWorker<'i, I: Engine + 'i> {
     gateway: &'i Gateway<I>,
     items: I::Worker<'i>,
     client: Option<ClusterClient>,
@@ -161,7 +147,7 @@ fn question(key: &Key<'_>, verb: ItemVerb) -> Action {
     Action::Item { id: ChunkId::named(key.hash()), op }
 }
 
-impl<'i, I: Index> GatewayWorker<'i, I> {
+impl<'i, I: Engine> GatewayWorker<'i, I> {
     fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let count = actions.len();
         // Who is cut off could only wait for answers; its clients should turn to another node.
@@ -214,7 +200,7 @@ fn item_answer(done: Result<Response, ChunkError>) -> Result<ItemAnswer, ChunkEr
     }
 }
 
-impl<'i, I: Index> Worker for GatewayWorker<'i, I> {
+impl<'i, I: Engine> Worker for GatewayWorker<'i, I> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut position = 0;
         for part in keys.chunks(BATCH_KEYS) {
@@ -268,16 +254,7 @@ impl<'i, I: Index> Worker for GatewayWorker<'i, I> {
         self.items.scan(from, budget, visit)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.items.swap_exact(hash, old, new)
-    }
-
     fn quiesce(&mut self) {
         self.items.quiesce();
-    }
-
-    fn step(&mut self, _: &Now) -> bool {
-        // The node's own thread does it, by the node's clock.
-        false
     }
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_index::Index;
+use amalgam_index::Engine;
 
 use crate::directory::Membership;
 use crate::node::{NodeConfiguration, NodeError, RunningNode};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Errors
 ///
 /// [`NodeError`] of the first that does not start.
-pub fn start_local<I: Index + 'static>(
+pub fn start_local<I: Engine>(
     nodes: usize,
     template: &NodeConfiguration,
     membership: &Arc<dyn Membership>,

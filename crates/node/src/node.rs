@@ -17,7 +17,7 @@ use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
-use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Worker, maintenance};
+use amalgam_index::{Configuration, Cursor, Engine, Found, OpenError, Sink, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -258,7 +258,7 @@ pub struct RunningNode<I> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<I: Index + 'static> RunningNode<I> {
+impl<I: Engine> RunningNode<I> {
     /// Joins a cluster and serves.
     ///
     /// # Errors
@@ -454,8 +454,8 @@ impl<I: Index + 'static> RunningNode<I> {
     pub fn stop(&mut self) {
         self.shared.stop();
         self.upkeep_stops.store(true, Ordering::Release);
-        self.items.maintenance().raise();
-        self.chunks.maintenance().raise();
+        self.items.maintenance_signal().raise();
+        self.chunks.maintenance_signal().raise();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread of the node panicked");
@@ -552,7 +552,7 @@ fn ask_for_admission(
     refusal
 }
 
-fn open<I: Index>(
+fn open<I: Engine>(
     configuration: &NodeConfiguration,
     memory_bytes: usize,
     max_item_bytes: usize,
@@ -583,7 +583,7 @@ impl Sink for Nowhere {
 }
 
 /// Removes every item that is dead when it starts: a read that finds one does.
-fn sweep<I: Index>(index: &I, now: impl Fn() -> Now) {
+fn sweep<I: Engine>(index: &I, now: impl Fn() -> Now) {
     let mut worker = index.worker();
     let mut dead: Vec<Vec<u8>> = Vec::new();
     let mut cursor = Some(Cursor::START);

@@ -14,7 +14,7 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Found, Index, Sink, Worker};
+use amalgam_index::{Found, Sink, Store, Worker};
 use amalgam_op::{Delete, Key, Now, Op, Outcome, StoreMode, Verb};
 use amalgam_protocol::{
     Apply, Authentication, Command, Each, KeyScratch, Limits, Problem, Protocol, Read, Refusal,
@@ -144,7 +144,7 @@ impl Seat {
 }
 
 /// What a batch runs on.
-pub struct Turn<'t, 's, I: Index + 's> {
+pub struct Turn<'t, 's, I: Store + 's> {
     /// The server.
     pub shared: &'s Shared<I>,
     /// The worker's number.
@@ -234,7 +234,7 @@ const ROUNDS_KEPT: usize = 64;
 
 impl Batch {
     /// Carries out what `inputs`, one for each seat, hold.
-    pub fn run<'i, 's, I: Index>(
+    pub fn run<'i, 's, I: Store>(
         &mut self,
         turn: &mut Turn<'_, 's, I>,
         inputs: impl Iterator<Item = &'i [u8]>,
@@ -260,7 +260,7 @@ impl Batch {
 }
 
 /// Parses what a connection sent into rounds.
-fn parse<'i, I: Index>(
+fn parse<'i, I: Store>(
     turn: &mut Turn<'_, '_, I>,
     input: &'i [u8],
     number: usize,
@@ -364,7 +364,7 @@ fn parse<'i, I: Index>(
 
 /// Parses the first request of `rest`; refuses a value under way for which there is no memory.
 #[inline]
-fn parse_one<'i, I: Index>(
+fn parse_one<'i, I: Store>(
     turn: &mut Turn<'_, '_, I>,
     protocol: Protocol,
     rest: &'i [u8],
@@ -408,7 +408,7 @@ fn protocol_of(
 }
 
 #[inline]
-fn push_reading<'i, I: Index>(
+fn push_reading<'i, I: Store>(
     turn: &Turn<'_, '_, I>,
     round: &mut Round<'i>,
     read: Read<'i>,
@@ -423,7 +423,7 @@ fn push_reading<'i, I: Index>(
     round.readings.push(Reading { read, place, keys_end, skipped: skip as u32 });
 }
 
-fn deed_request<'i, I: Index>(
+fn deed_request<'i, I: Store>(
     turn: &Turn<'_, '_, I>,
     request: Request<'i>,
     skipped: usize,
@@ -581,7 +581,7 @@ fn answer_hit(reply: &Reply<'_>, seat: &mut Seat, found: &Found<'_>, now: &Now) 
 }
 
 /// Resolves the reads of a round.
-fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
+fn resolve<I: Store>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
     let now = turn.now;
     let mut answers = Answers {
         readings: &round.readings,
@@ -625,7 +625,7 @@ fn resolve<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut 
 }
 
 /// Answers a key whose item has to change for it, such as one that gets its CAS id now.
-fn apply_read<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut Answers<'_, '_>) {
+fn apply_read<I: Store>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>, answers: &mut Answers<'_, '_>) {
     let reading = &answers.readings[answers.reading];
     let seat = &mut answers.seats[reading.place.seat as usize];
     let number = seat.number;
@@ -664,7 +664,7 @@ impl Sink for OneAnswer<'_, '_> {
 }
 
 /// Carries out the requests of a round that are no reads.
-fn carry_out<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
+fn carry_out<I: Store>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mut [Seat]) {
     for deed in &round.deeds {
         let seat = &mut seats[deed.place.seat as usize];
         if seat.is_stalled {
@@ -684,7 +684,7 @@ fn carry_out<I: Index>(turn: &mut Turn<'_, '_, I>, round: &Round<'_>, seats: &mu
     }
 }
 
-fn carry_out_apply<I: Index>(
+fn carry_out_apply<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     apply: &Apply<'_>,
@@ -715,14 +715,14 @@ fn carry_out_apply<I: Index>(
 
 /// What a key holds before it is changed, where somebody wants to be told.
 #[inline]
-fn look<I: Index>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>) -> Get {
+fn look<I: Store>(turn: &mut Turn<'_, '_, I>, key: &Key<'_>) -> Get {
     match turn.observer {
         Some(observer) => observer.look(&mut *turn.index, key, &turn.now),
         None => Get::NotFound,
     }
 }
 
-fn remove<I: Index>(turn: &mut Turn<'_, '_, I>, key: Key<'_>) {
+fn remove<I: Store>(turn: &mut Turn<'_, '_, I>, key: Key<'_>) {
     struct Nowhere;
     impl Sink for Nowhere {
         fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
@@ -736,7 +736,7 @@ fn remove<I: Index>(turn: &mut Turn<'_, '_, I>, key: Key<'_>) {
     turn.index.apply(&op, &turn.now, &mut Nowhere);
 }
 
-fn carry_out_each<I: Index>(
+fn carry_out_each<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     each: &Each<'_>,
@@ -769,7 +769,7 @@ fn carry_out_each<I: Index>(
     each.reply.end(&mut seat.output.bytes);
 }
 
-fn carry_out_refusal<I: Index>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat, refusal: &Refusal<'_>) {
+fn carry_out_refusal<I: Store>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat, refusal: &Refusal<'_>) {
     refusal.write(&mut seat.output.bytes);
     match refusal.problem() {
         Some(Problem::TOO_LARGE) => turn.counts.store_too_large += 1,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::{Flush, Index, Worker};
+use amalgam_index::{Flush, Store, Worker};
 use amalgam_op::Expiry;
 use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
 
@@ -15,7 +15,7 @@ use crate::{MEMCACHED_VERSION, statistics, tuning};
 const MOST_VERBOSE: u32 = 2;
 
 /// Carries out a command and answers it.
-pub fn run<I: Index>(
+pub fn run<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     command: &Command<'_>,
@@ -108,7 +108,7 @@ pub fn run<I: Index>(
 }
 
 /// Makes a watcher of the connection.
-fn watch<I: Index>(
+fn watch<I: Store>(
     turn: &Turn<'_, '_, I>,
     seat: &mut Seat,
     arguments: Arguments<'_>,
@@ -122,7 +122,7 @@ fn watch<I: Index>(
     } else if let Some(events) = Events::parse(arguments) {
         if shared.log.reserve() {
             shared.log.want(events);
-            if let Some(evictions) = shared.index.evictions() {
+            if let Some(evictions) = shared.evictions() {
                 evictions.watch(shared.log.wanted().meets(Events::EVICTIONS));
             }
             seat.watches = Some(events);
@@ -137,7 +137,7 @@ fn watch<I: Index>(
 }
 
 /// Ends an attempt to authenticate. A wrong one also ends what a right one before had opened.
-fn conclude<I: Index>(
+fn conclude<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     reply: &Reply<'_>,
@@ -156,7 +156,7 @@ fn conclude<I: Index>(
 
 /// Drops everything, now or later; whether it did or will. What follows in the same batch is
 /// written after the flush.
-fn flush<I: Index>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) -> bool {
+fn flush<I: Store>(turn: &mut Turn<'_, '_, I>, delay_seconds: i64) -> bool {
     turn.counts.cmd_flush += 1;
     match turn.shared.index.flush(delay_seconds) {
         Flush::ByClock => {}

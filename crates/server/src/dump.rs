@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use amalgam_index::{Cursor, Index, Worker};
+use amalgam_index::{Cursor, Store, Worker};
 use amalgam_op::{ItemView, Now};
 use amalgam_protocol::append_decimal;
 
@@ -121,7 +121,7 @@ impl Dump {
         out.extend_from_slice(if is_gets { b"EN\r\n" } else { b"END\r\n" });
     }
 
-    fn visit<I: Index>(
+    fn visit<I: Store>(
         &mut self,
         shared: &Shared<I>,
         now: &Now,
@@ -152,7 +152,7 @@ impl Dump {
 }
 
 /// Goes on with the dump of a connection, if it has one.
-pub fn go_on<I: Index>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat) {
+pub fn go_on<I: Store>(turn: &mut Turn<'_, '_, I>, seat: &mut Seat) {
     let Some(mut dump) = seat.conversation.dump.take() else { return };
     let (shared, now) = (turn.shared, turn.now);
     let out = &mut seat.output.bytes;

@@ -25,6 +25,7 @@ mod counters;
 mod datagrams;
 mod desk;
 mod dump;
+mod engine_controls;
 mod hot_keys;
 mod knobs;
 mod latency;

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Found, Index, Sink, Worker};
+use amalgam_index::{Found, Sink, Worker};
 use amalgam_op::{Expiry, Get as GetOp, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use crate::server::Shared;
@@ -37,7 +37,7 @@ const REQUESTS: [Events; 3] = [Events::FETCHERS, Events::MUTATIONS, Events::DELE
 impl<'s> Observer<'s> {
     /// Whoever wants to be told now; none if nobody does.
     #[inline]
-    pub fn of<I: Index>(shared: &'s Shared<I>) -> Option<Self> {
+    pub fn of<I: amalgam_index::Store>(shared: &'s Shared<I>) -> Option<Self> {
         let prefixes = shared.prefixes.is_on().then_some(&shared.prefixes);
         let lines = Lines { log: &shared.log, wanted: shared.log.wanted() };
         let is_watched = REQUESTS.iter().any(|kind| lines.wanted.meets(*kind));

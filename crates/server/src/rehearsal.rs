@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use amalgam_index::{Configuration, Index, Worker};
+use amalgam_index::{Configuration, Engine, Worker};
 
 use crate::batch::{Batch, Conversation, Seat, Turn};
 use crate::counters::Counts;
@@ -15,7 +15,7 @@ use crate::{ServerError, Settings};
 /// A server with one worker that nobody can connect to.
 pub struct Rehearsal<I>(Server<I>);
 
-impl<I: Index> Rehearsal<I> {
+impl<I: Engine> Rehearsal<I> {
     /// Opens the index.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use amalgam_index::{Configuration, Cursor, Found, Index, Sink, Worker};
+use amalgam_index::{Configuration, Cursor, Found, Sink, Worker};
 use amalgam_op::{
     Delete, Get, HashSeed, ItemView, Key, MAX_KEY_BYTES, Now, Op, Outcome, Store, StoreMode, Verb,
 };
@@ -123,7 +123,7 @@ impl Sink for SeenCas {
 }
 
 /// A CAS id above all that were handed out by workers that have ended.
-fn next_cas<I: Index>(index: &I, worker: &mut I::Worker<'_>, now: &Now) -> u64 {
+fn next_cas<I: amalgam_index::Store>(index: &I, worker: &mut I::Worker<'_>, now: &Now) -> u64 {
     // A key that no text can hold, and no other client is likely to have.
     let key = Key::new(&[b'\n'; MAX_KEY_BYTES], index.seed());
     let mut seen = SeenCas::default();
@@ -186,7 +186,7 @@ pub fn check_neighbour(path: &Path) -> Result<(), String> {
 /// # Errors
 ///
 /// If the file cannot be written; one that was there stays.
-pub fn save<I: Index>(
+pub fn save<I: amalgam_index::Store>(
     index: &I,
     clock: &Clock,
     memory_bytes: usize,
@@ -213,7 +213,11 @@ pub fn save<I: Index>(
     Ok(Report { items, left_out: 0, bytes, duration: start.elapsed() })
 }
 
-fn head<I: Index>(memory_bytes: usize, buckets: u64, first_cas: u64) -> [u8; HEAD_BYTES] {
+fn head<I: amalgam_index::Store>(
+    memory_bytes: usize,
+    buckets: u64,
+    first_cas: u64,
+) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(MAGIC);
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -375,7 +379,10 @@ impl Saved {
     }
 
     /// The configuration for an index that takes these items.
-    pub fn prepare<I: Index>(&self, mut configuration: Configuration) -> Configuration {
+    pub fn prepare<I: amalgam_index::Store>(
+        &self,
+        mut configuration: Configuration,
+    ) -> Configuration {
         configuration.first_cas = self.first_cas.max(1);
         let has_room = configuration.memory_bytes as u64 >= self.memory_bytes;
         if has_room && self.engine == I::NAME.as_bytes() && self.buckets > 0 {
@@ -393,7 +400,12 @@ impl Saved {
     /// # Errors
     ///
     /// If the file cannot be read or is damaged: the index then holds some of the items.
-    pub fn load<I: Index>(self, index: &I, clock: &Clock, threads: usize) -> io::Result<Report> {
+    pub fn load<I: amalgam_index::Store>(
+        self,
+        index: &I,
+        clock: &Clock,
+        threads: usize,
+    ) -> io::Result<Report> {
         let start = Instant::now();
         let blocks = Blocks {
             source: Mutex::new(Source {
@@ -514,7 +526,7 @@ impl Blocks {
         }
     }
 
-    fn load_all<I: Index>(&self, index: &I, clock: &Clock) -> io::Result<()> {
+    fn load_all<I: amalgam_index::Store>(&self, index: &I, clock: &Clock) -> io::Result<()> {
         let mut worker = index.worker();
         let mut block = Vec::new();
         while let Some(count) = self.next(&mut block)? {
@@ -563,6 +575,7 @@ impl Source {
 mod tests {
     use super::*;
     use amalgam_index::model::Model;
+    use amalgam_index::{Engine as _, Store as _};
 
     fn store(index: &Model, clock: &Clock, key: &[u8], value: &[u8], expiry: i64) {
         let verb = Verb::Store(Store::new(StoreMode::Set, value, 7, expiry));

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use amalgam_index::{ClassStatistics, Configuration, Index, OpenError, Statistics, maintenance};
+use amalgam_index::mem::Evictions;
+use amalgam_index::{ClassStatistics, Configuration, Engine, OpenError, Statistics, Store};
 use amalgam_op::ItemView;
 use amalgam_protocol::{Limits, item_bytes};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,6 +22,7 @@ use crate::channel::Channel;
 use crate::clock::{Clock, OUTSTANDING_WORTH_A_SWEEP};
 use crate::counters::AllCounters;
 use crate::desk::Desk;
+use crate::engine_controls::EngineControls;
 use crate::hot_keys::HotKeys;
 use crate::knobs::Knobs;
 use crate::latency::Latencies;
@@ -118,6 +120,8 @@ pub struct Shared<I> {
     pub limits: Limits,
     /// The items.
     pub index: I,
+    /// None if the index was opened, and is maintained, by somebody else.
+    engine_controls: Option<EngineControls<I>>,
     /// Who may use the server, where not everybody may.
     pub users: Option<Users>,
     /// Certificates and keys, where connections are secured.
@@ -168,7 +172,7 @@ pub struct Shared<I> {
     bell: OwnedFd,
 }
 
-impl<I: Index> Shared<I> {
+impl<I: Store> Shared<I> {
     /// Whether the server is about to end.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
@@ -202,9 +206,14 @@ impl<I: Index> Shared<I> {
         Ok(())
     }
 
+    /// The index's record of evicted items, if it keeps one.
+    pub fn evictions(&self) -> Option<&Evictions> {
+        self.engine_controls.as_ref().and_then(|controls| controls.evictions(&self.index))
+    }
+
     /// Tells watchers which items were evicted.
     fn tell_evictions(&self) {
-        let Some(evictions) = self.index.evictions() else { return };
+        let Some(evictions) = self.evictions() else { return };
         evictions.watch(self.log.wanted().meets(Events::EVICTIONS));
         for evicted in evictions.take() {
             let has_cas = self.limits.hands_out_cas;
@@ -287,7 +296,7 @@ fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
 
 /// An index with the items of the last graceful end. A file that cannot be trusted is told of, and
 /// the index is empty then.
-fn open_warm<I: Index>(
+fn open_warm<I: Engine>(
     configuration: &Configuration,
     path: &Path,
     clock: &Clock,
@@ -338,7 +347,7 @@ impl Stopper {
 /// What to write to the bell so that the server ends. Signal handlers write `X` too.
 const STOP: &[u8] = b"X";
 
-impl<I: Index> Server<I> {
+impl<I: Engine> Server<I> {
     /// Opens the index and the sockets.
     ///
     /// # Errors
@@ -346,24 +355,33 @@ impl<I: Index> Server<I> {
     /// If the index cannot be opened or an address cannot be bound.
     pub fn open(settings: Settings, configuration: Configuration) -> Result<Self, ServerError> {
         let (memory_file, threads) = (settings.memory_file.clone(), settings.threads);
-        Self::open_with(settings, configuration, |configuration, clock| match &memory_file {
-            Some(path) => open_warm(configuration, path, clock, threads),
-            None => I::open(configuration),
-        })
+        let controls = Some(EngineControls::new());
+        Self::open_with(
+            settings,
+            configuration,
+            controls,
+            |configuration, clock| match &memory_file {
+                Some(path) => open_warm(configuration, path, clock, threads),
+                None => I::open(configuration),
+            },
+        )
     }
+}
 
-    /// Opens the sockets around an index that there is already.
+impl<I: Store> Server<I> {
+    /// Opens the sockets around a store that is open already. Whoever opened it maintains it.
     ///
     /// # Errors
     ///
     /// If an address cannot be bound.
     pub fn open_around(settings: Settings, index: I) -> Result<Self, ServerError> {
-        Self::open_with(settings, Configuration::default(), |_, _| Ok(index))
+        Self::open_with(settings, Configuration::default(), None, |_, _| Ok(index))
     }
 
     fn open_with(
         settings: Settings,
         configuration: Configuration,
+        engine_controls: Option<EngineControls<I>>,
         open: impl FnOnce(&Configuration, &Clock) -> Result<I, OpenError>,
     ) -> Result<Self, ServerError> {
         let (called, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
@@ -419,6 +437,7 @@ impl<I: Index> Server<I> {
             index_before: Mutex::default(),
             limits,
             index,
+            engine_controls,
             users,
             tls,
             clock,
@@ -550,10 +569,13 @@ impl<I: Index> Server<I> {
         let shared = &self.shared;
         // Also where a thread cannot be started or has failed: the scope waits for all of them.
         let ending = Ending { shared, maintenance_stops };
-        let upkeep = spawn(scope, shared, "upkeep".into(), move || {
-            maintenance::run(&shared.index, || shared.clock.now(), maintenance_stops);
-            Ok(())
-        })?;
+        let upkeep = shared.engine_controls.as_ref().map(|controls| {
+            spawn(scope, shared, "upkeep".into(), move || {
+                controls.maintain(&shared.index, &shared.clock, maintenance_stops);
+                Ok(())
+            })
+        });
+        let upkeep = upkeep.transpose()?;
         let mut threads = vec![spawn(scope, shared, "watchers".into(), || {
             let tell = || shared.tell_evictions();
             watch::run(&shared.log, &shared.roster, || shared.is_stopping(), tell);
@@ -573,7 +595,7 @@ impl<I: Index> Server<I> {
         threads.into_iter().try_for_each(join)?;
         // Last: what the workers left to be freed is freed.
         drop(ending);
-        join(upkeep)?;
+        upkeep.map_or(Ok(()), join)?;
         result
     }
 
@@ -715,21 +737,22 @@ impl<I: Index> Server<I> {
 }
 
 /// Tells all threads of a server to end when it goes out of scope.
-struct Ending<'s, I: Index> {
+struct Ending<'s, I: Store> {
     shared: &'s Shared<I>,
     maintenance_stops: &'s AtomicBool,
 }
 
-impl<I: Index> Drop for Ending<'_, I> {
+impl<I: Store> Drop for Ending<'_, I> {
     fn drop(&mut self) {
         self.shared.stop();
-        self.maintenance_stops.store(true, Ordering::Relaxed);
-        self.shared.index.maintenance().raise();
+        if let Some(controls) = &self.shared.engine_controls {
+            controls.stop(&self.shared.index, self.maintenance_stops);
+        }
     }
 }
 
 /// Starts a thread whose failure, or panic, ends the server.
-fn spawn<'s, I: Index>(
+fn spawn<'s, I: Store>(
     scope: &'s Scope<'s, '_>,
     shared: &'s Shared<I>,
     name: String,
@@ -742,9 +765,9 @@ fn spawn<'s, I: Index>(
 }
 
 /// Ends the server when it goes out of scope because of a panic.
-struct Alarm<'s, I: Index>(&'s Shared<I>);
+struct Alarm<'s, I: Store>(&'s Shared<I>);
 
-impl<I: Index> Drop for Alarm<'_, I> {
+impl<I: Store> Drop for Alarm<'_, I> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;

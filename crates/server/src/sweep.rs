@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use amalgam_index::{Cursor, Found, Index, Sink, Worker};
+use amalgam_index::{Cursor, Found, Sink, Store, Worker};
 use amalgam_op::{Get, ItemView, Key, Op, Verb};
 
 use crate::clock::Clock;
@@ -66,7 +66,7 @@ impl Crawler {
 }
 
 /// Removes every item that is dead when it starts. `class_of` says which class an item is of.
-pub fn sweep<I: Index>(
+pub fn sweep<I: Store>(
     index: &I,
     clock: &Clock,
     crawler: &Crawler,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use amalgam_protocol::{Arguments, Problem, Reply};
 
 use crate::batch::{Seat, Turn};
@@ -55,7 +55,7 @@ fn answer(out: &mut Vec<u8>, reply: &Reply<'_>, answer: Answer) {
 }
 
 /// `lru_crawler`.
-pub fn lru_crawler<I: Index>(
+pub fn lru_crawler<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     arguments: Arguments<'_>,
@@ -114,7 +114,7 @@ enum Listing {
     Gets,
 }
 
-fn begin_dump<I: Index>(
+fn begin_dump<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     words: &Words<'_>,
@@ -141,7 +141,7 @@ fn begin_dump<I: Index>(
 }
 
 /// `lru`.
-pub fn lru<I: Index>(
+pub fn lru<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     arguments: Arguments<'_>,
@@ -152,7 +152,7 @@ pub fn lru<I: Index>(
     answer(&mut seat.output.bytes, reply, result);
 }
 
-fn change_lru<I: Index>(turn: &mut Turn<'_, '_, I>, words: &Words<'_>) -> Answer {
+fn change_lru<I: Store>(turn: &mut Turn<'_, '_, I>, words: &Words<'_>) -> Answer {
     let knobs = &turn.shared.knobs;
     let has_maintainer = knobs.is_on("lru_maintainer_thread");
     let unknown = Problem::UNKNOWN.line.as_bytes();
@@ -190,7 +190,7 @@ fn change_lru<I: Index>(turn: &mut Turn<'_, '_, I>, words: &Words<'_>) -> Answer
 }
 
 /// `slabs`.
-pub fn slabs<I: Index>(
+pub fn slabs<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     arguments: Arguments<'_>,
@@ -201,7 +201,7 @@ pub fn slabs<I: Index>(
     answer(&mut seat.output.bytes, reply, result);
 }
 
-fn change_slabs<I: Index>(turn: &mut Turn<'_, '_, I>, words: &Words<'_>) -> Answer {
+fn change_slabs<I: Store>(turn: &mut Turn<'_, '_, I>, words: &Words<'_>) -> Answer {
     let knobs = &turn.shared.knobs;
     let unknown = Problem::UNKNOWN.line.as_bytes();
     if words.is("reassign") && words.count == 3 {

@@ -14,7 +14,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use amalgam_index::{Index, Worker as _};
+use amalgam_index::{Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::batch::{Batch, Seat, Turn};
@@ -56,7 +56,7 @@ const WATCHED: EventFlags =
 const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
 /// See the head of this module.
-pub struct Worker<'s, I: Index + 's> {
+pub struct Worker<'s, I: Store + 's> {
     shared: &'s Shared<I>,
     number: usize,
     index: I::Worker<'s>,
@@ -74,7 +74,7 @@ pub struct Worker<'s, I: Index + 's> {
     last_tick_seconds: u32,
 }
 
-impl<'s, I: Index> Worker<'s, I> {
+impl<'s, I: Store> Worker<'s, I> {
     /// Prepares a worker on the calling thread, which then [`Worker::run`]s it.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use amalgam_index::maintenance::Signal;
 use amalgam_index::mem::ItemRef;
 use amalgam_index::model::Model;
-use amalgam_index::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+use amalgam_index::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 use amalgam_server::{Server, Settings};
 use support::{Client, PATIENCE, Running, settings};
@@ -66,15 +66,11 @@ fn a_unix_socket_is_served_and_removed() {
 /// The model, whose workers panic when they meet a certain key.
 struct Fragile(Model);
 
-struct FragileWorker<'i>(<Model as Index>::Worker<'i>);
+struct FragileWorker<'i>(<Model as Store>::Worker<'i>);
 
-impl Index for Fragile {
+impl Store for Fragile {
     const NAME: &'static str = "fragile";
     type Worker<'i> = FragileWorker<'i>;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Model::open(configuration).map(Self)
-    }
 
     fn worker(&self) -> FragileWorker<'_> {
         FragileWorker(self.0.worker())
@@ -88,12 +84,31 @@ impl Index for Fragile {
         self.0.statistics()
     }
 
-    fn maintenance(&self) -> &Signal {
-        self.0.maintenance()
-    }
-
     fn set_memory_limit(&self, bytes: usize) {
         self.0.set_memory_limit(bytes);
+    }
+}
+
+impl Engine for Fragile {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Model::open(configuration).map(Self)
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
+        self.0.maintenance_signal()
+    }
+
+    fn maintain(worker: &mut FragileWorker<'_>, now: &Now) -> bool {
+        Model::maintain(&mut worker.0, now)
+    }
+
+    fn compare_exchange_item(
+        worker: &mut FragileWorker<'_>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        Model::compare_exchange_item(&mut worker.0, hash, old, new)
     }
 }
 
@@ -120,16 +135,8 @@ impl Worker for FragileWorker<'_> {
         self.0.scan(from, budget, visit)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.0.swap_exact(hash, old, new)
-    }
-
     fn quiesce(&mut self) {
         self.0.quiesce();
-    }
-
-    fn step(&mut self, now: &Now) -> bool {
-        self.0.step(now)
     }
 }
 

@@ -14,7 +14,7 @@ use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::model::{Model, ModelWorker};
-use amalgam_index::{Configuration, Cursor, Found, Index, Sink, Worker};
+use amalgam_index::{Configuration, Cursor, Engine as _, Found, Sink, Store as _, Worker};
 use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
 use crate::actor::{Common, Host, Pursuit};

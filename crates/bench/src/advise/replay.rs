@@ -9,7 +9,7 @@ use amalgam_index::hotring::{HotRingR, HotRingS};
 use amalgam_index::memc3::Memc3;
 use amalgam_index::mercury::Mercury;
 use amalgam_index::pipeline::Pipeline;
-use amalgam_index::{Configuration, Found, Index, Sink, Statistics, Worker, maintenance};
+use amalgam_index::{Configuration, Engine, Found, Sink, Statistics, Worker, maintenance};
 use amalgam_op::{Delete, HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use crate::driver::{beside_maintenance, joined};
@@ -29,7 +29,7 @@ pub const ENGINES: &[Entry] = &[
     ("pipeline", open::<Pipeline>),
 ];
 
-fn open<I: Index + 'static>(configuration: &Configuration) -> anyhow::Result<Box<dyn Replay>> {
+fn open<I: Engine>(configuration: &Configuration) -> anyhow::Result<Box<dyn Replay>> {
     Ok(Box::new(Replayed { index: I::open(configuration)?, places: Vec::new() }))
 }
 
@@ -104,7 +104,7 @@ struct Place {
     passes: u32,
 }
 
-impl<I: Index> Replay for Replayed<I> {
+impl<I: Engine> Replay for Replayed<I> {
     fn run(&mut self, orders: &Orders<'_>, limit: Limit, is_timed: bool) -> Round {
         let Self { index, places } = self;
         let index = &*index;
@@ -121,7 +121,7 @@ impl<I: Index> Replay for Replayed<I> {
         let now = || Now::at(shared.second.load(Ordering::Relaxed));
         let threads = orders.dealt.len();
         let maintain = |stop: &AtomicBool| maintenance::run(index, now, stop);
-        let wake = || index.maintenance().raise();
+        let wake = || index.maintenance_signal().raise();
         beside_maintenance(threads, maintain, wake, || {
             std::thread::scope(|scope| {
                 let spawn = |(number, (trace, place))| {
@@ -172,7 +172,7 @@ struct Shared<'o> {
 }
 
 /// One thread.
-struct Player<'t, I: Index + 't> {
+struct Player<'t, I: Engine + 't> {
     worker: I::Worker<'t>,
     seed: &'t HashSeed,
     shared: &'t Shared<'t>,
@@ -190,7 +190,7 @@ struct Player<'t, I: Index + 't> {
     round: Round,
 }
 
-impl<'t, I: Index> Player<'t, I> {
+impl<'t, I: Engine> Player<'t, I> {
     fn new(index: &'t I, shared: &'t Shared<'t>, trace: &'t Trace, place: &'t mut Place) -> Self {
         let mut requests = trace.iter();
         if place.done > 0 {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use amalgam_index::mercury::Mercury;
-use amalgam_index::{Configuration, Index};
+use amalgam_index::{Configuration, Engine};
 use amalgam_node::cluster::backup::{Entry, What};
 use amalgam_node::cluster::chunks::{Action, ChunkStore, EngineStore, Response};
 use amalgam_node::cluster::ids::{ChunkId, Creator, NodeId};

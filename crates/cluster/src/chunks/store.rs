@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Cursor, Found, Index, Sink, Worker};
+use amalgam_index::{Cursor, Found, Sink, Worker};
 use amalgam_op::{
     Delete, HashSeed, Hit, Key, MAX_KEY_BYTES, Now, Op, Outcome, Store, StoreMode, Verb,
 };
@@ -125,7 +125,7 @@ pub struct EngineStore<W> {
     seed: HashSeed,
 }
 
-impl<'i, I: Index<Worker<'i> = W> + 'i, W: Worker> From<&'i I> for EngineStore<W> {
+impl<'i, I: amalgam_index::Store<Worker<'i> = W> + 'i, W: Worker> From<&'i I> for EngineStore<W> {
     fn from(index: &'i I) -> Self {
         Self { worker: index.worker(), seed: index.seed().clone() }
     }
@@ -237,7 +237,7 @@ impl<W> std::fmt::Debug for ItemStore<W> {
 
 impl<W: Worker> ItemStore<W> {
     /// Of two engines. Keys are hashed with the seed of the second, which must be the cluster's.
-    pub fn new<'i, I: Index<Worker<'i> = W> + 'i>(
+    pub fn new<'i, I: amalgam_index::Store<Worker<'i> = W> + 'i>(
         chunks: &'i I,
         items: &'i I,
         clock: ItemClock,

@@ -17,7 +17,7 @@ use super::word::{Bits, Head, MOST_WORKERS, Node};
 use super::{movement, sample};
 use crate::maintenance::Signal;
 use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
-use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
 /// R: every so many requests a worker looks whether a head should move (section 3.2), if the
 /// strategy says nothing else.
@@ -91,10 +91,39 @@ pub struct HotRingWorker<'i, S> {
     cost: Cost,
 }
 
-impl<S: Strategy> Index for HotRing<S> {
+impl<S: Strategy> Store for HotRing<S> {
     const NAME: &'static str = S::NAME;
     type Worker<'i> = HotRingWorker<'i, S>;
 
+    fn worker(&self) -> HotRingWorker<'_, S> {
+        let pool = Pool::new(&self.memory);
+        let number = pool.number() as u64;
+        HotRingWorker {
+            index: self,
+            pool,
+            number,
+            requests: 0,
+            expected: Expected::NOTHING,
+            cost: Cost::default(),
+        }
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.memory.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let mut statistics = self.memory.index_statistics();
+        self.growth.fill(&mut statistics);
+        statistics
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.memory.set_limit(bytes);
+    }
+}
+
+impl<S: Strategy> Engine for HotRing<S> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let tuning = &configuration.tuning;
         tuning.check_disabled(&["movement", "predecessor"])?;
@@ -129,39 +158,27 @@ impl<S: Strategy> Index for HotRing<S> {
         })
     }
 
-    fn worker(&self) -> HotRingWorker<'_, S> {
-        let pool = Pool::new(&self.memory);
-        let number = pool.number() as u64;
-        HotRingWorker {
-            index: self,
-            pool,
-            number,
-            requests: 0,
-            expected: Expected::NOTHING,
-            cost: Cost::default(),
-        }
+    fn maintenance_signal(&self) -> &Signal {
+        &self.signal
     }
 
-    fn seed(&self) -> &HashSeed {
-        self.memory.seed()
+    fn maintain(worker: &mut HotRingWorker<'_, S>, now: &Now) -> bool {
+        let grows = worker.step_growth(now);
+        worker.with_swap(now, |pool, swap| pool.step(now, swap)) || grows
     }
 
     fn evictions(&self) -> Option<&crate::mem::Evictions> {
         Some(self.memory.evictions())
     }
 
-    fn statistics(&self) -> Statistics {
-        let mut statistics = self.memory.index_statistics();
-        self.growth.fill(&mut statistics);
-        statistics
-    }
-
-    fn maintenance(&self) -> &Signal {
-        &self.signal
-    }
-
-    fn set_memory_limit(&self, bytes: usize) {
-        self.memory.set_limit(bytes);
+    fn compare_exchange_item(
+        worker: &mut HotRingWorker<'_, S>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        let guard = worker.pool.pin();
+        worker.index.swap(&worker.items(&guard), hash, old, new)
     }
 }
 
@@ -176,7 +193,7 @@ impl<S: Strategy> HotRing<S> {
         Items { memory: &self.memory, tables: &self.tables, bits: &self.bits, number, guard }
     }
 
-    /// See [`Worker::swap_exact`].
+    /// See [`Engine::compare_exchange_item`].
     fn swap(&self, items: &Items<'_>, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
         let node = node_of(old);
         let item = items.item(node);
@@ -391,18 +408,8 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
         self.scan_rings(from, budget, visit)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        let guard = self.pool.pin();
-        self.index.swap(&self.items(&guard), hash, old, new)
-    }
-
     #[inline]
     fn quiesce(&mut self) {
         self.pool.quiesce();
-    }
-
-    fn step(&mut self, now: &Now) -> bool {
-        let grows = self.step_growth(now);
-        self.with_swap(now, |pool, swap| pool.step(now, swap)) || grows
     }
 }

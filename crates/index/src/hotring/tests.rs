@@ -11,7 +11,7 @@ use super::walk::tour;
 use super::word::Node;
 use super::{HotRing, HotRingR, HotRingS, HotRingWorker, Strategy};
 use crate::mem::ItemRef;
-use crate::{Configuration, Cursor, Found, Index, Sink, Tuning, Worker};
+use crate::{Configuration, Cursor, Engine, Found, Sink, Store as _, Tuning, Worker};
 
 const NOW: Now = Now::at(10);
 
@@ -246,7 +246,10 @@ fn expensive_accesses_make_the_table_grow_twice() {
                 index.wants_growth.store(true, Ordering::Relaxed);
             }
             let bound = 100_000;
-            assert!((0..bound).any(|_| !worker.step(&NOW)), "background work ends");
+            assert!(
+                (0..bound).any(|_| !HotRing::maintain(&mut worker, &NOW)),
+                "background work ends"
+            );
         }
         let statistics = index.statistics();
         assert!(statistics.expansions >= if cfg!(miri) { 1 } else { 4 }, "{statistics:?}");
@@ -324,14 +327,14 @@ fn race<I: Strategy>() {
                 if index.statistics().expansions < 4 {
                     index.wants_growth.store(true, Ordering::Relaxed);
                 }
-                worker.step(&NOW);
+                HotRing::maintain(&mut worker, &NOW);
                 worker.quiesce();
                 std::thread::yield_now();
             }
         });
     });
     let mut worker = index.worker();
-    assert!((0..100_000).any(|_| !worker.step(&NOW)), "background work ends");
+    assert!((0..100_000).any(|_| !HotRing::maintain(&mut worker, &NOW)), "background work ends");
     names.iter().for_each(|name| _ = delete(&mut worker, name));
     for _ in 0..4 {
         worker.pool.flush();
@@ -446,12 +449,12 @@ fn a_full_memory_stalls_no_rehash() {
         set(&mut worker, name, &value);
         if number % 16 == 0 && index.statistics().expansions < 6 {
             index.wants_growth.store(true, Ordering::Relaxed);
-            worker.step(&NOW);
+            HotRing::maintain(&mut worker, &NOW);
             assert!(index.statistics().memory.used <= bytes as u64);
         }
         worker.quiesce();
     }
-    assert!((0..100_000).any(|_| !worker.step(&NOW)), "background work ends");
+    assert!((0..100_000).any(|_| !HotRing::maintain(&mut worker, &NOW)), "background work ends");
     let statistics = index.statistics();
     assert!(cfg!(miri) || statistics.expansions > 0 && statistics.evictions > 0, "{statistics:?}");
     names.iter().for_each(|name| _ = delete(&mut worker, name));
@@ -466,7 +469,7 @@ fn statistics_show_lengths_and_hot_heads() {
     let mut worker = index.worker();
     let names = names(40);
     names.iter().for_each(|name| set(&mut worker, name, b"a value"));
-    worker.step(&NOW);
+    HotRing::maintain(&mut worker, &NOW);
     let statistics = index.statistics();
     assert_eq!(statistics.length_histogram.iter().sum::<u64>(), 4, "{statistics:?}");
     assert_eq!(statistics.hot_heads, 0, "nothing was read");
@@ -474,7 +477,7 @@ fn statistics_show_lengths_and_hot_heads() {
     for _ in 0..super::engine::REQUESTS_PER_LOOK {
         get(&mut worker, "key 7");
     }
-    worker.step(&NOW);
+    HotRing::maintain(&mut worker, &NOW);
     assert_eq!(index.statistics().hot_heads, 1);
 }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use amalgam_op::HashSeed;
 
-use super::{Engine, Map, Shared};
-use crate::{Configuration, OpenError, maintenance};
+use super::{Map, Shared};
+use crate::{Configuration, Engine, OpenError, maintenance};
 
 /// Settings of a [`Map`], and what opens it.
 ///

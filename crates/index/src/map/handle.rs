@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use amalgam_op::{Delete, Get, HashSeed, Key, MAX_KEY_BYTES, Op, Outcome, Store, StoreMode, Verb};
 
-use super::{Engine, Shared};
-use crate::{Found, Sink, Worker};
+use super::Shared;
+use crate::{Engine, Found, Sink, Worker};
 
 /// The longest time to live that the vocabulary takes as relative, in seconds: thirty days.
 const LONGEST_SECONDS: u64 = 60 * 60 * 24 * 30;

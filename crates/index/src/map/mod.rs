@@ -22,17 +22,10 @@ use std::time::Instant;
 use amalgam_op::Now;
 
 use crate::mercury::Mercury;
-use crate::{Index, Statistics};
+use crate::{Engine, Statistics};
 
 pub use builder::MapBuilder;
 pub use handle::{Handle, InsertError};
-
-/// An engine for a [`Map`], chosen by its type: [`Mercury`](crate::Mercury),
-/// [`Memc3`](crate::Memc3), [`HotRingR`](crate::HotRingR), [`HotRingS`](crate::HotRingS) or
-/// [`Pipeline`](crate::Pipeline). Not meant to be implemented elsewhere.
-pub trait Engine: Index + 'static {}
-
-impl<I: Index + 'static> Engine for I {}
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///
@@ -105,7 +98,7 @@ impl<E: Engine> Map<E> {
 impl<E: Engine> Drop for Map<E> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.index.maintenance().raise();
+        self.shared.index.maintenance_signal().raise();
         if let Some(thread) = self.maintenance.take() {
             // A panic there was printed when it happened.
             let _ = thread.join();

@@ -132,7 +132,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         Some(lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// As [`crate::Worker::swap_exact`].
+    /// As [`crate::Engine::compare_exchange_item`].
     pub(super) fn swap(
         &self,
         hash: u64,

@@ -7,7 +7,7 @@ use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use super::Memc3;
 use super::cuckoo::Spot;
-use crate::{Configuration, Found, Index, PathSearch, Sink, Tuning, Worker};
+use crate::{Configuration, Engine, Found, PathSearch, Sink, Store as _, Tuning, Worker};
 
 thread_local! {
     static POINTERS: Cell<u64> = const { Cell::new(0) };

@@ -559,6 +559,26 @@ impl<'i, const SLOTS: usize> Writer<'i> for StoreWorker<'i, SLOTS> {
     }
 }
 
+/// The background half of [`crate::Engine`].
+impl<const SLOTS: usize> StoreWorker<'_, SLOTS> {
+    /// See [`crate::Engine::compare_exchange_item`].
+    pub(super) fn compare_exchange_item(
+        &mut self,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        self.store.swap(hash, old, new, &self.pool.pin())
+    }
+
+    /// See [`crate::Engine::maintain`].
+    pub(super) fn maintain(&mut self, now: &Now) -> bool {
+        let more = self.store.step(&self.pool);
+        self.store.drop_layers(&self.pool);
+        self.with_swap(|pool, swap| pool.step(now, swap)) || more
+    }
+}
+
 impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
@@ -602,19 +622,9 @@ impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
         store.view(&guard).scan(from, budget, &mut visit_word)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.store.swap(hash, old, new, &self.pool.pin())
-    }
-
     #[inline]
     fn quiesce(&mut self) {
         self.pool.quiesce();
         self.store.drop_layers(&self.pool);
-    }
-
-    fn step(&mut self, now: &Now) -> bool {
-        let more = self.store.step(&self.pool);
-        self.store.drop_layers(&self.pool);
-        self.with_swap(|pool, swap| pool.step(now, swap)) || more
     }
 }

@@ -12,14 +12,14 @@ use super::locking::Locking;
 use super::tables::{Seat, Tables};
 use crate::maintenance::Signal;
 use crate::mem::{Expected, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Swap};
-use crate::{Configuration, Cursor, Index, OpenError, Sink, Statistics, Worker};
+use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
 /// Items that a worker inserts between two looks at the load.
 const INSERTS_PER_LOOK: u32 = 256;
-/// Buckets that a call of [`Worker::step`] moves.
+/// Buckets that a call of [`Engine::maintain`] moves.
 const STEP_BUCKETS: usize = 1 << 14;
-/// Where nobody calls [`Worker::step`], workers expand the table themselves, from this many times
-/// the load on that it is meant for, and this many buckets at a time.
+/// If nobody calls [`Engine::maintain`], workers expand the table themselves once its load is this
+/// many times what it is meant for, [`HELP_BUCKETS`] buckets at a time.
 const OVERDUE: usize = 4;
 /// See [`OVERDUE`].
 const HELP_BUCKETS: usize = 1 << 10;
@@ -29,16 +29,16 @@ const SAMPLE_BUCKETS: usize = 4096;
 const SAMPLE_LENGTHS: usize = 10;
 
 /// A Mercury index, by how its buckets are locked.
-pub struct Engine<L: Locking> {
+pub struct MercuryEngine<L: Locking> {
     pub(super) memory: Arc<Memory>,
     pub(super) tables: Tables<L>,
     pub(super) expander: Expander,
     pub(super) signal: Signal,
 }
 
-/// A worker of an [`Engine`].
-pub struct EngineWorker<'i, L: Locking> {
-    pub(super) engine: &'i Engine<L>,
+/// A worker of an [`MercuryEngine`].
+pub struct MercuryWorker<'i, L: Locking> {
+    pub(super) engine: &'i MercuryEngine<L>,
     pub(super) seat: Seat<'i, L>,
     pub(super) pool: Pool<'i>,
     pub(super) expected: Expected,
@@ -48,10 +48,48 @@ pub struct EngineWorker<'i, L: Locking> {
     pub(super) scanned: Vec<ItemRef>,
 }
 
-impl<L: Locking> Index for Engine<L> {
+impl<L: Locking> Store for MercuryEngine<L> {
     const NAME: &'static str = L::NAME;
-    type Worker<'i> = EngineWorker<'i, L>;
+    type Worker<'i> = MercuryWorker<'i, L>;
 
+    fn worker(&self) -> MercuryWorker<'_, L> {
+        MercuryWorker {
+            engine: self,
+            seat: self.tables.seat(),
+            pool: Pool::new(&self.memory),
+            expected: Expected::NOTHING,
+            inserts: 0,
+            is_overdue: false,
+            scanned: Vec::new(),
+        }
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.memory.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let mut statistics = self.memory.index_statistics();
+        self.expander.with_tables(&self.tables, |pair| {
+            let bytes = pair.current.bytes() + pair.next.map_or(0, Buckets::bytes);
+            statistics.memory.index = bytes as u64;
+            statistics.slots = pair.next.unwrap_or(pair.current).count() as u64;
+            statistics.buckets =
+                (pair.current.count() + pair.next.map_or(0, Buckets::count)) as u64;
+            statistics.length_histogram = self.lengths(pair.next.unwrap_or(pair.current));
+        });
+        statistics.expansions = self.expander.finished();
+        statistics.is_expanding = self.expander.is_running();
+        statistics.longest_pause_ns = self.expander.longest_pause_ns();
+        statistics
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.memory.set_limit(bytes);
+    }
+}
+
+impl<L: Locking> Engine for MercuryEngine<L> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
         let memory = Memory::new(configuration, Layout::Chained)?;
@@ -78,52 +116,31 @@ impl<L: Locking> Index for Engine<L> {
         })
     }
 
-    fn worker(&self) -> EngineWorker<'_, L> {
-        EngineWorker {
-            engine: self,
-            seat: self.tables.seat(),
-            pool: Pool::new(&self.memory),
-            expected: Expected::NOTHING,
-            inserts: 0,
-            is_overdue: false,
-            scanned: Vec::new(),
-        }
+    fn maintenance_signal(&self) -> &Signal {
+        &self.signal
     }
 
-    fn seed(&self) -> &HashSeed {
-        self.memory.seed()
+    fn maintain(worker: &mut MercuryWorker<'_, L>, now: &Now) -> bool {
+        let is_expanding = worker.expand(now.seconds, STEP_BUCKETS);
+        let more = worker.with_swap(|pool, swap| pool.step(now, swap));
+        is_expanding || more
     }
 
     fn evictions(&self) -> Option<&crate::mem::Evictions> {
         Some(self.memory.evictions())
     }
 
-    fn statistics(&self) -> Statistics {
-        let mut statistics = self.memory.index_statistics();
-        self.expander.with_tables(&self.tables, |pair| {
-            let bytes = pair.current.bytes() + pair.next.map_or(0, Buckets::bytes);
-            statistics.memory.index = bytes as u64;
-            statistics.slots = pair.next.unwrap_or(pair.current).count() as u64;
-            statistics.buckets =
-                (pair.current.count() + pair.next.map_or(0, Buckets::count)) as u64;
-            statistics.length_histogram = self.lengths(pair.next.unwrap_or(pair.current));
-        });
-        statistics.expansions = self.expander.finished();
-        statistics.is_expanding = self.expander.is_running();
-        statistics.longest_pause_ns = self.expander.longest_pause_ns();
-        statistics
-    }
-
-    fn maintenance(&self) -> &Signal {
-        &self.signal
-    }
-
-    fn set_memory_limit(&self, bytes: usize) {
-        self.memory.set_limit(bytes);
+    fn compare_exchange_item(
+        worker: &mut MercuryWorker<'_, L>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        worker.seat.swap(&worker.engine.memory, &worker.pool.pin(), hash, old, new)
     }
 }
 
-impl<L: Locking> Engine<L> {
+impl<L: Locking> MercuryEngine<L> {
     /// How many of some buckets hold 0, 1, 2, … items.
     fn lengths(&self, buckets: &Buckets<L>) -> Vec<u64> {
         let mut histogram = vec![0; SAMPLE_LENGTHS];
@@ -143,7 +160,7 @@ impl<L: Locking> Engine<L> {
     }
 }
 
-impl<L: Locking> Worker for EngineWorker<'_, L> {
+impl<L: Locking> Worker for MercuryWorker<'_, L> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         match keys {
@@ -174,10 +191,6 @@ impl<L: Locking> Worker for EngineWorker<'_, L> {
         self.scan_buckets(from, budget, visit)
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.seat.swap(&self.engine.memory, &self.pool.pin(), hash, old, new)
-    }
-
     #[inline]
     fn quiesce(&mut self) {
         self.pool.quiesce();
@@ -185,15 +198,9 @@ impl<L: Locking> Worker for EngineWorker<'_, L> {
             self.help();
         }
     }
-
-    fn step(&mut self, now: &Now) -> bool {
-        let is_expanding = self.expand(now.seconds, STEP_BUCKETS);
-        let more = self.with_swap(|pool, swap| pool.step(now, swap));
-        is_expanding || more
-    }
 }
 
-impl<L: Locking> EngineWorker<'_, L> {
+impl<L: Locking> MercuryWorker<'_, L> {
     /// An item was inserted: looks after the load now and then.
     #[inline]
     pub(super) fn note_insert(&mut self) {

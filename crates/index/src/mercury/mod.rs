@@ -38,15 +38,15 @@ mod word;
 mod write;
 
 #[cfg(not(loom))]
-pub use engine::{Engine, EngineWorker};
+pub use engine::{MercuryEngine, MercuryWorker};
 pub use locking::{Locking, NoLock, Pthread, TestAndSet};
 
 /// Mercury as the paper has it.
 #[cfg(not(loom))]
-pub type Mercury = Engine<TestAndSet>;
+pub type Mercury = MercuryEngine<TestAndSet>;
 /// Mercury with a mutex of the system's thread library for each bucket.
 #[cfg(not(loom))]
-pub type MercuryPthread = Engine<Pthread>;
+pub type MercuryPthread = MercuryEngine<Pthread>;
 /// Mercury whose reads take no locks: for read-only workloads.
 #[cfg(not(loom))]
-pub type MercuryNoLock = Engine<NoLock>;
+pub type MercuryNoLock = MercuryEngine<NoLock>;

@@ -17,7 +17,7 @@ use amalgam_op::{Key, Now};
 
 use super::buckets::Locked;
 use super::chain::{Follow, Place, next_of};
-use super::engine::EngineWorker;
+use super::engine::MercuryWorker;
 use super::links;
 use super::locking::Locking;
 use super::tables::Inside;
@@ -27,14 +27,14 @@ use crate::{Found, Sink};
 /// Keys of a batch that go from stage to stage together. They keep the processor busy for longer
 /// than a line takes to arrive.
 const CHUNK: usize = 16;
-/// Stages of a batch's keys (see [`EngineWorker::get_chunks`]).
+/// Stages of a batch's keys (see [`MercuryWorker::get_chunks`]).
 const STAGES: usize = 4;
 /// Lines of an item that are asked for at most, after the first.
 const MORE_LINES: usize = 3;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-impl<L: Locking> EngineWorker<'_, L> {
+impl<L: Locking> MercuryWorker<'_, L> {
     /// Reads one key, answering under `position`.
     #[inline]
     pub(super) fn get(

@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use amalgam_op::ItemView;
 
 use super::chain::Follow;
-use super::engine::EngineWorker;
+use super::engine::MercuryWorker;
 use super::locking::Locking;
 use crate::Cursor;
 
-impl<L: Locking> EngineWorker<'_, L> {
+impl<L: Locking> MercuryWorker<'_, L> {
     /// See [`crate::Worker::scan`]. The cursor is the lowest hash that was not visited.
     pub(super) fn scan_buckets(
         &mut self,

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use amalgam_op::{Delete, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use super::expand::{SHRINK_AFTER_SECONDS, least_buckets};
-use super::{Engine, EngineWorker, Locking, NoLock, Pthread, TestAndSet};
-use crate::{Configuration, Found, Index, Sink, Tuning, Worker};
+use super::{Locking, MercuryEngine, MercuryWorker, NoLock, Pthread, TestAndSet};
+use crate::{Configuration, Engine, Found, Sink, Store as _, Tuning, Worker};
 
 const NOW: Now = Now::at(10);
 
@@ -28,7 +28,7 @@ impl Sink for Answers {
     }
 }
 
-fn open<L: Locking>() -> Engine<L> {
+fn open<L: Locking>() -> MercuryEngine<L> {
     let configuration = Configuration {
         memory_bytes: 2 << 20,
         max_item_bytes: 1 << 10,
@@ -40,18 +40,18 @@ fn open<L: Locking>() -> Engine<L> {
     Engine::open(&configuration).expect("a valid configuration")
 }
 
-fn apply<L: Locking>(worker: &mut EngineWorker<'_, L>, name: &str, verb: Verb<'_>) -> Outcome {
+fn apply<L: Locking>(worker: &mut MercuryWorker<'_, L>, name: &str, verb: Verb<'_>) -> Outcome {
     let key = Key::new(name.as_bytes(), worker.engine.seed());
     worker.apply(&Op { key, verb }, &NOW, &mut Answers::default())
 }
 
-fn set<L: Locking>(worker: &mut EngineWorker<'_, L>, name: &str, value: &str) {
+fn set<L: Locking>(worker: &mut MercuryWorker<'_, L>, name: &str, value: &str) {
     let store = Store::new(StoreMode::Set, value.as_bytes(), 0, 0);
     assert!(matches!(apply(worker, name, Verb::Store(store)), Outcome::Stored(_)));
 }
 
 /// Reads `names` in one batch. The values are text.
-fn read<L: Locking>(worker: &mut EngineWorker<'_, L>, names: &[String]) -> Vec<Option<String>> {
+fn read<L: Locking>(worker: &mut MercuryWorker<'_, L>, names: &[String]) -> Vec<Option<String>> {
     let seed = worker.engine.seed();
     let keys: Vec<_> = names.iter().map(|name| Key::new(name.as_bytes(), seed)).collect();
     let mut answers = Answers::default();
@@ -73,7 +73,7 @@ fn grows_and_shrinks<L: Locking>(count: usize) {
     for name in &names {
         set(&mut worker, name, name);
     }
-    while worker.step(&NOW) {}
+    while MercuryEngine::maintain(&mut worker, &NOW) {}
     let statistics = index.statistics();
     assert!(statistics.expansions >= 2, "{statistics:?}");
     assert_eq!(statistics.buckets, least_buckets(count).next_power_of_two() as u64);
@@ -82,10 +82,10 @@ fn grows_and_shrinks<L: Locking>(count: usize) {
     for name in &names[1..] {
         assert_eq!(apply(&mut worker, name, Verb::Delete(Delete::default())), Outcome::Deleted);
     }
-    while worker.step(&NOW) {}
+    while MercuryEngine::maintain(&mut worker, &NOW) {}
     assert_eq!(index.statistics().buckets, least_buckets(count).next_power_of_two() as u64);
     let later = Now::at(NOW.seconds + SHRINK_AFTER_SECONDS);
-    while worker.step(&later) {}
+    while MercuryEngine::maintain(&mut worker, &later) {}
     assert_eq!(index.statistics().buckets, 8);
     let left = read(&mut worker, &names);
     assert_eq!(left[0].as_deref(), Some("key 0"));
@@ -117,7 +117,7 @@ fn nothing_is_missed_while_chains_move() {
             while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
                 // As if it were met too large for long each time.
                 seconds += SHRINK_AFTER_SECONDS;
-                expander.step(&Now::at(seconds));
+                MercuryEngine::maintain(&mut expander, &Now::at(seconds));
                 std::thread::yield_now();
             }
         });

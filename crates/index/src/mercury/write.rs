@@ -12,7 +12,7 @@
 use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Part, decide};
 
 use super::chain::{Follow, Place};
-use super::engine::EngineWorker;
+use super::engine::MercuryWorker;
 use super::locking::Locking;
 use super::tables::Seat;
 use crate::Sink;
@@ -80,7 +80,7 @@ enum Attempt {
     Short(Option<Shortage>),
 }
 
-impl<L: Locking> EngineWorker<'_, L> {
+impl<L: Locking> MercuryWorker<'_, L> {
     /// See [`crate::Worker::apply`].
     #[inline]
     pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
@@ -288,7 +288,8 @@ impl<L: Locking> Seat<'_, L> {
         }
     }
 
-    /// See [`crate::Worker::swap_exact`]. Linearization point: the store that unlocks the bucket.
+    /// See [`crate::Engine::compare_exchange_item`]. Linearization point: the store that unlocks
+    /// the bucket.
     pub(super) fn swap(
         &self,
         memory: &Memory,

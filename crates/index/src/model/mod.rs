@@ -13,7 +13,7 @@ use amalgam_op::{
 
 use crate::maintenance::Signal;
 use crate::mem::ItemRef;
-use crate::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
+use crate::{Configuration, Cursor, Engine, Found, OpenError, Sink, Statistics, Store, Worker};
 
 /// See the head of this module. Bounded like the other engines, but evicts the items that
 /// were written longest ago.
@@ -102,23 +102,9 @@ impl Model {
     }
 }
 
-impl Index for Model {
+impl Store for Model {
     const NAME: &'static str = "model";
     type Worker<'i> = ModelWorker<'i>;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
-        let next_cas = configuration.first_cas - 1;
-        let limit_bytes = configuration.memory_bytes;
-        let state = State { next_cas, limit_bytes, ..State::default() };
-        Ok(Self {
-            state: Mutex::new(state),
-            seed: configuration.seed.clone(),
-            max_item_bytes: configuration.max_item_bytes,
-            evicts: configuration.evicts,
-            signal: Signal::default(),
-        })
-    }
 
     fn worker(&self) -> ModelWorker<'_> {
         ModelWorker(self)
@@ -138,12 +124,64 @@ impl Index for Model {
         statistics
     }
 
-    fn maintenance(&self) -> &Signal {
+    fn set_memory_limit(&self, bytes: usize) {
+        self.lock().limit_bytes = bytes;
+    }
+}
+
+impl Engine for Model {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        configuration.tuning.check_disabled(&[])?;
+        let next_cas = configuration.first_cas - 1;
+        let limit_bytes = configuration.memory_bytes;
+        let state = State { next_cas, limit_bytes, ..State::default() };
+        Ok(Self {
+            state: Mutex::new(state),
+            seed: configuration.seed.clone(),
+            max_item_bytes: configuration.max_item_bytes,
+            evicts: configuration.evicts,
+            signal: Signal::default(),
+        })
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
         &self.signal
     }
 
-    fn set_memory_limit(&self, bytes: usize) {
-        self.lock().limit_bytes = bytes;
+    fn maintain(worker: &mut ModelWorker<'_>, now: &Now) -> bool {
+        let mut state = worker.0.lock();
+        let from = std::mem::take(&mut state.swept);
+        let slice = state.items.range(from..).take(SWEEP_ITEMS + 1);
+        let mut places: Vec<_> = slice
+            .map(|(place, item)| (place.clone(), now.is_live(item.expiry, item.generation)))
+            .collect();
+        // One more than is swept says where to go on.
+        let rest = places.split_off(places.len().min(SWEEP_ITEMS));
+        for (place, _) in places.iter().filter(|(_, is_live)| !is_live) {
+            state.remove(place);
+            state.statistics.reclaimed += 1;
+        }
+        state.swept = rest.into_iter().next().map(|(place, _)| place).unwrap_or_default();
+        state.swept != Default::default()
+    }
+
+    fn compare_exchange_item(
+        worker: &mut ModelWorker<'_>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        let mut state = worker.0.lock();
+        let found = state
+            .items
+            .range((hash, vec![])..)
+            .take_while(|((other, _), _)| *other == hash)
+            .find(|(_, item)| item.id == old.to_bits())
+            .map(|(place, _)| place.clone());
+        if let (Some(place), None) = (&found, new) {
+            state.remove(place);
+        }
+        found.is_some()
     }
 }
 
@@ -265,36 +303,5 @@ impl Worker for ModelWorker<'_> {
         None
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        let mut state = self.0.lock();
-        let found = state
-            .items
-            .range((hash, vec![])..)
-            .take_while(|((other, _), _)| *other == hash)
-            .find(|(_, item)| item.id == old.to_bits())
-            .map(|(place, _)| place.clone());
-        if let (Some(place), None) = (&found, new) {
-            state.remove(place);
-        }
-        found.is_some()
-    }
-
     fn quiesce(&mut self) {}
-
-    fn step(&mut self, now: &Now) -> bool {
-        let mut state = self.0.lock();
-        let from = std::mem::take(&mut state.swept);
-        let slice = state.items.range(from..).take(SWEEP_ITEMS + 1);
-        let mut places: Vec<_> = slice
-            .map(|(place, item)| (place.clone(), now.is_live(item.expiry, item.generation)))
-            .collect();
-        // One more than is swept says where to go on.
-        let rest = places.split_off(places.len().min(SWEEP_ITEMS));
-        for (place, _) in places.iter().filter(|(_, is_live)| !is_live) {
-            state.remove(place);
-            state.statistics.reclaimed += 1;
-        }
-        state.swept = rest.into_iter().next().map(|(place, _)| place).unwrap_or_default();
-        state.swept != Default::default()
-    }
 }

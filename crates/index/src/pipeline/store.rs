@@ -81,7 +81,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         unsafe { self.memory.item(reference, guard) }
     }
 
-    /// As [`crate::Worker::swap_exact`].
+    /// As [`crate::Engine::compare_exchange_item`].
     pub(super) fn swap(
         &self,
         hash: u64,

@@ -7,7 +7,9 @@ use amalgam_index::mem::ItemRef;
 use amalgam_index::op::{
     Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value, Verb, Written,
 };
-use amalgam_index::{Configuration, Cursor, Found, Index, OpenError, Sink, Statistics, Worker};
+use amalgam_index::{
+    Configuration, Cursor, Engine, Found, OpenError, Sink, Statistics, Store, Worker,
+};
 
 pub struct Fixed {
     seed: HashSeed,
@@ -33,13 +35,9 @@ fn item<'k>(key: &Key<'k>) -> ItemView<'k> {
     }
 }
 
-impl Index for Fixed {
+impl Store for Fixed {
     const NAME: &'static str = "fixed";
     type Worker<'i> = FixedWorker;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Ok(Self { seed: configuration.seed.clone(), signal: Signal::default() })
-    }
 
     fn worker(&self) -> FixedWorker {
         FixedWorker
@@ -53,11 +51,25 @@ impl Index for Fixed {
         Statistics::default()
     }
 
-    fn maintenance(&self) -> &Signal {
+    fn set_memory_limit(&self, _: usize) {}
+}
+
+impl Engine for Fixed {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Ok(Self { seed: configuration.seed.clone(), signal: Signal::default() })
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
         &self.signal
     }
 
-    fn set_memory_limit(&self, _: usize) {}
+    fn maintain(_: &mut FixedWorker, _: &Now) -> bool {
+        false
+    }
+
+    fn compare_exchange_item(_: &mut FixedWorker, _: u64, _: ItemRef, _: Option<ItemRef>) -> bool {
+        false
+    }
 }
 
 impl Worker for FixedWorker {
@@ -93,13 +105,5 @@ impl Worker for FixedWorker {
         None
     }
 
-    fn swap_exact(&mut self, _: u64, _: ItemRef, _: Option<ItemRef>) -> bool {
-        false
-    }
-
     fn quiesce(&mut self) {}
-
-    fn step(&mut self, _: &Now) -> bool {
-        false
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use serde_json::{Value, json};
 
 use crate::latency::{BOUNDS_NS, COMMANDS, Histogram};
@@ -46,7 +46,7 @@ pub struct History {
 
 impl History {
     /// Adds what happened since the last call.
-    pub fn record<I: Index>(&mut self, shared: &Shared<I>) {
+    pub fn record<I: Store>(&mut self, shared: &Shared<I>) {
         let sums = Sums::take(shared);
         if let Some(before) = &self.before {
             if self.points.len() == CAPACITY {
@@ -80,7 +80,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Sums {
-    fn take<I: Index>(shared: &Shared<I>) -> Self {
+    fn take<I: Store>(shared: &Shared<I>) -> Self {
         let counts = shared.counters.totals();
         let mut histograms = <[Histogram; COMMANDS.len()]>::default();
         shared.latencies.iter().for_each(|worker| worker.add_to(&mut histograms));

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::server::Shared;
@@ -95,7 +95,7 @@ impl Admin {
     }
 
     /// Answers until told to end, on this thread and a few of its own.
-    pub fn serve<I: Index>(&self, shared: &Shared<I>) {
+    pub fn serve<I: Store>(&self, shared: &Shared<I>) {
         let open = AtomicUsize::new(0);
         let mut next_tick = Instant::now();
         thread::scope(|scope| {
@@ -155,7 +155,7 @@ impl Admin {
         }
     }
 
-    fn answer<I: Index>(&self, mut stream: TcpStream, shared: &Shared<I>) -> io::Result<()> {
+    fn answer<I: Store>(&self, mut stream: TcpStream, shared: &Shared<I>) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         let (response, is_head) = match http::read_request(&mut stream, || self.is_ending())? {
             Err(response) => (response, false),
@@ -173,7 +173,7 @@ impl Admin {
     fn may_ask(&self, request: &Request) -> bool {
         !self.address.ip().is_loopback() || request.host.as_deref().is_none_or(http::is_local_host)
     }
-    fn route<I: Index>(&self, path: &str, shared: &Shared<I>) -> Response {
+    fn route<I: Store>(&self, path: &str, shared: &Shared<I>) -> Response {
         match path {
             "/" => Response::ok("text/html; charset=utf-8", include_str!("page/index.html")),
             "/page.css" => Response::ok("text/css; charset=utf-8", include_str!("page/page.css")),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::{Index, Statistics};
+use amalgam_index::{Statistics, Store};
 
 use crate::counters::Counts;
 use crate::latency::{COMMANDS, Histogram};
@@ -48,7 +48,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads everything. Takes no lock that a worker would wait for longer than to read a number.
-    pub fn take<I: Index>(shared: &Shared<I>) -> Self {
+    pub fn take<I: Store>(shared: &Shared<I>) -> Self {
         let uptime_seconds = shared.clock.uptime_seconds();
         let (user, system) = cpu_seconds();
         let mut durations = <[Histogram; COMMANDS.len()]>::default();

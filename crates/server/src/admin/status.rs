@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use serde_json::{Map, Value, json};
 
 use super::history::History;
@@ -12,7 +12,7 @@ use crate::server::Shared;
 
 /// The hottest keys, hottest first; null where keys may not be listed. Keys are bytes, so they are
 /// written as in a URI.
-pub fn hot_keys<I: Index>(shared: &Shared<I>) -> Value {
+pub fn hot_keys<I: Store>(shared: &Shared<I>) -> Value {
     if !shared.settings.allows_dump {
         return Value::Null;
     }
@@ -24,7 +24,7 @@ pub fn hot_keys<I: Index>(shared: &Shared<I>) -> Value {
 }
 
 /// Everything that the live page draws.
-pub fn all<I: Index>(shared: &Shared<I>, history: &History) -> Value {
+pub fn all<I: Store>(shared: &Shared<I>, history: &History) -> Value {
     let mut status = of_snapshot(&Snapshot::take(shared));
     status.insert("is_stopping".into(), shared.is_stopping().into());
     status.insert("hot_keys".into(), hot_keys(shared));

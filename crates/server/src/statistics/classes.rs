@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_index::{ClassStatistics, Index};
+use amalgam_index::{ClassStatistics, Store};
 
 use super::Stat;
 use crate::server::Shared;
@@ -46,7 +46,7 @@ impl Geometry {
 }
 
 /// The arena's classes under memcached's numbers.
-fn grouped<I: Index>(shared: &Shared<I>) -> BTreeMap<u32, ClassStatistics> {
+fn grouped<I: Store>(shared: &Shared<I>) -> BTreeMap<u32, ClassStatistics> {
     let mut groups: BTreeMap<u32, ClassStatistics> = BTreeMap::new();
     for class in shared.index_statistics().memory.classes {
         let number = shared.geometry.class(class.slot_bytes as usize + LONGER_BYTES);
@@ -86,7 +86,7 @@ const LATER_ITEM_ZEROS: [&str; 8] = [
 ];
 
 /// `stats items`.
-pub fn items<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn items<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     for (number, class) in grouped(shared) {
         if class.used_slots + class.evictions + class.swept == 0 {
             continue;
@@ -124,7 +124,7 @@ const SLAB_ZEROS: [&str; 8] = [
 ];
 
 /// `stats slabs`.
-pub fn slabs<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn slabs<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let groups = grouped(shared);
     for (number, class) in &groups {
         let mut row = |name: &str, value: u64| stat(&format!("{number}:{name}"), &value);

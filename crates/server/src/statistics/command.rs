@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use amalgam_protocol::{Arguments, Problem, Reply};
 
 use super::{CLASSES, conns, engine, general, hot_keys, items, settings, slabs};
@@ -11,7 +11,7 @@ use crate::batch::{Seat, Turn};
 use crate::dump::Dump;
 
 /// `stats`, with what follows.
-pub fn report<I: Index>(
+pub fn report<I: Store>(
     turn: &mut Turn<'_, '_, I>,
     seat: &mut Seat,
     mut arguments: Arguments<'_>,
@@ -54,7 +54,7 @@ pub fn report<I: Index>(
     reply.end(&mut seat.output.bytes);
 }
 
-fn detail<I: Index>(
+fn detail<I: Store>(
     turn: &Turn<'_, '_, I>,
     out: &mut Vec<u8>,
     word: Option<&[u8]>,
@@ -83,7 +83,7 @@ fn detail<I: Index>(
     reply.end(out);
 }
 
-fn cachedump<I: Index>(
+fn cachedump<I: Store>(
     turn: &Turn<'_, '_, I>,
     seat: &mut Seat,
     arguments: Arguments<'_>,

@@ -11,7 +11,7 @@ mod settings;
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use classes::{CLASSES, Geometry, items, slabs};
@@ -30,14 +30,14 @@ const RESERVED_FILES: u32 = 64;
 pub type Stat<'s> = dyn FnMut(&str, &dyn Display) + 's;
 
 /// `stats`.
-pub fn general<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn general<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     process(shared, stat);
     connections(shared, stat);
     requests(shared, stat);
     memory(shared, stat);
 }
 
-fn process<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn process<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("pid", &std::process::id());
     stat("uptime", &shared.clock.uptime_seconds());
     stat("time", &shared.clock.unix_seconds());
@@ -71,7 +71,7 @@ fn zeros(stat: &mut Stat<'_>, names: &[&str]) {
     names.iter().for_each(|name| stat(name, &0));
 }
 
-fn connections<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn connections<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let counts = shared.counters.sums();
     let open = shared.counters.connections();
     stat("max_connections", &shared.settings.max_connections);
@@ -90,7 +90,7 @@ fn connections<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("reserved_fds", &RESERVED_FILES);
 }
 
-fn requests<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn requests<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let counts = shared.counters.sums();
     let rows = [
         ("cmd_get", counts.cmd_get),
@@ -135,7 +135,7 @@ fn requests<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("conn_yields", &counts.conn_yields);
 }
 
-fn memory<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn memory<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let index = shared.index_statistics();
     let has_maintainer = shared.knobs.is_on("lru_maintainer_thread");
     // Of a table of memcached's that grows at as many items: at one and a half a bucket.
@@ -189,7 +189,7 @@ const SLAB_REASSIGN_ZEROS: [&str; 6] = [
     "slab_reassign_busy_nomem",
 ];
 
-fn log<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn log<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let counts = &shared.log.counts;
     stat("log_worker_dropped", &counts.dropped.load(Ordering::Relaxed));
     stat("log_worker_written", &counts.written.load(Ordering::Relaxed));
@@ -198,7 +198,7 @@ fn log<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("log_watchers", &counts.watchers.load(Ordering::Relaxed));
 }
 
-fn tls<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn tls<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let Some(tls) = &shared.tls else { return };
     let counts = &tls.counts;
     if tls.resumes() {
@@ -211,7 +211,7 @@ fn tls<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
 }
 
 /// `stats engine`: what memcached has no name for.
-pub fn engine<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn engine<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let index = shared.index.statistics();
     stat("engine", &I::NAME);
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
@@ -225,7 +225,7 @@ pub fn engine<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
 }
 
 /// `stats conns`.
-pub fn conns<I: Index>(shared: &Shared<I>, own_number: i32, stat: &mut Stat<'_>) {
+pub fn conns<I: Store>(shared: &Shared<I>, own_number: i32, stat: &mut Stat<'_>) {
     let seconds = shared.clock.seconds();
     let mut rows = Vec::new();
     for place in &shared.places {
@@ -258,7 +258,7 @@ pub fn conns<I: Index>(shared: &Shared<I>, own_number: i32, stat: &mut Stat<'_>)
 
 /// `stats hotkeys`: each key, its share of the accesses of the last seconds, and the bound of the
 /// share's error.
-pub fn hot_keys<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn hot_keys<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     for hot in shared.hot_keys.hottest(shared.clock.seconds()) {
         let value = format_args!("{:.6} {:.6}", hot.share, hot.error);
         stat(&uri_encoded(&hot.key), &value);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::Index;
+use amalgam_index::Store;
 
 use super::Stat;
 use crate::server::Shared;
@@ -13,7 +13,7 @@ fn yes(is: bool) -> &'static str {
 }
 
 /// `stats settings`.
-pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+pub fn settings<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     network(shared, stat);
     clients(shared, stat);
     let knobs = &shared.knobs;
@@ -69,7 +69,7 @@ pub fn settings<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
 }
 
-fn network<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn network<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let settings = &shared.settings;
     let port = settings.listen.first().map_or(0, |listening| listening.address.port());
     let udp_port = settings.listen_udp.first().map_or(0, |address| address.port());
@@ -96,7 +96,7 @@ fn network<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     stat("chunk_size", &shared.knobs.get("chunk_size"));
 }
 
-fn clients<I: Index>(shared: &Shared<I>, stat: &mut Stat<'_>) {
+fn clients<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let settings = &shared.settings;
     stat("num_threads", &settings.threads);
     stat("num_threads_per_udp", &settings.threads);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use amalgam_index::model::Model;
-use amalgam_index::{Configuration, Index};
+use amalgam_index::{Configuration, Engine, Store};
 use amalgam_server::{Server, ServerError, Settings, Stopper};
 
 /// Longer than anything here takes, so that a hang becomes a failure.
@@ -37,14 +37,14 @@ impl Running {
     }
 
     /// Starts with an engine, which gets the memory that the settings name.
-    pub fn start_with<I: Index + 'static>(settings: Settings) -> Self {
+    pub fn start_with<I: Engine>(settings: Settings) -> Self {
         let configuration =
             Configuration { memory_bytes: settings.memory_bytes, ..Configuration::default() };
         Self::of(Server::<I>::open(settings, configuration).expect("starts"))
     }
 
     /// Runs a server that is open.
-    pub fn of<I: Index + 'static>(server: Server<I>) -> Self {
+    pub fn of<I: Store>(server: Server<I>) -> Self {
         let stopper = server.stopper().expect("a descriptor");
         let addresses = server.addresses();
         let port = server.tcp_port().unwrap_or(0);

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_index::maintenance::Signal;
 use amalgam_index::mem::{Guard, Item, ItemRef, Layout, Memory, Table};
-use amalgam_index::{Configuration, Index, OpenError, Statistics};
-use amalgam_op::{HashSeed, Key};
+use amalgam_index::{Configuration, Engine, OpenError, Statistics, Store};
+use amalgam_op::{HashSeed, Key, Now};
 
 pub use worker::ChainingWorker;
 
@@ -47,25 +47,9 @@ pub struct Chaining<const MEMCMP: bool = false> {
     signal: Signal,
 }
 
-impl<const MEMCMP: bool> Index for Chaining<MEMCMP> {
+impl<const MEMCMP: bool> Store for Chaining<MEMCMP> {
     const NAME: &'static str = "chaining";
     type Worker<'i> = ChainingWorker<'i, MEMCMP>;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
-        // It does not grow, so it makes room for what the memory may come to hold.
-        let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
-        let fitting = configuration.expected_items.max(roomy);
-        let buckets = configuration.tuning.buckets.unwrap_or(fitting);
-        // Each worker takes two places: its own, and one for what eviction calls back.
-        let doubled = Configuration { workers: 2 * configuration.workers, ..configuration.clone() };
-        let memory = Memory::new(&doubled, Layout::Linked)?;
-        let table = memory.table(buckets.max(1).next_power_of_two())?;
-        if configuration.prefault {
-            table.populate();
-        }
-        Ok(Self { memory, table, signal: Signal::default() })
-    }
 
     fn worker(&self) -> ChainingWorker<'_, MEMCMP> {
         ChainingWorker::new(self)
@@ -83,12 +67,45 @@ impl<const MEMCMP: bool> Index for Chaining<MEMCMP> {
         statistics
     }
 
-    fn maintenance(&self) -> &Signal {
+    fn set_memory_limit(&self, bytes: usize) {
+        self.memory.set_limit(bytes);
+    }
+}
+
+impl<const MEMCMP: bool> Engine for Chaining<MEMCMP> {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        configuration.tuning.check_disabled(&[])?;
+        // It does not grow, so it makes room for what the memory may come to hold.
+        let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
+        let fitting = configuration.expected_items.max(roomy);
+        let buckets = configuration.tuning.buckets.unwrap_or(fitting);
+        // Each worker takes two places: its own, and one for what eviction calls back.
+        let doubled = Configuration { workers: 2 * configuration.workers, ..configuration.clone() };
+        let memory = Memory::new(&doubled, Layout::Linked)?;
+        let table = memory.table(buckets.max(1).next_power_of_two())?;
+        if configuration.prefault {
+            table.populate();
+        }
+        Ok(Self { memory, table, signal: Signal::default() })
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
         &self.signal
     }
 
-    fn set_memory_limit(&self, bytes: usize) {
-        self.memory.set_limit(bytes);
+    fn maintain(worker: &mut ChainingWorker<'_, MEMCMP>, now: &Now) -> bool {
+        let (index, pins) = (worker.index, &worker.pins);
+        let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
+        worker.pool.step(now, &mut swap)
+    }
+
+    fn compare_exchange_item(
+        worker: &mut ChainingWorker<'_, MEMCMP>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        worker.index.swap(hash, old, new, &worker.pool.pin())
     }
 }
 
@@ -199,7 +216,7 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
         true
     }
 
-    /// As [`amalgam_index::Worker::swap_exact`].
+    /// As [`amalgam_index::Engine::compare_exchange_item`].
     fn swap(&self, hash: u64, old: ItemRef, new: Option<ItemRef>, guard: &Guard<'_>) -> bool {
         let (_, Some(old)) = self.find(hash, guard, |item| item.reference() == old) else {
             return false;

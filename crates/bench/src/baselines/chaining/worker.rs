@@ -17,10 +17,10 @@ const LANES: usize = 64;
 
 /// A worker of [`Chaining`].
 pub struct ChainingWorker<'i, const MEMCMP: bool> {
-    index: &'i Chaining<MEMCMP>,
-    pool: Pool<'i>,
+    pub(super) index: &'i Chaining<MEMCMP>,
+    pub(super) pool: Pool<'i>,
     /// For guards while `pool` is busy evicting.
-    pins: Pool<'i>,
+    pub(super) pins: Pool<'i>,
     expected: Expected,
 }
 
@@ -251,19 +251,9 @@ impl<const MEMCMP: bool> Worker for ChainingWorker<'_, MEMCMP> {
         (last < end).then_some(Cursor(last))
     }
 
-    fn swap_exact(&mut self, hash: u64, old: ItemRef, new: Option<ItemRef>) -> bool {
-        self.index.swap(hash, old, new, &self.pool.pin())
-    }
-
     #[inline]
     fn quiesce(&mut self) {
         self.pool.quiesce();
-    }
-
-    fn step(&mut self, now: &Now) -> bool {
-        let (index, pins) = (self.index, &self.pins);
-        let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
-        self.pool.step(now, &mut swap)
     }
 }
 

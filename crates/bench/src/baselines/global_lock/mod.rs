@@ -23,11 +23,15 @@ mod worker;
 use std::sync::{Mutex, MutexGuard};
 
 use amalgam_index::maintenance::Signal;
-use amalgam_index::{Configuration, Index, OpenError, Statistics};
-use amalgam_op::HashSeed;
+use amalgam_index::mem::ItemRef;
+use amalgam_index::{Configuration, Engine, OpenError, Statistics, Store};
+use amalgam_op::{HashSeed, Now};
 
 use state::State;
 pub use worker::GlobalLockWorker;
+
+/// Buckets that a step of maintenance moves, each under the lock by itself.
+const BUCKETS_PER_STEP: usize = 1024;
 
 /// See the head of this module.
 pub struct GlobalLock {
@@ -36,17 +40,9 @@ pub struct GlobalLock {
     signal: Signal,
 }
 
-impl Index for GlobalLock {
+impl Store for GlobalLock {
     const NAME: &'static str = "global-lock";
     type Worker<'i> = GlobalLockWorker<'i>;
-
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Ok(Self {
-            state: Mutex::new(State::open(configuration)?),
-            seed: configuration.seed.clone(),
-            signal: Signal::default(),
-        })
-    }
 
     fn worker(&self) -> GlobalLockWorker<'_> {
         GlobalLockWorker::new(self)
@@ -60,12 +56,43 @@ impl Index for GlobalLock {
         self.lock().statistics()
     }
 
-    fn maintenance(&self) -> &Signal {
+    fn set_memory_limit(&self, bytes: usize) {
+        self.lock().set_limit(bytes);
+    }
+}
+
+impl Engine for GlobalLock {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        Ok(Self {
+            state: Mutex::new(State::open(configuration)?),
+            seed: configuration.seed.clone(),
+            signal: Signal::default(),
+        })
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
         &self.signal
     }
 
-    fn set_memory_limit(&self, bytes: usize) {
-        self.lock().set_limit(bytes);
+    fn maintain(worker: &mut GlobalLockWorker<'_>, now: &Now) -> bool {
+        for _ in 0..BUCKETS_PER_STEP {
+            if !worker.index.lock().grow() {
+                break;
+            }
+        }
+        let mut state = worker.index.lock();
+        let shrinks = state.shrink();
+        state.sweep(now) || shrinks || state.is_growing()
+    }
+
+    /// False always: no reference to an item leaves this engine, so a caller can have none.
+    fn compare_exchange_item(
+        _: &mut GlobalLockWorker<'_>,
+        _: u64,
+        _: ItemRef,
+        _: Option<ItemRef>,
+    ) -> bool {
+        false
     }
 }
 

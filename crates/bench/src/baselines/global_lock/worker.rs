@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::mem::ItemRef;
 use amalgam_index::{Cursor, Found, Sink, Worker};
 use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, Verb, decide};
 
@@ -12,12 +11,10 @@ use super::state::State;
 
 /// Buckets that a write moves while the table grows, beside those that maintenance moves.
 const BUCKETS_PER_WRITE: usize = 2;
-/// Buckets that a step of maintenance moves, each under the lock by itself.
-const BUCKETS_PER_STEP: usize = 1024;
 
 /// A worker of [`GlobalLock`].
 pub struct GlobalLockWorker<'i> {
-    index: &'i GlobalLock,
+    pub(super) index: &'i GlobalLock,
     /// Where keys and values are copied to be shown.
     key: Vec<u8>,
     value: Vec<u8>,
@@ -182,21 +179,5 @@ impl Worker for GlobalLockWorker<'_> {
         Some(Cursor(from))
     }
 
-    fn swap_exact(&mut self, _hash: u64, _old: ItemRef, _new: Option<ItemRef>) -> bool {
-        // No reference to an item leaves this index, so none can be given to it.
-        false
-    }
-
     fn quiesce(&mut self) {}
-
-    fn step(&mut self, now: &Now) -> bool {
-        for _ in 0..BUCKETS_PER_STEP {
-            if !self.index.lock().grow() {
-                break;
-            }
-        }
-        let mut state = self.index.lock();
-        let shrinks = state.shrink();
-        state.sweep(now) || shrinks || state.is_growing()
-    }
 }

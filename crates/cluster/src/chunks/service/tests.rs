@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use amalgam_index::model::Model;
-use amalgam_index::{Configuration, Index};
+use amalgam_index::{Configuration, Engine};
 use amalgam_op::{Now, Store, StoreMode, Verb};
 
 use super::super::{EngineStore, ItemStore, UnreadableChunks};
