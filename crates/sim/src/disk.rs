@@ -14,7 +14,7 @@ const ROT_BYTES: u64 = 512;
 pub struct Disk {
     storage: Arc<Mutex<MemoryStorage>>,
     /// How often its machine lost its power.
-    pub losses: u64,
+    pub power_losses: u64,
 }
 
 impl Disk {
@@ -29,7 +29,7 @@ impl Disk {
 
     /// The process dies; or the machine does, if it has no power any more.
     pub fn crash(&mut self, has_power: bool, random: &mut Random) {
-        self.losses += u64::from(!has_power);
+        self.power_losses += u64::from(!has_power);
         let mut disk = self.lock();
         let crash = if has_power {
             Crash::Process
@@ -43,7 +43,7 @@ impl Disk {
     }
 
     /// Bytes of a segment change by themselves.
-    pub fn rot(&mut self, random: &mut Random) {
+    pub fn corrupt(&mut self, random: &mut Random) {
         let mut disk = self.lock();
         let segments = disk.segments().expect("it is in memory");
         let Some((segment, length)) = random.pick(&segments).copied() else { return };

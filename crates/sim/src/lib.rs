@@ -1,6 +1,6 @@
 //! A whole cluster in one thread: nodes, network, clock and crashes, all from one seed.
 //!
-//! [`World`] runs the cluster's logic and a workload; [`Ledger`] and the tests in `tests/`, one
+//! [`World`] runs the cluster's logic and a workload; [`MetadataOracle`] and the tests in `tests/`, one
 //! invariant a file, look for what must not be. The same seed gives the same run.
 //!
 //! Invariants of this room:
@@ -10,32 +10,46 @@
 
 #![forbid(unsafe_code)]
 
-mod actor;
+mod chunk_workload;
+mod coverage;
 mod disk;
-mod keeper;
-mod ledger;
-mod names;
+mod event_queue;
+mod faults;
+mod history;
+mod item_history;
+mod item_workload;
+mod memory_store;
+mod metadata_oracle;
+mod metadata_workload;
+mod mutants;
 mod network;
-mod planted;
-mod races;
+mod node_process;
+mod observations;
 mod random;
+mod report;
+mod run;
 mod scenario;
-mod store;
-mod tally;
-mod trial;
+mod shrink;
 mod world;
 
-pub use actor::{Actor, Common, Editor, Host, IDS, Pursuit};
+pub use chunk_workload::{ChunkNode, ChunkWorkload, ReplicatedChunkNode};
+pub use coverage::Coverage;
 pub use disk::Disk;
-pub use keeper::{Chunks, Keeper, SafeKeeper};
-pub use ledger::Ledger;
-pub use names::{Namer, Names, Naming, SafeNamer};
-pub use network::{Agenda, Partition, Weather, arrivals};
-pub use planted::Planted;
-pub use races::Reached;
+pub use event_queue::EventQueue;
+pub use faults::{Faults, NetworkFaults};
+pub use history::History;
+pub use item_history::ItemHistory;
+pub use item_workload::{ItemNode, ItemWorkload, ReplicatedItemNode};
+pub use memory_store::MemoryStore;
+pub use metadata_oracle::MetadataOracle;
+pub use metadata_workload::{IDS, MetadataNode};
+pub use mutants::Mutant;
+pub use network::{Partition, arrivals};
+pub use node_process::{NodeProcess, Workload, WorkloadNode};
+pub use observations::Observations;
 pub use random::{Random, seeds};
+pub use report::Report;
+pub use run::Run;
 pub use scenario::Scenario;
-pub use store::{History, MemoryStore};
-pub use tally::Tally;
-pub use trial::Trial;
-pub use world::{Faults, World};
+pub use shrink::shrink;
+pub use world::World;

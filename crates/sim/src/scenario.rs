@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::Weather;
-use crate::planted::Planted;
-use crate::trial::Trial;
-use crate::world::Faults;
+use crate::faults::{Faults, NetworkFaults};
 
 /// A run of a cluster with backups. What a file leaves out is as in the worst.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +35,8 @@ pub struct Scenario {
 
 impl Default for Scenario {
     fn default() -> Self {
-        let Faults { weather, crashes, partitions, worst, power, rot } = Faults::WORST;
-        let Weather { lost_percent, twice_percent, late_percent } = weather;
+        let Faults { network, crashes, partitions, worst, power, rot } = Faults::WORST;
+        let NetworkFaults { lost_percent, twice_percent, late_percent } = network;
         let (nodes, seconds) = (5, 50);
         Self {
             nodes,
@@ -75,45 +72,9 @@ impl Scenario {
     /// What happens.
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
-        let weather = Weather { lost_percent, twice_percent, late_percent };
+        let network = NetworkFaults { lost_percent, twice_percent, late_percent };
         let Self { crashes, partitions, worst, power, rot, .. } = *self;
-        Faults { weather, crashes, partitions, worst, power, rot }
-    }
-
-    /// Scenarios that are smaller by one thing.
-    fn smaller(&self) -> Vec<Self> {
-        let mut smaller = vec![
-            Self { seconds: self.seconds / 2, ..self.clone() },
-            Self { seconds: self.seconds * 9 / 10, ..self.clone() },
-            Self { lost_percent: 0, ..self.clone() },
-            Self { twice_percent: 0, ..self.clone() },
-            Self { late_percent: 0, ..self.clone() },
-            Self { crashes: false, ..self.clone() },
-            Self { partitions: false, ..self.clone() },
-            Self { worst: false, ..self.clone() },
-            Self { power: false, ..self.clone() },
-            Self { rot: false, ..self.clone() },
-            Self { nodes: (self.nodes - 1).max(1), ..self.clone() },
-        ];
-        smaller.retain(|one| one != self);
-        smaller
-    }
-
-    /// A smaller scenario in which something still is wrong with a seed, one for which nothing can
-    /// be left out; and what is wrong. None if nothing is wrong with the seed.
-    pub fn shrink(&self, seed: u64, planted: Planted) -> Option<(Self, Vec<String>)> {
-        let wrong = |scenario: &Self| {
-            let wrong = Trial::of(seed, planted, scenario).wrong;
-            (!wrong.is_empty()).then_some(wrong)
-        };
-        let mut least = (self.clone(), wrong(self)?);
-        while let Some(next) = least.0.smaller().into_iter().find_map(|one| {
-            let wrong = wrong(&one)?;
-            Some((one, wrong))
-        }) {
-            least = next;
-        }
-        Some(least)
+        Faults { network, crashes, partitions, worst, power, rot }
     }
 }
 
@@ -136,20 +97,5 @@ mod tests {
         {
             assert!(Scenario::parse(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn what_a_defect_does_not_need_is_left_out() {
-        let (least, wrong) =
-            Scenario::default().shrink(0, Planted::NoReplication).expect("it is found");
-        assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
-        let faults = [least.partitions, least.worst, least.crashes, least.power];
-        let percents = [least.late_percent, least.twice_percent, least.lost_percent];
-        let off = faults.iter().filter(|fault| !**fault).count()
-            + percents.iter().filter(|percent| **percent == 0).count();
-        let is_needed = |one: Scenario| one.shrink(0, Planted::NoReplication).is_none();
-        assert!(least.smaller().into_iter().all(is_needed), "less is enough: {least}");
-        let kills = least.crashes || least.worst || least.power;
-        assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
     }
 }

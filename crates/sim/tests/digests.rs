@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use amalgam_cluster::ids::{Creator, NodeId};
 use amalgam_cluster::overlay::{Summary, position};
-use amalgam_sim::{Editor, Faults, Planted, World, seeds};
+use amalgam_sim::{Faults, MetadataNode, Mutant, World, seeds};
 
-fn digests(world: &World<Editor>) -> BTreeMap<Creator, Vec<(NodeId, u64, u64)>> {
+fn digests(world: &World<MetadataNode>) -> BTreeMap<Creator, Vec<(NodeId, u64, u64)>> {
     let mut digests: BTreeMap<Creator, Vec<_>> = BTreeMap::new();
     for super_peer in world.super_peers() {
         let Some(own) = super_peer.view().supers().find(|peer| super_peer.is(*peer)) else {
@@ -25,18 +25,18 @@ fn digests(world: &World<Editor>) -> BTreeMap<Creator, Vec<(NodeId, u64, u64)>> 
 }
 
 /// A run to its end.
-fn run(seed: u64, planted: Planted) -> World<Editor> {
-    let mut world = World::new(seed, 5 + seed as usize % 8, Faults::ALL, planted);
+fn run(seed: u64, mutant: Mutant) -> World<MetadataNode> {
+    let mut world = World::new(seed, 5 + seed as usize % 8, Faults::ALL, mutant);
     world.run(15_000);
-    world.calm();
+    world.settle();
     world
 }
 
 /// Where those who hold an arc differ from what was committed.
-fn differences(world: &World<Editor>) -> Vec<String> {
+fn differences(world: &World<MetadataNode>) -> Vec<String> {
     let digests = digests(world);
     let mut differences = Vec::new();
-    for truth in world.common.ledger.truth().summaries() {
+    for truth in world.observed.oracle.truth().summaries() {
         let group = world.view().groups.get(position(truth.creator)).expect("somebody");
         let held = digests.get(&truth.creator).map_or(&[][..], Vec::as_slice);
         let is_same = |(_, sequence, digest): &(NodeId, u64, u64)| {
@@ -52,36 +52,36 @@ fn differences(world: &World<Editor>) -> Vec<String> {
 #[test]
 fn replicas_converge_and_lookups_are_right() {
     for seed in seeds(100, 30) {
-        let mut world = run(seed, Planted::Nothing);
+        let mut world = run(seed, Mutant::None);
         assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
         assert_eq!(differences(&world), Vec::<String>::new(), "seed {seed}");
         world.look_up_all();
         assert_eq!(world.waiting(), 0, "seed {seed}: every lookup is answered");
-        for (id, owner) in &world.common.located {
-            let (_, range) = world.common.ledger.truth().find(*id);
+        for (id, owner) in &world.observed.located {
+            let (_, range) = world.observed.oracle.truth().find(*id);
             let truth = range.map(|range| range.placement.owner());
             assert_eq!(*owner, truth, "seed {seed}: owner of {id}");
         }
-        let ids = world.common.located.len();
+        let ids = world.observed.located.len();
         assert!(ids >= 5 * 200, "all ids were looked up");
     }
 }
 
 /// A replica that counts as many batches as its leader and holds something else: what is left of
 /// it, and how often leaders were told.
-fn damage(seed: u64, planted: Planted) -> (Vec<String>, usize) {
-    let mut world = run(seed, planted);
+fn damage(seed: u64, mutant: Mutant) -> (Vec<String>, usize) {
+    let mut world = run(seed, mutant);
     assert!(world.damage_replicas() > 0, "seed {seed}: somebody owns something");
     world.run(20);
     assert!(!differences(&world).is_empty(), "seed {seed}: it is damaged");
     world.run(3_000);
-    (differences(&world), world.common.ledger.violations.len())
+    (differences(&world), world.observed.oracle.violations.len())
 }
 
 #[test]
 fn a_replica_that_holds_something_else_is_found_and_mended() {
     for seed in seeds(600, 10) {
-        let (differences, told) = damage(seed, Planted::Nothing);
+        let (differences, told) = damage(seed, Mutant::None);
         assert_eq!(differences, Vec::<String>::new(), "seed {seed}");
         assert!(told > 0, "seed {seed}: nobody may pass over it in silence");
     }
@@ -89,15 +89,15 @@ fn a_replica_that_holds_something_else_is_found_and_mended() {
 
 #[test]
 fn replicas_that_compare_counts_alone_are_noticed() {
-    let found = (0..500).find(|seed| !damage(*seed, Planted::CountsAlone).0.is_empty());
-    println!("CountsAlone: found by seed {found:?}");
+    let found = (0..500).find(|seed| !damage(*seed, Mutant::ComparesCountsOnly).0.is_empty());
+    println!("ComparesCountsOnly: found by seed {found:?}");
     assert!(found.is_some());
 }
 
 #[test]
 fn there_are_enough_super_peers() {
     for nodes in [1, 2, 3, 5, 60] {
-        let mut world: World<Editor> = World::new(7, nodes, Faults::NONE, Planted::Nothing);
+        let mut world: World<MetadataNode> = World::new(7, nodes, Faults::NONE, Mutant::None);
         world.run(5_000);
         let wanted = amalgam_cluster::overlay::OverlaySettings::default().supers_wanted(nodes);
         assert_eq!(world.view().supers().count(), wanted, "{nodes} nodes");

@@ -2,27 +2,27 @@
 //! acknowledged write is lost, at most one node serves an id, and a wrong cache costs a retry
 //! (DXRAM, sections 2.2 and 3.3).
 
-use amalgam_sim::{Faults, Keeper, Planted, World, seeds};
+use amalgam_sim::{ChunkNode, Faults, Mutant, World, seeds};
 
 /// Chunks have no backups here, so nobody crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
 /// How many nodes serve each chunk.
-fn servers(world: &World<Keeper>) -> impl Iterator<Item = usize> {
+fn servers(world: &World<ChunkNode>) -> impl Iterator<Item = usize> {
     world
-        .common
+        .observed
         .chunks
         .iter()
-        .map(|id| world.actors().filter(|keeper| keeper.node().chunks().serves(*id)).count())
+        .map(|id| world.processes().filter(|node| node.node().chunks().serves(*id)).count())
 }
 
-fn run(seed: u64, planted: Planted) -> World<Keeper> {
-    let mut world = World::new(seed, 3 + seed as usize % 6, FAULTS, planted);
+fn run(seed: u64, mutant: Mutant) -> World<ChunkNode> {
+    let mut world = World::new(seed, 3 + seed as usize % 6, FAULTS, mutant);
     for _ in 0..100 {
         world.run(150);
         assert!(servers(&world).all(|servers| servers <= 1), "seed {seed}: two serve a chunk");
     }
-    world.calm();
+    world.settle();
     assert_eq!(world.crashes, 0, "seed {seed}: nobody may lose chunks");
     world
 }
@@ -31,21 +31,21 @@ fn run(seed: u64, planted: Planted) -> World<Keeper> {
 fn chunks_move_while_clients_read_and_write() {
     let (mut reads, mut retries, mut requests) = (0, 0, 0);
     for seed in seeds(200, 25) {
-        let mut world = run(seed, Planted::Nothing);
+        let mut world = run(seed, Mutant::None);
         world.read_all();
         assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-        assert_eq!(world.common.wrong, Vec::<String>::new(), "seed {seed}");
-        assert_eq!(world.common.history.violations(), Vec::<String>::new(), "seed {seed}");
-        assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(world.observed.wrong, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(world.observed.history.violations(), Vec::<String>::new(), "seed {seed}");
+        assert_eq!(world.observed.oracle.violations, Vec::<String>::new(), "seed {seed}");
         assert!(servers(&world).all(|servers| servers == 1), "seed {seed}: all are served");
-        let moves = world.actors().map(|keeper| keeper.node().chunks().moves());
+        let moves = world.processes().map(|node| node.node().chunks().moves());
         assert!(moves.into_iter().all(|moves| moves == (0, 0)), "seed {seed}: moves end");
-        for keeper in world.actors() {
-            let statistics = keeper.node().client().statistics();
+        for node in world.processes() {
+            let statistics = node.node().client().statistics();
             retries += statistics.misdirected;
             requests += statistics.requests;
         }
-        reads += world.common.history.reads();
+        reads += world.observed.history.reads();
     }
     println!("{reads} reads, {requests} requests, {retries} of them to a wrong node");
     assert!(reads > 10_000 && retries > 1_000, "the seeds reach too little");
@@ -54,8 +54,8 @@ fn chunks_move_while_clients_read_and_write() {
 #[test]
 fn a_move_that_leaves_writes_behind_is_noticed() {
     let is_noticed = |seed| {
-        let world = run(seed, Planted::LostTail);
-        !world.common.wrong.is_empty() || !world.common.history.violations().is_empty()
+        let world = run(seed, Mutant::LostLastPage);
+        !world.observed.wrong.is_empty() || !world.observed.history.violations().is_empty()
     };
     assert!((200..210).any(is_noticed));
 }

@@ -6,7 +6,7 @@
 //!
 //! And defects that others had are found: each of them, in few seeds.
 
-use amalgam_sim::{Planted, Scenario, Tally, Trial, seeds};
+use amalgam_sim::{Mutant, Report, Run, Scenario, seeds};
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     let value = std::env::var(name).ok();
@@ -18,12 +18,12 @@ fn what_was_acknowledged_is_never_lost() {
     let first = from_environment("AMALGAM_SEED", 0);
     let seeds = seeds(first, from_environment("AMALGAM_SEEDS", 200));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let mut sum = Tally::default();
+    let mut sum = Report::default();
     std::thread::scope(|scope| {
         let part = |thread| {
             let seeds = seeds.clone().skip(thread).step_by(threads);
             scope.spawn(move || {
-                let mut sum = Tally::default();
+                let mut sum = Report::default();
                 for seed in seeds {
                     let wrong = sum.run(seed, &Scenario::default());
                     wrong.iter().take(3).for_each(|wrong| println!("seed {seed}: {wrong}"));
@@ -60,9 +60,9 @@ fn nothing_is_lost_in_any_scenario() {
         let text = std::fs::read_to_string(&path).expect("text");
         let scenario = Scenario::parse(&text).expect("a scenario");
         for seed in seeds(0, 2) {
-            let trial = Trial::of(seed, Planted::Nothing, &scenario);
-            assert_eq!(trial.wrong, Vec::<String>::new(), "seed {seed} of {}", path.display());
-            writes += trial.acknowledged;
+            let run = Run::execute(seed, Mutant::None, &scenario);
+            assert_eq!(run.wrong, Vec::<String>::new(), "seed {seed} of {}", path.display());
+            writes += run.acknowledged;
         }
     }
     assert!(writes > 5_000, "only {writes} writes were acknowledged");
@@ -75,7 +75,7 @@ fn rot() -> Scenario {
 
 #[test]
 fn what_one_disk_lost_is_fetched_from_another() {
-    let mut sum = Tally::default();
+    let mut sum = Report::default();
     for seed in seeds(0, 10) {
         assert_eq!(sum.run(seed, &rot()), Vec::<String>::new(), "seed {seed}");
     }
@@ -84,58 +84,58 @@ fn what_one_disk_lost_is_fetched_from_another() {
 }
 
 /// How many seeds it takes until a defect is found.
-fn seeds_to_find(planted: Planted) -> Option<u64> {
-    seeds_to_find_in(&Scenario::default(), planted)
+fn seeds_to_find(mutant: Mutant) -> Option<u64> {
+    seeds_to_find_in(&Scenario::default(), mutant)
 }
 
-fn seeds_to_find_in(scenario: &Scenario, planted: Planted) -> Option<u64> {
+fn seeds_to_find_in(scenario: &Scenario, mutant: Mutant) -> Option<u64> {
     let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
-    let found = (0..most).find(|seed| !Trial::of(*seed, planted, scenario).wrong.is_empty());
-    println!("{planted:?}: found by seed {found:?}");
+    let found = (0..most).find(|seed| !Run::execute(*seed, mutant, scenario).wrong.is_empty());
+    println!("{mutant:?}: found by seed {found:?}");
     found
 }
 
 #[test]
 fn puts_that_do_not_reach_backups_are_noticed() {
-    assert!(seeds_to_find(Planted::NoReplication).is_some());
+    assert!(seeds_to_find(Mutant::NoReplication).is_some());
 }
 
 #[test]
 fn backups_whose_errors_are_ignored_are_noticed() {
-    assert!(seeds_to_find(Planted::IgnoredErrors).is_some());
+    assert!(seeds_to_find(Mutant::IgnoredReplicationErrors).is_some());
 }
 
 #[test]
 fn owners_without_a_fence_are_noticed() {
-    assert!(seeds_to_find(Planted::NoFencing).is_some());
+    assert!(seeds_to_find(Mutant::NoFencing).is_some());
 }
 
 #[test]
 fn a_copy_without_its_last_buffer_is_noticed() {
-    assert!(seeds_to_find(Planted::LostBuffer).is_some());
+    assert!(seeds_to_find(Mutant::LostLastBuffer).is_some());
 }
 
 #[test]
 fn adopted_copies_that_are_not_made_alike_are_noticed() {
-    assert!(seeds_to_find(Planted::OldCopies).is_some());
+    assert!(seeds_to_find(Mutant::UnreconciledReplicas).is_some());
 }
 
 #[test]
 fn holders_that_are_not_asked_for_what_is_damaged_are_noticed() {
-    assert!(seeds_to_find_in(&rot(), Planted::DeafHolders).is_some());
+    assert!(seeds_to_find_in(&rot(), Mutant::SilentHolders).is_some());
 }
 
 #[test]
 fn lives_that_are_not_told_apart_are_noticed() {
-    assert!(seeds_to_find(Planted::SameLife).is_some());
+    assert!(seeds_to_find(Mutant::ReusedIncarnation).is_some());
 }
 
 #[test]
 fn moved_chunks_that_are_not_recovered_are_noticed() {
-    assert!(seeds_to_find(Planted::WrongHeritage).is_some());
+    assert!(seeds_to_find(Mutant::WrongSource).is_some());
 }
 
 #[test]
 fn metadata_that_no_majority_holds_is_noticed() {
-    assert!(seeds_to_find(Planted::UnheldBatches).is_some());
+    assert!(seeds_to_find(Mutant::CommitsWithoutMajority).is_some());
 }

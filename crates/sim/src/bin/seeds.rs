@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use amalgam_sim::{Planted, Reached, Scenario, Tally};
+use amalgam_sim::{Coverage, Mutant, Report, Scenario, shrink};
 
 /// Seeds that are written down together.
 const BLOCK: u64 = 20;
@@ -29,7 +29,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     };
     let (first, last): (u64, u64) = (first.parse()?, last.parse()?);
     let text = if std::fs::exists(path)? { std::fs::read_to_string(path)? } else { String::new() };
-    let done: BTreeMap<u64, Tally> = text.lines().filter_map(Tally::from_line).collect();
+    let done: BTreeMap<u64, Report> = text.lines().filter_map(Report::from_line).collect();
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     if !text.is_empty() && !text.ends_with('\n') {
         writeln!(file)?;
@@ -37,14 +37,16 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let blocks: Vec<u64> = (first..last).step_by(BLOCK as usize).collect();
     let missing: Vec<u64> =
         blocks.iter().copied().filter(|block| !done.contains_key(block)).collect();
-    let mut sum = Tally::default();
-    done.iter().filter(|(block, _)| blocks.contains(block)).for_each(|(_, tally)| sum.add(tally));
+    let mut sum = Report::default();
+    done.iter().filter(|(block, _)| blocks.contains(block)).for_each(|(_, report)| sum.add(report));
     run(missing, last, &scenario, &Mutex::new((&mut file, &mut sum)))?;
     print!("{sum}");
-    let never: Vec<&str> =
-        Reached::WANTED.into_iter().filter(|race| sum.get(&format!("race: {race}")) == 0).collect();
+    let never: Vec<&str> = Coverage::REQUIRED
+        .into_iter()
+        .filter(|race| sum.get(&format!("race: {race}")) == 0)
+        .collect();
     if !never.is_empty() {
-        println!("never reached: {never:#?}");
+        println!("never coverage: {never:#?}");
     }
     let is_enough = never.is_empty() || last - first < 1_000 || scenario != Scenario::default();
     let is_well = sum.get("failed") == 0 && is_enough;
@@ -56,7 +58,7 @@ fn run(
     blocks: Vec<u64>,
     last: u64,
     scenario: &Scenario,
-    sink: &Mutex<(&mut std::fs::File, &mut Tally)>,
+    sink: &Mutex<(&mut std::fs::File, &mut Report)>,
 ) -> std::io::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (left, started) = (Mutex::new(blocks.into_iter()), Instant::now());
@@ -64,20 +66,20 @@ fn run(
         loop {
             let next = left.lock().expect("nobody panics with it").next();
             let Some(block) = next else { return Ok(()) };
-            let mut tally = Tally::default();
+            let mut report = Report::default();
             for seed in block..(block + BLOCK).min(last) {
-                let wrong = tally.run(seed, scenario);
+                let wrong = report.run(seed, scenario);
                 wrong.iter().take(3).for_each(|wrong| println!("seed {seed}: {wrong}"));
                 if let Some((least, wrong)) =
-                    (!wrong.is_empty()).then(|| scenario.shrink(seed, Planted::Nothing)).flatten()
+                    (!wrong.is_empty()).then(|| shrink(scenario, seed, Mutant::None)).flatten()
                 {
                     println!("seed {seed} also: {}, with\n{least}", wrong[0]);
                 }
             }
             let mut sink = sink.lock().expect("nobody panics with it");
             let (file, sum) = &mut *sink;
-            writeln!(file, "{}", tally.to_line(block))?;
-            sum.add(&tally);
+            writeln!(file, "{}", report.to_line(block))?;
+            sum.add(&report);
             let (seeds, failed) = (sum.get("seeds"), sum.get("failed"));
             let seconds = started.elapsed().as_secs();
             eprintln!("{seconds:>6} s: {seeds} seeds, {failed} with something wrong");

@@ -9,11 +9,11 @@ use amalgam_cluster::wire::Packet;
 
 /// How often each fault and race came up.
 #[derive(Clone, Debug, Default)]
-pub struct Reached(BTreeMap<&'static str, u64>);
+pub struct Coverage(BTreeMap<&'static str, u64>);
 
-impl Reached {
+impl Coverage {
     /// What a thousand runs must come across.
-    pub const WANTED: [&str; 24] = [
+    pub const REQUIRED: [&str; 24] = [
         "a pause between the look at the clock and the answer",
         "a pause, perhaps past the lease",
         "a torn write",
@@ -41,16 +41,18 @@ impl Reached {
     ];
 
     /// What only some scenarios come across.
-    const ELSEWHERE: [&str; 1] = ["an heir that fetched what it could not read"];
+    const SCENARIO_ONLY: [&str; 1] = ["an heir that fetched what it could not read"];
 
     /// It did once more.
-    pub fn note(&mut self, what: &'static str) {
-        self.note_times(what, 1);
+    pub fn record(&mut self, what: &'static str) {
+        self.record_times(what, 1);
     }
 
     /// It did so many times more.
-    pub fn note_times(&mut self, what: &'static str, times: u64) {
-        debug_assert!(Self::WANTED.iter().chain(&Self::ELSEWHERE).any(|known| *known == what));
+    pub fn record_times(&mut self, what: &'static str, times: u64) {
+        debug_assert!(
+            Self::REQUIRED.iter().chain(&Self::SCENARIO_ONLY).any(|known| *known == what)
+        );
         *self.0.entry(what).or_default() += times;
     }
 
@@ -62,57 +64,57 @@ impl Reached {
 
 /// Looks for races.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct RaceDetector {
     /// Who answered an operation first that changed something.
     answered: BTreeMap<(Peer, u64), Peer>,
     leaders: BTreeSet<Peer>,
 }
 
-impl Watch {
+impl RaceDetector {
     /// A node sends a packet, of which so many copies will arrive.
     pub fn sent(
         &mut self,
         (from, to): (Peer, Peer),
         packet: &Packet,
         copies: usize,
-        to_note: &mut Reached,
+        coverage: &mut Coverage,
     ) {
         match packet {
             Packet::Backup(BackupMessage::Refused { is_sealed: true, .. }) => {
-                to_note.note("an append after the seal");
+                coverage.record("an append after the seal");
             }
             Packet::Backup(BackupMessage::Append { entries, .. }) if entries.adopts() => {
-                to_note.note("a backup that adopted what it had");
+                coverage.record("a backup that adopted what it had");
             }
             Packet::Backup(BackupMessage::Sealed { beyond: Some(beyond), .. })
                 if !beyond.is_empty() =>
             {
-                to_note.note("holders that had come to different changes");
+                coverage.record("holders that had come to different changes");
             }
             Packet::Backup(BackupMessage::Fetched { found, .. }) if !found.is_empty() => {
-                to_note.note("an heir that fetched what it could not read");
+                coverage.record("an heir that fetched what it could not read");
             }
             Packet::Move(
                 MoveMessage::Declined { .. }
                 | MoveMessage::Transferred { .. }
                 | MoveMessage::TransferAck { .. }
                 | MoveMessage::Cancelled { .. },
-            ) if copies == 0 => to_note.note("a move's end that got lost"),
-            Packet::Reply(reply) => self.replied(from, to, reply, to_note),
+            ) if copies == 0 => coverage.record("a move's end that got lost"),
+            Packet::Reply(reply) => self.replied(from, to, reply, coverage),
             _ => {}
         }
     }
 
-    fn replied(&mut self, from: Peer, to: Peer, reply: &Reply, to_note: &mut Reached) {
+    fn replied(&mut self, from: Peer, to: Peer, reply: &Reply, coverage: &mut Coverage) {
         for (number, result) in reply {
             match result {
                 Err(ChunkError::Outdated | ChunkError::Moved(_) | ChunkError::Restarted(_)) => {
-                    to_note.note("a request by a stale cache");
+                    coverage.record("a request by a stale cache");
                 }
                 Ok(Response::Ok | Response::Created(_))
                     if *self.answered.entry((to, *number)).or_insert(from) != from =>
                 {
-                    to_note.note("an operation answered again by another owner");
+                    coverage.record("an operation answered again by another owner");
                 }
                 _ => {}
             }
@@ -120,28 +122,28 @@ impl Watch {
     }
 
     /// The view changed; these stand still.
-    pub fn viewed(&mut self, view: &View, paused: &BTreeSet<Peer>, to_note: &mut Reached) {
+    pub fn viewed(&mut self, view: &View, paused: &BTreeSet<Peer>, coverage: &mut Coverage) {
         let groups = view.groups.iter();
         let leaders: BTreeSet<Peer> =
             groups.filter_map(|(_, group)| group.members.first().copied()).collect();
         if self.leaders.difference(&leaders).any(|leader| paused.contains(leader)) {
-            to_note.note("a leader that stood still when its group changed");
+            coverage.record("a leader that stood still when its group changed");
         }
         self.leaders = leaders;
     }
 }
 
 /// Edits were committed.
-pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
+pub fn committed(edits: &[Edit], view: &View, coverage: &mut Coverage) {
     for edit in edits {
         let set = match edit.change {
             Change::Migrate(set) => set,
             Change::Rejoin(..) => {
-                to_note.note("a backup whose new life has all it had");
+                coverage.record("a backup whose new life has all it had");
                 continue;
             }
             Change::MarkLost(_) => {
-                to_note.note("a backup whose new life has nothing");
+                coverage.record("a backup whose new life has nothing");
                 continue;
             }
             _ => continue,
@@ -158,15 +160,15 @@ pub fn committed(edits: &[Edit], view: &View, to_note: &mut Reached) {
             false if !view.has(owner) => "a move committed though its target's life is over",
             _ => continue,
         };
-        to_note.note(race);
+        coverage.record(race);
     }
 }
 
 /// A node starts in a life.
-pub fn started(peer: Peer, truth: &Catalog, to_note: &mut Reached) {
+pub fn started(peer: Peer, truth: &Catalog, coverage: &mut Coverage) {
     let former = Peer { incarnation: peer.incarnation.saturating_sub(1), ..peer };
     let mut creators = truth.summaries().map(|summary| summary.creator);
     if creators.any(|creator| truth.replica_sets(creator).any(|peers| peers.contains(&former))) {
-        to_note.note("a member of a set that came back in a new life");
+        coverage.record("a member of a set that came back in a new life");
     }
 }

@@ -2,7 +2,6 @@
 //! where there are backups, `set`, `get` and `delete`.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -17,84 +16,25 @@ use amalgam_index::model::{Model, ModelWorker};
 use amalgam_index::{Configuration, Cursor, Engine as _, Found, Sink, Store as _, Worker};
 use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
-use crate::actor::{Common, Host, Pursuit};
-use crate::keeper::{COPIES, open_vault};
+use crate::chunk_workload::{COPIES, open_vault};
+use crate::node_process::{Workload, WorkloadNode};
+use crate::observations::Observations;
 use crate::random::Random;
 
 /// Keys that are added, keys that are counted up, and keys that are set.
 const KEYS: u64 = 60;
 /// Operations of a client at once.
-const DOING_MAX: usize = 6;
-
-/// What clients were answered about names.
-#[derive(Debug, Default)]
-pub struct Names {
-    /// How often each key was stored by an `add`.
-    pub stored: BTreeMap<Vec<u8>, u64>,
-    /// When each key was counted up, as far as that was answered.
-    counted_ms: BTreeMap<Vec<u8>, Vec<u64>>,
-    /// How often it was begun to add a key or to count it up, and nobody was answered: who asked
-    /// may be gone.
-    unknown: BTreeMap<Vec<u8>, u64>,
-    /// When each key that is set was answered about first.
-    known_ms: BTreeMap<Vec<u8>, u64>,
-    /// How often each key that is set was deleted: it goes on under another name.
-    deleted: BTreeMap<u64, u64>,
-    /// What counters showed in the end, and which added keys were there.
-    read: BTreeMap<Vec<u8>, u64>,
-    present: BTreeSet<Vec<u8>>,
-    /// Operations that were answered.
-    pub answered: u64,
-    /// Moves that began.
-    pub moves: u64,
-}
-
-impl Names {
-    /// How many keys were counted up.
-    pub fn counters(&self) -> usize {
-        self.counted_ms.len()
-    }
-
-    /// Writes that were acknowledged, but for those of keys that are set.
-    pub fn acknowledged(&self) -> usize {
-        let counted: usize = self.counted_ms.values().map(Vec::len).sum();
-        self.stored.values().sum::<u64>() as usize + counted
-    }
-
-    /// What is not as on one server, once all was read.
-    pub fn violations(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let unknown = |key| self.unknown.get(key).copied().unwrap_or(0);
-        for (key, stored) in &self.stored {
-            let name = String::from_utf8_lossy(key);
-            if *stored > 1 || *stored == 0 && unknown(key) == 0 {
-                wrong.push(format!("{name} was added {stored} times"));
-            }
-            if !self.present.contains(key) {
-                wrong.push(format!("{name} was added, and is gone"));
-            }
-        }
-        for (key, counted_ms) in &self.counted_ms {
-            let (least, read) = (counted_ms.len() as u64, self.read.get(key).copied());
-            if !read.is_some_and(|read| (least..=least + unknown(key)).contains(&read)) {
-                let name = String::from_utf8_lossy(key);
-                let more = unknown(key);
-                wrong.push(format!("{name} is {read:?}, not {least} or up to {more} more"));
-            }
-        }
-        wrong
-    }
-}
+const IN_FLIGHT_MAX: usize = 6;
 
 /// A node whose client adds and counts.
-pub type Namer = Host<Naming<false>>;
+pub type ItemNode = WorkloadNode<ItemWorkload<false>>;
 
 /// The same with backups, so that nodes may crash; its client sets, reads and deletes as well.
-pub type SafeNamer = Host<Naming<true>>;
+pub type ReplicatedItemNode = WorkloadNode<ItemWorkload<true>>;
 
-/// See [`Namer`] and [`SafeNamer`].
+/// See [`ItemNode`] and [`ReplicatedItemNode`].
 #[derive(Debug)]
-pub struct Naming<const SAFE: bool> {
+pub struct ItemWorkload<const REPLICATED: bool> {
     /// The number of the last value that was set.
     next_value: u64,
     /// Those of the node, which is dropped before.
@@ -192,60 +132,60 @@ fn deletion_of(began_ms: u64) -> u64 {
     began_ms | 1 << 63
 }
 
-impl<const SAFE: bool> Host<Naming<SAFE>> {
+impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
     /// The keys of a number, one of each kind.
-    pub fn keys(number: u64, common: &Common) -> Vec<String> {
-        let set = SAFE.then(|| register(number, common));
+    pub fn keys(number: u64, observed: &Observations) -> Vec<String> {
+        let set = REPLICATED.then(|| register(number, observed));
         let keys = [format!("counter{number}"), format!("once{number}")];
         keys.into_iter().chain(set).collect()
     }
 
     /// Reads keys.
-    pub fn read_names(&mut self, keys: Vec<String>, now_ms: u64, out: &mut Vec<NodeCommand>) {
+    pub fn read_items(&mut self, keys: Vec<String>, now_ms: u64, out: &mut Vec<NodeCommand>) {
         for key in keys {
             self.submit(action(key, ItemVerb::Read), now_ms, out);
         }
     }
 
     /// Moves the place of one of the keys, or the partition around it, to some node.
-    fn move_some(
+    fn move_random(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
-        let Some(target) = random.pick(&common.peers).copied() else { return };
+        let Some(target) = random.pick(&observed.peers).copied() else { return };
         let id = place(format!("counter{}", random.below(KEYS)).as_bytes());
         let ids = if random.percent(30) { IdRange::single(id) } else { id.creator().ids() };
         let moves = self.node.migrate(ids, target, now_ms, out);
-        common.names.moves += u64::from(moves);
+        observed.items.moves += u64::from(moves);
     }
 
     /// Sets, reads or deletes a key.
     fn use_register(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
         let number = random.below(KEYS);
-        let (key, began_ms) = (register(number, common), common.true_ms);
+        let (key, began_ms) = (register(number, observed), observed.true_ms);
         let id = place(key.as_bytes());
         let verb = match random.below(10) {
             0..5 => ItemVerb::Read,
             5 if random.percent(20) => {
-                *common.names.deleted.entry(number).or_default() += 1;
-                common.history.removal_begins(id, deletion_of(began_ms), began_ms);
+                *observed.items.deleted.entry(number).or_default() += 1;
+                observed.history.removal_begins(id, deletion_of(began_ms), began_ms);
                 ItemVerb::Delete(Delete::default())
             }
             _ => {
-                self.pursuit.next_value += 1;
+                self.workload.next_value += 1;
                 let life = u64::from(self.peer.incarnation) & 0xFFF;
                 let node = u64::from(self.peer.node.get());
-                let value = node << 48 | life << 36 | self.pursuit.next_value;
-                common.history.write_begins(id, value, began_ms);
+                let value = node << 48 | life << 36 | self.workload.next_value;
+                observed.history.write_begins(id, value, began_ms);
                 ItemVerb::Store(head(StoreMode::Set), value.to_string().into_bytes())
             }
         };
@@ -259,36 +199,36 @@ impl<const SAFE: bool> Host<Naming<SAFE>> {
 
     /// Whether others have all it had, and its client was answered.
     pub fn has_left(&self) -> bool {
-        self.doing.is_empty() && self.node.has_left()
+        self.in_flight.is_empty() && self.node.has_left()
     }
 
     /// How many keys there are of each kind.
-    pub fn names() -> u64 {
+    pub fn keys_of_each_kind() -> u64 {
         KEYS
     }
 }
 
-fn register(number: u64, common: &Common) -> String {
-    let deleted = common.names.deleted.get(&number).copied().unwrap_or(0);
+fn register(number: u64, observed: &Observations) -> String {
+    let deleted = observed.items.deleted.get(&number).copied().unwrap_or(0);
     format!("set{number}.{deleted}")
 }
 
 /// A key that is set was read, set or deleted: all of that is one register's history.
 fn observe_register(
-    common: &mut Common,
+    observed: &mut Observations,
     (id, op): (ChunkId, &ItemOp),
     began_ms: u64,
     result: &Result<Response, ChunkError>,
     now_ms: u64,
 ) {
-    let (history, known_ms) = (&mut common.history, &mut common.names.known_ms);
+    let (history, known_ms) = (&mut observed.history, &mut observed.items.known_ms);
     let outcome = match result {
         Ok(Response::Item(answer)) => Some((answer.outcome, number_in(answer))),
         // Its partition has no owner: as if there was no item.
         Err(ChunkError::NoChunk) => None,
         // Nobody knows.
         Err(ChunkError::Unavailable) => return,
-        other => return common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+        other => return observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
     };
     match (&op.verb, outcome) {
         (ItemVerb::Read, Some((Outcome::Hit(_), value))) => {
@@ -309,16 +249,16 @@ fn observe_register(
                 history.missing(id, now_ms);
             }
         }
-        (_, Some(other)) => common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+        (_, Some(other)) => observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
     }
 }
 
-impl<const SAFE: bool> Pursuit for Naming<SAFE> {
+impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
     type Store = ItemStore<ModelWorker<'static>>;
 
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store) {
         settings.holds_items = true;
-        if SAFE {
+        if REPLICATED {
             settings.chunks.copies = COPIES;
         }
         let engines = Engines::take();
@@ -327,25 +267,25 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
         (Self { next_value: 0, _engines: engines }, store)
     }
 
-    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, RecoveredState)> {
+    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
         // The metadata of thousands of partitions lies there, too.
-        SAFE.then(|| open_vault(peer, 256 << 10, common))
+        REPLICATED.then(|| open_vault(peer, 256 << 10, observed))
     }
 
     fn observe(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         action: Action,
         began_ms: u64,
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {
         let Action::Item { id, op } = &action else { return };
-        common.names.answered += 1;
+        observed.items.answered += 1;
         if op.key.starts_with(b"set") {
-            return observe_register(common, (*id, op), began_ms, result, now_ms);
+            return observe_register(observed, (*id, op), began_ms, result, now_ms);
         }
-        let names = &mut common.names;
+        let names = &mut observed.items;
         if op.verb != ItemVerb::Read
             && !matches!(result, Err(ChunkError::Unavailable))
             && let Some(unknown) = names.unknown.get_mut(&op.key)
@@ -356,8 +296,8 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
             Ok(Response::Item(answer)) => answer,
             // No partition has an owner at first. What was there would be missed in the end.
             Err(ChunkError::NoChunk) => return,
-            Err(ChunkError::Unavailable) if SAFE => return,
-            other => return common.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+            Err(ChunkError::Unavailable) if REPLICATED => return,
+            other => return observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
         };
         match (&op.verb, answer.outcome) {
             (ItemVerb::Store(..), Outcome::Stored(_)) => {
@@ -371,7 +311,7 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
                 let before = known.iter().filter(|known_ms| **known_ms < began_ms).count() as u64;
                 if counted.number <= before {
                     let number = counted.number;
-                    common.wrong.push(format!("{now_ms}: {op:?} is {number} after {before}"));
+                    observed.wrong.push(format!("{now_ms}: {op:?} is {number} after {before}"));
                 }
                 known.push(now_ms);
             }
@@ -382,13 +322,13 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
                 names.read.insert(op.key.clone(), number_in(answer));
             }
             (ItemVerb::Read, Outcome::NotFound) => {}
-            (_, outcome) => common.wrong.push(format!("{now_ms}: {op:?} came to {outcome:?}")),
+            (_, outcome) => observed.wrong.push(format!("{now_ms}: {op:?} came to {outcome:?}")),
         }
     }
 
     fn work(
-        host: &mut Host<Self>,
-        common: &mut Common,
+        host: &mut WorkloadNode<Self>,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
@@ -397,13 +337,13 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
             return;
         }
         if random.percent(5) {
-            host.move_some(common, random, now_ms, out);
+            host.move_random(observed, random, now_ms, out);
         }
-        if host.doing.len() >= DOING_MAX || random.percent(50) {
+        if host.in_flight.len() >= IN_FLIGHT_MAX || random.percent(50) {
             return;
         }
-        if SAFE && random.percent(60) {
-            return host.use_register(common, random, now_ms, out);
+        if REPLICATED && random.percent(60) {
+            return host.use_register(observed, random, now_ms, out);
         }
         let number = random.below(KEYS);
         let action = if random.percent(50) {
@@ -414,7 +354,7 @@ impl<const SAFE: bool> Pursuit for Naming<SAFE> {
             action(format!("counter{number}"), ItemVerb::Arithmetic(arithmetic))
         };
         if let Action::Item { op, .. } = &action {
-            *common.names.unknown.entry(op.key.clone()).or_default() += 1;
+            *observed.items.unknown.entry(op.key.clone()).or_default() += 1;
         }
         host.submit(action, now_ms, out);
     }

@@ -7,24 +7,25 @@ use amalgam_cluster::log::{Durability, LogSettings};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 
-use crate::actor::{Common, Host, Pursuit};
+use crate::memory_store::MemoryStore;
+use crate::node_process::{Workload, WorkloadNode};
+use crate::observations::Observations;
 use crate::random::Random;
-use crate::store::MemoryStore;
 
 /// Creates, reads, writes, locks and moves everybody's chunks. If `SAFE`, it removes some as well,
 /// is more eager, and nodes keep backups, so that they may crash.
 #[derive(Debug, Default)]
-pub struct Chunks<const SAFE: bool> {
+pub struct ChunkWorkload<const REPLICATED: bool> {
     /// The number of the last value.
     next_value: u64,
 }
 
 /// A node whose client creates, reads and writes everybody's chunks, while the node moves those it
 /// owns to others.
-pub type Keeper = Host<Chunks<false>>;
+pub type ChunkNode = WorkloadNode<ChunkWorkload<false>>;
 
 /// The same, with backups.
-pub type SafeKeeper = Host<Chunks<true>>;
+pub type ReplicatedChunkNode = WorkloadNode<ChunkWorkload<true>>;
 
 /// Backups of whatever a node holds.
 pub(crate) const COPIES: CopySettings = CopySettings {
@@ -41,20 +42,20 @@ pub(crate) const COPIES: CopySettings = CopySettings {
 pub(crate) fn open_vault(
     peer: Peer,
     segment_bytes: u32,
-    common: &mut Common,
+    observed: &mut Observations,
 ) -> (Vault, RecoveredState) {
-    let disk = common.disks.entry(peer.node).or_default().clone();
-    let durability = if common.is_synced { Durability::Synced } else { Durability::Buffered };
+    let disk = observed.disks.entry(peer.node).or_default().clone();
+    let durability = if observed.is_synced { Durability::Synced } else { Durability::Buffered };
     let settings =
         LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
-    let life = (1, peer, disk.losses);
+    let life = (1, peer, disk.power_losses);
     let (vault, recovered) =
         Vault::resume(disk.storage(), life, settings).expect("it is this cluster's");
     if vault.replay().was_torn {
-        common.reached.note("a torn write");
+        observed.coverage.record("a torn write");
     }
     if vault.replay().records > 0 && recovered.since == peer.incarnation {
-        common.reached.note("a log that does not count");
+        observed.coverage.record("a log that does not count");
     }
     (vault, recovered)
 }
@@ -68,33 +69,33 @@ fn removal_of(value: u64) -> u64 {
     value | 1 << 63
 }
 
-impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
+impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
     type Store = MemoryStore;
 
     fn open(settings: &mut NodeSettings) -> (Self, MemoryStore) {
-        if SAFE {
+        if REPLICATED {
             settings.chunks.copies = COPIES;
         }
         Default::default()
     }
 
-    fn vault(peer: Peer, common: &mut Common) -> Option<(Vault, RecoveredState)> {
-        SAFE.then(|| open_vault(peer, 16 << 10, common))
+    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
+        REPLICATED.then(|| open_vault(peer, 16 << 10, observed))
     }
 
     fn observe(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         action: Action,
         began_ms: u64,
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {
-        let history = &mut common.history;
+        let history = &mut observed.history;
         match (&action, result) {
             (Action::Create(value), Ok(Response::Created(id))) => {
                 history.creation_ends(*id, number_of(value), now_ms);
-                common.chunks.push(*id);
+                observed.chunks.push(*id);
             }
             (Action::Put(id, value), Ok(Response::Ok)) => {
                 history.write_ends(*id, number_of(value), now_ms);
@@ -111,7 +112,7 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
                 Err(ChunkError::Locked | ChunkError::NotLocked),
             )
             | (Action::Lock { .. } | Action::Unlock(_), Ok(Response::Ok)) => {}
-            (action, Err(ChunkError::NoChunk)) if SAFE => {
+            (action, Err(ChunkError::NoChunk)) if REPLICATED => {
                 if let Some(id) = action.id() {
                     history.missing(id, now_ms);
                 }
@@ -119,25 +120,25 @@ impl<const SAFE: bool> Pursuit for Chunks<SAFE> {
             // Nobody knows.
             (_, Err(ChunkError::Unavailable)) => {}
             (action, result) => {
-                common.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
+                observed.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
             }
         }
     }
 
     fn work(
-        host: &mut Host<Self>,
-        common: &mut Common,
+        host: &mut WorkloadNode<Self>,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
-        host.write_and_read(common, random, now_ms, out);
+        host.write_and_read(observed, random, now_ms, out);
     }
 }
 
-impl<const SAFE: bool> Host<Chunks<SAFE>> {
+impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
     /// Operations of a client at once.
-    const DOING_MAX: usize = if SAFE { 32 } else { 8 };
+    const IN_FLIGHT_MAX: usize = if REPLICATED { 32 } else { 8 };
 
     /// Reads a chunk.
     pub fn get(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<NodeCommand>) {
@@ -146,28 +147,28 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
 
     /// A value that nobody else writes.
     fn new_value(&mut self) -> u64 {
-        self.pursuit.next_value += 1;
+        self.workload.next_value += 1;
         let life = u64::from(self.peer.incarnation) & 0xFFF;
-        u64::from(self.peer.node.get()) << 48 | life << 36 | self.pursuit.next_value
+        u64::from(self.peer.node.get()) << 48 | life << 36 | self.workload.next_value
     }
 
     fn write_and_read(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
         if random.percent(10) {
-            self.move_some(common, random, now_ms, out);
+            self.move_random(observed, random, now_ms, out);
         }
-        if self.doing.len() > Self::DOING_MAX {
+        if self.in_flight.len() > Self::IN_FLIGHT_MAX {
             return;
         }
-        let began_ms = common.true_ms;
+        let began_ms = observed.true_ms;
         let value = self.new_value();
-        let Some(id) = random.pick(&common.chunks).copied().filter(|_| random.percent(95)) else {
-            common.history.creation_begins(value, began_ms);
+        let Some(id) = random.pick(&observed.chunks).copied().filter(|_| random.percent(95)) else {
+            observed.history.creation_begins(value, began_ms);
             let action = Action::Create(value.to_le_bytes().to_vec());
             return self.submit(action, now_ms, out);
         };
@@ -175,13 +176,13 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
             0..5 => Action::Get(id),
             5 => Action::Lock { id, lease_ms: 200 },
             6 => Action::Unlock(id),
-            7 if SAFE && random.percent(10) => {
-                common.chunks.retain(|other| *other != id);
-                common.history.removal_begins(id, removal_of(began_ms), began_ms);
+            7 if REPLICATED && random.percent(10) => {
+                observed.chunks.retain(|other| *other != id);
+                observed.history.removal_begins(id, removal_of(began_ms), began_ms);
                 Action::Delete(id)
             }
             _ => {
-                common.history.write_begins(id, value, began_ms);
+                observed.history.write_begins(id, value, began_ms);
                 Action::Put(id, value.to_le_bytes().to_vec())
             }
         };
@@ -189,15 +190,15 @@ impl<const SAFE: bool> Host<Chunks<SAFE>> {
     }
 
     /// Moves a few ids around one that this node serves.
-    fn move_some(
+    fn move_random(
         &mut self,
-        common: &mut Common,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
-        let target = *random.pick(&common.peers).expect("there is one");
-        let chunks = common.chunks.iter().filter(|id| self.node.chunks().serves(**id));
+        let target = *random.pick(&observed.peers).expect("there is one");
+        let chunks = observed.chunks.iter().filter(|id| self.node.chunks().serves(**id));
         let own: Vec<ChunkId> = chunks.copied().collect();
         let Some(first) = random.pick(&own).copied() else { return };
         let length = if random.percent(50) { 1 } else { 1 + random.below(80) };

@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::planted::Planted;
+use crate::mutants::Mutant;
+use crate::run::Run;
 use crate::scenario::Scenario;
-use crate::trial::Trial;
 
 /// Ends a line that was written whole.
 const END: &str = "end";
 
 /// Counts by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally(BTreeMap<String, u64>);
+pub struct Report(BTreeMap<String, u64>);
 
-impl Tally {
+impl Report {
     /// Runs a seed; says what was wrong with it, and counts what came of it.
     pub fn run(&mut self, seed: u64, scenario: &Scenario) -> Vec<String> {
-        let trial = Trial::of(seed, Planted::Nothing, scenario);
+        let run = Run::execute(seed, Mutant::None, scenario);
         self.add_to("seeds", 1);
-        self.add_to("seeds with fewer than 1,000 writes", u64::from(trial.acknowledged < 1_000));
-        self.add_to("writes acknowledged", trial.acknowledged as u64);
-        self.add_to("reads", trial.reads as u64);
-        self.add_to("lives ended", trial.crashes);
-        for (what, times) in trial.reached.iter() {
+        self.add_to("seeds with fewer than 1,000 writes", u64::from(run.acknowledged < 1_000));
+        self.add_to("writes acknowledged", run.acknowledged as u64);
+        self.add_to("reads", run.reads as u64);
+        self.add_to("lives ended", run.crashes);
+        for (what, times) in run.coverage.iter() {
             self.add_to(&format!("race: {what}"), times);
         }
-        if !trial.wrong.is_empty() {
+        if !run.wrong.is_empty() {
             self.add_to("failed", 1);
             self.add_to(&format!("failed: seed {seed}"), 1);
         }
-        trial.wrong
+        run.wrong
     }
 
     fn add_to(&mut self, name: &str, count: u64) {
@@ -62,16 +62,16 @@ impl Tally {
     pub fn from_line(line: &str) -> Option<(u64, Self)> {
         let mut fields = line.strip_suffix(END)?.trim_end().split('\t');
         let first = fields.next()?.parse().ok()?;
-        let mut tally = Self::default();
+        let mut report = Self::default();
         for field in fields {
             let (name, count) = field.rsplit_once('=')?;
-            tally.add_to(name, count.parse().ok()?);
+            report.add_to(name, count.parse().ok()?);
         }
-        Some((first, tally))
+        Some((first, report))
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(name, count)| writeln!(f, "{count:>12} {name}"))
     }
@@ -83,13 +83,13 @@ mod tests {
 
     #[test]
     fn a_line_is_read_back_and_one_that_was_cut_off_is_not() {
-        let mut tally = Tally::default();
-        tally.add_to("writes acknowledged", 1_733);
-        tally.add_to("race: a late append, after the seal", 3);
-        let line = tally.to_line(4_200);
-        assert_eq!(Tally::from_line(&line), Some((4_200, tally)));
+        let mut report = Report::default();
+        report.add_to("writes acknowledged", 1_733);
+        report.add_to("race: a late append, after the seal", 3);
+        let line = report.to_line(4_200);
+        assert_eq!(Report::from_line(&line), Some((4_200, report)));
         for length in 0..line.len() {
-            assert_eq!(Tally::from_line(&line[..length]), None, "{length}");
+            assert_eq!(Report::from_line(&line[..length]), None, "{length}");
         }
     }
 }

@@ -17,7 +17,7 @@ type Proposed = (Version, Vec<Edit>);
 /// every leader to come holds it. Batches are carried out on a catalog beside; a leader's digest
 /// must be that catalog's.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct MetadataOracle {
     proposed: BTreeMap<(Creator, u64), Vec<Proposed>>,
     committed: BTreeMap<(Creator, u64), Vec<Edit>>,
     truth: Catalog,
@@ -33,7 +33,7 @@ pub struct Ledger {
     pub takeovers: u64,
 }
 
-impl Ledger {
+impl MetadataOracle {
     /// Who owns what, by all that was committed.
     pub fn truth(&self) -> &Catalog {
         &self.truth

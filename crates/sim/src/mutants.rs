@@ -8,38 +8,38 @@ use amalgam_cluster::wire::Packet;
 
 /// A defect that the world plants around the logic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub enum Mutant {
     /// None.
-    Nothing,
+    None,
     /// Leaders count replicas that never got the batch: replication whose failures are ignored.
-    UnheldBatches,
+    CommitsWithoutMajority,
     /// New leaders do not wait for what the old group holds.
     NoSeal,
     /// What was written while chunks were copied does not reach the target.
-    LostTail,
+    LostLastPage,
     /// Puts do not reach backups, which are taken to have them.
     NoReplication,
     /// What a backup failed to get is taken to be kept: messages of one way whose errors nobody
     /// looks at.
-    IgnoredErrors,
+    IgnoredReplicationErrors,
     /// Owners do not stop when their lease ends, and backups take what a deposed owner sends.
     NoFencing,
     /// The last buffer of a copy to a new backup is not sent.
-    LostBuffer,
+    LostLastBuffer,
     /// Backups that adopt what they have are not sent what of it is not as the heir's.
-    OldCopies,
+    UnreconciledReplicas,
     /// Holders do not hear what an heir asks them for that it cannot read.
-    DeafHolders,
+    SilentHolders,
     /// A node that restarts takes up its former life: its number did not survive.
-    SameLife,
+    ReusedIncarnation,
     /// What was not created by the owner that died is looked for under its creator.
-    WrongHeritage,
+    WrongSource,
     /// Replicas that count as many batches as their leader are taken to hold the same.
-    CountsAlone,
+    ComparesCountsOnly,
 }
 
 /// What a backup would answer that kept it.
-pub(crate) fn as_if_kept(message: &BackupMessage) -> BackupMessage {
+pub(crate) fn as_if_stored(message: &BackupMessage) -> BackupMessage {
     match message {
         BackupMessage::Append { link, first, entries } => {
             BackupMessage::Appended { link: *link, next: first + entries.count() as u64 }
@@ -63,26 +63,24 @@ pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary>
 }
 
 /// What becomes of a packet about backups under a defect; none if nothing comes of it but `out`.
-pub(crate) fn plant(
-    planted: Planted,
+pub(crate) fn mutate(
+    mutant: Mutant,
     packet: Packet,
     out: &mut Vec<NodeCommand>,
     from: Peer,
 ) -> Option<Packet> {
     match packet {
         Packet::Backup(message @ BackupMessage::Append { .. })
-            if planted == Planted::NoReplication =>
+            if mutant == Mutant::NoReplication =>
         {
-            out.push(NodeCommand::Send(from, Packet::Backup(as_if_kept(&message))));
+            out.push(NodeCommand::Send(from, Packet::Backup(as_if_stored(&message))));
             None
         }
-        Packet::Backup(message @ BackupMessage::Refused { .. })
-            if planted == Planted::NoFencing =>
-        {
-            Some(Packet::Backup(as_if_kept(&message)))
+        Packet::Backup(message @ BackupMessage::Refused { .. }) if mutant == Mutant::NoFencing => {
+            Some(Packet::Backup(as_if_stored(&message)))
         }
         Packet::Backup(BackupMessage::Append { link, first, entries })
-            if planted == Planted::LostBuffer =>
+            if mutant == Mutant::LostLastBuffer =>
         {
             let mut list = entries.to_vec();
             if list.iter().any(|entry| entry.what == What::Answers) {
@@ -92,7 +90,7 @@ pub(crate) fn plant(
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
         }
         Packet::Backup(BackupMessage::Append { link, first, entries })
-            if planted == Planted::OldCopies =>
+            if mutant == Mutant::UnreconciledReplicas =>
         {
             let (mut list, mut is_adopting) = (entries.to_vec(), false);
             for entry in &mut list {
@@ -106,14 +104,14 @@ pub(crate) fn plant(
             let entries = list.into();
             Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
         }
-        Packet::Backup(BackupMessage::Fetch { .. }) if planted == Planted::DeafHolders => None,
-        Packet::Overlay(Message::GrantFailover(heritage))
-            if planted == Planted::WrongHeritage
-                && heritage.ids.first().creator().get() != heritage.source.node.get() =>
+        Packet::Backup(BackupMessage::Fetch { .. }) if mutant == Mutant::SilentHolders => None,
+        Packet::Overlay(Message::GrantFailover(grant))
+            if mutant == Mutant::WrongSource
+                && grant.ids.first().creator().get() != grant.source.node.get() =>
         {
-            let node = NodeId::new(heritage.ids.first().creator().get()).expect("no named id");
-            let source = Peer { node, incarnation: heritage.source.incarnation };
-            Some(Packet::Overlay(Message::GrantFailover(FailoverGrant { source, ..heritage })))
+            let node = NodeId::new(grant.ids.first().creator().get()).expect("no named id");
+            let source = Peer { node, incarnation: grant.source.incarnation };
+            Some(Packet::Overlay(Message::GrantFailover(FailoverGrant { source, ..grant })))
         }
         packet => Some(packet),
     }

@@ -3,30 +3,30 @@
 //! while single keys and whole partitions move between nodes. With backups that holds where nodes
 //! die as well (`scenarios/items.toml`).
 
-use amalgam_sim::{Faults, Namer, Planted, Scenario, Trial, World, seeds};
+use amalgam_sim::{Faults, ItemNode, Mutant, Run, Scenario, World, seeds};
 
 /// These have no backups, so nobody crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
 /// Everybody was answered as one server would have, and counters show what was counted.
-fn check(world: &mut World<Namer>, seed: u64) {
-    world.calm();
+fn check(world: &mut World<ItemNode>, seed: u64) {
+    world.settle();
     assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-    world.read_names();
-    let names = &world.common.names;
-    assert_eq!(world.common.wrong, Vec::<String>::new(), "seed {seed}");
+    world.read_items();
+    let names = &world.observed.items;
+    assert_eq!(world.observed.wrong, Vec::<String>::new(), "seed {seed}");
     assert_eq!(names.violations(), Vec::<String>::new(), "seed {seed}");
-    assert_eq!(world.common.ledger.violations, Vec::<String>::new(), "seed {seed}");
+    assert_eq!(world.observed.oracle.violations, Vec::<String>::new(), "seed {seed}");
 }
 
 #[test]
 fn adds_are_stored_once_and_increments_count_once() {
     let (mut answered, mut keys, mut moves) = (0, 0, 0);
     for seed in seeds(300, 3) {
-        let mut world: World<Namer> = World::new(seed, 4, FAULTS, Planted::Nothing);
+        let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(8_000);
         check(&mut world, seed);
-        let names = &world.common.names;
+        let names = &world.observed.items;
         answered += names.answered;
         keys += names.stored.len();
         moves += names.moves;
@@ -39,16 +39,16 @@ fn adds_are_stored_once_and_increments_count_once() {
 #[test]
 fn who_leaves_hands_over_what_it_has() {
     for seed in seeds(600, 2) {
-        let mut world: World<Namer> = World::new(seed, 4, FAULTS, Planted::Nothing);
+        let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(5_000);
         for place in [1, 2] {
             assert!(world.leave(place, 60_000), "seed {seed}: it stays");
             world.run(4_000);
         }
-        let counted = world.common.names.counters();
+        let counted = world.observed.items.counters();
         check(&mut world, seed);
         assert!(counted > 20, "seed {seed}: {counted} counters are too few");
-        assert_eq!(world.actors().count(), 4, "seed {seed}: they came back");
+        assert_eq!(world.processes().count(), 4, "seed {seed}: they came back");
     }
 }
 
@@ -58,8 +58,8 @@ fn items_that_do_not_reach_backups_are_noticed() {
     let scenario = Scenario { items: true, seconds: 8, ..Scenario::default() };
     let mut seeds = seeds(0, 5);
     let found = seeds.find(|seed| {
-        let trial = Trial::of(*seed, Planted::NoReplication, &scenario);
-        trial.wrong.iter().any(|wrong| wrong.contains("gone") || wrong.contains("not"))
+        let run = Run::execute(*seed, Mutant::NoReplication, &scenario);
+        run.wrong.iter().any(|wrong| wrong.contains("gone") || wrong.contains("not"))
     });
     println!("found by seed {found:?}");
     assert!(found.is_some());

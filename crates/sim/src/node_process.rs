@@ -1,0 +1,219 @@
+//! A node of the simulation, as the world calls it, and nodes whose client runs a workload.
+
+use std::collections::BTreeMap;
+
+use amalgam_cluster::backup::{RecoveredState, Vault};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response};
+use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
+use amalgam_cluster::overlay::{OverlaySettings, Peer, SuperPeer, View};
+use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
+use amalgam_cluster::wire::Packet;
+
+use crate::observations::Observations;
+use crate::random::Random;
+
+/// A node with its workload.
+pub trait NodeProcess: Sized {
+    /// A new life begins.
+    fn start(
+        peer: Peer,
+        supers: Vec<Peer>,
+        settings: OverlaySettings,
+        observed: &mut Observations,
+    ) -> Self;
+
+    /// Its part of the overlay.
+    fn super_peer(&self) -> &SuperPeer;
+
+    /// Questions without an answer.
+    fn waiting(&self) -> usize;
+
+    /// Whether it is about to take the place of an owner that died.
+    fn is_recovering(&self) -> bool {
+        false
+    }
+
+    /// Its lease was prolonged.
+    fn set_deadline(&mut self, deadline_ms: u64);
+
+    /// The coordinator decided something.
+    fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>);
+
+    /// A packet arrived.
+    fn on_packet(
+        &mut self,
+        from: Peer,
+        packet: Packet,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    );
+
+    /// Time went on.
+    fn on_tick(&mut self, observed: &mut Observations, now_ms: u64, out: &mut Vec<NodeCommand>);
+
+    /// Many packets were handed over: what waited to go along goes.
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        let _ = (now_ms, out);
+    }
+
+    /// Something that it may want, whether it is possible or not.
+    fn work(
+        &mut self,
+        observed: &mut Observations,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    );
+}
+
+/// What the client of a [`WorkloadNode`]'s node is after.
+pub trait Workload: Sized {
+    /// Where the node keeps what it holds.
+    type Store: ChunkStore;
+
+    /// Begins, with a node of its liking.
+    fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
+
+    /// Where it keeps backups of others, if it does, and what its former lives left there.
+    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
+        let _ = (peer, observed);
+        None
+    }
+
+    /// An operation was answered that began at a time.
+    fn observe(
+        &mut self,
+        observed: &mut Observations,
+        action: Action,
+        began_ms: u64,
+        result: &Result<Response, ChunkError>,
+        now_ms: u64,
+    );
+
+    /// Something that it may want.
+    fn work(
+        host: &mut WorkloadNode<Self>,
+        observed: &mut Observations,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    );
+}
+
+/// A node whose client is after something.
+#[derive(Debug)]
+pub struct WorkloadNode<W: Workload> {
+    pub(crate) peer: Peer,
+    pub(crate) node: Node<W::Store>,
+    /// What the client is doing: the action and when it began.
+    pub(crate) in_flight: BTreeMap<u64, (Action, u64)>,
+    pub(crate) workload: W,
+    true_ms: u64,
+}
+
+impl<W: Workload> WorkloadNode<W> {
+    /// The node.
+    pub fn node(&self) -> &Node<W::Store> {
+        &self.node
+    }
+
+    /// Begins an operation.
+    pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        let number = self.node.submit(action.clone(), now_ms, out);
+        self.in_flight.insert(number, (action, self.true_ms));
+    }
+
+    fn observe(&mut self, observed: &mut Observations, effects: &[NodeCommand]) {
+        let now_ms = observed.true_ms;
+        for effect in effects {
+            let NodeCommand::Completed(number, result) = effect else { continue };
+            let Some((action, began_ms)) = self.in_flight.remove(number) else { continue };
+            self.workload.observe(observed, action, began_ms, result, now_ms);
+        }
+    }
+}
+
+impl<W: Workload> NodeProcess for WorkloadNode<W> {
+    fn start(
+        peer: Peer,
+        supers: Vec<Peer>,
+        overlay: OverlaySettings,
+        observed: &mut Observations,
+    ) -> Self {
+        let chunks = ChunkSettings {
+            claim_ids: 300,
+            low_ids: 100,
+            load_ids: 130,
+            ..ChunkSettings::default()
+        };
+        let cache_bytes = LIMIT_BYTES_MIN;
+        let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
+        let (workload, store) = W::open(&mut settings);
+        let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
+        let mut node = Node::new(peer, settings, supers, client, store);
+        if let Some((vault, recovered)) = W::vault(peer, observed) {
+            node.resume(vault, &recovered);
+        }
+        Self { peer, node, in_flight: BTreeMap::new(), workload, true_ms: observed.true_ms }
+    }
+
+    fn super_peer(&self) -> &SuperPeer {
+        self.node.super_peer()
+    }
+
+    fn waiting(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.node.chunks().failovers() > 0
+    }
+
+    fn set_deadline(&mut self, deadline_ms: u64) {
+        self.node.set_deadline(deadline_ms);
+    }
+
+    fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>) {
+        self.node.on_view(view, out);
+    }
+
+    fn on_packet(
+        &mut self,
+        from: Peer,
+        packet: Packet,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        self.true_ms = observed.true_ms;
+        let (mut looks, stall_ms) = (0, observed.stall_ms);
+        // It looks when the packet arrives, before the work and after it.
+        let mut clock = || {
+            looks += 1;
+            if looks > 2 { now_ms + stall_ms } else { now_ms }
+        };
+        self.node.on_packet(from, packet, &mut clock, out);
+        self.observe(observed, out);
+    }
+
+    fn on_tick(&mut self, observed: &mut Observations, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        self.true_ms = observed.true_ms;
+        self.node.on_tick(now_ms, out);
+        self.observe(observed, out);
+    }
+
+    fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        self.node.flush(now_ms, out);
+    }
+
+    fn work(
+        &mut self,
+        observed: &mut Observations,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        W::work(self, observed, random, now_ms, out);
+    }
+}

@@ -1,0 +1,61 @@
+//! The smallest scenario in which a seed still fails.
+
+use crate::mutants::Mutant;
+use crate::run::Run;
+use crate::scenario::Scenario;
+
+/// Scenarios that are smaller by one thing.
+fn smaller(scenario: &Scenario) -> Vec<Scenario> {
+    let mut smaller = vec![
+        Scenario { seconds: scenario.seconds / 2, ..scenario.clone() },
+        Scenario { seconds: scenario.seconds * 9 / 10, ..scenario.clone() },
+        Scenario { lost_percent: 0, ..scenario.clone() },
+        Scenario { twice_percent: 0, ..scenario.clone() },
+        Scenario { late_percent: 0, ..scenario.clone() },
+        Scenario { crashes: false, ..scenario.clone() },
+        Scenario { partitions: false, ..scenario.clone() },
+        Scenario { worst: false, ..scenario.clone() },
+        Scenario { power: false, ..scenario.clone() },
+        Scenario { rot: false, ..scenario.clone() },
+        Scenario { nodes: (scenario.nodes - 1).max(1), ..scenario.clone() },
+    ];
+    smaller.retain(|one| one != scenario);
+    smaller
+}
+
+/// A smaller scenario in which something still is wrong with a seed, one for which nothing can
+/// be left out; and what is wrong. None if nothing is wrong with the seed.
+pub fn shrink(scenario: &Scenario, seed: u64, mutant: Mutant) -> Option<(Scenario, Vec<String>)> {
+    let wrong = |scenario: &Scenario| {
+        let wrong = Run::execute(seed, mutant, scenario).wrong;
+        (!wrong.is_empty()).then_some(wrong)
+    };
+    let mut least = (scenario.clone(), wrong(scenario)?);
+    while let Some(next) = smaller(&least.0).into_iter().find_map(|one| {
+        let wrong = wrong(&one)?;
+        Some((one, wrong))
+    }) {
+        least = next;
+    }
+    Some(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_defect_does_not_need_is_left_out() {
+        let (least, wrong) =
+            shrink(&Scenario::default(), 0, Mutant::NoReplication).expect("it is found");
+        assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
+        let faults = [least.partitions, least.worst, least.crashes, least.power];
+        let percents = [least.late_percent, least.twice_percent, least.lost_percent];
+        let off = faults.iter().filter(|fault| !**fault).count()
+            + percents.iter().filter(|percent| **percent == 0).count();
+        let is_needed = |one: Scenario| shrink(&one, 0, Mutant::NoReplication).is_none();
+        assert!(smaller(&least).into_iter().all(is_needed), "less is enough: {least}");
+        let kills = least.crashes || least.worst || least.power;
+        assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
+    }
+}
