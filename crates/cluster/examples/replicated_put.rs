@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use amalgam_cluster::backup::{BackupMessage, CopySettings, Vault, Wanted};
 use amalgam_cluster::chunks::{
     Action, ChunkCommand, ChunkService, ChunkSettings, ChunkStore, ClientId, Operation, Reply,
     Request, Requester, Response, StoreError,
@@ -14,6 +13,9 @@ use amalgam_cluster::chunks::{
 use amalgam_cluster::ids::{ChunkId, NodeId};
 use amalgam_cluster::log::{LogSettings, MemoryStorage};
 use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::replication::{
+    ReplicaStore, ReplicationCommand, ReplicationMessage, ReplicationSettings,
+};
 use amalgam_cluster::wire::{FrameReader, Packet, encode_frame};
 
 const VALUE_BYTES: usize = 64;
@@ -58,7 +60,7 @@ impl Wire {
 
 struct Cluster {
     owner: ChunkService<Store>,
-    backups: Vec<(Peer, Vault, Wire, Wire)>,
+    backups: Vec<(Peer, ReplicaStore, Wire, Wire)>,
     client: (Wire, Wire),
     number: u64,
 }
@@ -69,8 +71,9 @@ fn peer(node: u16) -> Peer {
 
 impl Cluster {
     fn new(backups: u16) -> Self {
-        let copies = CopySettings { backups: backups.into(), ..CopySettings::default() };
-        let limits = ChunkSettings { copies, ..ChunkSettings::default() };
+        let replication =
+            ReplicationSettings { backups: backups.into(), ..ReplicationSettings::default() };
+        let limits = ChunkSettings { replication, ..ChunkSettings::default() };
         let mut owner = ChunkService::new(peer(0), limits, Store::default());
         owner.set_deadline(u64::MAX);
         owner.set_members((0..=backups).map(peer));
@@ -81,12 +84,13 @@ impl Cluster {
                 owner.on_claimed(ids, Ok(1));
             }
         }
-        let vault = |node| {
+        let replica_store = |node| {
             let storage = Box::new(MemoryStorage::default());
-            let vault = Vault::open(storage, 7, LogSettings::default()).expect("it opens");
-            (peer(node), vault, Wire::default(), Wire::default())
+            let replica_store =
+                ReplicaStore::open(storage, 7, LogSettings::default()).expect("it opens");
+            (peer(node), replica_store, Wire::default(), Wire::default())
         };
-        let backups = (1..=backups).map(vault).collect();
+        let backups = (1..=backups).map(replica_store).collect();
         Self { owner, backups, client: Default::default(), number: 0 }
     }
 
@@ -109,9 +113,9 @@ impl Cluster {
             self.owner.flush(1, &mut commands);
             for command in commands.drain(..) {
                 match command {
-                    ChunkCommand::Replication(Wanted::Send(to, message)) => {
+                    ChunkCommand::Replication(ReplicationCommand::Send(to, message)) => {
                         let (.., wire, _) = &mut self.backups[usize::from(to.node.get()) - 1];
-                        wire.push(0, &Packet::Backup(message));
+                        wire.push(0, &Packet::Replication(message));
                     }
                     ChunkCommand::Reply(_, reply) => self.client.1.push(1, &Packet::Reply(reply)),
                     _ => {}
@@ -120,19 +124,22 @@ impl Cluster {
             if let Some(Packet::Reply(reply)) = self.client.1.take().pop() {
                 return reply;
             }
-            for (name, vault, wire, back) in &mut self.backups {
+            for (name, replica_store, wire, back) in &mut self.backups {
                 for packet in wire.take() {
-                    let Packet::Backup(BackupMessage::Append { link, first, entries }) = packet
+                    let Packet::Replication(ReplicationMessage::Append { link, first, entries }) =
+                        packet
                     else {
                         unreachable!("an owner sends nothing else")
                     };
-                    vault.on_append(peer(0), link, first, entries);
+                    replica_store.on_append(peer(0), link, first, entries);
                 }
                 let mut answers = Vec::new();
-                vault.flush(&mut answers);
-                answers.into_iter().for_each(|(_, answer)| back.push(0, &Packet::Backup(answer)));
+                replica_store.flush(&mut answers);
+                answers
+                    .into_iter()
+                    .for_each(|(_, answer)| back.push(0, &Packet::Replication(answer)));
                 for packet in back.take() {
-                    let Packet::Backup(answer) = packet else { unreachable!("as above") };
+                    let Packet::Replication(answer) = packet else { unreachable!("as above") };
                     self.owner.on_backup(*name, &answer, &mut || 1, &mut commands);
                 }
             }

@@ -7,19 +7,19 @@
 
 #![forbid(unsafe_code)]
 
-pub mod backup;
-mod bits;
 pub mod chunks;
 pub mod client;
 pub mod coordinator;
+mod hash;
 pub mod ids;
+mod interval_map;
 pub mod load;
 pub mod log;
 pub mod node;
 pub mod overlay;
 pub mod ranges;
 pub mod rendezvous;
-mod spans;
+pub mod replication;
 pub mod wire;
 
-pub use spans::Spans;
+pub use interval_map::IntervalMap;

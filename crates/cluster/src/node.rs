@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backup::{BackupMessage, RecoveredState, Vault, Wanted};
 use crate::chunks::{
     Action, ChunkCommand, ChunkError, ChunkService, ChunkSettings, ChunkStore, ClientId, MOVES_MAX,
     Reply, Request, Requester, Response, UnreadableChunks,
@@ -23,6 +22,7 @@ use crate::overlay::{
     ReplicaSet, RequestId, SuperPeer, View, position,
 };
 use crate::rendezvous::RendezvousPlacement;
+use crate::replication::{RecoveredState, ReplicaStore, ReplicationCommand, ReplicationMessage};
 use crate::wire::Packet;
 
 /// What a node wants done.
@@ -95,7 +95,7 @@ pub struct Node<S> {
     /// What the chunk service wants to know.
     lookups: BTreeMap<u64, ChunkId>,
     /// Others' chunks, where this node is their backup; none if it is nobody's.
-    vault: Option<Vault>,
+    replica_store: Option<ReplicaStore>,
     /// Whether the vault has the metadata, too.
     has_metadata_log: bool,
     /// What waits until the log is safe.
@@ -124,7 +124,7 @@ impl<S: ChunkStore> Node<S> {
             rendezvous: settings.holds_items.then(RendezvousPlacement::default),
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
-            vault: None,
+            replica_store: None,
             has_metadata_log: false,
             deferred: Vec::new(),
             gone: BTreeSet::new(),
@@ -134,26 +134,26 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Keeps backups from now on.
-    pub fn set_vault(&mut self, vault: Vault) {
-        self.vault = Some(vault);
+    pub fn set_vault(&mut self, replica_store: ReplicaStore) {
+        self.replica_store = Some(replica_store);
     }
 
     /// Keeps backups from now on, and its part of the metadata, where its former lives left theirs.
     /// To be called first.
-    pub fn resume(&mut self, vault: Vault, recovered: &RecoveredState) {
+    pub fn resume(&mut self, replica_store: ReplicaStore, recovered: &RecoveredState) {
         self.super_peer.resume(recovered.since, &recovered.notes);
         self.has_metadata_log = true;
-        self.vault = Some(vault);
+        self.replica_store = Some(replica_store);
     }
 
     /// Its backups of others' chunks.
-    pub fn vault(&self) -> Option<&Vault> {
-        self.vault.as_ref()
+    pub fn replica_store(&self) -> Option<&ReplicaStore> {
+        self.replica_store.as_ref()
     }
 
     /// The same, when the node is not needed any more.
-    pub fn into_vault(self) -> Option<Vault> {
-        self.vault
+    pub fn into_vault(self) -> Option<ReplicaStore> {
+        self.replica_store
     }
 
     /// Its chunks.
@@ -203,14 +203,14 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.flush(now_ms, &mut chunk_commands);
         self.execute_chunk_commands(chunk_commands, now_ms, out);
         let mut answers = Vec::new();
-        if let Some(vault) = &mut self.vault {
+        if let Some(replica_store) = &mut self.replica_store {
             if self.has_metadata_log {
                 let super_peer = &mut self.super_peer;
                 let notes = super_peer.take_records();
-                vault.note(&notes, &|creator| super_peer.catalog().snapshot(creator));
+                replica_store.note(&notes, &|creator| super_peer.catalog().snapshot(creator));
             }
-            vault.flush(&mut answers);
-            match vault.notes_failed() {
+            replica_store.flush(&mut answers);
+            match replica_store.notes_failed() {
                 None => out.append(&mut self.deferred),
                 Some(error) => {
                     self.deferred.clear();
@@ -219,7 +219,7 @@ impl<S: ChunkStore> Node<S> {
             }
         }
         let answers = answers.into_iter();
-        out.extend(answers.map(|(to, answer)| NodeCommand::Send(to, Packet::Backup(answer))));
+        out.extend(answers.map(|(to, answer)| NodeCommand::Send(to, Packet::Replication(answer))));
     }
 
     /// Begins to move ids of this node to another; whether it does.
@@ -268,31 +268,37 @@ impl<S: ChunkStore> Node<S> {
 
     /// Reads a part of its log again.
     fn scrub(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
-        let Some(vault) = self.vault.as_mut().filter(|_| now_ms >= self.next_scrub_ms) else {
+        let Some(replica_store) =
+            self.replica_store.as_mut().filter(|_| now_ms >= self.next_scrub_ms)
+        else {
             return;
         };
         self.next_scrub_ms = now_ms + SCRUB_MS;
         let mut asked = Vec::new();
         let time = self.chunks.item_time();
-        for (owner, ids) in vault.scrub(SCRUB_COPIES, &time, &mut asked) {
+        for (owner, ids) in replica_store.scrub(SCRUB_COPIES, &time, &mut asked) {
             out.push(NodeCommand::Log(OverlayEvent::ChunksUnreadable(owner, ids)));
         }
-        out.extend(asked.into_iter().map(|(to, ask)| NodeCommand::Send(to, Packet::Backup(ask))));
+        out.extend(
+            asked.into_iter().map(|(to, ask)| NodeCommand::Send(to, Packet::Replication(ask))),
+        );
     }
 
     /// Asks leaders whether anybody needs what it keeps of lives that are over, and were when it
     /// asked last: views may come late.
     fn query_needed_replicas(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
-        let Some(vault) = self.vault.as_ref().filter(|_| now_ms >= self.next_needed_query_ms)
+        let Some(replica_store) =
+            self.replica_store.as_ref().filter(|_| now_ms >= self.next_needed_query_ms)
         else {
             return;
         };
         self.next_needed_query_ms = now_ms + NEEDED_QUERY_MS;
         let view = self.super_peer.view();
-        let gone: BTreeSet<Peer> = vault.owners().filter(|owner| !view.has(*owner)).collect();
+        let gone: BTreeSet<Peer> =
+            replica_store.owners().filter(|owner| !view.has(*owner)).collect();
         let were_gone = gone.intersection(&self.gone);
         let kept = were_gone.flat_map(|source| {
-            vault.creators(*source).into_iter().map(move |creator| (*source, creator))
+            replica_store.creators(*source).into_iter().map(move |creator| (*source, creator))
         });
         for (source, creator) in kept.take(NEEDED_QUERIES_MAX) {
             let group = view.groups.get(position(creator));
@@ -334,9 +340,9 @@ impl<S: ChunkStore> Node<S> {
                 self.edits.insert(request, (ids, EditReason::Partition));
             }
         }
-        if let Some(vault) = &mut self.vault {
+        if let Some(replica_store) = &mut self.replica_store {
             let UnreadableChunks { asked, lost } =
-                self.chunks.load_failovers(now_ms, vault, &mut chunk_commands);
+                self.chunks.load_failovers(now_ms, replica_store, &mut chunk_commands);
             let asked =
                 asked.into_iter().map(|(source, ids)| OverlayEvent::ChunksUnreadable(source, ids));
             let lost = lost.into_iter().map(|(source, ids)| OverlayEvent::ChunksLost(source, ids));
@@ -417,34 +423,40 @@ impl<S: ChunkStore> Node<S> {
         let now_ms = clock();
         match packet {
             Packet::Overlay(Message::GrantFailover(inheritance)) => {
-                if let Some(vault) = &mut self.vault {
-                    self.chunks.start_failover(&inheritance, vault);
+                if let Some(replica_store) = &mut self.replica_store {
+                    self.chunks.start_failover(&inheritance, replica_store);
                 }
             }
             Packet::Overlay(Message::NotNeeded { creator, source }) => {
                 // What cannot be forgotten now is asked about again.
-                if let Some(vault) = &mut self.vault
+                if let Some(replica_store) = &mut self.replica_store
                     && !self.super_peer.view().has(source)
                 {
-                    let _ = vault.forget(source, creator);
+                    let _ = replica_store.forget(source, creator);
                 }
             }
-            Packet::Backup(BackupMessage::Append { link, first, entries }) => {
-                if let Some(vault) = &mut self.vault {
-                    vault.on_append(from, link, first, entries);
+            Packet::Replication(ReplicationMessage::Append { link, first, entries }) => {
+                if let Some(replica_store) = &mut self.replica_store {
+                    replica_store.on_append(from, link, first, entries);
                 }
             }
-            Packet::Backup(BackupMessage::Seal { source, ids, last }) => {
-                let vault = self.vault.as_mut();
-                let answer = vault.and_then(|vault| vault.on_seal(source, ids, last));
-                out.extend(answer.map(|answer| NodeCommand::Send(from, Packet::Backup(answer))));
+            Packet::Replication(ReplicationMessage::Seal { source, ids, last }) => {
+                let replica_store = self.replica_store.as_mut();
+                let answer = replica_store
+                    .and_then(|replica_store| replica_store.on_seal(source, ids, last));
+                out.extend(
+                    answer.map(|answer| NodeCommand::Send(from, Packet::Replication(answer))),
+                );
             }
-            Packet::Backup(BackupMessage::Fetch { source, ids, names }) => {
-                let vault = self.vault.as_mut();
-                let answer = vault.map(|vault| vault.on_fetch(source, ids, &names));
-                out.extend(answer.map(|answer| NodeCommand::Send(from, Packet::Backup(answer))));
+            Packet::Replication(ReplicationMessage::Fetch { source, ids, keys }) => {
+                let replica_store = self.replica_store.as_mut();
+                let answer =
+                    replica_store.map(|replica_store| replica_store.on_fetch(source, ids, &keys));
+                out.extend(
+                    answer.map(|answer| NodeCommand::Send(from, Packet::Replication(answer))),
+                );
             }
-            Packet::Backup(answer) => {
+            Packet::Replication(answer) => {
                 let mut chunk_commands = Vec::new();
                 self.chunks.on_backup(from, &answer, clock, &mut chunk_commands);
                 self.execute_chunk_commands(chunk_commands, now_ms, out);
@@ -510,7 +522,7 @@ impl<S: ChunkStore> Node<S> {
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
                     self.edits.insert(request, (ids, EditReason::Transfer));
                 }
-                ChunkCommand::Replication(Wanted::Commit(number, ids, backups)) => {
+                ChunkCommand::Replication(ReplicationCommand::Commit(number, ids, backups)) => {
                     let set = replica_set(self.me, &backups);
                     let change = match self.chunks.source(number) {
                         Some(source) => Change::CompleteFailover(set, source),
@@ -519,11 +531,11 @@ impl<S: ChunkStore> Node<S> {
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
                     self.edits.insert(request, (ids, EditReason::Backups(number)));
                 }
-                ChunkCommand::Replication(Wanted::Send(to, message)) => {
-                    out.push(NodeCommand::Send(to, Packet::Backup(message)));
+                ChunkCommand::Replication(ReplicationCommand::Send(to, message)) => {
+                    out.push(NodeCommand::Send(to, Packet::Replication(message)));
                 }
                 // The chunk service hears of it itself.
-                ChunkCommand::Replication(Wanted::Aborted(_)) => {}
+                ChunkCommand::Replication(ReplicationCommand::Aborted(_)) => {}
                 ChunkCommand::Reply(Requester::Peer(to), reply) => {
                     out.push(NodeCommand::Send(to, Packet::Reply(reply)));
                 }

@@ -10,7 +10,7 @@
 //! 2. It asks when the members have not changed for a while, so those who start together share; and
 //!    again from time to time, since a former owner may be buried later.
 
-use crate::bits::mix;
+use crate::hash::mix;
 use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
 

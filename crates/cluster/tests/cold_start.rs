@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use amalgam_cluster::backup::{CopySettings, Vault};
 use amalgam_cluster::chunks::{
     Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response, StoreError,
 };
@@ -16,6 +15,7 @@ use amalgam_cluster::log::{
 use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{OverlayEvent, OverlaySettings, Peer, position};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
+use amalgam_cluster::replication::{ReplicaStore, ReplicationSettings};
 use amalgam_cluster::wire::Packet;
 use proptest::prelude::*;
 
@@ -143,14 +143,15 @@ impl World {
             ..LogSettings::default()
         };
         let disk = Box::new(self.disks[number].clone());
-        let (vault, recovered) = Vault::resume(disk, (7, peer, self.boot), log)?;
-        let copies = CopySettings { backups: 3, silent_ms: 120, ..CopySettings::default() };
+        let (replica_store, recovered) = ReplicaStore::resume(disk, (7, peer, self.boot), log)?;
+        let replication =
+            ReplicationSettings { backups: 3, silent_ms: 120, ..ReplicationSettings::default() };
         let settings = NodeSettings {
             overlay: OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() },
             chunks: ChunkSettings {
                 claim_ids: 40,
                 low_ids: 10,
-                copies,
+                replication,
                 ..ChunkSettings::default()
             },
             holds_items: false,
@@ -159,7 +160,7 @@ impl World {
         let supers = self.coordinator.view().supers().collect();
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, Chunks::default());
-        node.resume(vault, &recovered);
+        node.resume(replica_store, &recovered);
         self.nodes.insert(number, (peer, node));
         Ok(())
     }
@@ -328,9 +329,10 @@ impl World {
     fn state(&self) -> String {
         let mut text = format!("{:?}\n", self.coordinator.view());
         for (peer, node) in self.nodes.values() {
-            let (copies, heirs) = (node.chunks().copies().status(), node.chunks().failovers());
-            let kept = node.vault().map(Vault::holdings);
-            text += &format!("{peer:?}: {copies:?} {heirs} heirs, keeps {kept:?}\n");
+            let (replication, heirs) =
+                (node.chunks().replication().status(), node.chunks().failovers());
+            let kept = node.replica_store().map(ReplicaStore::holdings);
+            text += &format!("{peer:?}: {replication:?} {heirs} heirs, keeps {kept:?}\n");
             let catalog = node.super_peer().catalog();
             for summary in catalog.summaries() {
                 let leads = node.super_peer().leads(position(summary.creator)).is_some();
@@ -348,7 +350,9 @@ impl World {
     fn are_whole(&self) -> bool {
         let is_whole = |node: &Node<Chunks>| {
             let chunks = node.chunks();
-            chunks.copies().status().0 == 0 && chunks.failovers() == 0 && chunks.holdings().1 > 0
+            chunks.replication().status().0 == 0
+                && chunks.failovers() == 0
+                && chunks.holdings().1 > 0
         };
         self.nodes.values().all(|(_, node)| is_whole(node))
     }

@@ -26,7 +26,7 @@ use amalgam_cluster::chunks::{
 use amalgam_cluster::client::{Asked, Client, ClientStatistics, Completion};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Locator, OverlayCommand, OverlaySettings, Peer};
-use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet};
+use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
 use amalgam_op::MAX_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -188,7 +188,7 @@ impl ClusterClient {
     ///
     /// [`ClientError`].
     pub fn status(&mut self) -> Result<NodeStatus, ClientError> {
-        match self.ask_first(&Control::Ask)? {
+        match self.ask_first(&Control::GetStatus)? {
             Control::Status(status) => {
                 self.learn_members(&status);
                 Ok(*status)
@@ -202,9 +202,9 @@ impl ClusterClient {
     /// # Errors
     ///
     /// [`ClientError`].
-    pub fn holding(&mut self, id: ChunkId) -> Result<Option<Holding>, ClientError> {
-        match self.ask_first(&Control::Hold(id))? {
-            Control::Held(holding) => Ok(holding),
+    pub fn holding(&mut self, id: ChunkId) -> Result<Option<OwnedRange>, ClientError> {
+        match self.ask_first(&Control::GetOwnership(id))? {
+            Control::Ownership(holding) => Ok(holding),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
@@ -218,7 +218,7 @@ impl ClusterClient {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(ClientError::Answer(format!("a key has 1 to {MAX_KEY_BYTES} bytes")));
         }
-        let question = Control::Place(key.to_vec());
+        let question = Control::LocateItem(key.to_vec());
         let mut answer = self.ask(self.home, &question, DIAL_PATIENCE);
         for _ in 0..HOMES_MAX {
             if answer.is_ok() {
@@ -229,7 +229,7 @@ impl ClusterClient {
             answer = self.ask(self.home, &question, DIAL_PATIENCE);
         }
         match answer? {
-            Control::Placed(id) => Ok(id),
+            Control::ItemLocation(id) => Ok(id),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }
@@ -517,7 +517,7 @@ impl ClusterClient {
     /// Asks the home who is there; the answer comes among others.
     fn dispatch_question(&mut self) {
         let mut touched = Vec::new();
-        self.push(self.home, &Packet::Control(Control::Ask), &mut touched);
+        self.push(self.home, &Packet::Control(Control::GetStatus), &mut touched);
         for peer in touched {
             if self.wires.get_mut(&peer).is_some_and(|wire| wire.send().is_err()) {
                 self.lose(peer);
@@ -633,7 +633,7 @@ impl ClusterClient {
             }
             Packet::Control(Control::Status(status)) => self.learn_members(&status),
             Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
-            Packet::Backup(_) | Packet::Load(_) => {}
+            Packet::Replication(_) | Packet::Load(_) => {}
         }
     }
 }

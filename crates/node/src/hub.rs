@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use amalgam_cluster::backup::Vault;
 use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
-use amalgam_cluster::wire::{Control, Holding, NodeStatus, Packet, WIRE_VERSION};
+use amalgam_cluster::replication::ReplicaStore;
+use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -231,7 +231,7 @@ impl<S: ChunkStore> Hub<S> {
         late.into_iter().for_each(|link| self.close(link));
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
         if !self.has_told
-            && let Some(error) = self.node.vault().and_then(Vault::failed)
+            && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failed)
         {
             self.has_told = true;
             log::error!(error:%; "no more backups are kept here until the node starts anew");
@@ -430,22 +430,22 @@ impl<S: ChunkStore> Hub<S> {
                 }
             }
             Packet::Overlay(Message::LookUp { token, id, .. }) => self.relay(link, token, id),
-            Packet::Control(Control::Ask) => {
+            Packet::Control(Control::GetStatus) => {
                 let status = Control::Status(Box::new(self.status()));
                 self.push(link, number, &Packet::Control(status));
             }
-            Packet::Control(Control::Place(key)) => {
+            Packet::Control(Control::LocateItem(key)) => {
                 if let Some(id) = self.node.chunks().item_id(&key) {
-                    self.push(link, number, &Packet::Control(Control::Placed(id)));
+                    self.push(link, number, &Packet::Control(Control::ItemLocation(id)));
                 }
             }
-            Packet::Control(Control::Hold(id)) => {
+            Packet::Control(Control::GetOwnership(id)) => {
                 let chunks = self.node.chunks();
                 let held = chunks.around(id).map(|(ids, epoch)| {
-                    let copies = chunks.copies().behind(id);
-                    Holding { ids, epoch, copies }
+                    let replicas = chunks.replication().behind(id);
+                    OwnedRange { ids, epoch, replicas }
                 });
-                self.push(link, number, &Packet::Control(Control::Held(held)));
+                self.push(link, number, &Packet::Control(Control::Ownership(held)));
             }
             Packet::Control(Control::Migrate { ids, target }) => {
                 let incarnation = self.snapshot.view.incarnation(target);
@@ -466,7 +466,7 @@ impl<S: ChunkStore> Hub<S> {
                 self.push(link, number, &Packet::Control(is_drained));
             }
             // Nothing that clients say.
-            Packet::Overlay(_) | Packet::Move(_) | Packet::Backup(_) | Packet::Load(_) => {}
+            Packet::Overlay(_) | Packet::Move(_) | Packet::Replication(_) | Packet::Load(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
         }
     }
@@ -619,9 +619,12 @@ impl<S: ChunkStore> Hub<S> {
             spans,
             ranges,
             moves: (outgoing as u64, incoming as u64),
-            backups: chunks.copies().backups_wanted() as u64,
-            reduced: (chunks.copies().status().0 as u64, chunks.failovers() as u64),
-            kept: self.node.vault().map_or(0, |vault| vault.holdings().0 as u64),
+            backups: chunks.replication().backups_wanted() as u64,
+            reduced: (chunks.replication().status().0 as u64, chunks.failovers() as u64),
+            kept: self
+                .node
+                .replica_store()
+                .map_or(0, |replica_store| replica_store.holdings().0 as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
             rate: chunks.load_balancer().rate(),
             hot_moves: chunks.load_balancer().moved(),

@@ -11,12 +11,12 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::backup::{CopySettings, RecoveredState, Vault};
 use amalgam_cluster::chunks::{ChunkSettings, ClientId, ItemStore, MAX_CHUNK_BYTES};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
+use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
 use amalgam_index::{Configuration, Cursor, Engine, Found, OpenError, Sink, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -84,36 +84,41 @@ impl BackupConfiguration {
             Durability::Synced => SILENT_SYNCED_MS,
         };
         let (backups, retry_ms, copy_sets) = (self.count, RESEND_MS, self.copy_sets);
-        let copies =
-            CopySettings { backups, silent_ms, retry_ms, copy_sets, ..CopySettings::default() };
+        let replication = ReplicationSettings {
+            backups,
+            silent_ms,
+            retry_ms,
+            copy_sets,
+            ..ReplicationSettings::default()
+        };
         let (claim_ids, low_ids) = (BACKED_UP_IDS, BACKED_UP_IDS / 4);
-        ChunkSettings { claim_ids, low_ids, copies, ..ChunkSettings::default() }
+        ChunkSettings { claim_ids, low_ids, replication, ..ChunkSettings::default() }
     }
 
     /// Opens the log, and says what former lives left in it.
-    fn vault(
+    fn replica_store(
         &self,
         storage: FileStorage,
         joined: &Joined,
-    ) -> Result<(Vault, RecoveredState), NodeError> {
+    ) -> Result<(ReplicaStore, RecoveredState), NodeError> {
         let settings = LogSettings::default();
         let segments_max = self.space_bytes / u64::from(settings.segment_bytes);
         let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
         let settings = LogSettings { durability: self.durability, segments_max, ..settings };
         let (cluster, me) = (joined.cluster, joined.peer);
-        let (vault, recovered) =
-            Vault::resume(Box::new(storage), (cluster, me, boot_number()), settings)
+        let (replica_store, recovered) =
+            ReplicaStore::resume(Box::new(storage), (cluster, me, boot_number()), settings)
                 .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
-        for damage in &vault.replay().damages {
+        for damage in &replica_store.replay().damages {
             log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
         }
-        let (records, since) = (vault.replay().records, recovered.since);
+        let (records, since) = (replica_store.replay().records, recovered.since);
         if since < me.incarnation {
             log::info!(records, since; "the log has all that former lives kept");
         } else if records > 0 {
             log::warn!(records; "the log does not count: it may lack what was kept last");
         }
-        Ok((vault, recovered))
+        Ok((replica_store, recovered))
     }
 }
 
@@ -337,10 +342,10 @@ impl<I: Engine> RunningNode<I> {
             threads: Vec::new(),
         };
         let read = |(backups, storage): (&BackupConfiguration, FileStorage)| {
-            let read = || backups.vault(storage, &joined);
+            let read = || backups.replica_store(storage, &joined);
             keep_alive_during(&node.shared, membership.as_ref(), joined.peer, read)
         };
-        let vault = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
+        let replica_store = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {
@@ -353,7 +358,7 @@ impl<I: Engine> RunningNode<I> {
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
         };
-        node.spawn(listener, settings, vault)?;
+        node.spawn(listener, settings, replica_store)?;
         Ok(node)
     }
 
@@ -361,7 +366,7 @@ impl<I: Engine> RunningNode<I> {
         &mut self,
         listener: TcpListener,
         settings: NodeSettings,
-        vault: Option<(Vault, RecoveredState)>,
+        replica_store: Option<(ReplicaStore, RecoveredState)>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (shared, membership, me) =
@@ -377,8 +382,8 @@ impl<I: Engine> RunningNode<I> {
             // Its own client is not used; others draw their numbers from 64 bits.
             let client = ClientId(joined.life);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
-            if let Some((vault, recovered)) = vault {
-                node.resume(vault, &recovered);
+            if let Some((replica_store, recovered)) = replica_store {
+                node.resume(replica_store, &recovered);
             }
             let introduction = Introduction::new(joined.cluster, Some(joined.peer), &credentials);
             let hub =

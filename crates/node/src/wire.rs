@@ -329,7 +329,7 @@ impl Wire {
         if quiet_ms >= PROBE_MS && !self.is_probed {
             self.is_probed = true;
             // Whoever lives answers that at once, whatever else it waits for.
-            self.push(0, &Packet::Control(Control::Ask));
+            self.push(0, &Packet::Control(Control::GetStatus));
             return self.send().is_ok();
         }
         quiet_ms < LOST_MS

@@ -209,7 +209,7 @@ fn backups_lie_in_another_rack() {
         let other = if *rack == "a" { "b" } else { "a" };
         loop {
             let holding = client.holding(chunk).expect("it answers").expect("its own");
-            let racks: Vec<_> = holding.copies.iter().map(|(peer, _)| rack_of(*peer)).collect();
+            let racks: Vec<_> = holding.replicas.iter().map(|(peer, _)| rack_of(*peer)).collect();
             if racks == [Some(other)] {
                 break;
             }

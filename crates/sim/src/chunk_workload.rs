@@ -1,11 +1,11 @@
 //! Nodes whose clients work on chunks, without backups and with them.
 
-use amalgam_cluster::backup::{CopySettings, RecoveredState, Vault};
 use amalgam_cluster::chunks::{Action, ChunkError, Response};
 use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::log::{Durability, LogSettings};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
 
 use crate::memory_store::MemoryStore;
 use crate::node_process::{Workload, WorkloadNode};
@@ -28,9 +28,9 @@ pub type ChunkNode = WorkloadNode<ChunkWorkload<false>>;
 pub type ReplicatedChunkNode = WorkloadNode<ChunkWorkload<true>>;
 
 /// Backups of whatever a node holds.
-pub(crate) const COPIES: CopySettings = CopySettings {
+pub(crate) const COPIES: ReplicationSettings = ReplicationSettings {
     backups: 3,
-    copies_min: 2,
+    min_replicas: 2,
     silent_ms: 120,
     retry_ms: 20,
     window: 4_096,
@@ -39,25 +39,25 @@ pub(crate) const COPIES: CopySettings = CopySettings {
 
 /// Where a node keeps backups of others, in segments of some length, and what its former lives left
 /// there.
-pub(crate) fn open_vault(
+pub(crate) fn open_replica_store(
     peer: Peer,
     segment_bytes: u32,
     observed: &mut Observations,
-) -> (Vault, RecoveredState) {
+) -> (ReplicaStore, RecoveredState) {
     let disk = observed.disks.entry(peer.node).or_default().clone();
     let durability = if observed.is_synced { Durability::Synced } else { Durability::Buffered };
     let settings =
         LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
     let life = (1, peer, disk.power_losses);
-    let (vault, recovered) =
-        Vault::resume(disk.storage(), life, settings).expect("it is this cluster's");
-    if vault.replay().was_torn {
+    let (replica_store, recovered) =
+        ReplicaStore::resume(disk.storage(), life, settings).expect("it is this cluster's");
+    if replica_store.replay().was_torn {
         observed.coverage.record("a torn write");
     }
-    if vault.replay().records > 0 && recovered.since == peer.incarnation {
+    if replica_store.replay().records > 0 && recovered.since == peer.incarnation {
         observed.coverage.record("a log that does not count");
     }
-    (vault, recovered)
+    (replica_store, recovered)
 }
 
 fn number_of(value: &[u8]) -> u64 {
@@ -74,13 +74,16 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
 
     fn open(settings: &mut NodeSettings) -> (Self, MemoryStore) {
         if REPLICATED {
-            settings.chunks.copies = COPIES;
+            settings.chunks.replication = COPIES;
         }
         Default::default()
     }
 
-    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
-        REPLICATED.then(|| open_vault(peer, 16 << 10, observed))
+    fn replica_store(
+        peer: Peer,
+        observed: &mut Observations,
+    ) -> Option<(ReplicaStore, RecoveredState)> {
+        REPLICATED.then(|| open_replica_store(peer, 16 << 10, observed))
     }
 
     fn observe(

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::backup::BackupMessage;
 use amalgam_cluster::chunks::{ChunkError, MoveMessage, Reply, Response};
 use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
+use amalgam_cluster::replication::ReplicationMessage;
 use amalgam_cluster::wire::Packet;
 
 /// How often each fault and race came up.
@@ -80,18 +80,18 @@ impl RaceDetector {
         coverage: &mut Coverage,
     ) {
         match packet {
-            Packet::Backup(BackupMessage::Refused { is_sealed: true, .. }) => {
+            Packet::Replication(ReplicationMessage::Refused { is_sealed: true, .. }) => {
                 coverage.record("an append after the seal");
             }
-            Packet::Backup(BackupMessage::Append { entries, .. }) if entries.adopts() => {
+            Packet::Replication(ReplicationMessage::Append { entries, .. }) if entries.adopts() => {
                 coverage.record("a backup that adopted what it had");
             }
-            Packet::Backup(BackupMessage::Sealed { beyond: Some(beyond), .. })
+            Packet::Replication(ReplicationMessage::Sealed { beyond: Some(beyond), .. })
                 if !beyond.is_empty() =>
             {
                 coverage.record("holders that had come to different changes");
             }
-            Packet::Backup(BackupMessage::Fetched { found, .. }) if !found.is_empty() => {
+            Packet::Replication(ReplicationMessage::Fetched { found, .. }) if !found.is_empty() => {
                 coverage.record("an heir that fetched what it could not read");
             }
             Packet::Move(

@@ -5,18 +5,18 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use amalgam_cluster::backup::{RecoveredState, Vault};
 use amalgam_cluster::chunks::{
     Action, ChunkError, ItemAnswer, ItemOp, ItemStore, ItemTime, ItemVerb, Response, StoreHead,
 };
 use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
 use amalgam_index::model::{Model, ModelWorker};
 use amalgam_index::{Configuration, Cursor, Engine as _, Found, Sink, Store as _, Worker};
 use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
-use crate::chunk_workload::{COPIES, open_vault};
+use crate::chunk_workload::{COPIES, open_replica_store};
 use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
@@ -259,7 +259,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store) {
         settings.holds_items = true;
         if REPLICATED {
-            settings.chunks.copies = COPIES;
+            settings.chunks.replication = COPIES;
         }
         let engines = Engines::take();
         let [chunks, items] = engines.0;
@@ -267,9 +267,12 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         (Self { next_value: 0, _engines: engines }, store)
     }
 
-    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
+    fn replica_store(
+        peer: Peer,
+        observed: &mut Observations,
+    ) -> Option<(ReplicaStore, RecoveredState)> {
         // The metadata of thousands of partitions lies there, too.
-        REPLICATED.then(|| open_vault(peer, 256 << 10, observed))
+        REPLICATED.then(|| open_replica_store(peer, 256 << 10, observed))
     }
 
     fn observe(

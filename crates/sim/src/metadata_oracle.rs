@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::Spans;
+use amalgam_cluster::IntervalMap;
 use amalgam_cluster::ids::Creator;
 use amalgam_cluster::overlay::{
     Catalog, Edit, OverlayEvent, RequestId, RingSegment, Summary, Term, Version, position,
@@ -22,7 +22,7 @@ pub struct MetadataOracle {
     committed: BTreeMap<(Creator, u64), Vec<Edit>>,
     truth: Catalog,
     /// The latest term that came into force at each position.
-    terms: Spans<Term>,
+    terms: IntervalMap<Term>,
     /// Whether what a node keeps may become unreadable.
     pub has_rot: bool,
     /// What was found wrong.

@@ -1,9 +1,9 @@
 //! Defects around the logic, each of which the simulation must find.
 
-use amalgam_cluster::backup::{BackupMessage, What};
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
+use amalgam_cluster::replication::{Mutation, ReplicationMessage};
 use amalgam_cluster::wire::Packet;
 
 /// A defect that the world plants around the logic.
@@ -39,13 +39,13 @@ pub enum Mutant {
 }
 
 /// What a backup would answer that kept it.
-pub(crate) fn as_if_stored(message: &BackupMessage) -> BackupMessage {
+pub(crate) fn as_if_stored(message: &ReplicationMessage) -> ReplicationMessage {
     match message {
-        BackupMessage::Append { link, first, entries } => {
-            BackupMessage::Appended { link: *link, next: first + entries.count() as u64 }
+        ReplicationMessage::Append { link, first, entries } => {
+            ReplicationMessage::Appended { link: *link, next: first + entries.count() as u64 }
         }
-        BackupMessage::Refused { link, .. } => {
-            BackupMessage::Appended { link: *link, next: u64::MAX }
+        ReplicationMessage::Refused { link, .. } => {
+            ReplicationMessage::Appended { link: *link, next: u64::MAX }
         }
         answer => answer.clone(),
     }
@@ -70,41 +70,47 @@ pub(crate) fn mutate(
     from: Peer,
 ) -> Option<Packet> {
     match packet {
-        Packet::Backup(message @ BackupMessage::Append { .. })
+        Packet::Replication(message @ ReplicationMessage::Append { .. })
             if mutant == Mutant::NoReplication =>
         {
-            out.push(NodeCommand::Send(from, Packet::Backup(as_if_stored(&message))));
+            out.push(NodeCommand::Send(from, Packet::Replication(as_if_stored(&message))));
             None
         }
-        Packet::Backup(message @ BackupMessage::Refused { .. }) if mutant == Mutant::NoFencing => {
-            Some(Packet::Backup(as_if_stored(&message)))
+        Packet::Replication(message @ ReplicationMessage::Refused { .. })
+            if mutant == Mutant::NoFencing =>
+        {
+            Some(Packet::Replication(as_if_stored(&message)))
         }
-        Packet::Backup(BackupMessage::Append { link, first, entries })
+        Packet::Replication(ReplicationMessage::Append { link, first, entries })
             if mutant == Mutant::LostLastBuffer =>
         {
             let mut list = entries.to_vec();
-            if list.iter().any(|entry| entry.what == What::Answers) {
-                list.iter_mut().for_each(|entry| entry.what = What::Answers);
+            if list.iter().any(|entry| entry.mutation == Mutation::RepliesOnly) {
+                list.iter_mut().for_each(|entry| entry.mutation = Mutation::RepliesOnly);
             }
             let entries = list.into();
-            Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
+            Some(Packet::Replication(ReplicationMessage::Append { link, first, entries }))
         }
-        Packet::Backup(BackupMessage::Append { link, first, entries })
+        Packet::Replication(ReplicationMessage::Append { link, first, entries })
             if mutant == Mutant::UnreconciledReplicas =>
         {
             let (mut list, mut is_adopting) = (entries.to_vec(), false);
             for entry in &mut list {
-                match entry.what {
-                    What::Adopt(..) => is_adopting = true,
-                    What::Answers => is_adopting = false,
-                    _ if is_adopting => entry.what = What::Answers,
+                match entry.mutation {
+                    Mutation::ChangeOwner(..) => is_adopting = true,
+                    Mutation::RepliesOnly => is_adopting = false,
+                    _ if is_adopting => entry.mutation = Mutation::RepliesOnly,
                     _ => {}
                 }
             }
             let entries = list.into();
-            Some(Packet::Backup(BackupMessage::Append { link, first, entries }))
+            Some(Packet::Replication(ReplicationMessage::Append { link, first, entries }))
         }
-        Packet::Backup(BackupMessage::Fetch { .. }) if mutant == Mutant::SilentHolders => None,
+        Packet::Replication(ReplicationMessage::Fetch { .. })
+            if mutant == Mutant::SilentHolders =>
+        {
+            None
+        }
         Packet::Overlay(Message::GrantFailover(grant))
             if mutant == Mutant::WrongSource
                 && grant.ids.first().creator().get() != grant.source.node.get() =>

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::backup::{RecoveredState, Vault};
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response};
 use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer, SuperPeer, View};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
+use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
 use amalgam_cluster::wire::Packet;
 
 use crate::observations::Observations;
@@ -76,7 +76,10 @@ pub trait Workload: Sized {
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
 
     /// Where it keeps backups of others, if it does, and what its former lives left there.
-    fn vault(peer: Peer, observed: &mut Observations) -> Option<(Vault, RecoveredState)> {
+    fn replica_store(
+        peer: Peer,
+        observed: &mut Observations,
+    ) -> Option<(ReplicaStore, RecoveredState)> {
         let _ = (peer, observed);
         None
     }
@@ -152,8 +155,8 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         let (workload, store) = W::open(&mut settings);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);
-        if let Some((vault, recovered)) = W::vault(peer, observed) {
-            node.resume(vault, &recovered);
+        if let Some((replica_store, recovered)) = W::replica_store(peer, observed) {
+            node.resume(replica_store, &recovered);
         }
         Self { peer, node, in_flight: BTreeMap::new(), workload, true_ms: observed.true_ms }
     }

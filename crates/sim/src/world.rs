@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::backup::BackupMessage;
 use amalgam_cluster::chunks::{Action, ClientState, MoveMessage};
 use amalgam_cluster::coordinator::{Coordinator, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
@@ -11,6 +10,7 @@ use amalgam_cluster::overlay::{
     Change, Edit, Message, OverlayEvent, OverlaySettings, Peer, RequestId, SuperPeer, View,
     position,
 };
+use amalgam_cluster::replication::ReplicationMessage;
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::coverage::{self, RaceDetector};
@@ -467,13 +467,13 @@ impl<P: NodeProcess> World<P> {
         self.race_detector.sent((from, to), packet, arrivals.len(), &mut self.observed.coverage);
         if let (
             Mutant::IgnoredReplicationErrors,
-            Packet::Backup(BackupMessage::Append { .. }),
+            Packet::Replication(ReplicationMessage::Append { .. }),
             true,
         ) = (self.mutant, packet, arrivals.is_empty())
         {
-            let Packet::Backup(message) = packet else { return };
+            let Packet::Replication(message) = packet else { return };
             let mut answer = Vec::new();
-            Packet::Backup(as_if_stored(message)).encode(&mut answer);
+            Packet::Replication(as_if_stored(message)).encode(&mut answer);
             let (from, to, bytes) = (to, from, answer.into());
             self.queue.schedule(self.now_ms + 5, Event::PacketArrives { from, to, bytes });
         }
@@ -699,7 +699,7 @@ impl<W: Workload> World<WorkloadNode<W>> {
                         serves,
                         chunks.failovers(),
                         chunks.moves(),
-                        chunks.copies().status(),
+                        chunks.replication().status(),
                     )
                 });
                 let range = range.map(|range| (range.ids, range.placement));

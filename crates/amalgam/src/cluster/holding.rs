@@ -82,7 +82,7 @@ fn show_id(
             writeln!(output, "{node:>5} {life:>4} {at:<21} {is:<6} {behind:>6}")
         };
         line(owner, "owner", 0)?;
-        holding.copies.iter().try_for_each(|(peer, behind)| line(peer, "backup", *behind))?;
+        holding.replicas.iter().try_for_each(|(peer, behind)| line(peer, "backup", *behind))?;
         return Ok(());
     }
     if silent.is_empty() {

@@ -87,7 +87,7 @@ impl Trial {
         let places = (0..NODES).map(|place| (self.node_id(place), place));
         let places: BTreeMap<_, _> = places.collect();
         let held = owner.holding(id).ok().flatten();
-        let copies = held.into_iter().flat_map(|holding| holding.copies);
+        let copies = held.into_iter().flat_map(|holding| holding.replicas);
         copies.filter_map(|(peer, _)| places.get(&peer.node).copied()).collect()
     }
 

@@ -17,9 +17,12 @@ use super::migration::{MoveMessage, overlap};
 use super::service::{ChunkCommand, ChunkService};
 use super::sessions::{ClientState, SessionState};
 use super::store::ChunkStore;
-use crate::backup::{BackupMessage, Copies, ItemKey, NAMED_CHANGES_MAX, Name, Vault, Wanted, What};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{FailoverGrant, Peer, Refusal};
+use crate::replication::{
+    ItemKey, Mutation, NAMED_CHANGES_MAX, RecordKey, ReplicaStore, ReplicationCommand,
+    ReplicationMessage, ReplicationPrimary,
+};
 use crate::wire::Wire;
 
 mod missing;
@@ -38,7 +41,7 @@ pub(super) struct FailoverTask {
     /// Named items that are loaded.
     items: Vec<ItemKey>,
     /// What could not be read here; and what of that did not come from others yet.
-    damaged: Vec<Name>,
+    damaged: Vec<RecordKey>,
     missing: Missing,
     /// Who was to be a backup, in whatever attempt.
     past_joiners: BTreeSet<Peer>,
@@ -49,7 +52,7 @@ pub(super) struct FailoverTask {
     waits_from_ms: Option<u64>,
     next_ask_ms: u64,
     /// How far each is, and what it has beyond what is loaded, if it knows.
-    sealed: BTreeMap<Peer, (u64, Option<Vec<Name>>)>,
+    sealed: BTreeMap<Peer, (u64, Option<Vec<RecordKey>>)>,
 }
 
 /// What this node should have and cannot read, by the lives in whose names it is kept.
@@ -64,10 +67,10 @@ pub struct UnreadableChunks {
 /// What another holder has of what cannot be read here.
 #[derive(Debug)]
 pub(super) struct Fetched<'m> {
-    pub found: &'m [What],
+    pub found: &'m [Mutation],
     pub sessions: &'m [SessionState],
-    pub lacking: &'m [Name],
-    pub damaged: &'m [Name],
+    pub lacking: &'m [RecordKey],
+    pub damaged: &'m [RecordKey],
 }
 
 impl FailoverTask {
@@ -76,29 +79,29 @@ impl FailoverTask {
     }
 
     /// Other holders, as far as they are members.
-    fn others(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+    fn others(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let others = self.grant.holders[1..].iter().copied();
-        others.filter(|peer| copies.is_known(*peer))
+        others.filter(|peer| replication.is_known(*peer))
     }
 
     /// Other holders of chunks who have not said how far they are, or were silent since.
-    fn unsealed(&self, copies: &Copies) -> impl Iterator<Item = Peer> {
+    fn unsealed(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let is_named = self.grant.ids.first().creator().is_named();
-        let is_ready = |peer| self.sealed.contains_key(&peer) && copies.is_choosable(peer);
-        let others = self.others(copies).filter(move |_| !is_named);
-        others.filter(move |peer| copies.is_usable(*peer) && !is_ready(*peer))
+        let is_ready = |peer| self.sealed.contains_key(&peer) && replication.is_choosable(peer);
+        let others = self.others(replication).filter(move |_| !is_named);
+        others.filter(move |peer| replication.is_usable(*peer) && !is_ready(*peer))
     }
 
     /// Whether one of them may say so yet, and it is worth while to wait for that.
-    fn waits(&mut self, now_ms: u64, copies: &Copies, silent_ms: u64) -> bool {
+    fn waits(&mut self, now_ms: u64, replication: &ReplicationPrimary, silent_ms: u64) -> bool {
         let from_ms = *self.waits_from_ms.get_or_insert(now_ms);
-        let is_ready = self.sealed.keys().any(|peer| copies.is_choosable(*peer));
+        let is_ready = self.sealed.keys().any(|peer| replication.is_choosable(*peer));
         let patience_ms = match is_ready || self.sealed.is_empty() {
             true => silent_ms,
             false => PATIENCE_MS.max(silent_ms),
         };
         let is_early = now_ms < from_ms + patience_ms && self.attempts < ATTEMPTS_MAX;
-        is_early && self.unsealed(copies).next().is_some()
+        is_early && self.unsealed(replication).next().is_some()
     }
 
     /// Those who were to be backups were silent: others are to be found, or the same once more.
@@ -139,7 +142,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A leader says that this node owns ids and has to recover them. It says so until they are
     /// served, so what is not possible now may be later.
-    pub fn start_failover(&mut self, grant: &FailoverGrant, vault: &mut Vault) {
+    pub fn start_failover(&mut self, grant: &FailoverGrant, replica_store: &mut ReplicaStore) {
         let ids = grant.ids;
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
         // Of items of those ids some may be here yet: older ones, or half of the same heritage.
@@ -159,12 +162,12 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         // The other holders have copies for as long as nothing else is committed.
-        if !self.copies.is_enough(self.joining(grant).len()) {
+        if !self.replication.is_enough(self.joining(grant).len()) {
             return;
         }
         // What was on its way here came from the life that is over, or is older.
         self.cancel_incoming_in(ids);
-        vault.seal(grant.source);
+        replica_store.seal(grant.source);
         self.loading.push_back(FailoverTask {
             grant: grant.clone(),
             next: ids.start(),
@@ -180,24 +183,29 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Asks other holders how far they are, and for what cannot be read here.
-    fn query_holders(&mut self, now_ms: u64, vault: &Vault, out: &mut Vec<ChunkCommand>) {
-        let (copies, retry_ms) = (&self.copies, self.limits.copies.retry_ms);
+    fn query_holders(
+        &mut self,
+        now_ms: u64,
+        replica_store: &ReplicaStore,
+        out: &mut Vec<ChunkCommand>,
+    ) {
+        let (replication, retry_ms) = (&self.replication, self.limits.replication.retry_ms);
         for loading in self.loading.iter_mut().filter(|loading| !loading.missing.is_empty()) {
             let FailoverGrant { ids, source, .. } = loading.grant;
-            let others: Vec<Peer> = loading.others(copies).collect();
+            let others: Vec<Peer> = loading.others(replication).collect();
             let question = loading.missing.question(now_ms, retry_ms, others.into_iter());
-            if let Some((peer, names)) = question {
-                let message = BackupMessage::Fetch { source, ids, names };
-                out.push(ChunkCommand::Replication(Wanted::Send(peer, message)));
+            if let Some((peer, keys)) = question {
+                let message = ReplicationMessage::Fetch { source, ids, keys };
+                out.push(ChunkCommand::Replication(ReplicationCommand::Send(peer, message)));
             }
         }
         for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
             let FailoverGrant { ids, source, .. } = loading.grant;
             loading.next_ask_ms = now_ms + retry_ms;
-            let last = vault.last(source);
-            for peer in loading.unsealed(copies) {
-                let message = BackupMessage::Seal { source, ids, last };
-                out.push(ChunkCommand::Replication(Wanted::Send(peer, message)));
+            let last = replica_store.last(source);
+            for peer in loading.unsealed(replication) {
+                let message = ReplicationMessage::Seal { source, ids, last };
+                out.push(ChunkCommand::Replication(ReplicationCommand::Send(peer, message)));
             }
         }
     }
@@ -208,7 +216,7 @@ impl<S: ChunkStore> ChunkService<S> {
         from: Peer,
         (source, ids): (Peer, IdRange),
         last: u64,
-        beyond: Option<&[Name]>,
+        beyond: Option<&[RecordKey]>,
         now_ms: u64,
     ) {
         let is_meant = |loading: &&mut FailoverTask| {
@@ -218,8 +226,8 @@ impl<S: ChunkStore> ChunkService<S> {
         if let Some(loading) = self.loading.iter_mut().find(is_meant)
             && loading.grant.holders[1..].contains(&from)
         {
-            loading.sealed.insert(from, (last, beyond.map(<[Name]>::to_vec)));
-            self.copies.on_sign_of_life(from, now_ms);
+            loading.sealed.insert(from, (last, beyond.map(<[RecordKey]>::to_vec)));
+            self.replication.on_sign_of_life(from, now_ms);
         }
     }
 
@@ -239,10 +247,10 @@ impl<S: ChunkStore> ChunkService<S> {
         let loading = &mut self.loading[place];
         loading.missing.answered(from, answer.lacking, answer.damaged);
         let (mut came, mut is_stored) = (BTreeSet::new(), true);
-        for what in answer.found {
-            let Some((name, _)) = what.copy() else { continue };
-            let kept = match what {
-                What::PutItem(_, value) => ReplicaItem::decode_all(value).map(Some),
+        for mutation in answer.found {
+            let Some((name, _)) = mutation.copy() else { continue };
+            let kept = match mutation {
+                Mutation::PutItem(_, value) => ReplicaItem::decode_all(value).map(Some),
                 _ => Ok(None),
             };
             let Ok(kept) = kept else {
@@ -256,7 +264,7 @@ impl<S: ChunkStore> ChunkService<S> {
             if let Some(kept) = kept {
                 is_stored &= self.store.restore_item(&kept).is_ok();
                 loading.items.push((name.id, kept.key));
-            } else if let What::Put(id, value) = what {
+            } else if let Mutation::Put(id, value) = mutation {
                 is_stored &= self.store.write(*id, value).is_ok();
             }
         }
@@ -274,27 +282,31 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             self.sessions.import(ids, &ClientState { sessions, ..ClientState::default() }, now_ms);
         }
-        self.copies.on_sign_of_life(from, now_ms);
+        self.replication.on_sign_of_life(from, now_ms);
     }
 
     /// Who can be a backup in place, and what each must be sent.
-    fn in_place_replicas(&self, loading: &FailoverTask, vault: &Vault) -> Vec<(Peer, Vec<Name>)> {
+    fn in_place_replicas(
+        &self,
+        loading: &FailoverTask,
+        replica_store: &ReplicaStore,
+    ) -> Vec<(Peer, Vec<RecordKey>)> {
         let FailoverGrant { ids, source, .. } = loading.grant;
         let mut in_place_replicas = Vec::new();
         if ids.first().creator().is_named() {
             return in_place_replicas;
         }
         for (peer, (last, beyond)) in &loading.sealed {
-            let own = vault.beyond(source, *last, ids);
+            let own = replica_store.beyond(source, *last, ids);
             if let (Some(beyond), Some(own)) = (beyond, own)
-                && self.copies.is_choosable(*peer)
+                && self.replication.is_choosable(*peer)
             {
                 let damaged = loading.damaged.iter().copied();
-                let names = beyond.iter().filter(|name| ids.contains(name.id));
-                let mut names: Vec<Name> = names.copied().chain(own).chain(damaged).collect();
-                names.sort_unstable();
-                names.dedup();
-                in_place_replicas.push((*peer, names));
+                let keys = beyond.iter().filter(|name| ids.contains(name.id));
+                let mut keys: Vec<RecordKey> = keys.copied().chain(own).chain(damaged).collect();
+                keys.sort_unstable();
+                keys.dedup();
+                in_place_replicas.push((*peer, keys));
             }
         }
         in_place_replicas
@@ -304,8 +316,8 @@ impl<S: ChunkStore> ChunkService<S> {
     fn joining(&self, grant: &FailoverGrant) -> Vec<Peer> {
         let holders = grant.holders[1..].iter().copied();
         let mut joining: Vec<Peer> =
-            holders.filter(|peer| self.copies.is_choosable(*peer)).collect();
-        joining.extend(self.copies.choose_more(grant.ids, &joining));
+            holders.filter(|peer| self.replication.is_choosable(*peer)).collect();
+        joining.extend(self.replication.choose_more(grant.ids, &joining));
         joining
     }
 
@@ -313,16 +325,16 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn load_failovers(
         &mut self,
         now_ms: u64,
-        vault: &mut Vault,
+        replica_store: &mut ReplicaStore,
         out: &mut Vec<ChunkCommand>,
     ) -> UnreadableChunks {
         let mut unread = UnreadableChunks::default();
-        self.query_holders(now_ms, vault, out);
+        self.query_holders(now_ms, replica_store, out);
         // Holders may have said by now how far they are.
         for _ in 0..self.loading.len() {
             let Some(loading) = self.loading.pop_front() else { break };
             match loading.is_loaded() {
-                true => self.begin(loading, now_ms, vault, &mut unread),
+                true => self.begin(loading, now_ms, replica_store, &mut unread),
                 false => self.loading.push_back(loading),
             }
         }
@@ -331,10 +343,10 @@ impl<S: ChunkStore> ChunkService<S> {
             && let Some(mut loading) = self.next_to_load()
         {
             let (looked, is_stored) =
-                self.load_slice(&mut loading, left, now_ms, vault, &mut unread);
+                self.load_slice(&mut loading, left, now_ms, replica_store, &mut unread);
             left = left.saturating_sub(looked);
             if loading.is_loaded() {
-                self.begin(loading, now_ms, vault, &mut unread);
+                self.begin(loading, now_ms, replica_store, &mut unread);
             } else if is_stored {
                 // One is served before the next is loaded.
                 self.loading.push_front(loading);
@@ -360,20 +372,20 @@ impl<S: ChunkStore> ChunkService<S> {
         loading: &mut FailoverTask,
         most: u64,
         now_ms: u64,
-        vault: &mut Vault,
+        replica_store: &mut ReplicaStore,
         unread: &mut UnreadableChunks,
     ) -> (u64, bool) {
         let FailoverGrant { ids, source, .. } = loading.grant;
         let is_named = ids.first().creator().is_named();
         let rest = IdRange::from_bits(loading.next, ids.end());
         let end = match is_named {
-            true => vault.end_of(source, rest, most),
+            true => replica_store.end_of(source, rest, most),
             false => ids.end().min(loading.next.saturating_add(most)),
         };
         let slice = IdRange::from_bits(loading.next, end);
         let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
         let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
-        let found = vault.recover(source, slice, &mut |name, value| {
+        let found = replica_store.recover(source, slice, &mut |name, value| {
             if !is_named {
                 is_here[(name.id.bits() - slice.start()) as usize] = true;
                 is_stored &= store.write(name.id, &value).is_ok();
@@ -384,7 +396,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 spoilt.push(name);
             }
         });
-        let looked = if is_named { found.copies.max(1) } else { slice.len() };
+        let looked = if is_named { found.records.max(1) } else { slice.len() };
         // Of an attempt before there may be more.
         for at in (0..is_here.len()).filter(|at| !is_here[*at]) {
             let at = slice.start() + at as u64;
@@ -410,12 +422,12 @@ impl<S: ChunkStore> ChunkService<S> {
         &mut self,
         mut loading: FailoverTask,
         now_ms: u64,
-        vault: &Vault,
+        replica_store: &ReplicaStore,
         unread: &mut UnreadableChunks,
     ) {
         let FailoverGrant { ids, source, .. } = loading.grant;
         if !loading.missing.is_empty() {
-            if loading.missing.may_come(loading.others(&self.copies)) {
+            if loading.missing.may_come(loading.others(&self.replication)) {
                 return self.loading.push_back(loading);
             }
             let lost: Vec<ChunkId> = loading.missing.give_up().map(|name| name.id).collect();
@@ -424,24 +436,29 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         }
         let joining = self.joining(&loading.grant);
-        if loading.waits(now_ms, &self.copies, self.limits.copies.silent_ms)
-            || !self.copies.is_enough(joining.len())
+        if loading.waits(now_ms, &self.replication, self.limits.replication.silent_ms)
+            || !self.replication.is_enough(joining.len())
         {
             return self.loading.push_back(loading);
         }
-        let in_place_replicas = self.in_place_replicas(&loading, vault);
+        let in_place_replicas = self.in_place_replicas(&loading, replica_store);
         let number = if !in_place_replicas.is_empty()
-            && self.copies.is_enough(in_place_replicas.len())
+            && self.replication.is_enough(in_place_replicas.len())
         {
             loading.past_joiners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
             let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-            self.copies.join_in_place((ids, source), in_place_replicas, &mut self.store, &export)
+            self.replication.join_in_place(
+                (ids, source),
+                in_place_replicas,
+                &mut self.store,
+                &export,
+            )
         } else if ids.first().creator().is_named() {
-            self.copies.join_with(ids, joining, std::mem::take(&mut loading.items))
+            self.replication.join_with(ids, joining, std::mem::take(&mut loading.items))
         } else {
             loading.past_joiners.extend(&joining);
-            self.copies.join(ids, Vec::new(), joining, false)
+            self.replication.join(ids, Vec::new(), joining, false)
         };
         self.failovers.insert(number, loading);
     }
@@ -463,11 +480,11 @@ impl<S: ChunkStore> ChunkService<S> {
     fn lose(&mut self, ids: IdRange) {
         self.owned.assign(ids.start()..ids.end(), None);
         self.frozen.assign(ids.start()..ids.end(), None);
-        self.copies.lose(ids);
+        self.replication.lose(ids);
         self.remove_all(ids);
     }
 
-    /// What came of a [`Wanted::Commit`].
+    /// What came of a [`ReplicationCommand::Commit`].
     pub fn on_committed(
         &mut self,
         number: u64,
@@ -475,14 +492,14 @@ impl<S: ChunkStore> ChunkService<S> {
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<ChunkCommand>,
     ) {
-        let Some((ids, members)) = self.copies.on_committed(number, result) else { return };
+        let Some((ids, members)) = self.replication.on_committed(number, result) else { return };
         match (self.failovers.remove(&number), result) {
             (Some(failover), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
-                self.copies.bury(failover.grant.source, ids, &members);
+                self.replication.bury(failover.grant.source, ids, &members);
                 let given_up = failover.past_joiners.iter().filter(|peer| !members.contains(peer));
-                self.copies.clear(ids, given_up.copied());
+                self.replication.clear(ids, given_up.copied());
             }
             // It is told again, if it still is the heir.
             (Some(_), Err(_)) => self.remove_all(ids),
@@ -498,16 +515,16 @@ impl<S: ChunkStore> ChunkService<S> {
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
         let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-        self.copies.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
+        self.replication.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
         for wanted in wanted {
             match wanted {
-                Wanted::Aborted(number) => self.aborted(number, out),
+                ReplicationCommand::Aborted(number) => self.aborted(number, out),
                 wanted => out.push(ChunkCommand::Replication(wanted)),
             }
         }
         self.release(&mut || now_ms, out);
-        let copies = &self.copies;
-        self.pending_replies.keep(|version| copies.awaits(version));
+        let replication = &self.replication;
+        self.pending_replies.keep(|version| replication.awaits(version));
     }
 
     fn aborted(&mut self, number: u64, out: &mut Vec<ChunkCommand>) {

@@ -18,10 +18,10 @@ use amalgam_index::Cursor;
 
 use super::service::{ChunkCommand, ChunkService};
 use super::store::ChunkStore;
-use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
+use crate::interval_map::IntervalMap;
 use crate::overlay::Peer;
-use crate::spans::Spans;
+use crate::replication::{Mutation, RecordKey};
 
 /// Buckets that are looked at in one go.
 const SLICE_BUCKETS: usize = 8_192;
@@ -69,16 +69,16 @@ pub(super) struct ItemScan {
     /// The moves that it serves.
     moves: BTreeSet<u64>,
     /// The changes of backups that it serves, by their ids.
-    joins: Spans<u64>,
+    joins: IntervalMap<u64>,
     /// What backups asked for, and what they are to be told of when this one has ended.
-    repairs: BTreeMap<Name, BTreeSet<Repair>>,
-    asked: BTreeMap<Name, BTreeSet<Repair>>,
+    repairs: BTreeMap<RecordKey, BTreeSet<Repair>>,
+    asked: BTreeMap<RecordKey, BTreeSet<Repair>>,
     /// When to begin one for what has ended.
     next_ended_ms: u64,
     /// What it removes.
-    removes: Spans<()>,
+    removes: IntervalMap<()>,
     /// What the next one is to remove.
-    given: Spans<()>,
+    given: IntervalMap<()>,
 }
 
 /// A backup, and its attempt.
@@ -95,14 +95,14 @@ impl ItemScan {
     }
 
     /// An item was written, perhaps where this pass has been already: backups were told what it is.
-    pub fn note_write(&mut self, name: Name) {
+    pub fn note_write(&mut self, name: RecordKey) {
         if !self.repairs.is_empty() {
             self.repairs.remove(&name);
         }
     }
 
     fn removes(&self, ids: IdRange) -> bool {
-        let over = |spans: &Spans<()>| spans.over(ids.start()..ids.end()).next().is_some();
+        let over = |spans: &IntervalMap<()>| spans.over(ids.start()..ids.end()).next().is_some();
         over(&self.given) || over(&self.removes)
     }
 }
@@ -115,9 +115,9 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A backup lacks an item, or has one that looks as if it had ended: it is told when the item
     /// was found, or was not.
-    pub(super) fn repair_later(&mut self, from: Peer, link: u64, name: Name) {
+    pub(super) fn repair_later(&mut self, from: Peer, link: u64, name: RecordKey) {
         let asked = &mut self.scan.asked;
-        if self.copies.is_backup(from, link, name.id)
+        if self.replication.is_backup(from, link, name.id)
             && (asked.len() < REPAIRS_MAX || asked.contains_key(&name))
         {
             asked.entry(name).or_default().insert((from, link));
@@ -136,11 +136,11 @@ impl<S: ChunkStore> ChunkService<S> {
             self.collected(number, now_ms, out);
         }
         let joins = std::mem::take(&mut self.scan.joins);
-        joins.iter().for_each(|(_, number)| self.copies.collected(*number));
+        joins.iter().for_each(|(_, number)| self.replication.collected(*number));
         // What it did not come by, and nobody wrote meanwhile, is not there.
         for (name, backups) in std::mem::take(&mut self.scan.repairs) {
             for (peer, link) in backups {
-                self.copies.repair(peer, link, name.id, What::RemoveItem(name));
+                self.replication.repair(peer, link, name.id, Mutation::RemoveItem(name));
             }
         }
     }
@@ -154,7 +154,7 @@ impl<S: ChunkStore> ChunkService<S> {
             // What waited for this pass waits for the next.
             if self.scan_slice() {
                 self.scan.moves.clear();
-                self.scan.joins = Spans::default();
+                self.scan.joins = IntervalMap::default();
                 let repairs = std::mem::take(&mut self.scan.repairs);
                 self.scan.asked.extend(repairs);
             }
@@ -163,12 +163,12 @@ impl<S: ChunkStore> ChunkService<S> {
 
     fn begin_scan(&mut self, now_ms: u64) -> bool {
         let moves = self.uncollected();
-        let mut joins = Spans::default();
-        for (number, ids) in self.copies.uncollected() {
+        let mut joins = IntervalMap::default();
+        for (number, ids) in self.replication.uncollected() {
             joins.assign(ids.start()..ids.end(), Some(number));
         }
         let ItemScan { given, asked, next_ended_ms, .. } = &mut self.scan;
-        let is_time = self.limits.copies.backups > 0 && now_ms >= *next_ended_ms;
+        let is_time = self.limits.replication.backups > 0 && now_ms >= *next_ended_ms;
         let is_idle = moves.is_empty() && joins.is_empty() && given.is_empty() && asked.is_empty();
         if is_idle && !is_time {
             return false;
@@ -185,8 +185,8 @@ impl<S: ChunkStore> ChunkService<S> {
     fn scan_slice(&mut self) -> bool {
         let Some(from) = self.scan.at else { return true };
         let (mut gone, mut ended, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        let (scan, outgoing, copies) = (&self.scan, &mut self.outgoing, &mut self.copies);
-        let tells = self.limits.copies.backups > 0;
+        let (scan, outgoing, replication) = (&self.scan, &mut self.outgoing, &mut self.replication);
+        let tells = self.limits.replication.backups > 0;
         let next = self.store.scan_items(from, SLICE_BUCKETS, &mut |id, key, is_dead| {
             if scan.removes.get(id.bits()).is_some() {
                 gone.push(key.to_vec());
@@ -199,29 +199,29 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             if let Some(number) = scan.joins.get(id.bits()) {
-                copies.found(*number, (id, key.to_vec()));
+                replication.found(*number, (id, key.to_vec()));
             }
-            if !scan.repairs.is_empty() && scan.repairs.contains_key(&Name::item(id, key)) {
+            if !scan.repairs.is_empty() && scan.repairs.contains_key(&RecordKey::item(id, key)) {
                 found.push((id, key.to_vec()));
             }
         });
         gone.iter().for_each(|key| self.store.remove_item_of(key));
         for (id, key) in found {
-            let (what, name) = (self.kept(id, &key), Name::item(id, &key));
+            let (mutation, name) = (self.kept(id, &key), RecordKey::item(id, &key));
             for (peer, link) in self.scan.repairs.remove(&name).unwrap_or_default() {
-                self.copies.repair(peer, link, id, what.clone());
+                self.replication.repair(peer, link, id, mutation.clone());
             }
         }
         for (id, key) in ended {
             // It may have been written since it was seen, or be on its way to somebody else.
             if self.serves(id) && self.store.replica_item(&key).is_none() {
                 self.store.remove_item_of(&key);
-                self.copies.remove_item(Name::item(id, &key));
+                self.replication.remove_item(RecordKey::item(id, &key));
             }
         }
         self.scan.at = next;
         if next.is_none() {
-            self.scan.removes = Spans::default();
+            self.scan.removes = IntervalMap::default();
         }
         next.is_none()
     }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_is_written_or_leaves_while_a_pass_looks_is_not_told_to_be_gone() {
         let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);
-        let names = ids.map(|id| Name::item(id, b"key"));
+        let names = ids.map(|id| RecordKey::item(id, b"key"));
         let all = || names.iter().map(|name| (*name, BTreeSet::new())).collect();
         let mut scan = ItemScan { repairs: all(), asked: all(), ..ItemScan::default() };
         scan.note_write(names[0]);

@@ -14,10 +14,10 @@ use super::pending_replies::PendingReply;
 use super::service::{ChunkCommand, ChunkService};
 use super::sessions::ClientState;
 use super::store::ChunkStore;
-use crate::backup::{Name, What};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Located, Peer, Refusal};
 use crate::ranges::Placement;
+use crate::replication::{Mutation, RecordKey};
 use crate::wire::Wire;
 
 /// Moves from a node, and to it, at once.
@@ -300,7 +300,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         let was_last = matches!(&outgoing.in_flight, Some(MoveMessage::Page { tail: Some(_), .. }));
-        if was_last && self.copies.is_changing(outgoing.ids) {
+        if was_last && self.replication.is_changing(outgoing.ids) {
             // First the old backups are settled; the page is sent again until then.
             return;
         }
@@ -420,7 +420,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.owned.assign(ids.start()..ids.end(), None);
                 self.frozen.assign(ids.start()..ids.end(), None);
                 self.note_moved(ids, Placement::of_owner(target.node));
-                self.copies.give_away(ids);
+                self.replication.give_away(ids);
                 self.remove_all(ids);
                 if is_target_gone {
                     self.outgoing.remove(&number);
@@ -500,12 +500,12 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             let (staged, heard_ms) = (KeySet::default(), now_ms);
             let has_backups = self.has_backups();
-            let backups = if has_backups { self.copies.choose_all(ids) } else { Vec::new() };
-            if has_backups && !self.copies.is_enough(backups.len()) {
+            let backups = if has_backups { self.replication.choose_all(ids) } else { Vec::new() };
+            if has_backups && !self.replication.is_enough(backups.len()) {
                 return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
             }
             let change =
-                has_backups.then(|| self.copies.join(ids, Vec::new(), backups.clone(), true));
+                has_backups.then(|| self.replication.join(ids, Vec::new(), backups.clone(), true));
             let (next_page, tail) = (1, None);
             let incoming =
                 IncomingMove { ids, since, next_page, staged, tail, heard_ms, change, backups };
@@ -542,12 +542,13 @@ impl<S: ChunkStore> ChunkService<S> {
                             .push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
                     }
                     if incoming.change.is_some() {
-                        let name = Name::item(*id, &carried.key);
+                        let name = RecordKey::item(*id, &carried.key);
                         let kept = self.store.replica_item(&carried.key);
-                        let what =
-                            kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept));
-                        self.copies.write(*id, what, Vec::new());
-                        awaited.extend(self.copies.awaited(*id));
+                        let mutation = kept.map_or(Mutation::RemoveItem(name), |kept| {
+                            Mutation::PutItem(name, kept)
+                        });
+                        self.replication.write(*id, mutation, Vec::new());
+                        awaited.extend(self.replication.awaited(*id));
                     }
                     continue;
                 }
@@ -559,12 +560,12 @@ impl<S: ChunkStore> ChunkService<S> {
                     }
                 };
                 incoming.staged.insert(*id, &[]);
-                let what = match value {
-                    Some(value) => What::Put(*id, value.clone()),
-                    None => What::Remove(*id),
+                let mutation = match value {
+                    Some(value) => Mutation::Put(*id, value.clone()),
+                    None => Mutation::Remove(*id),
                 };
-                self.copies.write(*id, what, Vec::new());
-                awaited.extend(self.copies.awaited(*id));
+                self.replication.write(*id, mutation, Vec::new());
+                awaited.extend(self.replication.awaited(*id));
                 if !is_stored {
                     self.cancel_incoming(from, number);
                     return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
@@ -572,8 +573,8 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             if let Some(tail) = &tail {
                 let first = incoming.ids.first();
-                self.copies.write(first, What::Answers, tail.sessions.clone());
-                awaited.extend(self.copies.awaited(first));
+                self.replication.write(first, Mutation::RepliesOnly, tail.sessions.clone());
+                awaited.extend(self.replication.awaited(first));
             }
             incoming.next_page += 1;
             incoming.tail = tail;
@@ -602,11 +603,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// are not changed any more: the source may have them committed.
     fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
         let incoming = self.incoming.get(&(from, number))?;
-        if self.copies.is_dirty(incoming.ids) {
+        if self.replication.is_dirty(incoming.ids) {
             return None;
         }
         if let Some(change) = incoming.change.filter(|_| incoming.tail.is_some()) {
-            self.copies.settle(change);
+            self.replication.settle(change);
         }
         Some(MoveMessage::Ack { number, page, backups: incoming.backups.clone() })
     }
@@ -629,9 +630,9 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        self.copies.own(ids, incoming.backups);
+        self.replication.own(ids, incoming.backups);
         if let Some(change) = incoming.change {
-            self.copies.abort(change);
+            self.replication.abort(change);
         }
     }
 
@@ -644,7 +645,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     self.store.remove_item_of(&key);
                 }
             }
-            self.copies.lose(incoming.ids);
+            self.replication.lose(incoming.ids);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::migration::MoveMessage;
 use super::request::Reply;
-use crate::bits::BitsMap;
+use crate::hash::IntHashMap;
 use crate::overlay::Peer;
 
 /// Answers that wait at most.
@@ -34,7 +34,7 @@ pub(super) struct PendingReplies {
     /// By number: how many versions an answer waits for yet.
     answers: BTreeMap<u64, (usize, PendingReply)>,
     /// By version: the numbers of the answers that wait for it, the first of them and others.
-    awaited: BitsMap<u64, (u64, Vec<u64>)>,
+    awaited: IntHashMap<u64, (u64, Vec<u64>)>,
     next: u64,
 }
 

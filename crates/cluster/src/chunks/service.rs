@@ -13,14 +13,17 @@ use super::request::{
 };
 use super::sessions::Sessions;
 use super::store::{ChunkStore, StoreError};
-use crate::backup::{BackupMessage, Changed, Copies, CopySettings, Name, Wanted, What, chunk};
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
 };
+use crate::interval_map::IntervalMap;
 use crate::load::{LoadBalancer, LoadCommand};
 use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
-use crate::spans::Spans;
+use crate::replication::{
+    Mutation, MutationRef, RecordKey, ReplicationCommand, ReplicationMessage, ReplicationPrimary,
+    ReplicationSettings, chunk,
+};
 
 /// Ids that one `create` tries: those that were given away are left out.
 const ALLOCATIONS_MAX: usize = 64;
@@ -44,19 +47,19 @@ pub struct ChunkSettings {
     /// Ids that an heir loads in one step.
     pub load_ids: u64,
     /// Of backups.
-    pub copies: CopySettings,
+    pub replication: ReplicationSettings,
 }
 
 impl Default for ChunkSettings {
     fn default() -> Self {
-        let copies = CopySettings::default();
+        let replication = ReplicationSettings::default();
         Self {
             claim_ids: 2_000_000,
             low_ids: 200_000,
             retry_ms: 100,
             give_up_ms: 5_000,
             load_ids: 8_192,
-            copies,
+            replication,
         }
     }
 }
@@ -71,8 +74,8 @@ pub enum ChunkCommand {
     Claim(IdRange, Vec<Peer>),
     /// Make another node the owner, with those backups; answer with [`ChunkService::on_transferred`].
     Transfer(IdRange, Peer, Vec<Peer>),
-    /// About backups; a [`Wanted::Commit`] is answered with [`ChunkService::on_committed`].
-    Replication(Wanted),
+    /// About backups; a [`ReplicationCommand::Commit`] is answered with [`ChunkService::on_committed`].
+    Replication(ReplicationCommand),
     /// A request is answered.
     Reply(Requester, Reply),
     /// Look up an id anew; answer with [`ChunkService::on_located`].
@@ -86,11 +89,11 @@ pub struct ChunkService<S> {
     pub(super) limits: ChunkSettings,
     pub(super) store: S,
     /// Ids that this node owns -> since which epoch.
-    pub(super) owned: Spans<u64>,
+    pub(super) owned: IntervalMap<u64>,
     /// Ids that are about to leave.
-    pub(super) frozen: Spans<()>,
+    pub(super) frozen: IntervalMap<()>,
     /// Ids that left, and where to: a hint.
-    pub(super) moved: Spans<Placement>,
+    pub(super) moved: IntervalMap<Placement>,
     pub(super) sessions: Sessions,
     pub(super) outgoing: BTreeMap<u64, OutgoingMove>,
     pub(super) incoming: BTreeMap<(Peer, u64), IncomingMove>,
@@ -108,7 +111,7 @@ pub struct ChunkService<S> {
     claim_waits: bool,
     next_claim_ms: u64,
     deadline_ms: u64,
-    pub(super) copies: Copies,
+    pub(super) replication: ReplicationPrimary,
     pub(super) pending_replies: PendingReplies,
     /// Ids that are being recovered, by the change of their backups.
     pub(super) failovers: BTreeMap<u64, FailoverTask>,
@@ -118,7 +121,7 @@ pub struct ChunkService<S> {
     claiming: Vec<Peer>,
     /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
     /// but its id.
-    changed: Option<(ChunkId, Option<What>)>,
+    changed: Option<(ChunkId, Option<Mutation>)>,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -128,9 +131,9 @@ impl<S: ChunkStore> ChunkService<S> {
             me,
             limits,
             store,
-            owned: Spans::default(),
-            frozen: Spans::default(),
-            moved: Spans::default(),
+            owned: IntervalMap::default(),
+            frozen: IntervalMap::default(),
+            moved: IntervalMap::default(),
             sessions: Sessions::default(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -145,7 +148,7 @@ impl<S: ChunkStore> ChunkService<S> {
             claim_waits: false,
             next_claim_ms: 0,
             deadline_ms: 0,
-            copies: Copies::new(me, limits.copies),
+            replication: ReplicationPrimary::new(me, limits.replication),
             pending_replies: PendingReplies::default(),
             failovers: BTreeMap::new(),
             loading: VecDeque::new(),
@@ -155,18 +158,18 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Who has copies of what.
-    pub fn copies(&self) -> &Copies {
-        &self.copies
+    pub fn replication(&self) -> &ReplicationPrimary {
+        &self.replication
     }
 
     /// Where nodes are.
     pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
-        self.copies.set_racks(racks);
+        self.replication.set_racks(racks);
     }
 
     /// Who is a member of the cluster.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
-        self.copies.set_members(members);
+        self.replication.set_members(members);
     }
 
     /// The time of its items.
@@ -269,7 +272,7 @@ impl<S: ChunkStore> ChunkService<S> {
             let all = request.operations.iter();
             Some(all.map(|operation| (operation.number, Err(error))).collect())
         };
-        if now_ms >= self.deadline_ms || self.copies.is_deposed() {
+        if now_ms >= self.deadline_ms || self.replication.is_deposed() {
             return refuse(ChunkError::Unavailable);
         }
         if request.incarnation != self.me.incarnation {
@@ -286,7 +289,7 @@ impl<S: ChunkStore> ChunkService<S> {
             // What it changed, or saw of others' changes.
             let id = operation.action.id().or(created);
             id.into_iter().for_each(|id| self.load_balancer.record(id));
-            awaited.extend(id.and_then(|id| self.copies.awaited(id)));
+            awaited.extend(id.and_then(|id| self.replication.awaited(id)));
         }
         if clock() >= self.deadline_ms {
             return refuse(ChunkError::Unavailable);
@@ -301,7 +304,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Answers what no longer waits for backups.
     pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
         let mut ready = Vec::new();
-        self.copies.take_done(|version| self.pending_replies.release(version, &mut ready));
+        self.replication.take_done(|version| self.pending_replies.release(version, &mut ready));
         for waiting in ready {
             match waiting {
                 PendingReply::Reply(requester, reply) if clock() < self.deadline_ms => {
@@ -318,32 +321,32 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn on_backup(
         &mut self,
         from: Peer,
-        message: &BackupMessage,
+        message: &ReplicationMessage,
         clock: &mut dyn FnMut() -> u64,
         out: &mut Vec<ChunkCommand>,
     ) {
         let now_ms = clock();
         match message {
-            BackupMessage::Lacking { link, names } => {
-                for name in names {
+            ReplicationMessage::Lacking { link, keys } => {
+                for name in keys {
                     if name.id.creator().is_named() {
                         self.repair_later(from, *link, *name);
                         continue;
                     }
-                    let what = chunk(&mut self.store, name.id);
-                    self.copies.repair(from, *link, name.id, what);
+                    let mutation = chunk(&mut self.store, name.id);
+                    self.replication.repair(from, *link, name.id, mutation);
                 }
             }
-            BackupMessage::Sealed { source, ids, last, beyond } => {
+            ReplicationMessage::Sealed { source, ids, last, beyond } => {
                 self.on_sealed(from, (*source, *ids), *last, beyond.as_deref(), now_ms);
             }
-            BackupMessage::Fetched { source, ids, found, sessions, lacking, damaged } => {
+            ReplicationMessage::Fetched { source, ids, found, sessions, lacking, damaged } => {
                 let answer = Fetched { found, sessions, lacking, damaged };
                 self.on_fetched(from, (*source, *ids), &answer, now_ms);
             }
             _ => {}
         }
-        self.copies.on_message(from, message, now_ms);
+        self.replication.on_message(from, message, now_ms);
         self.release(clock, out);
     }
 
@@ -353,8 +356,8 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-        self.copies.fill(&mut self.store, &export, &mut wanted);
-        self.copies.flush(now_ms, &mut wanted);
+        self.replication.fill(&mut self.store, &export, &mut wanted);
+        self.replication.flush(now_ms, &mut wanted);
         out.extend(wanted.into_iter().map(ChunkCommand::Replication));
     }
 
@@ -366,13 +369,13 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         if !self.is_claiming
             && now_ms >= self.next_claim_ms
-            && self.copies.is_ready()
+            && self.replication.is_ready()
             && !self.is_leaving
             && self.claimed_end - self.allocator.next_counter() < self.limits.low_ids
             && let Some(ids) = self.next_claim()
         {
             self.is_claiming = true;
-            self.claiming = self.copies.choose_all(ids);
+            self.claiming = self.replication.choose_all(ids);
             out.push(ChunkCommand::Claim(ids, self.claiming.clone()));
         }
         self.tick_moves(now_ms, out);
@@ -408,7 +411,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.skipped_ids = 0;
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
-                self.copies.own(ids, backups);
+                self.replication.own(ids, backups);
             }
             Err(_) => {
                 if let Ok(allocator) = IdAllocator::resume(self.allocator.creator(), end)
@@ -425,7 +428,7 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        self.copies.own(ids, Vec::new());
+        self.replication.own(ids, Vec::new());
     }
 
     /// Carries out operations in their order; reads that follow each other wait for memory
@@ -467,12 +470,12 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Action::Item { id, op } if !op.verb.changes() => {
                 self.check_owned(*id, *epoch)?;
-                if op.verb.writes() && !self.copies.accepts(*id) {
+                if op.verb.writes() && !self.replication.accepts(*id) {
                     return Err(ChunkError::Retry);
                 }
                 let done = self.item(*id, op);
-                if let Some((id, Some(what))) = self.changed.take() {
-                    self.copies.write(id, what, Vec::new());
+                if let Some((id, Some(mutation))) = self.changed.take() {
+                    self.replication.write(id, mutation, Vec::new());
                 }
                 return Ok(done);
             }
@@ -492,7 +495,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 (id, self.create(id, value))
             }
             Some(id) => {
-                if !self.copies.accepts(id) {
+                if !self.replication.accepts(id) {
                     return Err(ChunkError::Retry);
                 }
                 let result = match action {
@@ -503,13 +506,13 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         };
         self.sessions.cache_response(client, *number, id, &result);
-        if let Some((id, what)) = self.changed.take() {
+        if let Some((id, mutation)) = self.changed.take() {
             let answered = self.sessions.answered(client, *number, &result);
-            let changed = match &what {
-                Some(what) => Changed::Other(id, what),
-                None => Changed::Put(id, action.value()),
+            let changed = match &mutation {
+                Some(mutation) => MutationRef::Other(id, mutation),
+                None => MutationRef::Put(id, action.value()),
             };
-            self.copies.write_answered(changed, answered);
+            self.replication.write_answered(changed, answered);
         }
         result
     }
@@ -569,7 +572,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Action::Delete(_) => {
                 self.store.remove(id);
                 self.note_write(id, &[]);
-                self.changed = Some((id, Some(What::Remove(id))));
+                self.changed = Some((id, Some(Mutation::Remove(id))));
                 self.sessions.release(id);
                 if id.creator() == self.allocator.creator() {
                     // Refused for ids of an earlier life, which are not handed out again.
@@ -590,7 +593,7 @@ impl<S: ChunkStore> ChunkService<S> {
             self.note_write(id, &op.key);
         }
         if self.has_backups() && op.verb.writes() && may_have_changed(&answer) {
-            self.scan.note_write(Name::item(id, &op.key));
+            self.scan.note_write(RecordKey::item(id, &op.key));
             self.changed = Some((id, Some(self.kept(id, &op.key))));
         }
         Response::Item(Box::new(answer))
@@ -598,14 +601,14 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Whether what is here has backups.
     pub(super) fn has_backups(&self) -> bool {
-        self.limits.copies.backups > 0
+        self.limits.replication.backups > 0
     }
 
     /// An item as it is now, for backups.
-    pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> What {
-        let name = Name::item(id, key);
+    pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
+        let name = RecordKey::item(id, key);
         let kept = self.store.replica_item(key);
-        kept.map_or(What::RemoveItem(name), |kept| What::PutItem(name, kept))
+        kept.map_or(Mutation::RemoveItem(name), |kept| Mutation::PutItem(name, kept))
     }
 
     fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
@@ -637,7 +640,7 @@ impl<S: ChunkStore> ChunkService<S> {
             let id = self.allocator.allocate().map_err(|_| ChunkError::Full)?;
             let is_claimed = id.counter() < self.claimed_end;
             let is_served = is_claimed && self.serves(id);
-            if is_served && self.copies.accepts(id) {
+            if is_served && self.replication.accepts(id) {
                 return Ok(id);
             }
             if is_served || !is_claimed || self.owned.get(id.bits()).is_some() {
@@ -651,7 +654,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Notes where ids went.
     pub(super) fn note_moved(&mut self, ids: IdRange, to: Placement) {
         if self.moved.len() >= MOVED_SPANS_MAX {
-            self.moved = Spans::default();
+            self.moved = IntervalMap::default();
         }
         self.moved.assign(ids.start()..ids.end(), Some(to));
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::{ChunkError, ClientId, Response};
-use crate::backup::Answered;
 use crate::ids::{ChunkId, IdRange};
+use crate::replication::CachedReply;
 
 /// Sessions of a node at most.
 const SESSIONS_MAX: usize = 1 << 16;
@@ -146,9 +146,9 @@ impl Sessions {
         client: ClientId,
         number: u64,
         answer: &'a Result<Response, ChunkError>,
-    ) -> Option<Answered<'a>> {
+    ) -> Option<CachedReply<'a>> {
         let Session { lease_ms, answered_below, .. } = *self.sessions.get(&client)?;
-        Some(Answered { client, lease_ms, answered_below, number, answer })
+        Some(CachedReply { client, lease_ms, answered_below, number, answer })
     }
 
     /// Whether somebody else holds a lock.

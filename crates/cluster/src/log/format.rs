@@ -10,7 +10,7 @@
 use std::cell::OnceCell;
 
 use super::LogError;
-use super::sums::Sums;
+use super::range_checksums::RangeChecksums;
 
 const MAGIC: [u8; 4] = *b"AMLG";
 /// Of the segments that are written. In those of version 4 nobody adopts another's copies. Those of
@@ -174,7 +174,7 @@ pub(super) struct Part<'s> {
     base: u32,
     sequence: u64,
     /// Made when something is broken.
-    sums: OnceCell<Sums<'s>>,
+    sums: OnceCell<RangeChecksums<'s>>,
 }
 
 impl<'s> Part<'s> {
@@ -252,7 +252,7 @@ impl<'s> Part<'s> {
         if places.is_empty() {
             return None;
         }
-        let sums = self.sums.get_or_init(|| Sums::new(self.bytes));
+        let sums = self.sums.get_or_init(|| RangeChecksums::new(self.bytes));
         places.find(|place| {
             let at = (place - self.base) as usize;
             let Some((expected, length)) = prefix(self.bytes, at) else { return false };

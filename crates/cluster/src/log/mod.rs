@@ -22,13 +22,13 @@
 
 mod format;
 mod memory;
+mod range_checksums;
 mod records;
-mod sums;
 
 use std::fmt;
 
 pub use memory::{Crash, MemoryStorage};
-pub use records::{Damage, Log, LogSettings, Moved, Place, Replay, SEGMENT_BEGIN};
+pub use records::{Damage, Log, LogPosition, LogSettings, Relocation, Replay, SEGMENT_BEGIN};
 
 /// Where segments lie: places of fixed size that are written at any offset.
 ///

@@ -43,13 +43,13 @@ impl Default for LogSettings {
 
 /// Where a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LogPosition {
     pub(super) segment: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
 }
 
-impl Place {
+impl LogPosition {
     /// The segment's number.
     pub fn segment(self) -> u32 {
         self.segment
@@ -57,7 +57,7 @@ impl Place {
 }
 
 /// Where a record lay that the cleaner appended again, and where it lies.
-pub type Moved = (Place, Place);
+pub type Relocation = (LogPosition, LogPosition);
 
 /// What could not be read in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl<S: Storage> Log<S> {
         storage: S,
         cluster: u64,
         settings: LogSettings,
-        each: &mut dyn FnMut(Place, &[u8]),
+        each: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(Self, Replay), LogError> {
         let mut log = Self {
             storage,
@@ -216,7 +216,7 @@ impl<S: Storage> Log<S> {
 
     /// Numbers of uses are greater from now on than those of all former lives of who writes, also
     /// where no head is left that says what those were.
-    pub fn begin_life(&mut self, number: u32) {
+    pub fn begin_incarnation(&mut self, number: u32) {
         self.next_sequence = self.next_sequence.max(u64::from(number) << LIFE_BITS);
     }
 
@@ -227,7 +227,7 @@ impl<S: Storage> Log<S> {
         (sequence, bytes): (u64, u32),
         newest: Option<u16>,
         replay: &mut Replay,
-        each: &mut dyn FnMut(Place, &[u8]),
+        each: &mut dyn FnMut(LogPosition, &[u8]),
     ) -> Result<(u32, u32), LogError> {
         let mut all = vec![0; bytes as usize];
         self.storage.read(segment, 0, &mut all)?;
@@ -245,7 +245,7 @@ impl<S: Storage> Log<S> {
             match found {
                 Found::Record(record) => {
                     let length = record.len() as u32;
-                    each(Place { segment, offset, length }, record);
+                    each(LogPosition { segment, offset, length }, record);
                     replay.records += 1;
                     live_bytes += PREFIX_BYTES + length;
                 }
@@ -274,7 +274,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     ///
     /// [`LogError::Length`], [`LogError::Full`], or what the medium said, now or earlier.
-    pub fn append(&mut self, record: &[u8]) -> Result<Place, LogError> {
+    pub fn append(&mut self, record: &[u8]) -> Result<LogPosition, LogError> {
         self.append_with(record, self.settings.segments_max.saturating_sub(1))
     }
 
@@ -283,11 +283,11 @@ impl<S: Storage> Log<S> {
     /// # Errors
     ///
     /// As [`Self::append`].
-    pub fn append_reserved(&mut self, record: &[u8]) -> Result<Place, LogError> {
+    pub fn append_reserved(&mut self, record: &[u8]) -> Result<LogPosition, LogError> {
         self.append_with(record, self.settings.segments_max)
     }
 
-    fn append_with(&mut self, record: &[u8], segments_max: u32) -> Result<Place, LogError> {
+    fn append_with(&mut self, record: &[u8], segments_max: u32) -> Result<LogPosition, LogError> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
@@ -307,7 +307,7 @@ impl<S: Storage> Log<S> {
         let vouches = self.may_vouch();
         self.tail = Tail::Fresh;
         let segment = self.segments.get_mut(&current).expect("it was begun");
-        let place = Place { segment: current, offset: segment.end, length };
+        let place = LogPosition { segment: current, offset: segment.end, length };
         format::encode(segment.sequence, segment.end, record, vouches, &mut self.buffer);
         segment.end += PREFIX_BYTES + length;
         segment.live_bytes += PREFIX_BYTES + length;
@@ -427,7 +427,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     ///
     /// [`LogError::Damaged`] if it is not what was appended.
-    pub fn read(&mut self, place: Place) -> Result<Vec<u8>, LogError> {
+    pub fn read(&mut self, place: LogPosition) -> Result<Vec<u8>, LogError> {
         let segment = self.segments.get(&place.segment).ok_or(LogError::Damaged)?;
         let end = segment.end;
         let whole = (PREFIX_BYTES + place.length) as usize;
@@ -453,11 +453,11 @@ impl<S: Storage> Log<S> {
     /// `places` are sorted for that. What is not as it was appended is handed out as none.
     pub fn read_many<T>(
         &mut self,
-        places: &mut [(Place, T)],
+        places: &mut [(LogPosition, T)],
         each: &mut dyn FnMut(&T, Option<&[u8]>),
     ) {
         places.sort_unstable_by_key(|(place, _)| *place);
-        let whole = |place: &Place| PREFIX_BYTES + place.length;
+        let whole = |place: &LogPosition| PREFIX_BYTES + place.length;
         let mut bytes = Vec::new();
         for places in places.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
             let (first, last) = (places[0].0, places[places.len() - 1].0);
@@ -502,7 +502,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// A record is needed no more.
-    pub fn release(&mut self, place: Place) {
+    pub fn release(&mut self, place: LogPosition) {
         let Some(segment) = self.segments.get_mut(&place.segment) else { return };
         let had = segment.live_bytes;
         segment.live_bytes = had.saturating_sub(PREFIX_BYTES + place.length);
@@ -539,8 +539,8 @@ impl<S: Storage> Log<S> {
         &mut self,
         number: u32,
         (from, bytes): (u32, u32),
-        is_live: &mut dyn FnMut(Place, &[u8]) -> bool,
-    ) -> Result<(Vec<Moved>, Option<u32>), LogError> {
+        is_live: &mut dyn FnMut(LogPosition, &[u8]) -> bool,
+    ) -> Result<(Vec<Relocation>, Option<u32>), LogError> {
         let Some(Segment { sequence, end, .. }) = self.segments.get(&number).copied() else {
             return Ok((Vec::new(), None));
         };
@@ -556,7 +556,7 @@ impl<S: Storage> Log<S> {
                 match found.find(offset) {
                     Found::Record(record) => {
                         let length = record.len() as u32;
-                        let place = Place { segment: number, offset, length };
+                        let place = LogPosition { segment: number, offset, length };
                         if is_live(place, record) {
                             live.push(place);
                         }
@@ -659,7 +659,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// In which use of its segment a record lies.
-    pub fn sequence(&self, place: Place) -> u64 {
+    pub fn sequence(&self, place: LogPosition) -> u64 {
         self.segments.get(&place.segment).map_or(0, |segment| segment.sequence)
     }
 

@@ -22,7 +22,7 @@ fn open_with_replay(
     durability: Durability,
 ) -> (Log<MemoryStorage>, Vec<Vec<u8>>, Replay) {
     let mut records = Vec::new();
-    let mut each = |_: Place, record: &[u8]| records.push(record.to_vec());
+    let mut each = |_: LogPosition, record: &[u8]| records.push(record.to_vec());
     let opened = Log::open(storage, CLUSTER, settings(durability), &mut each);
     let (log, replay) = opened.expect("it opens");
     assert_eq!(replay.records as usize, records.len());
@@ -197,16 +197,16 @@ proptest! {
         part_bytes in 1..500_u32,
     ) {
         let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
-        let mut model: BTreeMap<u8, (u32, Place)> = BTreeMap::new();
+        let mut model: BTreeMap<u8, (u32, LogPosition)> = BTreeMap::new();
         let encode = |key: u8, version: u32| {
             [&[key][..], &version.to_le_bytes(), &[key; 20]].concat()
         };
         for (version, (key, what)) in (1..).zip(steps) {
             if what == 0 {
                 log.commit().expect("memory");
-                let mut found: BTreeMap<u8, (u32, Place)> = BTreeMap::new();
+                let mut found: BTreeMap<u8, (u32, LogPosition)> = BTreeMap::new();
                 let mut old = Vec::new();
-                let mut each = |place: Place, record: &[u8]| {
+                let mut each = |place: LogPosition, record: &[u8]| {
                     let number = u32::from_le_bytes(record[1..5].try_into().expect("4 bytes"));
                     match found.get(&record[0]) {
                         Some((held, _)) if *held >= number => old.push(place),
@@ -220,7 +220,7 @@ proptest! {
                 prop_assert_eq!(replay.damages, Vec::new());
                 log = opened;
                 old.into_iter().for_each(|place| log.release(place));
-                let versions = |map: &BTreeMap<u8, (u32, Place)>| -> Vec<(u8, u32)> {
+                let versions = |map: &BTreeMap<u8, (u32, LogPosition)>| -> Vec<(u8, u32)> {
                     map.iter().map(|(key, (version, _))| (*key, *version)).collect()
                 };
                 prop_assert_eq!(versions(&found), versions(&model));
@@ -231,7 +231,7 @@ proptest! {
                 log.release(old);
             }
             while let Some(victim) = log.victim() {
-                let mut is_live = |place: Place, record: &[u8]| model[&record[0]].1 == place;
+                let mut is_live = |place: LogPosition, record: &[u8]| model[&record[0]].1 == place;
                 let mut all = Vec::new();
                 let mut from = Some(SEGMENT_BEGIN);
                 while let Some(begin) = from {
@@ -380,7 +380,7 @@ fn a_value_is_not_taken_apart() {
     for part_bytes in 1..200 {
         let (mut from, mut moved) = (Some(SEGMENT_BEGIN), Vec::new());
         while let Some(begin) = from {
-            let mut is_live = |_: Place, record: &[u8]| {
+            let mut is_live = |_: LogPosition, record: &[u8]| {
                 moved.push(record.to_vec());
                 false
             };
@@ -451,8 +451,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     log: Log<MemoryStorage>,
     next: u32,
-    appended: BTreeMap<u32, Place>,
-    committed: BTreeMap<u32, Place>,
+    appended: BTreeMap<u32, LogPosition>,
+    committed: BTreeMap<u32, LogPosition>,
     /// What was lost before it was committed, for good.
     gone: BTreeSet<u32>,
     /// What ends it when a sync fails.
@@ -476,7 +476,7 @@ impl Model {
         storage.crash(crash);
         storage.syncs_left = None;
         let (mut found, mut released) = (BTreeMap::new(), Vec::new());
-        let mut each = |place: Place, record: &[u8]| {
+        let mut each = |place: LogPosition, record: &[u8]| {
             let number = Self::number(record);
             assert!(number < next && record[4..].iter().all(|byte| *byte == number as u8));
             assert!(!gone.contains(&number), "{number} was gone");
@@ -504,7 +504,7 @@ impl Model {
             let Some(victim) = self.log.victim() else { break };
             let (mut from, mut all) = (Some(SEGMENT_BEGIN), Vec::new());
             let (committed, appended) = (&self.committed, &self.appended);
-            let mut is_live = |place: Place, record: &[u8]| {
+            let mut is_live = |place: LogPosition, record: &[u8]| {
                 let number = Self::number(record);
                 [committed, appended].into_iter().any(|map| map.get(&number) == Some(&place))
             };
@@ -585,13 +585,13 @@ proptest! {
         let settings = LogSettings { segments_max: 99, ..settings(Durability::Buffered) };
         let open = |storage| {
             let mut found = Vec::new();
-            let mut each = |_: Place, record: &[u8]| found.push(record.to_vec());
+            let mut each = |_: LogPosition, record: &[u8]| found.push(record.to_vec());
             let opened = Log::open(storage, CLUSTER, settings, &mut each);
             let (log, replay) = opened.expect("it opens");
             (log, found, replay)
         };
         let (mut log, _, _) = open(MemoryStorage::default());
-        let (mut places, mut last, mut numbers) = (Vec::<(Place, Vec<u8>)>::new(), None, 0..);
+        let (mut places, mut last, mut numbers) = (Vec::<(LogPosition, Vec<u8>)>::new(), None, 0..);
         for (sizes, idle) in groups {
             last = Some(places.len());
             for size in sizes {
@@ -605,10 +605,10 @@ proptest! {
         if is_vouched {
             (0..2).for_each(|_| log.vouch().expect("memory"));
         }
-        let end = |place: &Place| place.offset + 8 + place.length;
+        let end = |place: &LogPosition| place.offset + 8 + place.length;
         let newest = places.last().expect("one").0;
         // Of the last commit nothing else vouches, and what is before it ends where that begins.
-        let is_before = |(place, _): &&(Place, Vec<u8>)| place.segment == newest.segment;
+        let is_before = |(place, _): &&(LogPosition, Vec<u8>)| place.segment == newest.segment;
         let before = places[..last.expect("one")].iter().rfind(is_before);
         let vouched = match before {
             _ if is_vouched => end(&newest),
@@ -627,7 +627,7 @@ proptest! {
         for (at, change) in damaged.clone().zip(&changes) {
             bytes[at as usize] ^= change;
         }
-        let is_hit = |place: &Place| {
+        let is_hit = |place: &LogPosition| {
             place.segment == segment && place.offset < damaged.end && damaged.start < end(place)
         };
         let whole = places.iter().filter(|(place, _)| !is_hit(place));

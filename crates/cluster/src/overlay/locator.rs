@@ -7,8 +7,8 @@ use super::message::{Message, OverlayCommand};
 use super::ring::position;
 use super::view::{OverlaySettings, Peer};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
+use crate::interval_map::IntervalMap;
 use crate::ranges::{Range, RangeCache};
-use crate::spans::Spans;
 
 /// How often a question is asked before it counts as unanswered.
 const ATTEMPTS_MAX: u32 = 50;
@@ -71,7 +71,7 @@ pub struct Locator {
     /// For all cached ranges of a creator.
     epochs: BTreeMap<Creator, u64>,
     /// For ids that moved later than that.
-    later_epochs: Spans<u64>,
+    later_epochs: IntervalMap<u64>,
     incarnations: BTreeMap<NodeId, u32>,
     super_peers: Vec<Peer>,
     revision: u64,
@@ -94,7 +94,7 @@ impl Locator {
             settings,
             cache: RangeCache::new(cache_bytes),
             epochs: BTreeMap::new(),
-            later_epochs: Spans::default(),
+            later_epochs: IntervalMap::default(),
             incarnations: BTreeMap::new(),
             super_peers,
             revision: 0,
@@ -248,7 +248,7 @@ impl Locator {
             // Start anew rather than forget an epoch that is needed.
             self.cache.clear();
             self.epochs.clear();
-            self.later_epochs = Spans::default();
+            self.later_epochs = IntervalMap::default();
         }
         let known = self.epochs.entry(id.creator()).or_insert(epoch);
         *known = epoch.min(*known);

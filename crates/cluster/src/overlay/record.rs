@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::edit::{LastRequest, Version};
 use super::view::Peer;
 use crate::ids::{IdRange, NodeId};
+use crate::interval_map::IntervalMap;
 use crate::ranges::Range;
-use crate::spans::Spans;
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
@@ -17,7 +17,7 @@ pub(super) struct Record {
     /// In which life each node is meant that ranges name, or did.
     pub(super) incarnations: BTreeMap<NodeId, u32>,
     /// Ids whose owner has yet to recover them, and in whose name they were backed up.
-    pub(super) to_recover: Spans<Peer>,
+    pub(super) to_recover: IntervalMap<Peer>,
 }
 
 impl Record {

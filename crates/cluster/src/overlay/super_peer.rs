@@ -10,7 +10,7 @@ use super::takeover::Takeover;
 use super::view::{Group, OverlaySettings, Peer, Term, View};
 use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator, IdRange};
-use crate::spans::Spans;
+use crate::interval_map::IntervalMap;
 
 /// Edits that go to a group together at most.
 const BATCH_EDITS_MAX: usize = 256;
@@ -29,10 +29,10 @@ pub struct SuperPeer {
     pub(super) view: View,
     pub(super) catalog: Catalog,
     /// For each position the latest term that this replica follows.
-    pub(super) promised: Spans<Term>,
+    pub(super) promised: IntervalMap<Term>,
     pub(super) takeover: Option<Takeover>,
     /// What it led so far, for the log.
-    pub(super) terms_led: Spans<Term>,
+    pub(super) terms_led: IntervalMap<Term>,
     /// The first life of this node whose promises and replicas are here: this one, or an earlier.
     pub(super) since: u32,
     /// Promises are noted down, and changed since they were asked for.
@@ -69,9 +69,9 @@ impl SuperPeer {
             settings,
             view: View::default(),
             catalog: Catalog::default(),
-            promised: Spans::default(),
+            promised: IntervalMap::default(),
             takeover: None,
-            terms_led: Spans::default(),
+            terms_led: IntervalMap::default(),
             since: me.incarnation,
             promises_changed: false,
             is_recording: false,
@@ -93,7 +93,7 @@ impl SuperPeer {
         for note in notes {
             self.catalog.replay(note);
             if let MetadataRecord::Promises(terms) = note {
-                self.promised = Spans::default();
+                self.promised = IntervalMap::default();
                 for (first, last, term) in terms {
                     self.promised.assign(*first..last.saturating_add(1), Some(*term));
                 }

@@ -365,9 +365,9 @@ impl Takeover {
 mod tests {
     use super::*;
     use crate::ids::NodeId;
+    use crate::interval_map::IntervalMap;
     use crate::overlay::view::{Member, View};
     use crate::overlay::{OverlaySettings, POSITIONS};
-    use crate::spans::Spans;
 
     fn peer(number: u16) -> Peer {
         Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
@@ -380,7 +380,7 @@ mod tests {
         let members: Vec<Peer> = [1, 3, 4].map(peer).to_vec();
         let of = |number, leader| Term { number, leader: peer(leader) };
         let held_under = |term| {
-            let mut groups = Spans::default();
+            let mut groups = IntervalMap::default();
             groups.assign(0..POSITIONS, Some(Group { term, members: members.clone() }));
             groups
         };

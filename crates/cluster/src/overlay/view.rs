@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::ring::RingSegment;
 use crate::ids::NodeId;
-use crate::spans::Spans;
+use crate::interval_map::IntervalMap;
 
 /// A node in one of its lives. Who restarts comes back with another incarnation and without its
 /// memory, so what it promised and stored is not counted any more.
@@ -67,7 +67,7 @@ pub struct View {
     /// Who is there.
     pub members: BTreeMap<NodeId, Member>,
     /// Who holds the metadata of each position of the ring, as far as somebody does.
-    pub groups: Spans<Group>,
+    pub groups: IntervalMap<Group>,
 }
 
 impl View {
@@ -187,7 +187,7 @@ mod tests {
             nodes.iter().map(of).collect::<Vec<_>>()
         };
         let members = listed(supers, true).into_iter().chain(listed(peers, false)).collect();
-        View { revision: 1, members, groups: Spans::default() }
+        View { revision: 1, members, groups: IntervalMap::default() }
     }
 
     fn peer(number: u16) -> Peer {

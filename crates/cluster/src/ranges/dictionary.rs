@@ -1,7 +1,7 @@
 //! Placements by 16-bit codes.
 
 use super::placement::{Bits, NOBODY};
-use crate::bits::BitsMap;
+use crate::hash::IntHashMap;
 
 /// The most placements that 16 bits tell apart.
 pub const CODES_MAX: usize = 1 << 16;
@@ -18,7 +18,7 @@ const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
 /// an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
 #[derive(Debug)]
 pub struct Dictionary {
-    codes: BitsMap<Bits, u16>,
+    codes: IntHashMap<Bits, u16>,
     placements: Vec<Bits>,
     free: Vec<u16>,
     limit: usize,
@@ -33,7 +33,7 @@ impl Dictionary {
     pub fn new(limit: usize) -> Self {
         let limit = limit.clamp(1, CODES_MAX);
         let mut dictionary = Self {
-            codes: BitsMap::default(),
+            codes: IntHashMap::default(),
             placements: Vec::new(),
             free: Vec::new(),
             limit,

@@ -6,7 +6,6 @@ use amalgam_op::{
 
 use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
 use super::frame::WIRE_SINCE;
-use crate::backup::{BackupMessage, Entry, Life, Name, What};
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
     MoveMessage, MovingItem, Operation, ReplicaItem, Reply, Request, Response, SessionState,
@@ -19,6 +18,7 @@ use crate::overlay::{
     ReplicaSet, RequestId, RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
+use crate::replication::{Entry, LogWriter, Mutation, RecordKey, ReplicationMessage};
 
 /// Everything that nodes and clients send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Packet {
     /// About a node itself.
     Control(Control),
     /// Between the owner of chunks and its backups.
-    Backup(BackupMessage),
+    Replication(ReplicationMessage),
     /// Between nodes, about how busy they are.
     Load(LoadMessage),
 }
@@ -44,8 +44,12 @@ impl Packet {
     /// not sent it.
     pub fn since(&self) -> u16 {
         match self {
-            Self::Backup(BackupMessage::Seal { .. } | BackupMessage::Sealed { .. }) => 5,
-            Self::Backup(BackupMessage::Fetch { .. } | BackupMessage::Fetched { .. }) => 6,
+            Self::Replication(
+                ReplicationMessage::Seal { .. } | ReplicationMessage::Sealed { .. },
+            ) => 5,
+            Self::Replication(
+                ReplicationMessage::Fetch { .. } | ReplicationMessage::Fetched { .. },
+            ) => 6,
             _ => WIRE_SINCE,
         }
     }
@@ -57,7 +61,7 @@ wire_enum!(Packet {
     3 Request(request),
     4 Reply(reply),
     5 Control(control),
-    6 Backup(message),
+    6 Replication(message),
     7 Load(message),
 });
 
@@ -67,7 +71,7 @@ wire_enum!(LoadMessage { 1 Query, 2 Report(rate) });
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// How are you, and who is there?
-    Ask,
+    GetStatus,
     /// The answer.
     Status(Box<NodeStatus>),
     /// Move ids that you own to another node.
@@ -78,15 +82,15 @@ pub enum Control {
         target: NodeId,
     },
     /// Where does the item of that key belong?
-    Place(Vec<u8>),
+    LocateItem(Vec<u8>),
     /// There.
-    Placed(ChunkId),
+    ItemLocation(ChunkId),
     /// Whether it began.
     Migrating(bool),
     /// Do you own that id?
-    Hold(ChunkId),
+    GetOwnership(ChunkId),
     /// So, if it does.
-    Held(Option<Holding>),
+    Ownership(Option<OwnedRange>),
     /// Hand all you have to others, and take nothing more.
     Drain,
     /// Whether others have it all.
@@ -95,13 +99,13 @@ pub enum Control {
 
 /// What the owner of an id says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct OwnedRange {
     /// The ids that it owns together with this one.
     pub ids: IdRange,
     /// Since which epoch.
     pub epoch: u64,
     /// Who must have each change of the id too, and how many changes each owes an answer for.
-    pub copies: Vec<(Peer, u64)>,
+    pub replicas: Vec<(Peer, u64)>,
 }
 
 /// What a node says of itself.
@@ -145,18 +149,18 @@ pub struct NodeStatus {
 }
 
 wire_enum!(Control {
-    1 Ask,
+    1 GetStatus,
     2 Status(status),
     3 Migrate { ids, target },
     4 Migrating(does),
-    5 Place(key),
-    6 Placed(id),
-    7 Hold(id),
-    8 Held(holding),
+    5 LocateItem(key),
+    6 ItemLocation(id),
+    7 GetOwnership(id),
+    8 Ownership(owned),
     9 Drain,
     10 Drained(is),
 });
-wire_struct!(Holding { ids: IdRange, epoch: u64, copies: Vec<(Peer, u64)> });
+wire_struct!(OwnedRange { ids: IdRange, epoch: u64, replicas: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {
     peer: Peer,
     members: Vec<(Peer, String)>,
@@ -443,28 +447,28 @@ wire_enum!(MoveMessage {
     6 TransferAck { number },
     7 Cancelled { number },
 });
-wire_enum!(BackupMessage {
+wire_enum!(ReplicationMessage {
     1 Append { link, first, entries },
     2 Appended { link, next },
     3 Refused { link, is_sealed },
-    4 Lacking { link, names },
+    4 Lacking { link, keys },
     5 Seal { source, ids, last },
     6 Sealed { source, ids, last, beyond },
-    7 Fetch { source, ids, names },
+    7 Fetch { source, ids, keys },
     8 Fetched { source, ids, found, sessions, lacking, damaged },
 });
-wire_struct!(Life { peer: Peer, since: u32, boot: u64, is_synced: bool });
-wire_struct!(Name { id: ChunkId, tag: u32 });
-wire_struct!(Entry { version: u64, what: What, sessions: Vec<SessionState> });
-wire_enum!(for V, What<V> {
+wire_struct!(LogWriter { peer: Peer, since: u32, boot: u64, is_synced: bool });
+wire_struct!(RecordKey { id: ChunkId, tag: u32 });
+wire_struct!(Entry { version: u64, mutation: Mutation, sessions: Vec<SessionState> });
+wire_enum!(for V, Mutation<V> {
     1 Put(id, value),
     2 Remove(id),
     3 Clear(ids),
-    4 Answers,
-    5 Bury(source, ids),
-    6 PutItem(name, value),
-    7 RemoveItem(name),
-    8 Adopt(source, ids),
+    4 RepliesOnly,
+    5 DiscardFormer(source, ids),
+    6 PutItem(key, value),
+    7 RemoveItem(key),
+    8 ChangeOwner(source, ids),
 });
 wire_struct!(ClientState { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionState> });
 wire_struct!(SessionState {

@@ -20,4 +20,4 @@ pub use codec::{Reader, Wire, WireError};
 pub use frame::{
     FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_SINCE, WIRE_VERSION, encode_frame,
 };
-pub use layout::{Control, Holding, NodeStatus, Packet};
+pub use layout::{Control, NodeStatus, OwnedRange, Packet};

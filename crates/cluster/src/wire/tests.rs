@@ -7,7 +7,6 @@ use amalgam_op::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::backup::{BackupMessage, Entry, Name, What};
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
     MoveMessage, Operation, Request, Response, SessionState,
@@ -18,6 +17,7 @@ use crate::overlay::{
     RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{Placement, Range};
+use crate::replication::{Entry, Mutation, RecordKey, ReplicationMessage};
 
 fn node(number: u16) -> NodeId {
     NodeId::new(number).expect("a node")
@@ -91,13 +91,13 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
         backups: 3,
     };
     [
-        Control::Ask,
+        Control::GetStatus,
         Control::Status(Box::new(status)),
         Control::Migrate { ids, target: peer.node },
         Control::Migrating(true),
-        Control::Hold(ids.first()),
-        Control::Held(None),
-        Control::Held(Some(Holding { ids, epoch: 16, copies: vec![(peer, 17)] })),
+        Control::GetOwnership(ids.first()),
+        Control::Ownership(None),
+        Control::Ownership(Some(OwnedRange { ids, epoch: 16, replicas: vec![(peer, 17)] })),
         Control::Drain,
         Control::Drained(false),
     ]
@@ -176,33 +176,41 @@ fn packets() -> Vec<Packet> {
         MoveMessage::TransferAck { number: 1 },
         MoveMessage::Cancelled { number: 1 },
     ];
-    let whats = [
-        What::Put(id, vec![4]),
-        What::Remove(id),
-        What::Clear(ids),
-        What::Answers,
-        What::Bury(peer, ids),
-        What::PutItem(Name::item(id, b"key"), vec![5]),
-        What::RemoveItem(Name::item(id, b"key")),
-        What::Adopt(peer, ids),
+    let mutation = [
+        Mutation::Put(id, vec![4]),
+        Mutation::Remove(id),
+        Mutation::Clear(ids),
+        Mutation::RepliesOnly,
+        Mutation::DiscardFormer(peer, ids),
+        Mutation::PutItem(RecordKey::item(id, b"key"), vec![5]),
+        Mutation::RemoveItem(RecordKey::item(id, b"key")),
+        Mutation::ChangeOwner(peer, ids),
     ];
-    let entry = |what| Entry { version: 3, what, sessions: sessions.clone() };
-    let entries = whats.map(entry).to_vec().into();
+    let entry = |mutation| Entry { version: 3, mutation, sessions: sessions.clone() };
+    let entries = mutation.map(entry).to_vec().into();
     let backups = [
-        BackupMessage::Append { link: 1, first: 2, entries },
-        BackupMessage::Appended { link: 1, next: 9 },
-        BackupMessage::Refused { link: 1, is_sealed: true },
-        BackupMessage::Lacking { link: 1, names: vec![Name::from(id), Name::item(id, b"key")] },
-        BackupMessage::Seal { source: peer, ids, last: 7 },
-        BackupMessage::Sealed { source: peer, ids, last: 7, beyond: Some(vec![Name::from(id)]) },
-        BackupMessage::Sealed { source: peer, ids, last: 7, beyond: None },
-        BackupMessage::Fetch { source: peer, ids, names: vec![Name::from(id)] },
-        BackupMessage::Fetched {
+        ReplicationMessage::Append { link: 1, first: 2, entries },
+        ReplicationMessage::Appended { link: 1, next: 9 },
+        ReplicationMessage::Refused { link: 1, is_sealed: true },
+        ReplicationMessage::Lacking {
+            link: 1,
+            keys: vec![RecordKey::from(id), RecordKey::item(id, b"key")],
+        },
+        ReplicationMessage::Seal { source: peer, ids, last: 7 },
+        ReplicationMessage::Sealed {
             source: peer,
             ids,
-            found: vec![What::Put(id, vec![8; 3]), What::Remove(id)],
+            last: 7,
+            beyond: Some(vec![RecordKey::from(id)]),
+        },
+        ReplicationMessage::Sealed { source: peer, ids, last: 7, beyond: None },
+        ReplicationMessage::Fetch { source: peer, ids, keys: vec![RecordKey::from(id)] },
+        ReplicationMessage::Fetched {
+            source: peer,
+            ids,
+            found: vec![Mutation::Put(id, vec![8; 3]), Mutation::Remove(id)],
             sessions: sessions.clone(),
-            lacking: vec![Name::from(id)],
+            lacking: vec![RecordKey::from(id)],
             damaged: Vec::new(),
         },
     ];
@@ -242,7 +250,7 @@ fn packets() -> Vec<Packet> {
     let overlay = overlay.into_iter().map(Packet::Overlay);
     let moves = moves.into_iter().map(Packet::Move);
     let controls = controls(peer, ids).map(Packet::Control);
-    let backups = backups.into_iter().map(Packet::Backup);
+    let backups = backups.into_iter().map(Packet::Replication);
     let requests = [Packet::Request(request), Packet::Reply(reply)];
     let between = overlay.chain(moves).chain(backups);
     between.chain(requests).chain(controls).collect()

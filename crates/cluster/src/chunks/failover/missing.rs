@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backup::{FETCH_NAMES_MAX, Name};
 use crate::overlay::Peer;
+use crate::replication::{FETCH_KEYS_MAX, RecordKey};
 
 /// Chunks and items of one heritage that could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    names: BTreeMap<Name, Without>,
+    keys: BTreeMap<RecordKey, Without>,
     /// How often somebody was asked, and when the next is.
     asked: usize,
     next_ask_ms: u64,
@@ -26,17 +26,17 @@ struct Without {
 impl Missing {
     /// Whether all could be read, or came.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.keys.is_empty()
     }
 
     /// These could not be read.
-    pub fn add(&mut self, names: &[Name]) {
-        self.names.extend(names.iter().map(|name| (*name, Without::default())));
+    pub fn add(&mut self, keys: &[RecordKey]) {
+        self.keys.extend(keys.iter().map(|name| (*name, Without::default())));
     }
 
     /// Those that a holder may have.
-    fn of(&self, holder: Peer) -> impl Iterator<Item = Name> {
-        let may_have = self.names.iter().filter(move |(_, one)| !one.holders.contains(&holder));
+    fn of(&self, holder: Peer) -> impl Iterator<Item = RecordKey> {
+        let may_have = self.keys.iter().filter(move |(_, one)| !one.holders.contains(&holder));
         may_have.map(|(name, _)| *name)
     }
 
@@ -46,15 +46,15 @@ impl Missing {
         now_ms: u64,
         retry_ms: u64,
         holders: impl Iterator<Item = Peer>,
-    ) -> Option<(Peer, Vec<Name>)> {
-        if self.names.is_empty() || now_ms < self.next_ask_ms {
+    ) -> Option<(Peer, Vec<RecordKey>)> {
+        if self.keys.is_empty() || now_ms < self.next_ask_ms {
             return None;
         }
         let able: Vec<Peer> = holders.filter(|holder| self.of(*holder).next().is_some()).collect();
         let holder = *able.get(self.asked.checked_rem(able.len())?)?;
         self.asked += 1;
         self.next_ask_ms = now_ms + retry_ms;
-        Some((holder, self.of(holder).take(FETCH_NAMES_MAX).collect()))
+        Some((holder, self.of(holder).take(FETCH_KEYS_MAX).collect()))
     }
 
     /// Whether one of these may have some of it.
@@ -63,11 +63,11 @@ impl Missing {
     }
 
     /// A holder answered: these it was never sent, and those it cannot read either.
-    pub fn answered(&mut self, holder: Peer, lacking: &[Name], damaged: &[Name]) {
+    pub fn answered(&mut self, holder: Peer, lacking: &[RecordKey], damaged: &[RecordKey]) {
         self.next_ask_ms = 0;
-        for (names, is_unacknowledged) in [(lacking, true), (damaged, false)] {
-            for name in names {
-                if let Some(one) = self.names.get_mut(name) {
+        for (keys, is_unacknowledged) in [(lacking, true), (damaged, false)] {
+            for name in keys {
+                if let Some(one) = self.keys.get_mut(name) {
                     one.holders.insert(holder);
                     one.is_unacknowledged |= is_unacknowledged;
                 }
@@ -76,15 +76,15 @@ impl Missing {
     }
 
     /// It came. False if nobody waits for it.
-    pub fn came(&mut self, name: Name) -> bool {
-        self.names.remove(&name).is_some()
+    pub fn came(&mut self, name: RecordKey) -> bool {
+        self.keys.remove(&name).is_some()
     }
 
     /// Nothing is waited for any more. Returns what was acknowledged, perhaps, and nobody has who
     /// could be asked.
-    pub fn give_up(&mut self) -> impl Iterator<Item = Name> {
-        let names = std::mem::take(&mut self.names).into_iter();
-        names.filter(|(_, one)| !one.is_unacknowledged).map(|(name, _)| name)
+    pub fn give_up(&mut self) -> impl Iterator<Item = RecordKey> {
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        keys.filter(|(_, one)| !one.is_unacknowledged).map(|(name, _)| name)
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
         Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
     }
 
-    fn name(counter: u64) -> Name {
+    fn name(counter: u64) -> RecordKey {
         let creator = Creator::from(NodeId::new(9).expect("a node"));
-        Name::from(ChunkId::new(creator, counter).expect("an id"))
+        RecordKey::from(ChunkId::new(creator, counter).expect("an id"))
     }
 
     #[test]
@@ -121,16 +121,16 @@ mod tests {
         assert!(!missing.may_come([peer(2)].into_iter()), "it is no member any more");
         missing.answered(peer(1), &[], &[name(1), name(3)]);
         assert!(!missing.may_come(holders.into_iter()), "nobody can read it");
-        let lost: Vec<Name> = missing.give_up().collect();
+        let lost: Vec<RecordKey> = missing.give_up().collect();
         assert_eq!(lost, [name(1)], "one was never sent the third");
         assert!(missing.is_empty());
     }
 
     #[test]
     fn a_question_is_bounded() {
-        let (mut missing, count) = (Missing::default(), FETCH_NAMES_MAX as u64 + 1);
+        let (mut missing, count) = (Missing::default(), FETCH_KEYS_MAX as u64 + 1);
         missing.add(&(0..count).map(name).collect::<Vec<_>>());
-        let (_, names) = missing.question(0, 20, [peer(1)].into_iter()).expect("it asks");
-        assert_eq!(names.len(), FETCH_NAMES_MAX);
+        let (_, keys) = missing.question(0, 20, [peer(1)].into_iter()).expect("it asks");
+        assert_eq!(keys.len(), FETCH_KEYS_MAX);
     }
 }

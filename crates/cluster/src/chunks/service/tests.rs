@@ -9,10 +9,10 @@ use amalgam_op::{Now, Store, StoreMode, Verb};
 
 use super::super::{EngineStore, ItemStore, UnreadableChunks};
 use super::*;
-use crate::backup::{Entry, Vault};
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
 use crate::overlay::FailoverGrant;
+use crate::replication::{Entry, ReplicaStore};
 
 const ALICE: ClientId = ClientId(1);
 const BOB: ClientId = ClientId(2);
@@ -236,7 +236,7 @@ fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
 /// A service with one item that lives for a minute and one that stays, and their backup.
 struct BackedUp<S> {
     service: ChunkService<S>,
-    vault: Vault,
+    replica_store: ReplicaStore,
     now_ms: u64,
 }
 
@@ -248,19 +248,19 @@ impl<S: ChunkStore> BackedUp<S> {
         self.service.on_tick(now_ms, &mut out);
         self.service.flush(now_ms, &mut out);
         for command in out {
-            let ChunkCommand::Replication(Wanted::Send(
+            let ChunkCommand::Replication(ReplicationCommand::Send(
                 to,
-                BackupMessage::Append { link, first, entries },
+                ReplicationMessage::Append { link, first, entries },
             )) = command
             else {
                 rest.push(command);
                 continue;
             };
             assert_eq!(to, backup());
-            self.vault.on_append(me(), link, first, entries);
+            self.replica_store.on_append(me(), link, first, entries);
         }
         let mut answers = Vec::new();
-        self.vault.flush(&mut answers);
+        self.replica_store.flush(&mut answers);
         for (_, answer) in answers {
             self.service.on_backup(backup(), &answer, &mut || now_ms, &mut rest);
         }
@@ -275,20 +275,20 @@ fn what_has_ended_goes_from_its_backups_too() {
     let seconds = Arc::new(AtomicU32::new(10));
     let clock = Arc::clone(&seconds);
     let wall = move || ItemTime { now: Now::at(clock.load(Ordering::Relaxed)), ..ItemTime::FIRST };
-    let copies = CopySettings { backups: 1, ..CopySettings::default() };
-    let limits = ChunkSettings { copies, ..ChunkSettings::default() };
+    let replication = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let limits = ChunkSettings { replication, ..ChunkSettings::default() };
     let store = ItemStore::new(&chunks, &items, Box::new(wall));
     let mut service = ChunkService::new(me(), limits, store);
     service.set_deadline(u64::MAX);
     service.set_members([me(), backup()].into_iter());
     let storage = Box::new(MemoryStorage::default());
-    let vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let replica_store = ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let keys = [&b"ends"[..], b"stays"].map(|key| (key, service.item_id(key).expect("a place")));
     for (_, id) in keys {
         service.owned.assign(id.bits()..id.bits() + 1, Some(5));
-        service.copies.own(IdRange::single(id), vec![backup()]);
+        service.replication.own(IdRange::single(id), vec![backup()]);
     }
-    let mut own = BackedUp { service, vault, now_ms: 1_000 };
+    let mut own = BackedUp { service, replica_store, now_ms: 1_000 };
     let open = Action::Open { lease_ms: 600_000 };
     let store = keys.iter().zip([60, 0]).map(|((key, id), expiry)| {
         let store = Store::new(StoreMode::Set, b"value", 0, expiry);
@@ -301,15 +301,15 @@ fn what_has_ended_goes_from_its_backups_too() {
     assert_eq!(own.service.execute(ASKER, &request, &mut || 1_000), None, "it waits for backups");
     let rest = own.exchange();
     let is_stored = rest.iter().any(|command| matches!(command, ChunkCommand::Reply(..)));
-    assert!(is_stored && own.vault.holdings().0 == 2, "{rest:?}");
+    assert!(is_stored && own.replica_store.holdings().0 == 2, "{rest:?}");
     let keeps = |own: &mut BackedUp<_>| {
         // Often enough for a pass over all items, whenever one is due.
         for _ in 0..100 {
             own.now_ms += 1_000;
             own.exchange();
         }
-        let vault = &mut own.vault;
-        keys.map(|(_, id)| vault.recover(me(), IdRange::single(id), &mut |_, _| {}).copies)
+        let replica_store = &mut own.replica_store;
+        keys.map(|(_, id)| replica_store.recover(me(), IdRange::single(id), &mut |_, _| {}).records)
     };
     seconds.store(69, Ordering::Relaxed);
     assert_eq!(keeps(&mut own), [1, 1], "it lives");
@@ -321,8 +321,8 @@ fn what_has_ended_goes_from_its_backups_too() {
 #[test]
 fn who_would_have_the_only_copy_takes_nothing_over() {
     let index = model();
-    let copies = CopySettings { backups: 3, ..CopySettings::default() };
-    let limits = ChunkSettings { copies, load_ids: 2, ..ChunkSettings::default() };
+    let replication = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
+    let limits = ChunkSettings { replication, load_ids: 2, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
     let peer = |node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 };
     let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
@@ -338,26 +338,30 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
     assert_eq!(answer(&mut service), [ChunkCommand::Send(peer(1), ack)]);
 
     let storage = Box::new(MemoryStorage::default());
-    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let mut replica_store =
+        ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let put = |version| {
-        let what = What::Put(id(version), vec![version as u8]);
-        Entry { version, what, sessions: Vec::new() }
+        let mutation = Mutation::Put(id(version), vec![version as u8]);
+        Entry { version, mutation, sessions: Vec::new() }
     };
-    vault.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    replica_store.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
     let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
     let grant = FailoverGrant { ids, epoch, source, holders: vec![me()] };
-    service.copies.avoid(peer(1), 1_000);
-    service.start_failover(&grant, &mut vault);
+    service.replication.avoid(peer(1), 1_000);
+    service.start_failover(&grant, &mut replica_store);
     assert_eq!(service.failovers(), 0, "whom it could choose was silent");
     service.on_tick(1_000, &mut Vec::new());
-    service.start_failover(&grant, &mut vault);
-    let before = service.copies().status().1;
+    service.start_failover(&grant, &mut replica_store);
+    let before = service.replication().status().1;
     for changes in [0, 0, 1] {
         assert_eq!(
-            (service.failovers(), service.load_failovers(1_000, &mut vault, &mut Vec::new())),
+            (
+                service.failovers(),
+                service.load_failovers(1_000, &mut replica_store, &mut Vec::new())
+            ),
             (1, UnreadableChunks::default())
         );
-        assert_eq!(service.copies().status().1, before + changes, "two ids at a time");
+        assert_eq!(service.replication().status().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
 }
@@ -376,16 +380,17 @@ fn value(counter: u64) -> Vec<u8> {
 }
 
 /// A vault that has them, of which some cannot be read.
-fn vault_without(damaged: &[u64]) -> Vault {
+fn vault_without(damaged: &[u64]) -> ReplicaStore {
     let disk = Arc::new(Mutex::new(MemoryStorage::default()));
     let storage = Box::new(Arc::clone(&disk));
-    let mut vault = Vault::open(storage, 1, LogSettings::default()).expect("it opens");
+    let mut replica_store =
+        ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let put = |version| {
-        let what = What::Put(id(version), value(version));
-        Entry { version, what, sessions: Vec::new() }
+        let mutation = Mutation::Put(id(version), value(version));
+        Entry { version, mutation, sessions: Vec::new() }
     };
-    vault.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
-    vault.flush(&mut Vec::new());
+    replica_store.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    replica_store.flush(&mut Vec::new());
     let mut disk = disk.lock().expect("one thread");
     let bytes = disk.segment(0).expect("it was written");
     for value in damaged.iter().map(|counter| value(*counter)) {
@@ -393,19 +398,22 @@ fn vault_without(damaged: &[u64]) -> Vault {
         let at = places.position(|window| window == value).expect("it is there");
         bytes[at] ^= 1;
     }
-    vault
+    replica_store
 }
 
 /// One heir of two holders, told so; another node could be a backup.
-fn failover<'i>(index: &'i Model, vault: &mut Vault) -> ChunkService<impl ChunkStore + use<'i>> {
-    let copies = CopySettings { backups: 2, ..CopySettings::default() };
-    let limits = ChunkSettings { copies, ..ChunkSettings::default() };
+fn failover<'i>(
+    index: &'i Model,
+    replica_store: &mut ReplicaStore,
+) -> ChunkService<impl ChunkStore + use<'i>> {
+    let replication = ReplicationSettings { backups: 2, ..ReplicationSettings::default() };
+    let limits = ChunkSettings { replication, ..ChunkSettings::default() };
     let mut service = ChunkService::new(me(), limits, EngineStore::from(index));
     service.set_members([me(), peer(1), peer(4)].into_iter());
     let holders = vec![me(), peer(1)];
     service.start_failover(
         &FailoverGrant { ids: ids(5, 5), epoch: 9, source: source(), holders },
-        vault,
+        replica_store,
     );
     service
 }
@@ -413,11 +421,11 @@ fn failover<'i>(index: &'i Model, vault: &mut Vault) -> ChunkService<impl ChunkS
 /// Lets it go on: what it wants, and what it could not read.
 fn step(
     service: &mut ChunkService<impl ChunkStore>,
-    vault: &mut Vault,
+    replica_store: &mut ReplicaStore,
     now_ms: u64,
 ) -> (Vec<ChunkCommand>, UnreadableChunks) {
     let mut out = Vec::new();
-    let unread = service.load_failovers(now_ms, vault, &mut out);
+    let unread = service.load_failovers(now_ms, replica_store, &mut out);
     service.on_tick(now_ms, &mut out);
     service.flush(now_ms, &mut out);
     (out, unread)
@@ -428,10 +436,11 @@ fn step(
 fn an_heir_fetches_what_it_cannot_read() {
     let holder = peer(1);
     for (lacking, is_there) in [(vec![8], true), (vec![7, 8], false)] {
-        let (index, mut vault, mut other) = (model(), vault_without(&[7]), vault_without(&lacking));
-        let mut service = failover(&index, &mut vault);
+        let (index, mut replica_store, mut other) =
+            (model(), vault_without(&[7]), vault_without(&lacking));
+        let mut service = failover(&index, &mut replica_store);
         let ids = ids(5, 5);
-        let (_, unread) = step(&mut service, &mut vault, 1_000);
+        let (_, unread) = step(&mut service, &mut replica_store, 1_000);
         let found = BTreeMap::from([(source(), vec![id(7)])]);
         assert_eq!(
             unread,
@@ -439,31 +448,37 @@ fn an_heir_fetches_what_it_cannot_read() {
         );
         let sealed = other.on_seal(source(), ids, 9).expect("it seals");
         service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
-        let (out, unread) = step(&mut service, &mut vault, 1_001);
-        let question = BackupMessage::Fetch { source: source(), ids, names: vec![id(7).into()] };
+        let (out, unread) = step(&mut service, &mut replica_store, 1_001);
+        let question =
+            ReplicationMessage::Fetch { source: source(), ids, keys: vec![id(7).into()] };
         assert_eq!(
             out,
-            [ChunkCommand::Replication(Wanted::Send(holder, question))],
+            [ChunkCommand::Replication(ReplicationCommand::Send(holder, question))],
             "and nothing else yet"
         );
         assert_eq!(unread, UnreadableChunks::default());
 
         let answer = other.on_fetch(source(), ids, &[id(7).into()]);
         service.on_backup(holder, &answer, &mut || 1_002, &mut Vec::new());
-        let (out, unread) = step(&mut service, &mut vault, 1_002);
+        let (out, unread) = step(&mut service, &mut replica_store, 1_002);
         let lost = if is_there { BTreeMap::new() } else { found };
         assert_eq!(unread, UnreadableChunks { lost, ..UnreadableChunks::default() });
         assert_eq!(service.store.has(id(7)), is_there);
         // Who adopts what it has is sent it too, whether it can read its own or not.
-        let [ChunkCommand::Replication(Wanted::Send(to, BackupMessage::Append { entries, .. }))] =
-            &out[..]
+        let [
+            ChunkCommand::Replication(ReplicationCommand::Send(
+                to,
+                ReplicationMessage::Append { entries, .. },
+            )),
+        ] = &out[..]
         else {
             panic!("it begins: {out:?}");
         };
-        let whats: Vec<What> = entries.to_vec().into_iter().map(|entry| entry.what).collect();
-        let last = if is_there { What::Put(id(7), value(7)) } else { What::Remove(id(7)) };
-        let adopts = [What::Adopt(source(), ids), last, What::Answers];
-        assert_eq!((*to, whats.as_slice()), (holder, &adopts[..]));
+        let mutation: Vec<Mutation> =
+            entries.to_vec().into_iter().map(|entry| entry.mutation).collect();
+        let last = if is_there { Mutation::Put(id(7), value(7)) } else { Mutation::Remove(id(7)) };
+        let adopts = [Mutation::ChangeOwner(source(), ids), last, Mutation::RepliesOnly];
+        assert_eq!((*to, mutation.as_slice()), (holder, &adopts[..]));
     }
 }
 
@@ -471,16 +486,21 @@ fn an_heir_fetches_what_it_cannot_read() {
 #[test]
 fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let index = model();
-    let settings = CopySettings::default();
+    let settings = ReplicationSettings::default();
     let (holder, other) = (peer(1), peer(4));
-    let mut vault = vault_without(&[]);
-    let mut service = failover(&index, &mut vault);
-    let step = |service: &mut _, vault: &mut Vault, now_ms| step(service, vault, now_ms).0;
+    let mut replica_store = vault_without(&[]);
+    let mut service = failover(&index, &mut replica_store);
+    let step = |service: &mut _, replica_store: &mut ReplicaStore, now_ms| {
+        step(service, replica_store, now_ms).0
+    };
     let asked = |out: &[ChunkCommand]| {
         let is_question = |command: &&ChunkCommand| {
             matches!(
                 command,
-                ChunkCommand::Replication(Wanted::Send(_, BackupMessage::Seal { .. }))
+                ChunkCommand::Replication(ReplicationCommand::Send(
+                    _,
+                    ReplicationMessage::Seal { .. }
+                ))
             )
         };
         out.iter().filter(is_question).count()
@@ -489,9 +509,9 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let sent = |out: &[ChunkCommand]| {
         [holder, other].map(|to| {
             let entries = out.iter().filter_map(|command| match command {
-                ChunkCommand::Replication(Wanted::Send(
+                ChunkCommand::Replication(ReplicationCommand::Send(
                     peer,
-                    BackupMessage::Append { entries, .. },
+                    ReplicationMessage::Append { entries, .. },
                 )) => (*peer == to).then(|| entries.to_vec().len()),
                 _ => None,
             });
@@ -499,27 +519,31 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
         })
     };
     let (source, ids, beyond) = (source(), ids(5, 5), Some(Vec::new()));
-    let sealed = BackupMessage::Sealed { source, ids, last: 9, beyond };
-    assert_eq!(asked(&step(&mut service, &mut vault, 1_000)), 1);
+    let sealed = ReplicationMessage::Sealed { source, ids, last: 9, beyond };
+    assert_eq!(asked(&step(&mut service, &mut replica_store, 1_000)), 1);
     service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
-    assert_eq!(sent(&step(&mut service, &mut vault, 1_001)), [2, 0], "it adopts what it has");
+    assert_eq!(
+        sent(&step(&mut service, &mut replica_store, 1_001)),
+        [2, 0],
+        "it adopts what it has"
+    );
 
     // Silent for so long, it is not waited for any more.
     let later = 1_001 + 4 * settings.silent_ms;
-    step(&mut service, &mut vault, later);
+    step(&mut service, &mut replica_store, later);
     assert!((5..10).all(|counter| service.store.has(id(counter))), "they stay");
-    assert_eq!((service.failovers(), service.copies().status().1), (1, 0));
-    let again = step(&mut service, &mut vault, later + 1);
+    assert_eq!((service.failovers(), service.replication().status().1), (1, 0));
+    let again = step(&mut service, &mut replica_store, later + 1);
     assert_eq!((asked(&again), sent(&again)), (1, [0, 0]), "it is asked once more");
     service.on_backup(holder, &sealed, &mut || later + 2, &mut Vec::new());
-    let again = step(&mut service, &mut vault, later + 2);
+    let again = step(&mut service, &mut replica_store, later + 2);
     assert_eq!(sent(&again), [2, 0], "it adopts what it has");
 
     // Who stays silent is not waited for for ever.
     let later = later + 2 + 4 * settings.silent_ms;
-    step(&mut service, &mut vault, later);
-    assert_eq!(sent(&step(&mut service, &mut vault, later + 1)), [0, 0]);
-    assert_eq!(sent(&step(&mut service, &mut vault, later + 999)), [0, 0]);
-    let full = step(&mut service, &mut vault, later + 1_001);
+    step(&mut service, &mut replica_store, later);
+    assert_eq!(sent(&step(&mut service, &mut replica_store, later + 1)), [0, 0]);
+    assert_eq!(sent(&step(&mut service, &mut replica_store, later + 999)), [0, 0]);
+    let full = step(&mut service, &mut replica_store, later + 1_001);
     assert!(matches!(sent(&full), [_, 7]), "all of it, after a clear: {full:?}");
 }

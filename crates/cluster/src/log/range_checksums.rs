@@ -15,7 +15,7 @@ const ONE: u32 = 1 << 31;
 
 /// See the head of this module.
 #[derive(Debug)]
-pub(super) struct Sums<'s> {
+pub(super) struct RangeChecksums<'s> {
     bytes: &'s [u8],
     /// Of the bytes before each step.
     steps: Vec<u32>,
@@ -23,7 +23,7 @@ pub(super) struct Sums<'s> {
     high: Vec<u32>,
 }
 
-impl<'s> Sums<'s> {
+impl<'s> RangeChecksums<'s> {
     pub(super) fn new(bytes: &'s [u8]) -> Self {
         let mut steps = vec![0];
         let mut sum = 0;
@@ -74,7 +74,7 @@ mod tests {
     fn sums_are_those_of_the_bytes() {
         let bytes: Vec<u8> = (0..20_000_u32).map(|number| ((number * number) >> 3) as u8).collect();
         for length in [0, 1, 63, 64, 65, 4_095, 4_096, 4_097, 8_192, 19_999, 20_000] {
-            let sums = Sums::new(&bytes[..length]);
+            let sums = RangeChecksums::new(&bytes[..length]);
             for from in [0, 1, 64, 100, 4_096, 5_000, 19_998].into_iter().filter(|at| *at <= length)
             {
                 for to in [from, from + 1, from + 63, from + 4_096, from + 8_192, length] {

@@ -3,40 +3,40 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, RangeBounds};
 
-use super::super::Name;
+use super::super::RecordKey;
 use super::super::entry::{Answer, EntryRef};
-use crate::bits::BitsMap;
 use crate::chunks::{ClientId, SessionState};
+use crate::hash::IntHashMap;
 use crate::ids::{COUNTER_MAX, ChunkId, IdRange};
-use crate::log::Place;
+use crate::interval_map::IntervalMap;
+use crate::log::LogPosition;
 use crate::overlay::Peer;
-use crate::spans::Spans;
 
 /// Answers that are kept of one client at most; the oldest go first.
 const ANSWERS_MAX: usize = 1 << 12;
 /// Changes that are remembered: two backups of one owner differ in about as many as may wait for
-/// one ([`super::super::CopySettings::window`]). Where they differ in more, all is copied.
+/// one ([`super::super::ReplicationSettings::window`]). Where they differ in more, all is copied.
 const RECENT_MAX: usize = if cfg!(test) { 8 } else { 1 << 13 };
 /// The bits of an id that differ among the chunks of one map.
 const SHARD_MASK: u64 = 0xFFFF;
 
 /// A chunk or an item as it was last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
-    pub place: Place,
+pub(super) struct StoredRecord {
+    pub place: LogPosition,
     pub is_removed: bool,
 }
 
 /// Copies by name. Most that come replace one that is there, and find it without the order that
 /// others ask for.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RecordIndex {
     /// By their first ids: no map is so large that its growth is a pause, and all of one can go at
     /// once.
     shards: BTreeMap<u64, Shard>,
     /// When those that are removals were first written: what is older may still be in the log
     /// until then is gone.
-    born: BTreeMap<Name, u64>,
+    born: BTreeMap<RecordKey, u64>,
     /// The highest version in a shard that is not there any more.
     gone: u64,
 }
@@ -44,21 +44,21 @@ pub(super) struct Kept {
 /// Copies whose ids are neighbours.
 #[derive(Debug, Default)]
 struct Shard {
-    held: BitsMap<Name, Held>,
+    held: IntHashMap<RecordKey, StoredRecord>,
     /// All names in it.
-    names: BTreeSet<Name>,
+    keys: BTreeSet<RecordKey>,
     /// The highest version of what came.
     last: u64,
 }
 
 impl Shard {
     /// Takes out those of some ids; `first` is the first name that one of them could have.
-    fn split(&mut self, ids: IdRange, first: Name) -> Self {
+    fn split(&mut self, ids: IdRange, first: RecordKey) -> Self {
         let mut part = Self::default();
-        let names = self.names.range(first..).copied();
-        for name in names.take_while(|name| ids.contains(name.id)).collect::<Vec<_>>() {
-            self.names.remove(&name);
-            part.names.insert(name);
+        let keys = self.keys.range(first..).copied();
+        for name in keys.take_while(|name| ids.contains(name.id)).collect::<Vec<_>>() {
+            self.keys.remove(&name);
+            part.keys.insert(name);
             part.held.extend(self.held.remove(&name).map(|held| (name, held)));
         }
         part
@@ -66,14 +66,14 @@ impl Shard {
 }
 
 /// The first id of a shard: of neighbouring chunks, or of a partition of items, which are sparse.
-fn shard_of(name: &Name) -> u64 {
+fn shard_of(name: &RecordKey) -> u64 {
     let bits = name.id.bits();
     if name.id.creator().is_named() { bits & !COUNTER_MAX } else { bits & !SHARD_MASK }
 }
 
-impl Kept {
+impl RecordIndex {
     /// How it lies, if it is there.
-    pub fn get(&self, name: &Name) -> Option<Held> {
+    pub fn get(&self, name: &RecordKey) -> Option<StoredRecord> {
         self.shards.get(&shard_of(name))?.held.get(name).copied()
     }
 
@@ -81,16 +81,16 @@ impl Kept {
     /// before.
     pub fn insert(
         &mut self,
-        (name, version): (Name, u64),
-        place: Place,
+        (name, version): (RecordKey, u64),
+        place: LogPosition,
         removed: Option<u64>,
-    ) -> Option<Held> {
-        let held = Held { place, is_removed: removed.is_some() };
+    ) -> Option<StoredRecord> {
+        let held = StoredRecord { place, is_removed: removed.is_some() };
         let shard = self.shards.entry(shard_of(&name)).or_default();
         shard.last = shard.last.max(version);
         let old = shard.held.insert(name, held);
         if old.is_none() {
-            shard.names.insert(name);
+            shard.keys.insert(name);
         }
         match removed {
             Some(born) => drop(self.born.insert(name, born)),
@@ -101,7 +101,7 @@ impl Kept {
     }
 
     /// It lies elsewhere now.
-    pub fn set_place(&mut self, name: &Name, place: Place) {
+    pub fn set_place(&mut self, name: &RecordKey, place: LogPosition) {
         let shard = self.shards.get_mut(&shard_of(name));
         if let Some(held) = shard.and_then(|shard| shard.held.get_mut(name)) {
             held.place = place;
@@ -109,12 +109,12 @@ impl Kept {
     }
 
     /// Drops one.
-    fn remove(&mut self, name: &Name) -> Option<Held> {
+    fn remove(&mut self, name: &RecordKey) -> Option<StoredRecord> {
         let number = shard_of(name);
         let shard = self.shards.get_mut(&number)?;
         let held = shard.held.remove(name)?;
-        shard.names.remove(name);
-        if shard.names.is_empty() {
+        shard.keys.remove(name);
+        if shard.keys.is_empty() {
             self.gone = self.gone.max(shard.last);
             self.shards.remove(&number);
         }
@@ -126,27 +126,27 @@ impl Kept {
 
     /// Takes out those of some ids: neighbours together, however many they are.
     pub fn split(&mut self, ids: IdRange) -> Self {
-        let (first, last) = (Name::from(ids.first()), ids.last());
-        let shards = self.shards.range(shard_of(&first)..=shard_of(&Name::from(last)));
+        let (first, last) = (RecordKey::from(ids.first()), ids.last());
+        let shards = self.shards.range(shard_of(&first)..=shard_of(&RecordKey::from(last)));
         let numbers: Vec<u64> = shards.map(|(number, _)| *number).collect();
         let mut taken = Self::default();
         for number in numbers {
             let Some(mut shard) = self.shards.remove(&number) else { continue };
-            let is_all = shard.names.first().is_some_and(|name| ids.contains(name.id))
-                && shard.names.last().is_some_and(|name| ids.contains(name.id));
+            let is_all = shard.keys.first().is_some_and(|name| ids.contains(name.id))
+                && shard.keys.last().is_some_and(|name| ids.contains(name.id));
             if is_all {
                 taken.shards.insert(number, shard);
                 continue;
             }
             let part = shard.split(ids, first);
-            if !part.names.is_empty() {
+            if !part.keys.is_empty() {
                 taken.shards.insert(number, part);
             }
-            if !shard.names.is_empty() {
+            if !shard.keys.is_empty() {
                 self.shards.insert(number, shard);
             }
         }
-        let removed = self.born.range(Name::all(ids)).map(|(name, _)| *name);
+        let removed = self.born.range(RecordKey::all(ids)).map(|(name, _)| *name);
         for name in removed.collect::<Vec<_>>() {
             taken.born.extend(self.born.remove(&name).map(|born| (name, born)));
         }
@@ -155,14 +155,15 @@ impl Kept {
 
     /// No change of some ids came under a later version.
     pub fn last(&self, ids: IdRange) -> u64 {
-        let numbers = shard_of(&Name::from(ids.first()))..=shard_of(&Name::from(ids.last()));
+        let numbers =
+            shard_of(&RecordKey::from(ids.first()))..=shard_of(&RecordKey::from(ids.last()));
         let lasts = self.shards.range(numbers).map(|(_, shard)| shard.last);
         lasts.fold(self.gone, u64::max)
     }
 
     /// Takes over others that it does not have itself; where the rest lay. What is gone here is to
     /// stay so though it is found there, `newest` at the latest.
-    pub fn add(&mut self, others: Self, newest: u64) -> Vec<Place> {
+    pub fn add(&mut self, others: Self, newest: u64) -> Vec<LogPosition> {
         let mut known = Vec::new();
         let mut born = others.born;
         for (number, mut shard) in others.shards {
@@ -171,7 +172,7 @@ impl Kept {
             shard.last = own.last;
             for (name, held) in own.held {
                 let Some(other) = shard.held.insert(name, held) else {
-                    shard.names.insert(name);
+                    shard.keys.insert(name);
                     continue;
                 };
                 known.push(other.place);
@@ -187,13 +188,13 @@ impl Kept {
     }
 
     /// Where they lie.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
+    pub fn places(&self) -> impl Iterator<Item = LogPosition> {
         self.shards.values().flat_map(|shard| shard.held.values().map(|held| held.place))
     }
 
     /// Names in their order.
-    pub fn range(&self, names: impl RangeBounds<Name>) -> impl Iterator<Item = Name> {
-        let bounds = (names.start_bound().cloned(), names.end_bound().cloned());
+    pub fn range(&self, keys: impl RangeBounds<RecordKey>) -> impl Iterator<Item = RecordKey> {
+        let bounds = (keys.start_bound().cloned(), keys.end_bound().cloned());
         let shards = (bounds.0.as_ref().map(shard_of), bounds.1.as_ref().map(shard_of));
         // Of the first and the last shard some may be within.
         let closed = |bound| match bound {
@@ -201,16 +202,19 @@ impl Kept {
             bound => bound,
         };
         let shards = self.shards.range((closed(shards.0), closed(shards.1)));
-        shards.flat_map(move |(_, shard)| shard.names.range(bounds).copied())
+        shards.flat_map(move |(_, shard)| shard.keys.range(bounds).copied())
     }
 
     /// The same, and how they lie.
-    pub fn held(&self, names: impl RangeBounds<Name>) -> impl Iterator<Item = (Name, Held)> {
-        self.range(names).filter_map(|name| Some((name, self.get(&name)?)))
+    pub fn held(
+        &self,
+        keys: impl RangeBounds<RecordKey>,
+    ) -> impl Iterator<Item = (RecordKey, StoredRecord)> {
+        self.range(keys).filter_map(|name| Some((name, self.get(&name)?)))
     }
 
     pub fn len(&self) -> usize {
-        self.shards.values().map(|shard| shard.names.len()).sum()
+        self.shards.values().map(|shard| shard.keys.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -220,12 +224,12 @@ impl Kept {
 
 /// See the head of this module.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct OwnerReplica {
     pub link: u64,
     /// The number of the entry that comes next.
     pub next: u64,
     pub is_sealed: bool,
-    pub copies: Kept,
+    pub records: RecordIndex,
     pub sessions: BTreeMap<ClientId, SessionState>,
     /// Whether a former life of this node took some of it, as a backup of other ids perhaps: then
     /// versions do not say of which ids all is here up to where.
@@ -237,9 +241,9 @@ pub(super) struct Stream {
     recent: VecDeque<(u64, ChunkId)>,
     floor: u64,
     /// Under which version this node was last told all that there is of ids.
-    pub begun: Spans<u64>,
+    pub begun: IntervalMap<u64>,
     /// Ids of which what it has not said itself is what was kept of a life before.
-    pub adopted: Spans<Peer>,
+    pub adopted: IntervalMap<Peer>,
 }
 
 impl SessionState {
@@ -249,19 +253,19 @@ impl SessionState {
     }
 }
 
-impl Stream {
+impl OwnerReplica {
     /// Takes out copies, and forgets what was answered about them.
-    pub fn drop_copies(&mut self, ids: IdRange) -> Kept {
+    pub fn drop_records(&mut self, ids: IdRange) -> RecordIndex {
         self.adopted.assign(ids.start()..ids.end(), None);
         self.begun.assign(ids.start()..ids.end(), None);
-        let copies = self.copies.split(ids);
+        let records = self.records.split(ids);
         for session in self.sessions.values_mut() {
             session.answers.retain(|(_, id, _)| !ids.contains(*id));
         }
-        if self.is_sealed && self.copies.is_empty() && self.adopted.is_empty() {
+        if self.is_sealed && self.records.is_empty() && self.adopted.is_empty() {
             self.sessions.clear();
         }
-        copies
+        records
     }
 
     /// What clients were answered about some chunks and items.
@@ -285,37 +289,37 @@ impl Stream {
     }
 
     /// Which of some ids changed after a version; none if that is not known.
-    pub fn beyond(&self, version: u64, ids: IdRange) -> Option<Vec<Name>> {
+    pub fn beyond(&self, version: u64, ids: IdRange) -> Option<Vec<RecordKey>> {
         let mut begun = self.begun.over(ids.start()..ids.end());
         if self.is_resumed || begun.any(|(_, begun)| *begun > version) {
             return None;
         }
         // Most changes were of other ids, with other backups.
-        if version >= self.copies.last(ids) {
+        if version >= self.records.last(ids) {
             return Some(Vec::new());
         }
         if version < self.floor {
             return None;
         }
         let later = self.recent.iter().rev().take_while(|(later, _)| *later > version);
-        let names = later.filter(|(_, id)| ids.contains(*id)).map(|(_, id)| Name::from(*id));
-        let mut names: Vec<Name> = names.collect();
-        names.sort_unstable();
-        names.dedup();
-        Some(names)
+        let keys = later.filter(|(_, id)| ids.contains(*id)).map(|(_, id)| RecordKey::from(*id));
+        let mut keys: Vec<RecordKey> = keys.collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Some(keys)
     }
 
     /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
-    pub fn keeps(&mut self, (name, place): (Name, Place), oldest: u64) -> bool {
-        let Some(held) = self.copies.get(&name).filter(|held| held.place == place) else {
+    pub fn keeps(&mut self, (name, place): (RecordKey, LogPosition), oldest: u64) -> bool {
+        let Some(held) = self.records.get(&name).filter(|held| held.place == place) else {
             return false;
         };
         // Where all is adopted that is not said to be gone, what is older counts.
         let is_over = held.is_removed
             && self.adopted.get(name.id.bits()).is_none()
-            && self.copies.born.get(&name).is_none_or(|born| *born < oldest);
+            && self.records.born.get(&name).is_none_or(|born| *born < oldest);
         if is_over {
-            self.copies.remove(&name);
+            self.records.remove(&name);
         }
         !is_over
     }

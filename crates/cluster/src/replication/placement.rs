@@ -12,13 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::bits::mix;
+use crate::hash::mix;
 use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::overlay::Peer;
 
 /// What a choice is made by.
 #[derive(Debug)]
-pub(super) struct Spread<'c> {
+pub(super) struct ReplicaPlacement<'c> {
     /// Whose backups they are.
     pub me: Peer,
     /// Members but that.
@@ -37,7 +37,7 @@ fn mixed(number: u64, node: NodeId) -> u64 {
     mix(number ^ u64::from(node.get()).rotate_left(40))
 }
 
-impl Spread<'_> {
+impl ReplicaPlacement<'_> {
     /// Backups for ids beside those who `have` them, up to `count`. Which they are, and which comes
     /// first, depends on the ids, so that many recover what one node owned.
     pub fn choose(&self, ids: IdRange, have: &[Peer], count: usize) -> Vec<Peer> {
@@ -115,10 +115,11 @@ mod tests {
         for me in all {
             let others: Vec<Peer> = all.iter().filter(|peer| *peer != me).copied().collect();
             let (me, avoided) = (*me, &BTreeMap::new());
-            let spread = Spread { me, others: &others, copy_sets, copies: 3, racks, avoided };
+            let placement =
+                ReplicaPlacement { me, others: &others, copy_sets, copies: 3, racks, avoided };
             for range in 0..100 {
                 let id = ChunkId::new(me.node.into(), range << 16).expect("an id");
-                let chosen = spread.choose(IdRange::single(id), &[], 2);
+                let chosen = placement.choose(IdRange::single(id), &[], 2);
                 let mut set: Vec<NodeId> =
                     chosen.iter().chain([&me]).map(|peer| peer.node).collect();
                 set.sort_unstable();
@@ -184,7 +185,7 @@ mod tests {
         let racks = racks.map(|(peer, rack)| (peer.node, rack.to_owned())).collect();
         let silent = all[3];
         let avoided = BTreeMap::from([(silent, 1)]);
-        let spread = |avoided| Spread {
+        let placement = |avoided| ReplicaPlacement {
             me: all[0],
             others: &all[1..],
             copy_sets: 0,
@@ -194,13 +195,17 @@ mod tests {
         };
         let ids = IdRange::single(ChunkId::new(all[0].node.into(), 1).expect("an id"));
         let nobody = BTreeMap::new();
-        assert_eq!(spread(&nobody).choose(ids, &[all[1]], 1), [silent]);
-        assert_eq!(spread(&avoided).choose(ids, &[all[1]], 1), [all[2]]);
-        assert_eq!(spread(&avoided).choose(ids, &[all[1]], 5), [all[2], silent]);
+        assert_eq!(placement(&nobody).choose(ids, &[all[1]], 1), [silent]);
+        assert_eq!(placement(&avoided).choose(ids, &[all[1]], 1), [all[2]]);
+        assert_eq!(placement(&avoided).choose(ids, &[all[1]], 5), [all[2], silent]);
         let start = ids.start();
         let better = Some((all[2], silent));
-        assert_eq!(spread(&nobody).better(start, &[all[1], all[2]]), better, "of two in one rack");
-        assert_eq!(spread(&avoided).better(start, &[all[1], all[2]]), None);
-        assert_eq!(spread(&nobody).better(start, &[all[1], silent]), None, "all is well");
+        assert_eq!(
+            placement(&nobody).better(start, &[all[1], all[2]]),
+            better,
+            "of two in one rack"
+        );
+        assert_eq!(placement(&avoided).better(start, &[all[1], all[2]]), None);
+        assert_eq!(placement(&nobody).better(start, &[all[1], silent]), None, "all is well");
     }
 }

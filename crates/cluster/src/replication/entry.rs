@@ -17,21 +17,21 @@ pub struct Entry {
     /// Ascends over all changes of an owner's life.
     pub version: u64,
     /// The change.
-    pub what: What,
+    pub mutation: Mutation,
     /// What its client was answered, to be answered again rather than carried out twice.
     pub sessions: Vec<SessionState>,
 }
 
 /// What a copy is of: a chunk, or one of the items of a named id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub struct RecordKey {
     /// The chunk's id, or the item's named id.
     pub id: ChunkId,
     /// Tells the items of an id apart; 0 for a chunk.
     pub tag: u32,
 }
 
-impl Name {
+impl RecordKey {
     /// Of the item with that key.
     pub fn item(id: ChunkId, key: &[u8]) -> Self {
         Self { id, tag: crc32c::crc32c(key) }
@@ -43,7 +43,7 @@ impl Name {
     }
 }
 
-impl From<ChunkId> for Name {
+impl From<ChunkId> for RecordKey {
     fn from(id: ChunkId) -> Self {
         Self { id, tag: 0 }
     }
@@ -51,7 +51,7 @@ impl From<ChunkId> for Name {
 
 /// What is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What<V = Vec<u8>> {
+pub enum Mutation<V = Vec<u8>> {
     /// A chunk has that value.
     Put(ChunkId, V),
     /// A chunk is gone.
@@ -59,49 +59,52 @@ pub enum What<V = Vec<u8>> {
     /// All ids are empty, whatever was said of them before: what follows is all there is.
     Clear(IdRange),
     /// No chunk: only answers.
-    Answers,
+    RepliesOnly,
     /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
-    Bury(Peer, IdRange),
+    DiscardFormer(Peer, IdRange),
     /// An item is that ([`crate::chunks::KeptItem`]).
-    PutItem(Name, V),
+    PutItem(RecordKey, V),
     /// An item is gone.
-    RemoveItem(Name),
+    RemoveItem(RecordKey),
     /// All ids are what is kept of them in the name of a former owner, but for what follows.
-    Adopt(Peer, IdRange),
+    ChangeOwner(Peer, IdRange),
 }
 
-impl<V> What<V> {
+impl<V> Mutation<V> {
     /// The chunk or item that is changed, if it is one, and whether it is gone.
-    pub fn copy(&self) -> Option<(Name, bool)> {
+    pub fn copy(&self) -> Option<(RecordKey, bool)> {
         match self {
-            Self::Put(id, _) => Some((Name::from(*id), false)),
-            Self::Remove(id) => Some((Name::from(*id), true)),
+            Self::Put(id, _) => Some((RecordKey::from(*id), false)),
+            Self::Remove(id) => Some((RecordKey::from(*id), true)),
             Self::PutItem(name, _) => Some((*name, false)),
             Self::RemoveItem(name) => Some((*name, true)),
-            Self::Clear(_) | Self::Answers | Self::Bury(..) | Self::Adopt(..) => None,
+            Self::Clear(_)
+            | Self::RepliesOnly
+            | Self::DiscardFormer(..)
+            | Self::ChangeOwner(..) => None,
         }
     }
 }
 
 /// An encoded [`Entry`], shared by the queues of all who are sent it.
 #[derive(Clone, Debug)]
-pub(super) struct Encoded {
+pub(super) struct EncodedEntry {
     pub version: u64,
     pub bytes: Arc<Vec<u8>>,
 }
 
 /// What an operation changed, to be encoded as an [`Entry`] without making one.
 #[derive(Clone, Copy, Debug)]
-pub enum Changed<'c> {
+pub enum MutationRef<'c> {
     /// A chunk has that value.
     Put(ChunkId, &'c [u8]),
     /// Anything else, of that chunk or named id.
-    Other(ChunkId, &'c What),
+    Other(ChunkId, &'c Mutation),
 }
 
 /// What a client is answered, as an entry says it of one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct CachedReply<'a> {
     /// Whose session.
     pub client: ClientId,
     /// Its lease in milliseconds.
@@ -114,7 +117,7 @@ pub struct Answered<'a> {
     pub answer: &'a Result<Response, ChunkError>,
 }
 
-impl Changed<'_> {
+impl MutationRef<'_> {
     /// The chunk's id, or the item's named id.
     pub fn id(&self) -> ChunkId {
         match self {
@@ -123,19 +126,20 @@ impl Changed<'_> {
     }
 
     /// As the [`Entry`] would be that says the same.
-    pub(super) fn encode(self, version: u64, answered: Option<Answered<'_>>, to: &mut Vec<u8>) {
+    pub(super) fn encode(self, version: u64, answered: Option<CachedReply<'_>>, to: &mut Vec<u8>) {
         version.encode(to);
         match self {
             Self::Put(id, value) => {
-                What::Put(id, Omitted).encode(to);
+                Mutation::Put(id, SkippedValue).encode(to);
                 // The value comes in place of none.
-                to.truncate(to.len() - Omitted::BYTES_MIN);
+                to.truncate(to.len() - SkippedValue::BYTES_MIN);
                 (value.len() as u32).encode(to);
                 to.extend_from_slice(value);
             }
-            Self::Other(_, what) => what.encode(to),
+            Self::Other(_, mutation) => mutation.encode(to),
         }
-        let Some(Answered { client, lease_ms, answered_below, number, answer }) = answered else {
+        let Some(CachedReply { client, lease_ms, answered_below, number, answer }) = answered
+        else {
             return Vec::<SessionState>::new().encode(to);
         };
         1_u32.encode(to);
@@ -151,14 +155,14 @@ impl Changed<'_> {
 pub struct Entries {
     bytes: Vec<u8>,
     /// Of those that were decoded: what was seen when they were checked.
-    heads: Vec<Head>,
+    heads: Vec<EntryHead>,
 }
 
 /// An [`EntryRef`] without its bytes.
 #[derive(Clone, Debug)]
-struct Head {
+struct EntryHead {
     version: u64,
-    what: What<Omitted>,
+    mutation: Mutation<SkippedValue>,
     /// Where its sessions begin, and where it ends.
     sessions: usize,
     end: usize,
@@ -177,7 +181,7 @@ impl Entries {
         Self { bytes: Vec::with_capacity(bytes), heads: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, entry: &Encoded) {
+    pub(super) fn push(&mut self, entry: &EncodedEntry) {
         self.bytes.extend_from_slice(&entry.bytes);
     }
 
@@ -188,7 +192,7 @@ impl Entries {
 
     /// Whether one of them says that copies have another owner.
     pub fn adopts(&self) -> bool {
-        self.iter().any(|entry| matches!(entry.what, What::Adopt(..)))
+        self.iter().any(|entry| matches!(entry.mutation, Mutation::ChangeOwner(..)))
     }
 
     /// All of them, taken apart.
@@ -209,7 +213,12 @@ impl Entries {
             let bytes = &self.bytes[begin..head.end];
             let sessions = &self.bytes[head.sessions..head.end];
             begin = head.end;
-            Some(EntryRef { version: head.version, what: head.what.clone(), bytes, sessions })
+            Some(EntryRef {
+                version: head.version,
+                mutation: head.mutation.clone(),
+                bytes,
+                sessions,
+            })
         })
     }
 }
@@ -234,9 +243,9 @@ impl Wire for Entries {
         let mut entries = Reader::new(&bytes);
         let mut heads = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         while entries.left() > 0 {
-            let EntryRef { version, what, sessions, .. } = EntryRef::parse(&mut entries)?;
+            let EntryRef { version, mutation, sessions, .. } = EntryRef::parse(&mut entries)?;
             let end = bytes.len() - entries.left();
-            heads.push(Head { version, what, sessions: end - sessions.len(), end });
+            heads.push(EntryHead { version, mutation, sessions: end - sessions.len(), end });
         }
         Ok(Self { bytes, heads })
     }
@@ -244,9 +253,9 @@ impl Wire for Entries {
 
 /// A value that was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Omitted;
+pub struct SkippedValue;
 
-impl Wire for Omitted {
+impl Wire for SkippedValue {
     const BYTES_MIN: usize = Vec::<u8>::BYTES_MIN;
 
     fn encode(&self, to: &mut Vec<u8>) {
@@ -262,7 +271,7 @@ impl Wire for Omitted {
 #[derive(Clone, Debug)]
 pub(super) struct EntryRef<'b> {
     pub version: u64,
-    pub what: What<Omitted>,
+    pub mutation: Mutation<SkippedValue>,
     /// All of it.
     pub bytes: &'b [u8],
     sessions: &'b [u8],
@@ -277,18 +286,18 @@ impl<'b> EntryRef<'b> {
     pub fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
         let begin = *from;
         let version = Wire::decode(from)?;
-        let what = Wire::decode(from)?;
+        let mutation = Wire::decode(from)?;
         let sessions = *from;
         Vec::<SessionState>::skip(from)?;
         let (bytes, sessions) = (begin.until(from), sessions.until(from));
-        Ok(Self { version, what, bytes, sessions })
+        Ok(Self { version, mutation, bytes, sessions })
     }
 
     /// The same change under another version, and without answers.
     pub fn encode_as(&self, version: u64, to: &mut Vec<u8>) {
         version.encode(to);
-        let what = u64::BYTES_MIN..self.bytes.len() - self.sessions.len();
-        to.extend_from_slice(&self.bytes[what]);
+        let mutation = u64::BYTES_MIN..self.bytes.len() - self.sessions.len();
+        to.extend_from_slice(&self.bytes[mutation]);
         Vec::<SessionState>::new().encode(to);
     }
 

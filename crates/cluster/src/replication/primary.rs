@@ -5,20 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::{Answered, Changed};
-use super::link::{Link, Unused};
-use super::spread::Spread;
-use super::{BackupMessage, CopySettings, Entry, Name, What};
-use crate::bits::BitsMap;
+use super::entry::{CachedReply, MutationRef};
+use super::placement::ReplicaPlacement;
+use super::stream::{EntryBufferPool, ReplicationStream};
+use super::{Entry, Mutation, RecordKey, ReplicationMessage, ReplicationSettings};
 use crate::chunks::{ChunkStore, SessionState, overlap};
+use crate::hash::IntHashMap;
 use crate::ids::{ChunkId, IdRange, NodeId};
+use crate::interval_map::IntervalMap;
 use crate::overlay::{Peer, Refusal};
-use crate::spans::Spans;
 use crate::wire::Wire;
 
-mod joining;
+mod catch_up;
 
-pub(crate) use joining::chunk;
+pub(crate) use catch_up::chunk;
 
 /// Changes of sets of chunks under way at most, and of named items, for which one look through all
 /// items serves; others wait.
@@ -32,10 +32,10 @@ const AVOIDED_MS: u64 = 2_000;
 
 /// What the owner's side wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ReplicationCommand {
     /// Send a message.
-    Send(Peer, BackupMessage),
-    /// Make these the backups of ids that this node owns; answer with [`Copies::on_committed`].
+    Send(Peer, ReplicationMessage),
+    /// Make these the backups of ids that this node owns; answer with [`ReplicationPrimary::on_committed`].
     Commit(u64, IdRange, Vec<Peer>),
     /// A change of a set was given up.
     Aborted(u64),
@@ -45,7 +45,7 @@ pub enum Wanted {
 #[derive(Debug)]
 struct Write {
     id: ChunkId,
-    /// How many must have it and have not: in whose [`Link`] it is awaited.
+    /// How many must have it and have not: in whose [`ReplicationStream`] it is awaited.
     missing: usize,
 }
 
@@ -53,7 +53,7 @@ struct Write {
 pub type ItemKey = (ChunkId, Vec<u8>);
 
 #[derive(Debug)]
-enum Stage {
+enum CatchUpStage {
     /// Who joins is sent all there is, up to that id so far.
     Filling(u64),
     /// The same of named items, which are to be found first; the keys of those that were found.
@@ -69,15 +69,15 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct SetChange {
+struct ReplicaSetChange {
     ids: IdRange,
     /// Members that stay.
     base: Vec<Peer>,
     joining: Vec<Peer>,
-    stage: Stage,
+    stage: CatchUpStage,
 }
 
-impl SetChange {
+impl ReplicaSetChange {
     fn members(&self) -> Vec<Peer> {
         self.base.iter().chain(&self.joining).copied().collect()
     }
@@ -85,25 +85,25 @@ impl SetChange {
 
 /// The copies of what one node owns.
 #[derive(Debug)]
-pub struct Copies {
+pub struct ReplicationPrimary {
     me: Peer,
-    settings: CopySettings,
+    settings: ReplicationSettings,
     /// Members of the cluster but this node.
     others: Vec<Peer>,
     /// Whether it knows them: it was told of itself among them.
     is_member: bool,
     /// The committed backups of each id.
-    sets: Spans<Vec<Peer>>,
+    sets: IntervalMap<Vec<Peer>>,
     /// All had so many members at least when they were looked at, and none was changed since.
     whole: Option<usize>,
-    links: BTreeMap<Peer, Link>,
+    links: BTreeMap<Peer, ReplicationStream>,
     /// Whether one of them may have too much to do.
     is_crowded: bool,
     next_link: u64,
     next_version: u64,
-    writes: BitsMap<u64, Write>,
-    dirty: BitsMap<ChunkId, u64>,
-    changes: BTreeMap<u64, SetChange>,
+    writes: IntHashMap<u64, Write>,
+    dirty: IntHashMap<ChunkId, u64>,
+    changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,
     /// Where nodes are, as far as that was said.
     racks: BTreeMap<NodeId, String>,
@@ -112,34 +112,34 @@ pub struct Copies {
     done: Vec<u64>,
     is_deposed: bool,
     /// Memory that is used again.
-    unused: Unused,
+    unused: EntryBufferPool,
     versions: Vec<u64>,
     peers: Vec<Peer>,
 }
 
-impl Copies {
+impl ReplicationPrimary {
     /// Of a node that owns nothing.
-    pub fn new(me: Peer, settings: CopySettings) -> Self {
+    pub fn new(me: Peer, settings: ReplicationSettings) -> Self {
         Self {
             me,
             settings,
             others: Vec::new(),
             is_member: false,
-            sets: Spans::default(),
+            sets: IntervalMap::default(),
             whole: None,
             links: BTreeMap::new(),
             is_crowded: false,
             next_link: 1,
             next_version: 1,
-            writes: BitsMap::default(),
-            dirty: BitsMap::default(),
+            writes: IntHashMap::default(),
+            dirty: IntHashMap::default(),
             changes: BTreeMap::new(),
             next_change: 1,
             racks: BTreeMap::new(),
             avoided: BTreeMap::new(),
             done: Vec::new(),
             is_deposed: false,
-            unused: Unused::default(),
+            unused: EntryBufferPool::default(),
             versions: Vec::new(),
             peers: Vec::new(),
         }
@@ -176,7 +176,7 @@ impl Copies {
     /// Whether so many backups are enough for chunks that were acknowledged elsewhere: who takes
     /// them over must not be the only one who has them, unless it is alone.
     pub fn is_enough(&self, backups: usize) -> bool {
-        self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.copies_min())
+        self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.min_replicas())
     }
 
     /// Whether a backup was told that this life is over.
@@ -190,17 +190,17 @@ impl Copies {
     }
 
     /// How many copies there must be at least: fewer only for who is alone.
-    fn copies_min(&self) -> usize {
-        self.settings.copies_min.min(self.others.len() + 1)
+    fn min_replicas(&self) -> usize {
+        self.settings.min_replicas.min(self.others.len() + 1)
     }
 
     /// Backups for ids, up to `count` beside `without`, who have them.
     pub fn choose(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
-        self.spread().choose(ids, without, count)
+        self.placement().choose(ids, without, count)
     }
 
-    fn spread(&self) -> Spread<'_> {
-        Spread {
+    fn placement(&self) -> ReplicaPlacement<'_> {
+        ReplicaPlacement {
             me: self.me,
             others: &self.others,
             copy_sets: self.settings.copy_sets,
@@ -309,7 +309,7 @@ impl Copies {
         let is_crowded = |peer: &Peer| {
             self.links.get(peer).is_some_and(|link| link.waiting() >= self.settings.window)
         };
-        set.len() + 1 >= self.copies_min() && !(self.is_crowded && set.iter().any(is_crowded))
+        set.len() + 1 >= self.min_replicas() && !(self.is_crowded && set.iter().any(is_crowded))
     }
 
     /// Who must have each change of an id: the set, and those about to join it.
@@ -334,12 +334,12 @@ impl Copies {
 
     /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
     /// names the version.
-    pub fn write(&mut self, id: ChunkId, what: What, sessions: Vec<SessionState>) {
-        self.write_as(id, |version, to| Entry { version, what, sessions }.encode(to));
+    pub fn write(&mut self, id: ChunkId, mutation: Mutation, sessions: Vec<SessionState>) {
+        self.write_as(id, |version, to| Entry { version, mutation, sessions }.encode(to));
     }
 
     /// The same of an operation, with what its client is answered.
-    pub fn write_answered(&mut self, changed: Changed<'_>, answered: Option<Answered<'_>>) {
+    pub fn write_answered(&mut self, changed: MutationRef<'_>, answered: Option<CachedReply<'_>>) {
         self.write_as(changed.id(), |version, to| changed.encode(version, answered, to));
     }
 
@@ -374,14 +374,14 @@ impl Copies {
     /// Changes of sets whose items are to be found, and their ids.
     pub fn uncollected(&self) -> impl Iterator<Item = (u64, IdRange)> {
         let waits =
-            self.changes.iter().filter(|(_, one)| matches!(one.stage, Stage::Collecting(_)));
+            self.changes.iter().filter(|(_, one)| matches!(one.stage, CatchUpStage::Collecting(_)));
         waits.map(|(number, change)| (*number, change.ids))
     }
 
     /// One of them was found.
     pub fn found(&mut self, number: u64, item: ItemKey) {
         let change = self.changes.get_mut(&number);
-        if let Some(Stage::Collecting(items)) = change.map(|change| &mut change.stage) {
+        if let Some(CatchUpStage::Collecting(items)) = change.map(|change| &mut change.stage) {
             items.push(item);
         }
     }
@@ -389,16 +389,16 @@ impl Copies {
     /// All of them were.
     pub fn collected(&mut self, number: u64) {
         if let Some(change) = self.changes.get_mut(&number)
-            && let Stage::Collecting(items) = &mut change.stage
+            && let CatchUpStage::Collecting(items) = &mut change.stage
         {
-            change.stage = Stage::Sending(std::mem::take(items));
+            change.stage = CatchUpStage::Sending(std::mem::take(items));
         }
     }
 
     /// A staged change cannot be given up any more: its owner-to-be may be committed.
     pub fn settle(&mut self, number: u64) -> Vec<Peer> {
         let Some(change) = self.changes.get_mut(&number) else { return Vec::new() };
-        change.stage = Stage::Committing;
+        change.stage = CatchUpStage::Committing;
         change.members()
     }
 
@@ -413,13 +413,13 @@ impl Copies {
     pub fn bury(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
         let members = backups.iter().copied().filter(|peer| self.others.contains(peer));
         let members: Vec<Peer> = members.collect();
-        self.send_all(&members, What::Bury(source, ids), Vec::new());
+        self.send_all(&members, Mutation::DiscardFormer(source, ids), Vec::new());
     }
 
     /// Tells nodes that are no backups of ids that what they keep of them is not needed.
     pub fn clear(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
         let members: Vec<Peer> = peers.filter(|peer| self.others.contains(peer)).collect();
-        self.send_all(&members, What::Clear(ids), Vec::new());
+        self.send_all(&members, Mutation::Clear(ids), Vec::new());
     }
 
     /// Whether a backup that says so in this attempt has to have what there is of an id.
@@ -429,16 +429,16 @@ impl Copies {
     }
 
     /// Sends a backup a chunk or an item once more, as it is now, or that it is gone.
-    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, what: What) {
+    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, mutation: Mutation) {
         if self.is_backup(peer, link, id) {
-            self.send_all(&[peer], what, Vec::new());
+            self.send_all(&[peer], mutation, Vec::new());
         }
     }
 
     /// Sends those who must have all there is of an id that an item is gone. Nobody waits for that.
-    pub fn remove_item(&mut self, name: Name) {
+    pub fn remove_item(&mut self, name: RecordKey) {
         let peers: Vec<Peer> = self.peers(name.id).collect();
-        self.send_all(&peers, What::RemoveItem(name), Vec::new());
+        self.send_all(&peers, Mutation::RemoveItem(name), Vec::new());
     }
 
     /// Ids have another owner, with backups of its own: what is kept of them here is not needed.
@@ -447,15 +447,15 @@ impl Copies {
             self.sets.over(ids.start()..ids.end()).flat_map(|(_, set)| set.clone()).collect();
         let members: Vec<Peer> =
             members.into_iter().filter(|peer| self.links.contains_key(peer)).collect();
-        self.send_all(&members, What::Clear(ids), Vec::new());
+        self.send_all(&members, Mutation::Clear(ids), Vec::new());
         self.lose(ids);
     }
 
     /// A backup answered.
-    pub fn on_message(&mut self, from: Peer, message: &BackupMessage, now_ms: u64) {
+    pub fn on_message(&mut self, from: Peer, message: &ReplicationMessage, now_ms: u64) {
         let Some(link) = self.links.get_mut(&from) else { return };
         match message {
-            BackupMessage::Appended { link: number, next } if *number == link.number => {
+            ReplicationMessage::Appended { link: number, next } if *number == link.number => {
                 let mut versions = std::mem::take(&mut self.versions);
                 let unused = &mut self.unused;
                 link.acknowledge(*next, now_ms, |entry, is_awaited| {
@@ -473,7 +473,7 @@ impl Copies {
                 }
                 self.versions = versions;
             }
-            BackupMessage::Refused { link: number, is_sealed } if *number == link.number => {
+            ReplicationMessage::Refused { link: number, is_sealed } if *number == link.number => {
                 self.is_deposed |= *is_sealed;
                 // It keeps nothing more: as if it had been silent for long. In this life it never
                 // will, and whoever joins a set along with it would join in vain.
@@ -489,7 +489,7 @@ impl Copies {
         let Some(write) = self.writes.get(&version) else { return };
         let id = write.id;
         let is_enough = match self.sets.get(id.bits()) {
-            Some(set) => set.len() + 1 >= self.copies_min(),
+            Some(set) => set.len() + 1 >= self.min_replicas(),
             None => true,
         };
         if write.missing == 0 && is_enough {
@@ -517,7 +517,7 @@ impl Copies {
         }
     }
 
-    /// What came of [`Wanted::Commit`]: the ids, if the change was still wanted.
+    /// What came of [`ReplicationCommand::Commit`]: the ids, if the change was still wanted.
     pub fn on_committed(
         &mut self,
         number: u64,
@@ -548,7 +548,7 @@ impl Copies {
         is_leaving: &dyn Fn(IdRange) -> bool,
         store: &mut S,
         export: &dyn Fn(IdRange) -> Vec<SessionState>,
-        out: &mut Vec<Wanted>,
+        out: &mut Vec<ReplicationCommand>,
     ) {
         if self.settings.backups == 0 {
             return;
@@ -561,7 +561,7 @@ impl Copies {
         let silent_ms = self.settings.silent_ms;
         let others = &self.others;
         let silent_for = |silent_ms: u64| {
-            let is_silent = move |(peer, link): (&Peer, &Link)| {
+            let is_silent = move |(peer, link): (&Peer, &ReplicationStream)| {
                 let is_late = link.owes_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
                 (is_late || !others.contains(peer)).then_some(*peer)
             };
@@ -582,12 +582,12 @@ impl Copies {
         &mut self,
         silent: &BTreeSet<Peer>,
         gone: &BTreeSet<Peer>,
-        out: &mut Vec<Wanted>,
+        out: &mut Vec<ReplicationCommand>,
     ) {
-        let is_hopeless = |change: &SetChange| {
+        let is_hopeless = |change: &ReplicaSetChange| {
             let absent = match change.stage {
-                Stage::Committing => return false,
-                Stage::Staged => silent,
+                CatchUpStage::Committing => return false,
+                CatchUpStage::Staged => silent,
                 _ if self.sets.get(change.ids.start()).is_none() => gone,
                 _ => silent,
             };
@@ -599,7 +599,7 @@ impl Copies {
         };
         for number in hopeless {
             self.abort(number);
-            out.push(Wanted::Aborted(number));
+            out.push(ReplicationCommand::Aborted(number));
         }
     }
 
@@ -608,7 +608,7 @@ impl Copies {
         &mut self,
         silent: &BTreeSet<Peer>,
         is_leaving: &dyn Fn(IdRange) -> bool,
-        out: &mut Vec<Wanted>,
+        out: &mut Vec<ReplicationCommand>,
     ) {
         if silent.is_empty() && self.whole == Some(self.wanted()) {
             return;
@@ -618,7 +618,7 @@ impl Copies {
         for (span, set) in self.sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
             let is_small = set.len() < self.wanted();
-            let shares_rack = || self.spread().better(span.start, set).is_some();
+            let shares_rack = || self.placement().better(span.start, set).is_some();
             if is_hurt || is_small || shares_rack() {
                 self.whole = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
@@ -642,20 +642,21 @@ impl Copies {
             }
             let base: Vec<Peer> =
                 set.iter().filter(|peer| !silent.contains(peer)).copied().collect();
-            if !is_whole && base.len() + 1 >= self.copies_min() {
+            if !is_whole && base.len() + 1 >= self.min_replicas() {
                 let number = self.join(ids, base.clone(), Vec::new(), true);
                 self.settle(number);
-                out.push(Wanted::Commit(number, ids, base));
+                out.push(ReplicationCommand::Commit(number, ids, base));
                 *begun += 1;
                 continue;
             }
             // Who is silent may yet be the last that has it all: replaced, but not left out.
             let joining = self.choose_more(ids, &base);
-            let is_enough = is_whole || base.len() + joining.len() + 1 >= self.copies_min();
+            let is_enough = is_whole || base.len() + joining.len() + 1 >= self.min_replicas();
             if is_enough && !(is_whole && joining.is_empty()) {
                 self.join(ids, base, joining, false);
                 *begun += 1;
-            } else if is_whole && let Some((out, better)) = self.spread().better(ids.start(), &base)
+            } else if is_whole
+                && let Some((out, better)) = self.placement().better(ids.start(), &base)
             {
                 let rest = base.into_iter().filter(|peer| *peer != out).collect();
                 self.join(ids, rest, vec![better], false);
@@ -665,8 +666,8 @@ impl Copies {
     }
 
     /// Queues a change for some, for which nobody waits.
-    fn send_all(&mut self, to: &[Peer], what: What, sessions: Vec<SessionState>) {
-        self.send(to, false, |version, to| Entry { version, what, sessions }.encode(to));
+    fn send_all(&mut self, to: &[Peer], mutation: Mutation, sessions: Vec<SessionState>) {
+        self.send(to, false, |version, to| Entry { version, mutation, sessions }.encode(to));
     }
 
     /// Queues a change for some, with a version of its own, which is returned.
@@ -683,7 +684,7 @@ impl Copies {
             let next = &mut self.next_link;
             let link = self.links.entry(*peer).or_insert_with(|| {
                 *next += 1;
-                Link::new(*next - 1)
+                ReplicationStream::new(*next - 1)
             });
             link.push(entry.clone(), is_awaited);
             self.is_crowded |= link.waiting() >= self.settings.window;
@@ -725,10 +726,10 @@ impl Copies {
     }
 
     /// Sends what was not sent yet, in as few messages as it takes.
-    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<Wanted>) {
+    pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ReplicationCommand>) {
         for (peer, link) in &mut self.links {
             let message = link.next_message(now_ms);
-            out.extend(message.map(|message| Wanted::Send(*peer, message)));
+            out.extend(message.map(|message| ReplicationCommand::Send(*peer, message)));
         }
     }
 }

@@ -2,24 +2,24 @@
 //!
 //! An heir and its fellow holders have what one owner sent them in one order, up to some version
 //! each: so they differ in what the last versions named, and in nothing else. The heir asks the
-//! others to take no more of that life and how far they came ([`Vault::on_seal`]); it tells them to
-//! adopt what they have ([`What::Adopt`]), and what it has itself of all that differs.
+//! others to take no more of that life and how far they came ([`ReplicaStore::on_seal`]); it tells them to
+//! adopt what they have ([`Mutation::ChangeOwner`]), and what it has itself of all that differs.
 //!
 //! Until the metadata names the heir nothing is moved, for the next heir may need it as it was.
-//! That it does is said by the [`What::Bury`] of the heir, or by who recovers in the heir's name:
-//! then the copies are the heir's ([`Vault::settle`]). Their records still name the former owner:
+//! That it does is said by the [`Mutation::DiscardFormer`] of the heir, or by who recovers in the heir's name:
+//! then the copies are the heir's ([`ReplicaStore::settle`]). Their records still name the former owner:
 //! the cleaner writes them anew, and until then the record of the adoption is kept; and as long as
 //! that is there, what takes it back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::record::{ENTRY, encode_entry};
-use super::super::{BackupMessage, Name, Omitted, What};
-use super::stream::Stream;
-use super::{EntryRef, STREAMS_MAX, Vault};
+use super::super::{Mutation, RecordKey, ReplicationMessage, SkippedValue};
+use super::owner_replica::OwnerReplica;
+use super::{EntryRef, ReplicaStore, STREAMS_MAX};
 use crate::chunks::overlap;
 use crate::ids::IdRange;
-use crate::log::{LogError, Place};
+use crate::log::{LogError, LogPosition};
 use crate::overlay::Peer;
 
 /// Who adopted what in whose name it was kept.
@@ -35,25 +35,25 @@ pub(super) struct OwnerChange {
 /// Adoptions, by the places of the records that say so.
 #[derive(Debug, Default)]
 pub(super) struct OwnerChanges {
-    by_place: BTreeMap<Place, OwnerChange>,
+    by_place: BTreeMap<LogPosition, OwnerChange>,
     /// Who adopted something of whom.
     owners: BTreeMap<Peer, BTreeSet<Peer>>,
 }
 
 impl OwnerChanges {
-    pub fn insert(&mut self, place: Place, adoption: OwnerChange) {
-        self.owners.entry(adoption.source).or_default().insert(adoption.owner);
-        self.by_place.insert(place, adoption);
+    pub fn insert(&mut self, place: LogPosition, change: OwnerChange) {
+        self.owners.entry(change.source).or_default().insert(change.owner);
+        self.by_place.insert(place, change);
     }
 
-    pub fn get(&self, place: Place) -> Option<&OwnerChange> {
+    pub fn get(&self, place: LogPosition) -> Option<&OwnerChange> {
         self.by_place.get(&place)
     }
 
     /// A record lies elsewhere now.
-    pub fn set_place(&mut self, from: Place, to: Place) {
-        if let Some(adoption) = self.by_place.remove(&from) {
-            self.by_place.insert(to, adoption);
+    pub fn set_place(&mut self, from: LogPosition, to: LogPosition) {
+        if let Some(change) = self.by_place.remove(&from) {
+            self.by_place.insert(to, change);
         }
     }
 
@@ -80,8 +80,12 @@ impl OwnerChanges {
 
     /// Whether a change of an owner, of that version, takes back what it said before that it
     /// adopted.
-    pub fn are_taken_back(&self, (owner, version): (Peer, u64), what: &What<Omitted>) -> bool {
-        let (What::Clear(ids) | What::Adopt(_, ids)) = what else { return false };
+    pub fn are_taken_back(
+        &self,
+        (owner, version): (Peer, u64),
+        mutation: &Mutation<SkippedValue>,
+    ) -> bool {
+        let (Mutation::Clear(ids) | Mutation::ChangeOwner(_, ids)) = mutation else { return false };
         let mut earlier =
             self.by_place.values().filter(|one| one.owner == owner && one.version < version);
         earlier.any(|one| overlap(one.ids, *ids))
@@ -89,29 +93,37 @@ impl OwnerChanges {
 }
 
 /// A copy whose record names a former owner.
-pub(super) struct Renamed {
+pub(super) struct RecordRewrite {
     owner: Peer,
-    name: Name,
-    place: Place,
+    name: RecordKey,
+    place: LogPosition,
     record: Vec<u8>,
 }
 
 /// In whose name a copy is kept whose record names `owner`.
 pub(super) fn keeper_of(
-    streams: &BTreeMap<Peer, Stream>,
-    adoptions: &OwnerChanges,
+    streams: &BTreeMap<Peer, OwnerReplica>,
+    owner_changes: &OwnerChanges,
     owner: Peer,
-    (name, place): (Name, Place),
+    (name, place): (RecordKey, LogPosition),
 ) -> Option<Peer> {
-    let held = streams.get(&owner).and_then(|stream| stream.copies.get(&name));
+    let held = streams.get(&owner).and_then(|stream| stream.records.get(&name));
     if held.is_some_and(|held| held.place == place) {
         return Some(owner);
     }
-    adoptions.owners(owner).find_map(|one| keeper_of(streams, adoptions, one, (name, place)))
+    owner_changes
+        .owners(owner)
+        .find_map(|one| keeper_of(streams, owner_changes, one, (name, place)))
 }
 
-impl Renamed {
-    pub fn new(owner: Peer, version: u64, name: Name, place: Place, entry: &EntryRef<'_>) -> Self {
+impl RecordRewrite {
+    pub fn new(
+        owner: Peer,
+        version: u64,
+        name: RecordKey,
+        place: LogPosition,
+        entry: &EntryRef<'_>,
+    ) -> Self {
         let (mut renamed, mut record) = (Vec::new(), Vec::new());
         entry.encode_as(version, &mut renamed);
         encode_entry(owner, &renamed, &mut record);
@@ -120,7 +132,7 @@ impl Renamed {
     }
 }
 
-impl Vault {
+impl ReplicaStore {
     /// The highest version of what was kept of an owner.
     pub fn last(&self, owner: Peer) -> u64 {
         self.streams.get(&owner).map_or(0, |stream| stream.last)
@@ -128,7 +140,7 @@ impl Vault {
 
     /// Which of some ids an owner changed after a version, as far as this node was told; none if
     /// that is not known any more.
-    pub fn beyond(&self, owner: Peer, version: u64, ids: IdRange) -> Option<Vec<Name>> {
+    pub fn beyond(&self, owner: Peer, version: u64, ids: IdRange) -> Option<Vec<RecordKey>> {
         let stream = self.streams.get(&owner);
         stream.map_or_else(|| Some(Vec::new()), |stream| stream.beyond(version, ids))
     }
@@ -136,7 +148,7 @@ impl Vault {
     /// An heir of ids wants to know how far this node came with what a life kept here that is over,
     /// of which it has all up to the version `last` itself. Nothing of it is taken any more. No
     /// answer if nothing could be adopted.
-    pub fn on_seal(&mut self, source: Peer, ids: IdRange, last: u64) -> Option<BackupMessage> {
+    pub fn on_seal(&mut self, source: Peer, ids: IdRange, last: u64) -> Option<ReplicationMessage> {
         let is_full = self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&source);
         if self.failed.is_some() || is_full {
             return None;
@@ -144,23 +156,23 @@ impl Vault {
         self.seal(source);
         self.settle(source, ids);
         let (own, beyond) = (self.last(source), self.beyond(source, last, ids));
-        Some(BackupMessage::Sealed { source, ids, last: own, beyond })
+        Some(ReplicationMessage::Sealed { source, ids, last: own, beyond })
     }
 
     /// An owner says all that there is of ids, from that version on.
     pub(super) fn begin_anew_of(&mut self, owner: Peer, ids: IdRange, version: u64) {
-        self.drop_copies(owner, ids);
+        self.drop_records(owner, ids);
         self.stream(owner).begun.assign(ids.start()..ids.end(), Some(version));
     }
 
     /// An owner has what was kept of ids in the name of another life, from what follows on.
-    pub(super) fn adopt(&mut self, place: Place, adoption: OwnerChange) {
-        let OwnerChange { source, owner, ids, version } = adoption;
+    pub(super) fn adopt(&mut self, place: LogPosition, change: OwnerChange) {
+        let OwnerChange { source, owner, ids, version } = change;
         self.begin_anew_of(owner, ids, version);
         // Lives end once: nobody adopts what is kept of himself, however indirectly.
-        if source != owner && !self.adoptions.is_adopter(source, owner) {
+        if source != owner && !self.owner_changes.is_adopter(source, owner) {
             self.stream(owner).adopted.assign(ids.start()..ids.end(), Some(source));
-            self.adoptions.insert(place, adoption);
+            self.owner_changes.insert(place, change);
         }
     }
 
@@ -190,13 +202,13 @@ impl Vault {
             // What that one adopted itself comes along.
             self.settle(source, ids);
             let Some(former) = self.streams.get_mut(&source) else { continue };
-            let copies = former.drop_copies(ids);
-            for place in self.stream(owner).copies.add(copies, newest) {
+            let records = former.drop_records(ids);
+            for place in self.stream(owner).records.add(records, newest) {
                 self.log.release(place);
             }
         }
-        for (place, adoption) in &self.adoptions.by_place {
-            if adoption.owner == owner
+        for (place, change) in &self.owner_changes.by_place {
+            if change.owner == owner
                 && let Some(born) = self.marks.get_mut(place)
             {
                 *born = newest.max(*born);
@@ -206,7 +218,7 @@ impl Vault {
 
     /// Whether somebody may yet come to own what is kept of ids in the name of another.
     pub(super) fn is_to_be_adopted(&self, source: Peer, ids: IdRange) -> bool {
-        let owners = self.adoptions.owners(source);
+        let owners = self.owner_changes.owners(source);
         let mut streams = owners.filter_map(|owner| self.streams.get(&owner));
         streams.any(|stream| {
             stream.adopted.over(ids.start()..ids.end()).any(|(_, other)| *other == source)
@@ -214,10 +226,10 @@ impl Vault {
     }
 
     /// Writes copies in the names of those who have them now.
-    pub(super) fn rename(&mut self, all: Vec<Renamed>) -> Result<(), LogError> {
-        for Renamed { owner, name, place, record } in all {
+    pub(super) fn rename(&mut self, all: Vec<RecordRewrite>) -> Result<(), LogError> {
+        for RecordRewrite { owner, name, place, record } in all {
             let to = self.log.append_reserved(&record)?;
-            self.stream(owner).copies.set_place(&name, to);
+            self.stream(owner).records.set_place(&name, to);
             self.log.release(place);
         }
         Ok(())

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::entry::Encoded;
-use super::{BackupMessage, Entries};
+use super::entry::EncodedEntry;
+use super::{Entries, ReplicationMessage};
 
 /// Bytes of one message, about.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -15,18 +15,18 @@ const UNUSED_BYTES_MAX: usize = 1 << 10;
 
 /// Memory of changes that are in no queue any more: all of it is empty, and nobody else has it.
 #[derive(Debug, Default)]
-pub(super) struct Unused(Vec<Arc<Vec<u8>>>);
+pub(super) struct EntryBufferPool(Vec<Arc<Vec<u8>>>);
 
-impl Unused {
+impl EntryBufferPool {
     /// Makes a change, in memory that was used before if there is some.
-    pub fn encode(&mut self, version: u64, encode: impl FnOnce(u64, &mut Vec<u8>)) -> Encoded {
+    pub fn encode(&mut self, version: u64, encode: impl FnOnce(u64, &mut Vec<u8>)) -> EncodedEntry {
         let mut bytes = self.0.pop().unwrap_or_default();
         encode(version, Arc::make_mut(&mut bytes));
-        Encoded { version, bytes }
+        EncodedEntry { version, bytes }
     }
 
     /// Keeps the memory of one that a queue had, if it was the last and that is worth it.
-    pub fn give(&mut self, mut entry: Encoded) {
+    pub fn give(&mut self, mut entry: EncodedEntry) {
         if self.0.len() < UNUSED_MAX
             && let Some(bytes) = Arc::get_mut(&mut entry.bytes)
             && bytes.capacity() <= UNUSED_BYTES_MAX
@@ -39,21 +39,21 @@ impl Unused {
 
 /// A change that waits.
 #[derive(Debug)]
-struct Queued {
-    entry: Encoded,
+struct QueuedEntry {
+    entry: EncodedEntry,
     /// Whether somebody waits until this backup has it.
     is_awaited: bool,
 }
 
 /// What was sent to one backup and not answered.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ReplicationStream {
     /// Counts the attempts with this backup.
     pub number: u64,
     /// The number of the first that waits.
     first: u64,
     /// By version.
-    waiting: VecDeque<Queued>,
+    waiting: VecDeque<QueuedEntry>,
     /// How many of them were sent.
     sent: usize,
     sent_ms: u64,
@@ -61,7 +61,7 @@ pub(super) struct Link {
     pub owes_since_ms: Option<u64>,
 }
 
-impl Link {
+impl ReplicationStream {
     /// Nothing was sent yet.
     pub fn new(number: u64) -> Self {
         let waiting = VecDeque::new();
@@ -84,12 +84,17 @@ impl Link {
     }
 
     /// Queues a change, with a higher version than those before.
-    pub fn push(&mut self, entry: Encoded, is_awaited: bool) {
-        self.waiting.push_back(Queued { entry, is_awaited });
+    pub fn push(&mut self, entry: EncodedEntry, is_awaited: bool) {
+        self.waiting.push_back(QueuedEntry { entry, is_awaited });
     }
 
     /// It has everything below `next`: hands that out, and whether somebody waits for it.
-    pub fn acknowledge(&mut self, next: u64, now_ms: u64, mut each: impl FnMut(Encoded, bool)) {
+    pub fn acknowledge(
+        &mut self,
+        next: u64,
+        now_ms: u64,
+        mut each: impl FnMut(EncodedEntry, bool),
+    ) {
         let count = next.saturating_sub(self.first).min(self.waiting.len() as u64);
         self.first += count;
         let count = count as usize;
@@ -115,7 +120,7 @@ impl Link {
     }
 
     /// What was not sent yet, or as much of it as one message takes.
-    pub fn next_message(&mut self, now_ms: u64) -> Option<BackupMessage> {
+    pub fn next_message(&mut self, now_ms: u64) -> Option<ReplicationMessage> {
         if self.sent >= self.waiting.len() {
             return None;
         }
@@ -133,6 +138,6 @@ impl Link {
         self.owes_since_ms.get_or_insert(now_ms);
         self.sent += count;
         self.sent_ms = now_ms;
-        Some(BackupMessage::Append { link: self.number, first, entries })
+        Some(ReplicationMessage::Append { link: self.number, first, entries })
     }
 }

@@ -11,14 +11,14 @@ pub fn mix(number: u64) -> u64 {
 }
 
 /// A map from ids, versions and the like. What it is used for does not depend on its order.
-pub type BitsMap<K, V> = HashMap<K, V, BuildHasherDefault<BitsHasher>>;
+pub type IntHashMap<K, V> = HashMap<K, V, BuildHasherDefault<IntHasher>>;
 
 /// Mixes 64 bits. What is mixed is made by the cluster, not by its clients: nobody can choose it so
 /// that much collides.
 #[derive(Debug, Default)]
-pub struct BitsHasher(u64);
+pub struct IntHasher(u64);
 
-impl Hasher for BitsHasher {
+impl Hasher for IntHasher {
     fn finish(&self) -> u64 {
         self.0
     }

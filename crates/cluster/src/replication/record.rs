@@ -1,9 +1,9 @@
 //! What the records of a backup's log say: a kind (1 byte), and an owner and a change of its
-//! ([`Entry`]), a [`MetadataRecord`] of the metadata with its number, or the [`Life`] that writes from there
+//! ([`Entry`]), a [`MetadataRecord`] of the metadata with its number, or the [`LogWriter`] that writes from there
 //! on.
 
 use super::entry::EntryRef;
-use super::{Entry, Name, What};
+use super::{Entry, Mutation, RecordKey};
 use crate::chunks::SessionState;
 use crate::ids::{Creator, IdRange};
 use crate::overlay::{MetadataRecord, Peer};
@@ -12,11 +12,11 @@ use crate::wire::{Reader, Wire, WireError};
 /// The kinds of records.
 pub(super) const ENTRY: u8 = 1;
 pub(super) const NOTE: u8 = 2;
-pub(super) const LIFE: u8 = 3;
+pub(super) const WRITER: u8 = 3;
 
 /// Who writes a log, from one record on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct LogWriter {
     /// The node, in which life.
     pub peer: Peer,
     /// The first life whose records are all there.
@@ -28,19 +28,19 @@ pub struct Life {
 }
 
 /// A record, without values.
-pub(super) enum Record {
-    Entry(Peer, u64, Change, Vec<SessionState>),
+pub(super) enum LogRecord {
+    Entry(Peer, u64, RecordEffect, Vec<SessionState>),
     MetadataRecord(u64, MetadataRecord),
-    Life(u64, Life),
+    LogWriter(u64, LogWriter),
 }
 
 /// What an entry does to copies.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Change {
-    Copy(Name, bool),
+pub(super) enum RecordEffect {
+    Write(RecordKey, bool),
     Clear(IdRange),
-    Bury(Peer, IdRange),
-    Adopt(Peer, IdRange),
+    DiscardFormer(Peer, IdRange),
+    ChangeOwner(Peer, IdRange),
     Nothing,
 }
 
@@ -73,9 +73,9 @@ pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     if u8::decode(&mut from).ok()? != ENTRY {
         return None;
     }
-    let (_, _, what): (Peer, u64, What) = Wire::decode(&mut from).ok()?;
-    match what {
-        What::Put(_, value) | What::PutItem(_, value) => Some(value),
+    let (_, _, mutation): (Peer, u64, Mutation) = Wire::decode(&mut from).ok()?;
+    match mutation {
+        Mutation::Put(_, value) | Mutation::PutItem(_, value) => Some(value),
         _ => None,
     }
 }
@@ -91,19 +91,23 @@ pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
     }
 }
 
-impl Record {
+impl LogRecord {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(bytes);
         let record = match u8::decode(&mut from)? {
             ENTRY => {
                 let owner = Peer::decode(&mut from)?;
                 let entry = EntryRef::parse(&mut from)?;
-                let change = match (entry.what.copy(), &entry.what) {
-                    (Some((name, is_removed)), _) => Change::Copy(name, is_removed),
-                    (None, What::Clear(ids)) => Change::Clear(*ids),
-                    (None, What::Bury(source, ids)) => Change::Bury(*source, *ids),
-                    (None, What::Adopt(source, ids)) => Change::Adopt(*source, *ids),
-                    (None, _) => Change::Nothing,
+                let change = match (entry.mutation.copy(), &entry.mutation) {
+                    (Some((name, is_removed)), _) => RecordEffect::Write(name, is_removed),
+                    (None, Mutation::Clear(ids)) => RecordEffect::Clear(*ids),
+                    (None, Mutation::DiscardFormer(source, ids)) => {
+                        RecordEffect::DiscardFormer(*source, *ids)
+                    }
+                    (None, Mutation::ChangeOwner(source, ids)) => {
+                        RecordEffect::ChangeOwner(*source, *ids)
+                    }
+                    (None, _) => RecordEffect::Nothing,
                 };
                 Self::Entry(owner, entry.version, change, entry.sessions())
             }
@@ -111,9 +115,9 @@ impl Record {
                 let (number, note) = Wire::decode(&mut from)?;
                 Self::MetadataRecord(number, note)
             }
-            LIFE => {
+            WRITER => {
                 let (number, life) = Wire::decode(&mut from)?;
-                Self::Life(number, life)
+                Self::LogWriter(number, life)
             }
             _ => return Err(WireError::Invalid),
         };

@@ -9,18 +9,18 @@ use std::ops::Range;
 /// 1. Spans are not empty and do not overlap.
 /// 2. Neighbours that touch differ in their value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spans<T> {
+pub struct IntervalMap<T> {
     /// First number -> one past the last, and the value.
     spans: BTreeMap<u64, (u64, T)>,
 }
 
-impl<T> Default for Spans<T> {
+impl<T> Default for IntervalMap<T> {
     fn default() -> Self {
         Self { spans: BTreeMap::new() }
     }
 }
 
-impl<T: Clone + PartialEq> Spans<T> {
+impl<T: Clone + PartialEq> IntervalMap<T> {
     /// The value at a number, if it has one.
     pub fn get(&self, at: u64) -> Option<&T> {
         let (_, (end, value)) = self.spans.range(..=at).next_back()?;
@@ -119,7 +119,7 @@ mod tests {
         fn it_behaves_as_an_array(
             steps in prop::collection::vec((0..40u64, 0..12u64, prop::option::of(0..3u8)), 1..60),
         ) {
-            let mut spans = Spans::default();
+            let mut spans = IntervalMap::default();
             let mut model = [None; 64];
             for (start, length, value) in steps {
                 let wanted = start..start + length;

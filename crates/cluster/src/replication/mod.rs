@@ -1,7 +1,7 @@
 //! Backups: what an owner changes lies on other nodes before anybody is told so (DXRAM, section 2;
 //! the placement of a range names its owner and up to three backups).
 //!
-//! [`Copies`] is the owner's side, [`Vault`] the backup's. An owner sends its changes to each
+//! [`ReplicationPrimary`] is the owner's side, [`ReplicaStore`] the backup's. An owner sends its changes to each
 //! backup in their order; a backup keeps them in its log, in the owner's name. When a life of an
 //! owner is over, the metadata puts the first backup in its place, which seals what it has of it,
 //! loads it, makes the other backups its own in place, or copies it to a new set, and serves once
@@ -16,45 +16,45 @@
 //!    replaced, and does not know, acknowledges nothing.
 //! 4. A backup in a new life is in no set: what it has in its log has no vote. But where all who
 //!    have something are gone, a leader asks their new lives; whose log is whole
-//!    ([`Vault::resume`]) is what it was before. So a cluster that lost its power has all that was
+//!    ([`ReplicaStore::resume`]) is what it was before. So a cluster that lost its power has all that was
 //!    acknowledged.
 //! 5. Chunks are told apart by their ids. Items of one named id are told apart by a checksum of
 //!    their keys beside it: keys that agree in 92 bits would be taken for one another.
 //! 6. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
 //! 7. Who was a backup from some change on without a break has all changes up to the last that it
 //!    has. So two who seal what they have of a life tell by two versions what they differ in; who
-//!    took some of it up from a log ([`Vault::resume`]) does not say so.
+//!    took some of it up from a log ([`ReplicaStore::resume`]) does not say so.
 
-mod copies;
 mod entry;
-mod link;
+mod placement;
+mod primary;
 mod record;
-mod spread;
+mod store;
+mod stream;
 #[cfg(test)]
 mod tests;
-mod vault;
 
 /// Chunks and items that are fetched together at most.
-pub(crate) const FETCH_NAMES_MAX: usize = 1_024;
+pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
 
-pub use copies::{Copies, ItemKey, Wanted};
-pub(crate) use copies::{NAMED_CHANGES_MAX, chunk};
-pub use entry::{Answered, Changed, Entries, Entry, Name, Omitted, What};
-pub use record::Life;
-pub use vault::{RecoveredState, ReplicaContents, Vault};
+pub use entry::{CachedReply, Entries, Entry, Mutation, MutationRef, RecordKey, SkippedValue};
+pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
+pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
+pub use record::LogWriter;
+pub use store::{RecoveredState, ReplicaContents, ReplicaStore};
 
 use crate::chunks::SessionState;
 use crate::ids::IdRange;
 use crate::overlay::Peer;
 
-/// Parameters of [`Copies`].
+/// Parameters of [`ReplicationPrimary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopySettings {
+pub struct ReplicationSettings {
     /// Backups of each range, up to three; as many as there are other nodes where those are fewer.
     /// 0 for none at all.
     pub backups: usize,
     /// Below so many copies, the owner's among them, nothing is changed.
-    pub copies_min: usize,
+    pub min_replicas: usize,
     /// A backup that is silent for so long is committed out of the set.
     pub silent_ms: u64,
     /// After that long what was not answered is sent again.
@@ -66,16 +66,16 @@ pub struct CopySettings {
     pub copy_sets: usize,
 }
 
-impl Default for CopySettings {
+impl Default for ReplicationSettings {
     fn default() -> Self {
         let (silent_ms, retry_ms, window) = (50, 20, 4_096);
-        Self { backups: 0, copies_min: 2, silent_ms, retry_ms, window, copy_sets: 0 }
+        Self { backups: 0, min_replicas: 2, silent_ms, retry_ms, window, copy_sets: 0 }
     }
 }
 
 /// What owner and backup say to each other. The sender's life is the owner's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BackupMessage {
+pub enum ReplicationMessage {
     /// From the owner: keep these.
     Append {
         /// Counts the owner's attempts with this backup; what is of an earlier one is too late.
@@ -105,7 +105,7 @@ pub enum BackupMessage {
         /// The attempt.
         link: u64,
         /// Chunks and items.
-        names: Vec<Name>,
+        keys: Vec<RecordKey>,
     },
     /// From an heir to another who has copies: take nothing more of a life that is over, and say
     /// how far you came with it.
@@ -126,7 +126,7 @@ pub enum BackupMessage {
         /// Up to this version it has all.
         last: u64,
         /// What it has of these ids under later versions than the heir; none if it does not know.
-        beyond: Option<Vec<Name>>,
+        beyond: Option<Vec<RecordKey>>,
     },
     /// From an heir to another who has copies: it cannot read what it has of these itself.
     Fetch {
@@ -135,7 +135,7 @@ pub enum BackupMessage {
         /// Ids that it owned and the sender is to own.
         ids: IdRange,
         /// Chunks and items among them.
-        names: Vec<Name>,
+        keys: Vec<RecordKey>,
     },
     /// The answer. What it does not mention had no room in it.
     Fetched {
@@ -144,13 +144,13 @@ pub enum BackupMessage {
         /// The ids.
         ids: IdRange,
         /// What they are, or that they are gone.
-        found: Vec<What>,
+        found: Vec<Mutation>,
         /// What clients were answered about these. It may be less than the asker knows, and then it
         /// has to forget the rest: so are the changes.
         sessions: Vec<SessionState>,
         /// Of these it has nothing, as it would if anybody had been told of them.
-        lacking: Vec<Name>,
+        lacking: Vec<RecordKey>,
         /// It cannot read these either.
-        damaged: Vec<Name>,
+        damaged: Vec<RecordKey>,
     },
 }

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::super::record::value_of;
-use super::super::{BackupMessage, Name};
-use super::Vault;
-use super::stream::Held;
+use super::super::{RecordKey, ReplicationMessage};
+use super::ReplicaStore;
+use super::owner_replica::StoredRecord;
 use crate::chunks::{ItemTime, ReplicaItem};
 use crate::ids::ChunkId;
 use crate::log::LogError;
 use crate::overlay::Peer;
 use crate::wire::Wire;
 
-impl Vault {
+impl ReplicaStore {
     /// Reads again what it keeps, so many chunks and items from where it stopped, and asks owners
     /// for what cannot be read any more, and whether items are gone that have ended or were
     /// dropped. Returns the ids of the former.
     pub fn scrub(
         &mut self,
-        copies: usize,
+        records: usize,
         time: &ItemTime,
-        out: &mut Vec<(Peer, BackupMessage)>,
+        out: &mut Vec<(Peer, ReplicationMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
         // Nothing may follow what was committed last.
         self.failed = self.failed.or(self.log.vouch().err());
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
-        let mut asked: BTreeMap<Peer, Vec<Name>> = BTreeMap::new();
-        for _ in 0..copies {
+        let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
+        for _ in 0..records {
             let Some((owner, name, held)) = self.next_held() else {
                 self.scrubbed = None;
                 break;
@@ -47,20 +47,20 @@ impl Vault {
                 asked.entry(owner).or_default().push(name);
             }
         }
-        for (owner, names) in asked {
+        for (owner, keys) in asked {
             let link = self.stream(owner).link;
-            out.push((owner, BackupMessage::Lacking { link, names }));
+            out.push((owner, ReplicationMessage::Lacking { link, keys }));
         }
         damaged
     }
 
     /// What comes after what was read again last.
-    fn next_held(&self) -> Option<(Peer, Name, Held)> {
+    fn next_held(&self) -> Option<(Peer, RecordKey, StoredRecord)> {
         let from = match self.scrubbed {
             Some((owner, name)) => {
                 let after = (Bound::Excluded(name), Bound::Unbounded);
-                let copies = self.streams.get(&owner).map(|stream| stream.copies.held(after));
-                if let Some((name, held)) = copies.and_then(|mut copies| copies.next()) {
+                let records = self.streams.get(&owner).map(|stream| stream.records.held(after));
+                if let Some((name, held)) = records.and_then(|mut records| records.next()) {
                     return Some((owner, name, held));
                 }
                 Bound::Excluded(owner)
@@ -69,7 +69,7 @@ impl Vault {
         };
         let streams = self.streams.range((from, Bound::Unbounded));
         let mut firsts = streams.filter_map(|(owner, stream)| {
-            stream.copies.held(..).next().map(|(name, held)| (*owner, name, held))
+            stream.records.held(..).next().map(|(name, held)| (*owner, name, held))
         });
         firsts.next()
     }

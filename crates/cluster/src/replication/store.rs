@@ -3,7 +3,7 @@
 //! The log is not read in the order in which it was written, since the cleaner appends again what
 //! it keeps. So nothing depends on that order: changes of an owner are told by their versions,
 //! notes by their numbers. What says that others are gone (a removal, a change of kind
-//! [`What::Clear`] or [`What::Bury`]) is kept until nothing that is older is in the log; and what
+//! [`Mutation::Clear`] or [`Mutation::DiscardFormer`]) is kept until nothing that is older is in the log; and what
 //! is gone is never appended again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +11,25 @@ use std::ops::Bound;
 
 use super::entry::EntryRef;
 use super::record::{
-    Change, LIFE, Life, NOTE, Record, creator_of, encode_entry, entry_of, entry_record, value_of,
+    LogRecord, LogWriter, NOTE, RecordEffect, WRITER, creator_of, encode_entry, entry_of,
+    entry_record, value_of,
 };
-use super::{BackupMessage, Entries, Entry, Name, What};
+use super::{Entries, Entry, Mutation, RecordKey, ReplicationMessage};
 use crate::chunks::{ClientState, SessionState};
 use crate::ids::{Creator, IdRange};
-use crate::log::{Durability, Log, LogError, LogSettings, Place, Replay, SEGMENT_BEGIN, Storage};
+use crate::log::{
+    Durability, Log, LogError, LogPosition, LogSettings, Replay, SEGMENT_BEGIN, Storage,
+};
 use crate::overlay::{MetadataRecord, Peer, Snapshot};
 use crate::wire::Wire;
 
-mod adoption;
 mod fetch;
+mod owner_change;
+mod owner_replica;
 mod scrub;
-mod stream;
 
-use adoption::{OwnerChange, OwnerChanges, Renamed, keeper_of};
-use stream::Stream;
+use owner_change::{OwnerChange, OwnerChanges, RecordRewrite, keeper_of};
+use owner_replica::OwnerReplica;
 
 /// Owners' lives that are kept at most.
 const STREAMS_MAX: usize = 1 << 16;
@@ -59,32 +62,32 @@ pub struct RecoveredState {
 #[derive(Debug, Default)]
 pub struct ReplicaContents {
     /// Chunks and items that it had.
-    pub copies: u64,
+    pub records: u64,
     /// What clients were answered.
     pub export: ClientState,
     /// Chunks and items that cannot be read any more.
-    pub damaged: Vec<Name>,
+    pub damaged: Vec<RecordKey>,
 }
 
 /// How a record gets into the log.
-type Appending = fn(&mut Log<Box<dyn Storage>>, &[u8]) -> Result<Place, LogError>;
+type Appending = fn(&mut Log<Box<dyn Storage>>, &[u8]) -> Result<LogPosition, LogError>;
 
 /// The backup's side. Not shared: one thread calls it.
 #[derive(Debug)]
-pub struct Vault {
+pub struct ReplicaStore {
     pub(super) log: Log<Box<dyn Storage>>,
-    streams: BTreeMap<Peer, Stream>,
+    streams: BTreeMap<Peer, OwnerReplica>,
     /// Records that only say that others are gone, or what clients were answered; since when.
-    marks: BTreeMap<Place, u64>,
+    marks: BTreeMap<LogPosition, u64>,
     /// Those that say that copies have another owner.
-    adoptions: OwnerChanges,
+    owner_changes: OwnerChanges,
     /// The notes that count, by creator.
-    metadata_snapshots: BTreeMap<Creator, Vec<Place>>,
+    metadata_snapshots: BTreeMap<Creator, Vec<LogPosition>>,
     /// Of which creator each of them is.
-    noted: BTreeMap<Place, Creator>,
+    noted: BTreeMap<LogPosition, Creator>,
     /// The last note of promises, and of the life that writes.
-    promises: Option<Place>,
-    life: Option<Place>,
+    promises: Option<LogPosition>,
+    life: Option<LogPosition>,
     next_number: u64,
     /// Owners that wait for [`Self::flush`].
     unanswered: BTreeSet<Peer>,
@@ -94,7 +97,7 @@ pub struct Vault {
     notes_failed: Option<LogError>,
     replay: Replay,
     /// What was read again last.
-    scrubbed: Option<(Peer, Name)>,
+    scrubbed: Option<(Peer, RecordKey)>,
     /// The segment that is being cleaned, and from where on.
     cleaning: Option<(u32, u32)>,
     /// How much is to be cleaned of it, and how much at least together.
@@ -104,7 +107,7 @@ pub struct Vault {
     record: Vec<u8>,
 }
 
-impl Vault {
+impl ReplicaStore {
     /// Opens the log and checks what is in it. None of it counts: this is a new life (invariant 4).
     ///
     /// # Errors
@@ -118,9 +121,9 @@ impl Vault {
         let mut places = Vec::new();
         let mut each = |place, _: &[u8]| places.push(place);
         let (log, replay) = Log::open(storage, cluster, settings, &mut each)?;
-        let mut vault = Self::around(log, replay, settings.segment_bytes);
-        places.into_iter().for_each(|place| vault.log.release(place));
-        Ok(vault)
+        let mut replica_store = Self::around(log, replay, settings.segment_bytes);
+        places.into_iter().for_each(|place| replica_store.log.release(place));
+        Ok(replica_store)
     }
 
     fn around(log: Log<Box<dyn Storage>>, replay: Replay, segment_bytes: u32) -> Self {
@@ -128,7 +131,7 @@ impl Vault {
             log,
             streams: BTreeMap::new(),
             marks: BTreeMap::new(),
-            adoptions: OwnerChanges::default(),
+            owner_changes: OwnerChanges::default(),
             metadata_snapshots: BTreeMap::new(),
             noted: BTreeMap::new(),
             promises: None,
@@ -160,57 +163,62 @@ impl Vault {
         settings: LogSettings,
     ) -> Result<(Self, RecoveredState), LogError> {
         let (mut records, mut unknown) = (Vec::new(), 0_usize);
-        let mut each = |place, bytes: &[u8]| match Record::parse(bytes) {
+        let mut each = |place, bytes: &[u8]| match LogRecord::parse(bytes) {
             Ok(record) => records.push((place, record)),
             Err(_) => unknown += 1,
         };
         let (mut log, replay) = Log::open(storage, cluster, settings, &mut each)?;
-        log.begin_life(me.incarnation);
-        let mut vault = Self::around(log, replay, settings.segment_bytes);
+        log.begin_incarnation(me.incarnation);
+        let mut replica_store = Self::around(log, replay, settings.segment_bytes);
         let lives = records.iter().filter_map(|(_, record)| match record {
-            Record::Life(number, life) => Some((*number, *life)),
+            LogRecord::LogWriter(number, life) => Some((*number, *life)),
             _ => None,
         });
         let last = lives.max_by_key(|(number, _)| *number).map(|(_, life)| life);
         if let Some(other) = last.filter(|life| life.peer.node != me.node) {
             return Err(LogError::Node(other.peer.node.get()));
         }
-        let is_whole = |life: &Life| {
+        let is_whole = |life: &LogWriter| {
             let is_there = life.is_synced || life.boot == boot && boot != NO_BOOT;
-            let is_read =
-                vault.replay.damages.is_empty() && vault.replay.is_current && unknown == 0;
+            let is_read = replica_store.replay.damages.is_empty()
+                && replica_store.replay.is_current
+                && unknown == 0;
             is_there && is_read && life.peer.incarnation < me.incarnation
         };
         let whole = last.filter(is_whole);
         let notes = match whole {
-            Some(_) => vault.take_up(records),
+            Some(_) => replica_store.take_up(records),
             None => {
-                vault.begin_anew(me, &records)?;
+                replica_store.begin_anew(me, &records)?;
                 Vec::new()
             }
         };
         let since = whole.map_or(me.incarnation, |life| life.since);
         let is_synced =
             settings.durability == Durability::Synced && whole.is_none_or(|life| life.is_synced);
-        vault.begin(Life { peer: me, since, boot, is_synced })?;
-        Ok((vault, RecoveredState { since, notes }))
+        replica_store.begin(LogWriter { peer: me, since, boot, is_synced })?;
+        Ok((replica_store, RecoveredState { since, notes }))
     }
 
     /// Frees all that does not count, so that it never comes to count beside what does. Until
     /// nothing of it is left, a life that never counts stands last.
-    fn begin_anew(&mut self, me: Peer, records: &[(Place, Record)]) -> Result<(), LogError> {
+    fn begin_anew(
+        &mut self,
+        me: Peer,
+        records: &[(LogPosition, LogRecord)],
+    ) -> Result<(), LogError> {
         let numbers = records.iter().filter_map(|(_, record)| match record {
-            Record::MetadataRecord(number, _) | Record::Life(number, _) => Some(*number),
-            Record::Entry(..) => None,
+            LogRecord::MetadataRecord(number, _) | LogRecord::LogWriter(number, _) => Some(*number),
+            LogRecord::Entry(..) => None,
         });
         self.next_number = numbers.max().unwrap_or(0) + 1;
-        self.begin(Life { peer: me, since: me.incarnation, boot: NO_BOOT, is_synced: false })?;
+        self.begin(LogWriter { peer: me, since: me.incarnation, boot: NO_BOOT, is_synced: false })?;
         self.log.retire_all()
     }
 
     /// Says who writes from now on.
-    fn begin(&mut self, life: Life) -> Result<(), LogError> {
-        let mut record = vec![LIFE];
+    fn begin(&mut self, life: LogWriter) -> Result<(), LogError> {
+        let mut record = vec![WRITER];
         self.take_number().encode(&mut record);
         life.encode(&mut record);
         let place = self.log.append_reserved(&record)?;
@@ -226,18 +234,18 @@ impl Vault {
     }
 
     /// Makes of records what there was when they were written. Returns the notes that count.
-    fn take_up(&mut self, records: Vec<(Place, Record)>) -> Vec<MetadataRecord> {
+    fn take_up(&mut self, records: Vec<(LogPosition, LogRecord)>) -> Vec<MetadataRecord> {
         let (mut entries, mut notes, mut lives) = (Vec::new(), Vec::new(), Vec::new());
         for (place, record) in records {
             let born = self.log.sequence(place);
             match record {
-                Record::Entry(owner, version, change, sessions) => {
+                LogRecord::Entry(owner, version, change, sessions) => {
                     // Copies of the same version were renamed after what it says of all.
-                    let is_copy = matches!(change, Change::Copy(..));
+                    let is_copy = matches!(change, RecordEffect::Write(..));
                     entries.push(((owner, version, is_copy, born, place), change, sessions));
                 }
-                Record::MetadataRecord(number, note) => notes.push((number, place, note)),
-                Record::Life(number, _) => lives.push((number, place)),
+                LogRecord::MetadataRecord(number, note) => notes.push((number, place, note)),
+                LogRecord::LogWriter(number, _) => lives.push((number, place)),
             }
         }
         entries.sort_by_key(|(name, ..)| *name);
@@ -246,22 +254,22 @@ impl Vault {
             let stream = self.stream(owner);
             (stream.is_resumed, stream.last) = (true, stream.last.max(version));
             match change {
-                Change::Copy(name, is_removed) => {
+                RecordEffect::Write(name, is_removed) => {
                     let removed = is_removed.then_some(born);
                     if let Some(old) =
-                        self.stream(owner).copies.insert((name, version), place, removed)
+                        self.stream(owner).records.insert((name, version), place, removed)
                     {
                         self.log.release(old.place);
                     }
                 }
-                Change::Clear(ids) => self.drop_copies(owner, ids),
-                Change::Bury(source, ids) => burials.push((owner, source, ids)),
-                Change::Adopt(source, ids) => {
+                RecordEffect::Clear(ids) => self.drop_records(owner, ids),
+                RecordEffect::DiscardFormer(source, ids) => burials.push((owner, source, ids)),
+                RecordEffect::ChangeOwner(source, ids) => {
                     self.adopt(place, OwnerChange { source, owner, ids, version });
                 }
-                Change::Nothing => {}
+                RecordEffect::Nothing => {}
             }
-            if !matches!(change, Change::Copy(..)) {
+            if !matches!(change, RecordEffect::Write(..)) {
                 self.marks.insert(place, born);
             }
             let stream = self.stream(owner);
@@ -274,7 +282,7 @@ impl Vault {
         // An heir says so when it is committed; of itself nobody says it but who forgets it.
         let committed = burials.iter().filter(|(owner, source, _)| owner != source);
         committed.for_each(|(owner, source, ids)| self.settle_one(*owner, Some(*source), *ids));
-        burials.into_iter().for_each(|(_, source, ids)| self.drop_copies(source, ids));
+        burials.into_iter().for_each(|(_, source, ids)| self.drop_records(source, ids));
         let sessions = self.streams.values_mut().flat_map(|stream| stream.sessions.values_mut());
         for session in sessions {
             // The cleaner may have written some twice.
@@ -292,7 +300,7 @@ impl Vault {
 
     fn take_up_notes(
         &mut self,
-        mut notes: Vec<(u64, Place, MetadataRecord)>,
+        mut notes: Vec<(u64, LogPosition, MetadataRecord)>,
     ) -> Vec<MetadataRecord> {
         notes.sort_by_key(|(number, place, _)| (*number, *place));
         let log = &mut self.log;
@@ -356,12 +364,13 @@ impl Vault {
 
     /// Chunks and items that are kept, and in the name of how many lives.
     pub fn holdings(&self) -> (usize, usize) {
-        (self.streams.values().map(|stream| stream.copies.len()).sum(), self.streams.len())
+        (self.streams.values().map(|stream| stream.records.len()).sum(), self.streams.len())
     }
 
     /// Owners' lives of which something is kept.
     pub fn owners(&self) -> impl Iterator<Item = Peer> {
-        let has_some = |stream: &Stream| !stream.copies.is_empty() || !stream.adopted.is_empty();
+        let has_some =
+            |stream: &OwnerReplica| !stream.records.is_empty() || !stream.adopted.is_empty();
         self.streams.iter().filter(move |(_, stream)| has_some(stream)).map(|(peer, _)| *peer)
     }
 
@@ -369,12 +378,12 @@ impl Vault {
     pub fn creators(&self, owner: Peer) -> Vec<Creator> {
         let mut creators = Vec::new();
         let Some(stream) = self.streams.get(&owner) else { return creators };
-        let mut next = stream.copies.range(..).next();
+        let mut next = stream.records.range(..).next();
         while let Some(name) = next {
             let creator = name.id.creator();
             creators.push(creator);
-            let after = (Bound::Excluded(*Name::all(creator.ids()).end()), Bound::Unbounded);
-            next = stream.copies.range(after).next();
+            let after = (Bound::Excluded(*RecordKey::all(creator.ids()).end()), Bound::Unbounded);
+            next = stream.records.range(after).next();
         }
         let adopted = stream.adopted.iter().flat_map(|(span, _)| IdRange::cut(span));
         creators.extend(adopted.map(|ids| ids.first().creator()));
@@ -413,14 +422,14 @@ impl Vault {
         }
     }
 
-    fn stream(&mut self, owner: Peer) -> &mut Stream {
+    fn stream(&mut self, owner: Peer) -> &mut OwnerReplica {
         self.streams.entry(owner).or_default()
     }
 
     /// Keeps the entry that comes next. Nothing is taken out of it but what is to be looked up.
     fn keep(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
         self.is_appended(entry.bytes.len());
-        let Some((name, is_removed)) = entry.what.copy() else {
+        let Some((name, is_removed)) = entry.mutation.copy() else {
             self.keep_mark(owner, entry)?;
             self.stream(owner).take(entry);
             return self.clean();
@@ -428,7 +437,7 @@ impl Vault {
         let place = self.append(owner, entry)?;
         let removed = is_removed.then(|| self.log.sequence(place));
         let stream = self.streams.entry(owner).or_default();
-        if let Some(old) = stream.copies.insert((name, entry.version), place, removed) {
+        if let Some(old) = stream.records.insert((name, entry.version), place, removed) {
             self.log.release(old.place);
         }
         stream.take(entry);
@@ -440,19 +449,21 @@ impl Vault {
 
     /// The same of what is no copy.
     fn keep_mark(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
-        if entry.what == What::Answers {
+        if entry.mutation == Mutation::RepliesOnly {
             return self.keep_answers(owner, (entry.version, &entry.sessions()), Log::append);
         }
         let place = self.append(owner, entry)?;
         self.marks.insert(place, self.log.sequence(place));
-        match entry.what {
-            What::Clear(ids) => self.begin_anew_of(owner, ids, entry.version),
-            What::Bury(source, ids) if source != owner => {
+        match entry.mutation {
+            Mutation::Clear(ids) => self.begin_anew_of(owner, ids, entry.version),
+            Mutation::DiscardFormer(source, ids) if source != owner => {
                 self.settle_one(owner, Some(source), ids);
-                self.drop_copies(source, ids);
+                self.drop_records(source, ids);
             }
-            What::Bury(source, ids) if self.is_sealed(source) => self.drop_copies(source, ids),
-            What::Adopt(source, ids) => {
+            Mutation::DiscardFormer(source, ids) if self.is_sealed(source) => {
+                self.drop_records(source, ids)
+            }
+            Mutation::ChangeOwner(source, ids) => {
                 let version = entry.version;
                 self.adopt(place, OwnerChange { source, owner, ids, version });
             }
@@ -461,7 +472,7 @@ impl Vault {
         Ok(())
     }
 
-    fn append(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<Place, LogError> {
+    fn append(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<LogPosition, LogError> {
         self.record.clear();
         encode_entry(owner, entry.bytes, &mut self.record);
         self.log.append(&self.record)
@@ -477,8 +488,8 @@ impl Vault {
         for session in sessions {
             for answers in session.answers.chunks(RECORD_ANSWERS_MAX) {
                 let part = SessionState { answers: answers.to_vec(), ..session.clone() };
-                let (what, sessions) = (What::Answers, vec![part]);
-                let record = entry_record(owner, &Entry { version, what, sessions });
+                let (mutation, sessions) = (Mutation::RepliesOnly, vec![part]);
+                let record = entry_record(owner, &Entry { version, mutation, sessions });
                 let place = append(&mut self.log, &record)?;
                 self.marks.insert(place, self.log.sequence(place));
             }
@@ -486,9 +497,9 @@ impl Vault {
         Ok(())
     }
 
-    fn drop_copies(&mut self, owner: Peer, ids: IdRange) {
+    fn drop_records(&mut self, owner: Peer, ids: IdRange) {
         let Some(stream) = self.streams.get_mut(&owner) else { return };
-        for place in stream.drop_copies(ids).places() {
+        for place in stream.drop_records(ids).places() {
             self.log.release(place);
         }
     }
@@ -503,11 +514,11 @@ impl Vault {
         let is_kept = self.streams.contains_key(&owner) && !self.is_to_be_adopted(owner, all);
         if is_kept && self.failed.is_none() {
             // As if the next owner had said so, or the next life would have it again.
-            let what = What::Bury(owner, all);
-            let entry = Entry { version: 0, what, sessions: Vec::new() };
+            let mutation = Mutation::DiscardFormer(owner, all);
+            let entry = Entry { version: 0, mutation, sessions: Vec::new() };
             let place = self.log.append_reserved(&entry_record(owner, &entry))?;
             self.marks.insert(place, self.log.sequence(place));
-            self.drop_copies(owner, all);
+            self.drop_records(owner, all);
         }
         Ok(())
     }
@@ -539,7 +550,7 @@ impl Vault {
             if next.is_none() {
                 self.log.retire(victim)?;
                 // Until then copies in it may have needed them.
-                self.adoptions.drop_segment(victim);
+                self.owner_changes.drop_segment(victim);
             }
             if !self.log.is_short() {
                 break;
@@ -554,22 +565,24 @@ impl Vault {
     /// Cleans a part of a segment; where the next begins, if there is one.
     fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
-        let (streams, marks, adoptions) = (&mut self.streams, &mut self.marks, &self.adoptions);
+        let (streams, marks, owner_changes) =
+            (&mut self.streams, &mut self.marks, &self.owner_changes);
         let (noted, others) = (&self.noted, [self.promises, self.life]);
-        let is_noted = |place: Place| others.contains(&Some(place)) || noted.contains_key(&place);
+        let is_noted =
+            |place: LogPosition| others.contains(&Some(place)) || noted.contains_key(&place);
         let (mut owners, mut rescued, mut renamed) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut is_live = |place: Place, record: &[u8]| {
+        let mut is_live = |place: LogPosition, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(place) };
-            let is_live = match entry.what.copy() {
+            let is_live = match entry.mutation.copy() {
                 Some((name, _)) => {
-                    let keeper = keeper_of(streams, adoptions, owner, (name, place));
+                    let keeper = keeper_of(streams, owner_changes, owner, (name, place));
                     let kept = keeper.and_then(|keeper| {
                         let stream = streams.get_mut(&keeper)?;
                         stream.keeps((name, place), oldest).then_some((keeper, stream.last))
                     });
                     match kept {
                         Some((keeper, last)) if keeper != owner => {
-                            renamed.push(Renamed::new(keeper, last, name, place, &entry));
+                            renamed.push(RecordRewrite::new(keeper, last, name, place, &entry));
                             false
                         }
                         Some(_) => {
@@ -581,15 +594,15 @@ impl Vault {
                 }
                 // Answers are rescued, if somebody needs them.
                 None => {
-                    let is_pending = adoptions.get(place).is_some_and(|one| {
+                    let is_pending = owner_changes.get(place).is_some_and(|one| {
                         let all = one.ids.start()..one.ids.end();
                         let stream = streams.get(&one.owner);
                         stream.is_some_and(|stream| stream.adopted.over(all).next().is_some())
                     });
                     let is_young = marks.get(&place).is_some_and(|born| *born >= oldest);
                     let is_needed = is_pending
-                        || is_young && entry.what != What::Answers
-                        || adoptions.are_taken_back((owner, entry.version), &entry.what);
+                        || is_young && entry.mutation != Mutation::RepliesOnly
+                        || owner_changes.are_taken_back((owner, entry.version), &entry.mutation);
                     if !is_needed {
                         marks.remove(&place);
                     }
@@ -598,7 +611,10 @@ impl Vault {
             };
             if !is_live && let Some(stream) = streams.get(&owner) {
                 rescued.extend(stream.needed(&entry).map(|sessions| {
-                    (owner, Entry { version: entry.version, what: What::Answers, sessions })
+                    (
+                        owner,
+                        Entry { version: entry.version, mutation: Mutation::RepliesOnly, sessions },
+                    )
                 }));
             }
             is_live
@@ -606,10 +622,10 @@ impl Vault {
         let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
         for (from, to) in moved {
             if let Some((owner, name)) = owners.get(&from).copied() {
-                self.stream(owner).copies.set_place(&name, to);
+                self.stream(owner).records.set_place(&name, to);
             } else if let Some(born) = self.marks.remove(&from) {
                 self.marks.insert(to, born);
-                self.adoptions.set_place(from, to);
+                self.owner_changes.set_place(from, to);
             } else {
                 self.move_note(from, to);
             }
@@ -623,7 +639,7 @@ impl Vault {
         Ok(next)
     }
 
-    fn move_note(&mut self, from: Place, to: Place) {
+    fn move_note(&mut self, from: LogPosition, to: LogPosition) {
         let creator = self.noted.remove(&from);
         let chapter = creator.and_then(|creator| {
             self.noted.insert(to, creator);
@@ -691,7 +707,7 @@ impl Vault {
     }
 
     /// Makes safe what was appended, all at once, and answers it.
-    pub fn flush(&mut self, out: &mut Vec<(Peer, BackupMessage)>) {
+    pub fn flush(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
         if self.unanswered.is_empty() && !self.has_unsafe_notes {
             return;
         }
@@ -702,12 +718,12 @@ impl Vault {
         }
         let failed = self.failed.is_some();
         for owner in std::mem::take(&mut self.unanswered) {
-            let Stream { link, next, is_sealed, .. } = *self.stream(owner);
+            let OwnerReplica { link, next, is_sealed, .. } = *self.stream(owner);
             out.push((
                 owner,
                 match is_sealed || failed {
-                    true => BackupMessage::Refused { link, is_sealed },
-                    false => BackupMessage::Appended { link, next },
+                    true => ReplicationMessage::Refused { link, is_sealed },
+                    false => ReplicationMessage::Appended { link, next },
                 },
             ));
         }
@@ -726,9 +742,10 @@ impl Vault {
     /// their own.
     pub fn end_of(&mut self, owner: Peer, ids: IdRange, most: u64) -> u64 {
         self.settle(owner, ids);
-        let copies = self.streams.get(&owner).map(|stream| stream.copies.range(Name::all(ids)));
+        let records =
+            self.streams.get(&owner).map(|stream| stream.records.range(RecordKey::all(ids)));
         let mut after =
-            copies.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
+            records.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
         // All items of an id are loaded together.
         after.next().map_or(ids.end(), |name| name.id.bits().max(ids.start() + 1))
     }
@@ -738,22 +755,23 @@ impl Vault {
         &mut self,
         owner: Peer,
         ids: IdRange,
-        each: &mut dyn FnMut(Name, Vec<u8>),
+        each: &mut dyn FnMut(RecordKey, Vec<u8>),
     ) -> ReplicaContents {
         self.settle(owner, ids);
-        let mut heritage = ReplicaContents::default();
-        let Some(stream) = self.streams.get(&owner) else { return heritage };
-        let held = stream.copies.held(Name::all(ids)).filter(|(_, held)| !held.is_removed);
-        let mut places: Vec<(Place, Name)> = held.map(|(name, held)| (held.place, name)).collect();
+        let mut contents = ReplicaContents::default();
+        let Some(stream) = self.streams.get(&owner) else { return contents };
+        let held = stream.records.held(RecordKey::all(ids)).filter(|(_, held)| !held.is_removed);
+        let mut places: Vec<(LogPosition, RecordKey)> =
+            held.map(|(name, held)| (held.place, name)).collect();
         self.log.read_many(&mut places, &mut |name, record| match record.and_then(value_of) {
             Some(value) => {
-                heritage.copies += 1;
+                contents.records += 1;
                 each(*name, value);
             }
-            None => heritage.damaged.push(*name),
+            None => contents.damaged.push(*name),
         });
-        heritage.damaged.sort_unstable();
-        heritage.export.sessions = stream.answers(|id| ids.contains(id));
-        heritage
+        contents.damaged.sort_unstable();
+        contents.export.sessions = stream.answers(|id| ids.contains(id));
+        contents
     }
 }

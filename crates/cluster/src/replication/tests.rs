@@ -1,0 +1,823 @@
+//! A backup by itself: what it keeps, refuses and hands out; and an owner by itself.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::chunks::{
+    ChunkStore, ClientId, ItemTime, ReplicaItem, Response, SessionState, StoreError,
+};
+use crate::ids::{ChunkId, Creator, IdRange, NodeId};
+use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
+use crate::overlay::{
+    Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
+};
+use crate::wire::Wire;
+
+const SETTINGS: LogSettings = LogSettings {
+    segment_bytes: 2_048,
+    segments_max: 8,
+    durability: Durability::Synced,
+    clean_below_percent: 50,
+};
+
+fn owner() -> Peer {
+    Peer { node: NodeId::new(1).expect("a node"), incarnation: 4 }
+}
+
+fn ids(start: u64, length: u64) -> IdRange {
+    let first = ChunkId::new(Creator::from(owner().node), start).expect("an id");
+    IdRange::starting_at(first, length).expect("a range")
+}
+
+fn id(counter: u64) -> ChunkId {
+    ids(counter, 1).first()
+}
+
+fn replica_store(storage: MemoryStorage) -> ReplicaStore {
+    ReplicaStore::open(Box::new(storage), 7, SETTINGS).expect("it opens")
+}
+
+fn entry(version: u64, mutation: Mutation) -> Entry {
+    Entry { version, mutation, sessions: Vec::new() }
+}
+
+fn answer(replica_store: &mut ReplicaStore) -> Vec<ReplicationMessage> {
+    let mut out = Vec::new();
+    replica_store.flush(&mut out);
+    assert!(out.iter().all(|(to, _)| *to == owner()));
+    out.into_iter().map(|(_, message)| message).collect()
+}
+
+fn recovered(replica_store: &mut ReplicaStore) -> Vec<(ChunkId, Vec<u8>)> {
+    let mut found = Vec::new();
+    let contents = replica_store
+        .recover(owner(), ids(0, 100), &mut |name, value| found.push((name.id, value)));
+    assert_eq!(contents.damaged, []);
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn entries_are_taken_apart_as_they_were_put_together() {
+    let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
+    let answers = vec![(6, id(1), Ok(Response::Value(vec![7; 9]))), (7, id(2), Ok(Response::Ok))];
+    let session = SessionState { client, lease_ms, answered_below, answers };
+    let [put, remove] = [Mutation::Put(id(1), vec![1; 70]), Mutation::Remove(id(2))];
+    let [clear, bury] = [Mutation::Clear(ids(3, 4)), Mutation::DiscardFormer(owner(), ids(5, 6))];
+    let name = RecordKey::item(id(4), b"key");
+    let [put_item, remove_item] =
+        [Mutation::PutItem(name, vec![2; 50]), Mutation::RemoveItem(name)];
+    let all = [put, remove, clear, Mutation::RepliesOnly, bury, put_item, remove_item];
+    let all = all.into_iter().zip([2, 1, 0, 1, 0, 1, 0]);
+    let entry =
+        |(mutation, count)| Entry { version: 8, mutation, sessions: vec![session.clone(); count] };
+    let list: Vec<Entry> = all.map(entry).collect();
+    let entries = Entries::from(list.clone());
+    assert_eq!((entries.count(), entries.to_vec()), (7, list.clone()));
+    for (seen, entry) in entries.iter().zip(&list) {
+        assert_eq!(seen.sessions(), entry.sessions);
+        assert_eq!(
+            matches!(seen.mutation, Mutation::Put(..)),
+            matches!(entry.mutation, Mutation::Put(..))
+        );
+    }
+}
+
+#[test]
+fn what_is_encoded_where_it_lies_is_the_same() {
+    let (client, lease_ms, answered_below, number) = (ClientId(5), 9, 6, 8);
+    let answer = Ok(Response::Created(id(1)));
+    let answered = CachedReply { client, lease_ms, answered_below, number, answer: &answer };
+    let answers = vec![(number, id(1), answer.clone())];
+    let session = SessionState { client, lease_ms, answered_below, answers };
+    let (value, remove) = (vec![3; 70], Mutation::Remove(id(1)));
+    let put = (MutationRef::Put(id(1), &value), Mutation::Put(id(1), value.clone()));
+    for (changed, mutation) in [put, (MutationRef::Other(id(1), &remove), remove.clone())] {
+        for (answered, sessions) in [(None, vec![]), (Some(answered), vec![session.clone()])] {
+            let (mut encoded, mut expected) = (Vec::new(), Vec::new());
+            changed.encode(7, answered, &mut encoded);
+            Entry { version: 7, mutation: mutation.clone(), sessions }.encode(&mut expected);
+            assert_eq!(encoded, expected);
+        }
+    }
+}
+
+#[test]
+fn entries_count_once_and_in_their_order() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let put = |version, value| entry(version, Mutation::Put(id(3), vec![value]));
+    replica_store.on_append(owner(), 2, 1, vec![put(1, 1), put(2, 2)]);
+    assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { link: 2, next: 3 }]);
+    assert_eq!(answer(&mut replica_store), [], "nobody asked");
+    replica_store.on_append(owner(), 2, 2, vec![put(2, 2), put(3, 3)]);
+    replica_store.on_append(owner(), 2, 5, vec![put(5, 5)]);
+    replica_store.on_append(owner(), 1, 1, vec![put(9, 9)]);
+    assert_eq!(
+        answer(&mut replica_store),
+        [ReplicationMessage::Appended { link: 2, next: 4 }],
+        "4 is missing"
+    );
+    replica_store.seal(owner());
+    assert_eq!(recovered(&mut replica_store), [(id(3), vec![3])]);
+    replica_store.on_append(owner(), 2, 4, vec![put(4, 4)]);
+    let refused = ReplicationMessage::Refused { link: 2, is_sealed: true };
+    assert_eq!(answer(&mut replica_store), [refused]);
+    assert_eq!(recovered(&mut replica_store), [(id(3), vec![3])]);
+}
+
+#[test]
+fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let answers = vec![(6, id(1), Ok(Response::Ok)), (7, id(50), Ok(Response::Ok))];
+    let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
+    let session = SessionState { client, lease_ms, answered_below, answers };
+    let mut entries: Vec<Entry> =
+        (0..6).map(|n| entry(n + 1, Mutation::Put(id(n), vec![n as u8]))).collect();
+    entries.push(entry(7, Mutation::Remove(id(1))));
+    entries.push(entry(8, Mutation::Clear(ids(3, 2))));
+    entries.push(Entry { version: 9, mutation: Mutation::RepliesOnly, sessions: vec![session] });
+    replica_store.on_append(owner(), 1, 1, entries);
+    replica_store.seal(owner());
+    let left: Vec<ChunkId> = recovered(&mut replica_store).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, [id(0), id(2), id(5)]);
+    let contents = replica_store.recover(owner(), ids(0, 10), &mut |_, _| {});
+    let sessions = &contents.export.sessions;
+    assert_eq!((sessions.len(), sessions[0].answers.len()), (1, 1), "those of the ids");
+    let other = Peer { incarnation: 5, ..owner() };
+    replica_store.on_append(
+        other,
+        1,
+        1,
+        vec![entry(1, Mutation::DiscardFormer(owner(), ids(0, 3)))],
+    );
+    assert_eq!(recovered(&mut replica_store).len(), 1);
+}
+
+/// Chunks are overwritten far more often than the log has room for.
+#[test]
+fn the_log_is_cleaned_and_a_new_life_has_nothing() {
+    let disk = MemoryStorage::default();
+    let mut replica_store = replica_store(disk);
+    for round in 0..200u64 {
+        let entries =
+            (0..10).map(|n| entry(round * 10 + n, Mutation::Put(id(n), vec![round as u8; 90])));
+        replica_store.on_append(owner(), 1, round * 10 + 1, entries.collect::<Vec<_>>());
+        let next = round * 10 + 11;
+        assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { link: 1, next }]);
+    }
+    replica_store.seal(owner());
+    let expected: Vec<_> = (0..10).map(|n| (id(n), vec![199; 90])).collect();
+    assert_eq!(recovered(&mut replica_store), expected);
+    let mut again =
+        ReplicaStore::open(replica_store.into_storage(), 7, SETTINGS).expect("it opens");
+    assert!(again.replay().records >= 10 && again.replay().damages.is_empty());
+    assert_eq!((recovered(&mut again), again.holdings()), (vec![], (0, 0)), "it has no vote");
+}
+
+#[test]
+fn a_backup_without_room_says_so_and_keeps_nothing_more() {
+    let mut full = MemoryStorage::default();
+    full.capacity_bytes = Some(4_096);
+    let mut replica_store = replica_store(full);
+    let entries = (0..100).map(|n| entry(n, Mutation::Put(id(n), vec![1; 90])));
+    let entries: Vec<Entry> = entries.collect();
+    replica_store.on_append(owner(), 1, 1, entries);
+    let refused = [ReplicationMessage::Refused { link: 1, is_sealed: false }];
+    assert_eq!(answer(&mut replica_store), refused);
+    assert_eq!(replica_store.failed(), Some(LogError::Full));
+    replica_store.on_append(owner(), 1, 1, vec![entry(1, Mutation::Put(id(0), vec![1]))]);
+    assert_eq!(answer(&mut replica_store), refused);
+}
+
+/// Of an owner whose chunks nobody reads.
+struct Empty;
+
+impl ChunkStore for Empty {
+    fn read(&mut self, _: ChunkId, _: &mut dyn FnMut(&[u8])) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: ChunkId, _: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _: ChunkId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn the_only_backup_is_left_out_only_when_it_is_gone() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    assert!(!primary.is_ready(), "it does not know who else there is");
+    primary.set_members([owner(), other].into_iter());
+    assert!(primary.is_ready());
+    primary.own(ids(0, 10), vec![other]);
+    assert!(primary.accepts(id(1)));
+    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    primary.flush(0, &mut Vec::new());
+    let tick = |primary: &mut ReplicationPrimary, now_ms| {
+        let mut out = Vec::new();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        out
+    };
+    for now_ms in [10, 100, 1_000, 10_000] {
+        assert_eq!(tick(&mut primary, now_ms), [], "perhaps it is this node that is cut off");
+        assert!(primary.awaited(id(1)).is_some());
+        primary.take_done(|version| panic!("{version} has one copy"));
+    }
+    primary.set_members([owner()].into_iter());
+    assert_eq!(tick(&mut primary, 11_000), [ReplicationCommand::Commit(1, ids(0, 10), Vec::new())]);
+    primary.on_committed(1, Ok(5));
+    let mut done = Vec::new();
+    primary.take_done(|version| done.push(version));
+    assert_eq!(done, [1], "it is alone");
+}
+
+/// A vault, and what it was told, so that it may be told more.
+struct Told {
+    replica_store: ReplicaStore,
+    catalog: Catalog,
+    versions: [u64; 2],
+    /// Attempts of the owners with this backup, one a life, and where the present one began.
+    links: u64,
+    firsts: [u64; 2],
+    /// Below which number no operation of the owners' clients is asked for again.
+    answered_below: [u64; 2],
+    is_over: bool,
+    is_buried: bool,
+}
+
+const CLIENT: ClientId = ClientId(5);
+
+/// Chunks, and operations that were answered.
+type Found = (Vec<(ChunkId, Vec<u8>)>, Vec<(u64, ChunkId)>);
+
+fn owners() -> [Peer; 2] {
+    [owner(), Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 }]
+}
+
+impl Told {
+    /// One change of any kind, of one of two owners; the second takes the place of the first one
+    /// day.
+    fn tell(&mut self, step: u64, (who, kind, at, length): (usize, u8, u64, u64)) {
+        let who = if self.is_over { 1 } else { who };
+        let version = self.versions[who] + 1;
+        let some = ids(at, length);
+        let answered = [(step, id(at), Ok(Response::Ok))];
+        let session = |answers: &[_]| SessionState {
+            client: CLIENT,
+            lease_ms: 9,
+            answered_below: step.saturating_sub(20),
+            answers: answers.to_vec(),
+        };
+        let (mutation, sessions) = match kind {
+            0..6 => (Mutation::Put(id(at), vec![step as u8; 20 + at as usize]), vec![]),
+            6 => (Mutation::Put(id(at), vec![step as u8]), vec![session(&answered)]),
+            7 | 8 => (Mutation::Remove(id(at)), vec![session(&answered)]),
+            9 => (Mutation::Clear(some), vec![]),
+            10 => (Mutation::RepliesOnly, vec![session(&answered)]),
+            11..15 if who == 1 && (self.is_over || length == 4 && at < 3) => {
+                self.is_over = true;
+                // Nobody adopts what he has buried.
+                self.is_buried |= kind == 11;
+                let adopts = !self.is_buried;
+                (
+                    if adopts {
+                        Mutation::ChangeOwner(owner(), some)
+                    } else {
+                        Mutation::DiscardFormer(owner(), some)
+                    },
+                    vec![],
+                )
+            }
+            _ => return self.note(step, at, length),
+        };
+        self.versions[who] = version;
+        let belows = sessions.iter().map(|session| session.answered_below);
+        self.answered_below[who] = belows.fold(self.answered_below[who], u64::max);
+        let number = version - self.firsts[who];
+        let entry = Entry { version, mutation, sessions };
+        self.replica_store.on_append(owners()[who], self.links, number, vec![entry]);
+        self.replica_store.flush(&mut Vec::new());
+    }
+
+    fn note(&mut self, step: u64, at: u64, length: u64) {
+        let term = Term { number: step, leader: owner() };
+        let creator = Creator::from(owner().node);
+        let request = RequestId { peer: owner(), sequence: step };
+        let set = ReplicaSet::new(owner(), &owners()[1..]).expect("two nodes");
+        let change = [Change::Claim(set), Change::Release][(step % 2) as usize];
+        let edits = [Edit { request, ids: ids(at, length), change }];
+        self.catalog.apply(creator, Version { term, sequence: step }, &edits);
+        if step.is_multiple_of(5) {
+            self.catalog.restamp(creator, Version { term, sequence: step + 1 });
+        }
+        if step.is_multiple_of(31) {
+            self.catalog.remove(creator);
+        }
+        let mut notes = self.catalog.take_records();
+        notes.push(MetadataRecord::Promises(vec![(0, at, term)]));
+        let catalog = &self.catalog;
+        self.replica_store.note(&notes, &|creator| catalog.snapshot(creator));
+        self.replica_store.flush(&mut Vec::new());
+    }
+
+    /// All that a vault would hand out.
+    fn all(replica_store: &mut ReplicaStore) -> [Found; 2] {
+        let of = |replica_store: &mut ReplicaStore, owner| {
+            let mut chunks = Vec::new();
+            let contents = replica_store
+                .recover(owner, ids(0, 100), &mut |name, value| chunks.push((name.id, value)));
+            assert_eq!(contents.damaged, []);
+            let answers = contents.export.sessions.into_iter().flat_map(|one| one.answers);
+            let mut answers: Vec<_> = answers.map(|(number, id, _)| (number, id)).collect();
+            answers.sort_unstable();
+            (chunks, answers)
+        };
+        owners().map(|owner| of(replica_store, owner))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// However often the cleaner ran, the next life finds what the last one had.
+    #[test]
+    fn a_log_is_taken_up_as_it_was_left(
+        steps in prop::collection::vec((0..2usize, 0..16u8, 0..12u64, 1..5u64), 1..700),
+    ) {
+        let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+        let settings =
+            LogSettings { segments_max: 64, durability: Durability::Buffered, ..SETTINGS };
+        let resume = |storage, life| {
+            ReplicaStore::resume(storage, (7, me(life), 3), settings).expect("it is its own")
+        };
+        let (replica_store, recovered) = resume(Box::<MemoryStorage>::default(), 1);
+        prop_assert_eq!((recovered.since, recovered.notes), (1, vec![]));
+        let mut catalog = Catalog::default();
+        catalog.start_recording();
+        let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
+        let (links, is_over, is_buried) = (1, false, false);
+        let mut told =
+            Told { replica_store, catalog, versions, links, firsts, answered_below, is_over, is_buried };
+        let creator = Creator::from(owner().node);
+        for (life, steps) in (2..).zip(steps.chunks(250)) {
+            for (step, mutation) in (1..).zip(steps) {
+                told.tell(u64::from(life) * 250 + step, *mutation);
+            }
+            prop_assert_eq!((told.replica_store.failed(), told.replica_store.notes_failed()), (None, None));
+            let before = Told::all(&mut told.replica_store);
+            let (mut replica_store, recovered) = resume(told.replica_store.into_storage(), 2 * life);
+            prop_assert_eq!(recovered.since, 1);
+            let both = Told::all(&mut replica_store).into_iter().zip(before);
+            for ((found, before), below) in both.zip(told.answered_below) {
+                prop_assert_eq!(found.0, before.0);
+                // What nobody asks for again may be there once more.
+                let asked = |answers: Vec<(u64, ChunkId)>| -> Vec<_> {
+                    answers.into_iter().filter(|(number, _)| *number >= below).collect()
+                };
+                prop_assert_eq!(asked(found.1), asked(before.1));
+            }
+            let mut again = Catalog::default();
+            recovered.notes.iter().for_each(|note| again.replay(note));
+            prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
+            let promises = |note: &&MetadataRecord| matches!(note, MetadataRecord::Promises(_));
+            prop_assert!(recovered.notes.iter().filter(promises).count() <= 1);
+            // Who recovers what was adopted knows more than the log: that it was committed.
+            told.replica_store = resume(replica_store.into_storage(), 2 * life + 1).0;
+            told.links += 1;
+            told.firsts = told.versions;
+        }
+    }
+}
+
+/// An heir and two who have copies, one behind it and one ahead; the first of them is `replica_store`.
+fn adopt(replica_store: &mut ReplicaStore, heir: Peer) {
+    let put = |version, n: u64, value| entry(version, Mutation::Put(id(n), vec![value; 60]));
+    let entries = vec![put(1, 0, 1), put(2, 1, 1), put(3, 2, 1), put(4, 0, 2), put(5, 3, 5)];
+    replica_store.on_append(owner(), 1, 1, entries);
+    replica_store.flush(&mut Vec::new());
+    // The heir has version 4 as the last, and one of chunk 2 that this node never saw.
+    let answer = replica_store.on_seal(owner(), ids(0, 3), 4);
+    let sealed =
+        |beyond| ReplicationMessage::Sealed { source: owner(), ids: ids(0, 3), last: 5, beyond };
+    assert_eq!(answer, Some(sealed(Some(vec![]))), "what is beyond is not among those ids");
+    assert_eq!(
+        replica_store.on_seal(owner(), ids(0, 4), 5).map(|_| replica_store.last(owner())),
+        Some(5)
+    );
+    let all = replica_store.beyond(owner(), 3, ids(0, 4));
+    assert_eq!(all, Some(vec![RecordKey::from(id(0)), RecordKey::from(id(3))]));
+    let entries = vec![entry(1, Mutation::ChangeOwner(owner(), ids(0, 3))), put(2, 2, 9)];
+    replica_store.on_append(heir, 1, 1, entries);
+    replica_store.flush(&mut Vec::new());
+}
+
+fn of(replica_store: &mut ReplicaStore, owner: Peer) -> Vec<(u64, u8)> {
+    let mut found = Vec::new();
+    replica_store
+        .recover(owner, ids(0, 100), &mut |name, value| found.push((name.id.counter(), value[0])));
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not() {
+    let heir = owners()[1];
+    let new = || {
+        let mut replica_store = replica_store(MemoryStorage::default());
+        adopt(&mut replica_store, heir);
+        replica_store
+    };
+    let (before, adopted) = ([(0, 2), (1, 1), (2, 1), (3, 5)], [(0, 2), (1, 1), (2, 9)]);
+    let mut replica_store = new();
+    assert_eq!(of(&mut replica_store, owner()), before, "the heir died before it was committed");
+    // Nobody forgets it meanwhile.
+    assert_eq!(replica_store.forget(owner(), id(0).creator()), Ok(()));
+    assert_eq!(of(&mut replica_store, heir), adopted, "after it");
+    assert_eq!(of(&mut replica_store, owner()), [(3, 5)]);
+    let mut replica_store = new();
+    let changes = vec![
+        entry(3, Mutation::DiscardFormer(owner(), ids(0, 3))),
+        entry(4, Mutation::Remove(id(1))),
+    ];
+    replica_store.on_append(heir, 1, 3, changes);
+    assert_eq!(of(&mut replica_store, owner()), [(3, 5)]);
+    assert_eq!(of(&mut replica_store, heir), [(0, 2), (2, 9)]);
+    // An attempt that came to nothing, and another.
+    let mut replica_store = new();
+    let again = vec![
+        entry(3, Mutation::ChangeOwner(owner(), ids(0, 2))),
+        entry(4, Mutation::Clear(ids(2, 1))),
+    ];
+    replica_store.on_append(heir, 1, 3, again);
+    assert_eq!(of(&mut replica_store, heir), [(0, 2), (1, 1)]);
+    // And an heir of the heir.
+    let mut replica_store = new();
+    let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
+    assert!(replica_store.on_seal(heir, ids(0, 2), 2).is_some());
+    replica_store.on_append(last, 1, 1, vec![entry(1, Mutation::ChangeOwner(heir, ids(0, 2)))]);
+    assert_eq!(of(&mut replica_store, heir), adopted);
+    replica_store.on_append(last, 1, 2, vec![entry(2, Mutation::DiscardFormer(heir, ids(0, 2)))]);
+    assert_eq!(
+        (of(&mut replica_store, heir), of(&mut replica_store, last)),
+        (vec![(2, 9)], adopted[..2].to_vec())
+    );
+}
+
+#[test]
+fn what_an_heir_did_not_live_to_have_is_not_lost_with_it() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let resume =
+        |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
+    let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
+    let heir = owners()[1];
+    adopt(&mut replica_store, heir);
+    assert_eq!(replica_store.owners().collect::<Vec<_>>(), [owner(), heir]);
+    assert_eq!(replica_store.forget(heir, id(0).creator()), Ok(()));
+    assert_eq!(replica_store.owners().collect::<Vec<_>>(), [owner()]);
+    replica_store.flush(&mut Vec::new());
+    replica_store.log.commit().expect("memory");
+    let (mut again, recovered) = resume(replica_store.into_storage(), 2);
+    assert_eq!(recovered.since, 1);
+    assert_eq!(of(&mut again, owner()), [(0, 2), (1, 1), (2, 1), (3, 5)]);
+}
+
+#[test]
+fn answers_about_what_is_to_be_adopted_are_kept() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let [source, heir] = owners();
+    let put = |version, n| entry(version, Mutation::Put(id(n), vec![1; 60]));
+    replica_store.on_append(source, 1, 1, vec![put(1, 0), put(2, 1)]);
+    let (client, lease_ms, answered_below) = (CLIENT, 9, 0);
+    let answers = vec![(6, id(0), Ok(Response::Ok))];
+    let session = SessionState { client, lease_ms, answered_below, answers };
+    let answers = Entry { version: 2, mutation: Mutation::RepliesOnly, sessions: vec![session] };
+    replica_store.on_append(
+        heir,
+        1,
+        1,
+        vec![entry(1, Mutation::ChangeOwner(source, ids(0, 1))), answers],
+    );
+    replica_store.on_append(heir, 1, 3, vec![put(3, 50)]);
+    // The heir was committed, and died; another recovers something else that it had.
+    replica_store.seal(heir);
+    let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
+    replica_store.on_append(last, 1, 1, vec![entry(1, Mutation::DiscardFormer(heir, ids(50, 1)))]);
+    let contents = replica_store.recover(heir, ids(0, 1), &mut |_, _| {});
+    assert_eq!((contents.records, contents.export.sessions.len()), (1, 1));
+}
+
+#[test]
+fn who_joined_later_does_not_know_what_was_removed_before() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    replica_store.on_append(owner(), 1, 1, vec![entry(5, Mutation::Clear(ids(0, 9)))]);
+    assert_eq!(replica_store.beyond(owner(), 4, ids(0, 9)), None);
+    assert_eq!(replica_store.beyond(owner(), 5, ids(0, 9)), Some(vec![]));
+    assert_eq!(replica_store.beyond(owner(), 4, ids(9, 9)), Some(vec![]));
+}
+
+#[test]
+fn who_does_not_know_what_came_last_says_so() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let entries = (1..=20).map(|n| entry(n, Mutation::Put(id(n), vec![1; 20])));
+    replica_store.on_append(owner(), 1, 1, entries.collect::<Vec<_>>());
+    assert_eq!(replica_store.beyond(owner(), 11, ids(0, 100)), None);
+    assert_eq!(replica_store.beyond(owner(), 18, ids(0, 100)).map(|keys| keys.len()), Some(2));
+    assert_eq!(replica_store.beyond(owner(), 30, ids(0, 100)), Some(vec![]));
+    // What came since was of others' ids.
+    let many = ids(1 << 20, 100);
+    let entries = (21..=40).map(|n| entry(n, Mutation::Put(many.first(), vec![1; 20])));
+    replica_store.on_append(owner(), 1, 21, entries.collect::<Vec<_>>());
+    assert_eq!(replica_store.beyond(owner(), 20, ids(0, 100)), Some(vec![]));
+    assert_eq!(replica_store.beyond(owner(), 19, ids(0, 100)), None);
+    assert_eq!(replica_store.beyond(owner(), 20, many), None);
+    assert_eq!(
+        replica_store.beyond(owners()[1], 0, ids(0, 100)),
+        Some(vec![]),
+        "it never said anything"
+    );
+}
+
+#[test]
+fn what_nobody_needs_is_forgotten_for_good() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let resume =
+        |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
+    let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
+    let creator = Creator::from(owner().node);
+    replica_store.on_append(owner(), 1, 1, vec![entry(1, Mutation::Put(id(1), vec![1]))]);
+    replica_store.flush(&mut Vec::new());
+    assert_eq!(
+        (replica_store.owners().collect::<Vec<_>>(), replica_store.creators(owner())),
+        (vec![owner()], vec![creator])
+    );
+    assert_eq!(replica_store.forget(owner(), creator), Ok(()));
+    assert_eq!(replica_store.owners().count(), 0);
+    replica_store.on_append(owners()[1], 1, 1, vec![entry(1, Mutation::Put(id(2), vec![1]))]);
+    replica_store.flush(&mut Vec::new());
+    let (again, recovered) = resume(replica_store.into_storage(), 2);
+    assert_eq!((recovered.since, again.owners().collect::<Vec<_>>()), (1, vec![owners()[1]]));
+    // After the machine was started again it may lack what was said last.
+    let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
+    let open = |storage, life, boot| {
+        ReplicaStore::resume(storage, (7, me(life), boot), settings).expect("it opens")
+    };
+    let (buffered, _) = open(again.into_storage(), 3, 3);
+    let (lacking, recovered) = open(buffered.into_storage(), 4, 4);
+    assert_eq!((recovered.since, lacking.owners().count()), (4, 0));
+    // And never counts again, though what came after does.
+    let (later, recovered) = open(lacking.into_storage(), 5, 4);
+    assert_eq!((recovered.since, later.owners().count()), (4, 0));
+}
+
+/// A loss of power may take back the only head, and leave what was written behind it.
+#[test]
+fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
+    let resume = |storage: MemoryStorage, life, boot| {
+        ReplicaStore::resume(Box::new(storage), (7, me(life), boot), settings).expect("it opens")
+    };
+    let put = |replica_store: &mut ReplicaStore, count| {
+        for n in 1..=count {
+            replica_store.on_append(
+                owner(),
+                1,
+                n,
+                vec![entry(n, Mutation::Put(id(n), vec![1; 60]))],
+            );
+            answer(replica_store);
+        }
+    };
+    let medium = |replica_store: &mut ReplicaStore| {
+        let mut bytes = vec![0; 2_048];
+        replica_store.log.storage_mut().read(0, 0, &mut bytes).expect("memory");
+        let mut storage = MemoryStorage::default();
+        storage.create(0, 2_048).expect("memory");
+        storage.write(0, 0, &bytes).expect("memory");
+        storage
+    };
+    let (mut first, _) = resume(MemoryStorage::default(), 1, 1);
+    put(&mut first, 15);
+    let mut left = medium(&mut first);
+    left.write(0, 0, &[0; 512]).expect("memory");
+    let (mut second, recovered) = resume(left, 2, 2);
+    assert_eq!(recovered.since, 2, "nothing of it counts");
+    put(&mut second, 2);
+    let left = medium(&mut second);
+    let (third, recovered) = resume(left, 3, 2);
+    assert_eq!((recovered.since, third.holdings()), (2, (2, 1)), "{:?}", third.replay());
+}
+
+#[test]
+fn what_cannot_be_read_any_more_is_asked_for_again() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let entries = (0..6).map(|n| entry(n + 1, Mutation::Put(id(n), vec![n as u8; 90])));
+    replica_store.on_append(owner(), 3, 1, entries.collect::<Vec<_>>());
+    answer(&mut replica_store);
+    let mut out = Vec::new();
+    assert!(replica_store.scrub(100, &ItemTime::FIRST, &mut out).is_empty() && out.is_empty());
+    // The medium changes in the middle of the third.
+    let third = replica_store.log.storage_mut();
+    let mut segment = vec![0; 2_048];
+    third.read(0, 0, &mut segment).expect("memory");
+    let at = segment.windows(90).position(|bytes| bytes == [2; 90]).expect("it is there");
+    third.write(0, at as u32 + 40, &[9]).expect("memory");
+    assert!(
+        replica_store.scrub(2, &ItemTime::FIRST, &mut out).is_empty(),
+        "the first two are as they were"
+    );
+    let found: Vec<_> = replica_store.scrub(100, &ItemTime::FIRST, &mut out).into_iter().collect();
+    assert_eq!(found, [(owner(), vec![id(2)])]);
+    assert_eq!(
+        out,
+        [(owner(), ReplicationMessage::Lacking { link: 3, keys: vec![RecordKey::from(id(2))] })]
+    );
+    replica_store.on_append(owner(), 3, 7, vec![entry(7, Mutation::Put(id(2), vec![2; 90]))]);
+    out.clear();
+    assert!(
+        replica_store.scrub(100, &ItemTime::FIRST, &mut out).is_empty()
+            && replica_store.scrub(100, &ItemTime::FIRST, &mut out).is_empty()
+    );
+}
+
+fn kept(key: &[u8], ends_unix_seconds: i64, flushes: u64) -> Vec<u8> {
+    let (key, value) = (key.to_vec(), vec![7; 40]);
+    let (flags, cas, stale) = (0, None, false);
+    let mut bytes = Vec::new();
+    ReplicaItem { ends_unix_seconds, flushes, key, value, flags, cas, stale }.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    let place = |hash| ChunkId::named(hash);
+    let put = |version, id, key: &[u8], ends, flushes| {
+        entry(version, Mutation::PutItem(RecordKey::item(id, key), kept(key, ends, flushes)))
+    };
+    let (both, other) = (place(1 << 40), place(1 << 41));
+    assert_ne!(both, other);
+    let entries = vec![
+        put(1, both, b"one", 0, 2),
+        put(2, both, b"two", 900, 2),
+        put(3, other, b"three", 0, 1),
+        put(4, both, b"four", 0, 2),
+        put(5, both, b"one", 0, 2),
+        entry(6, Mutation::RemoveItem(RecordKey::item(both, b"four"))),
+    ];
+    replica_store.on_append(owner(), 3, 1, entries);
+    answer(&mut replica_store);
+    assert_eq!(replica_store.creators(owner()), [both.creator()]);
+    let mut out = Vec::new();
+    let now = amalgam_op::Now { epoch_unix_seconds: 1_000, ..amalgam_op::Now::at(1) };
+    assert!(
+        replica_store.scrub(100, &ItemTime { now, flushes: 2 }, &mut out).is_empty(),
+        "none is damaged"
+    );
+    let [(to, ReplicationMessage::Lacking { link: 3, keys })] = &out[..] else { panic!("{out:?}") };
+    let mut expected = vec![RecordKey::item(both, b"two"), RecordKey::item(other, b"three")];
+    expected.sort_unstable();
+    assert_eq!((*to, keys), (owner(), &expected), "one ended, one was dropped");
+    replica_store.seal(owner());
+    let partition = both.creator().ids();
+    let read = |replica_store: &mut ReplicaStore, ids| {
+        let mut keys = Vec::new();
+        let contents = replica_store.recover(owner(), ids, &mut |name, value| {
+            keys.push((name.id, ReplicaItem::decode_all(&value).expect("it was kept").key));
+        });
+        keys.sort();
+        (contents.records, keys)
+    };
+    let all = [(both, b"one".to_vec()), (both, b"two".to_vec()), (other, b"three".to_vec())];
+    assert_eq!(read(&mut replica_store, partition), (3, all.to_vec()));
+    // Slices end where an id does.
+    assert_eq!(replica_store.end_of(owner(), partition, 1), both.bits());
+    let end = replica_store.end_of(owner(), partition, 3);
+    assert_eq!(end, other.bits());
+    let from_both = IdRange::new(both, partition.last()).expect("a range");
+    assert_eq!(
+        replica_store.end_of(owner(), from_both, 1),
+        both.bits() + 1,
+        "all of it, or no end"
+    );
+    let first = IdRange::new(partition.first(), ChunkId::from_bits(end - 1).expect("an id"));
+    assert_eq!(read(&mut replica_store, first.expect("a range")).0, 2);
+    let rest = IdRange::new(ChunkId::from_bits(end).expect("an id"), partition.last());
+    assert_eq!(read(&mut replica_store, rest.expect("a range")).0, 1);
+    assert_eq!(replica_store.end_of(owner(), partition, 100), partition.last().bits() + 1);
+}
+
+#[test]
+fn an_owner_sends_again_what_a_backup_lacks() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), other].into_iter());
+    primary.own(ids(0, 10), vec![other]);
+    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    let sent = |primary: &mut ReplicationPrimary| {
+        let mut out = Vec::new();
+        primary.flush(0, &mut out);
+        let Some(ReplicationCommand::Send(to, ReplicationMessage::Append { link, first, entries })) =
+            out.pop()
+        else {
+            return None;
+        };
+        assert_eq!(to, other);
+        Some((
+            link,
+            first,
+            entries.to_vec().into_iter().map(|entry| entry.mutation).collect::<Vec<_>>(),
+        ))
+    };
+    let (link, ..) = sent(&mut primary).expect("the change");
+    primary.repair(other, link, id(1), Mutation::Put(id(1), vec![1]));
+    primary.repair(other, link, id(2), Mutation::Remove(id(2)));
+    primary.repair(other, link + 1, id(3), Mutation::Remove(id(3)));
+    primary.repair(other, link, id(11), Mutation::Remove(id(11)));
+    let again = vec![Mutation::Put(id(1), vec![1]), Mutation::Remove(id(2))];
+    assert_eq!(sent(&mut primary), Some((link, 2, again)));
+}
+
+#[test]
+fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), peers[0]].into_iter());
+    primary.own(ids(0, 10), vec![peers[0]]);
+    let tick = |primary: &mut ReplicationPrimary, now_ms| {
+        let mut out = Vec::new();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        primary.flush(now_ms, &mut out);
+        out
+    };
+    let racks = [(owner(), "a"), (peers[0], "a"), (peers[1], "b")];
+    primary.set_racks(racks.map(|(peer, rack)| (peer.node, rack.to_owned())).into());
+    assert_eq!(tick(&mut primary, 1_000), [], "there is no other");
+    primary.set_members([owner(), peers[0], peers[1]].into_iter());
+    let sent = tick(&mut primary, 1_010);
+    let [ReplicationCommand::Send(to, ReplicationMessage::Append { link, entries, .. })] =
+        &sent[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(*to, peers[1], "it gets all there is");
+    assert_eq!(primary.backups(id(1)), Some(&peers[..1]), "the other stays meanwhile");
+    let next = 1 + entries.to_vec().len() as u64;
+    primary.on_message(peers[1], &ReplicationMessage::Appended { link: *link, next }, 1_020);
+    let wanted = tick(&mut primary, 1_020);
+    assert_eq!(wanted, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
+    primary.on_committed(1, Ok(5));
+    let told = tick(&mut primary, 1_030);
+    let [ReplicationCommand::Send(to, ReplicationMessage::Append { entries, .. })] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*to, &entries.to_vec()[0].mutation), (peers[0], &Mutation::Clear(ids(0, 10))));
+    assert_eq!(primary.status().1, 0, "all is well");
+}
+
+/// Others would join in vain along with it, again and again.
+#[test]
+fn who_refused_is_not_chosen_again_in_that_life() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), peers[0], peers[1]].into_iter());
+    primary.own(ids(0, 10), peers.to_vec());
+    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    let mut sent = Vec::new();
+    primary.flush(1_000, &mut sent);
+    let link = sent.iter().find_map(|wanted| match wanted {
+        ReplicationCommand::Send(to, ReplicationMessage::Append { link, .. })
+            if *to == peers[0] =>
+        {
+            Some(*link)
+        }
+        _ => None,
+    });
+    let refused =
+        ReplicationMessage::Refused { link: link.expect("it was sent"), is_sealed: false };
+    primary.on_message(peers[0], &refused, 1_000);
+    let mut out = Vec::new();
+    primary.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+    assert_eq!(out, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
+    primary.on_committed(1, Ok(5));
+    for now_ms in [1_020, 5_000, 500_000] {
+        out.clear();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        assert!(primary.choose_more(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
+        assert_eq!(primary.backups(id(1)), Some(&peers[1..]));
+    }
+    let again = Peer { incarnation: 2, ..peers[0] };
+    primary.set_members([owner(), again, peers[1]].into_iter());
+    assert_eq!(primary.choose_more(ids(0, 10), &peers[1..]), [again], "its next life may take it");
+}
