@@ -1,4 +1,4 @@
-# The house's front door. `make run` and `make test` install what they need by themselves.
+# The project's entry points. `make run` and `make test` install what they need by themselves.
 
 PORT ?= 11211
 HOST ?= 127.0.0.1
@@ -40,7 +40,7 @@ differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth r
 #unit:           ## unit, property and conformance tests only
 #examples:       ## the library's examples only
 #doc:            ## documentation, warnings denied
-#tidy:           ## the rules of the house only
+#tidy:           ## the rules of this project only
 #loom:           ## exhaustive interleavings of small models
 #shuttle:        ## random interleavings of the rings' protocols
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines
@@ -53,7 +53,7 @@ differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth r
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was
 #mutants:        ## planted defects, each of which the simulation must find
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
-#rtl-test:       ## the hardware, simulated beside its software twin, and the quick proofs
+#rtl-test:       ## the hardware, simulated in lockstep with its reference, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
 #rtl-full:       ## rtl-test, rtl-lint, deeper proofs, benches, clients, line rates, synthesis
 #rtl-synth:      ## LUTs, flip-flops and block RAMs of each module on three families of chips

@@ -31,7 +31,7 @@ pub struct Draft<'a> {
     pub expiry: Expiry,
     /// See [`ItemView::cas`].
     pub cas: Option<u64>,
-    /// Bits kept beside the item.
+    /// Bits that meta commands read and write.
     pub marks: Marks,
 }
 
@@ -49,15 +49,15 @@ pub struct Marks {
 /// A piece of a new value.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
-    /// Nothing.
+    /// A part without bytes.
     Empty,
     /// Bytes that the client sent.
     Bytes(&'a [u8]),
     /// The value that the item has now.
     Current,
-    /// A number: so many of these digits count.
+    /// A number: the first N of these digits.
     Digits([u8; MAX_DIGITS], usize),
-    /// So many spaces.
+    /// N spaces.
     Spaces(usize),
 }
 

@@ -1,7 +1,7 @@
-//! The vocabulary: plain data that every room speaks, and [`decide`], the one place that knows
+//! The vocabulary: plain data that every crate speaks, and [`decide`], the one place that knows
 //! what an operation means.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. No I/O, no clock, no unsafe, no allocation on the path of a request. The time is an argument
 //!    ([`Now`]).
 //! 2. [`decide`] is pure. Engines may call it again after a failed compare-and-swap; whatever it

@@ -62,15 +62,15 @@ pub struct Get {
 /// Which items a store accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Always.
+    /// Whether the item exists or not.
     Set,
-    /// Only where there is none.
+    /// Only if the item does not exist.
     Add,
-    /// Only where there is one.
+    /// Only if the item exists.
     Replace,
-    /// The value goes behind the present one.
+    /// Only if the item exists: the value is appended to its value.
     Append,
-    /// The value goes before the present one.
+    /// Only if the item exists: the value is prepended to its value.
     Prepend,
 }
 

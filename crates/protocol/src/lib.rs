@@ -5,7 +5,7 @@
 //! answer to the send buffer. The reply is small and `Copy`, so requests of many connections can be
 //! parsed first, resolved as one batch, and answered in order.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. No I/O, no clock, no unsafe, and no allocation but the growth of the caller's output buffer.
 //! 2. No input panics. A step uses at most the bytes it was given, and a step that is not
 //!    [`Step::Incomplete`] uses at least one, so parsing ends.

@@ -55,8 +55,8 @@ impl<'a> Reply<'a> {
         Self::text(TextReply { form: TextForm::Line, quiet })
     }
 
-    /// Answers a hit. `hit` is what the operation found out beside the item, default for a batched
-    /// read.
+    /// Answers a hit. `hit` is what the operation found out in addition to the item; it is the
+    /// default for a batched read.
     #[inline]
     pub fn hit(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) {
         if self.hit_head(out, item, hit, now) {

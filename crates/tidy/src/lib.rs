@@ -1,11 +1,14 @@
-//! The rules of the house, read from the sources. `tests/tidy.rs` applies them.
+//! The rules of this project, read from the sources. The tests of this crate apply them.
 //!
-//! Invariants of this room: it reads text, knows no syntax beyond lines and words, and names each
+//! Invariants: the crate reads text, knows only as much syntax as `lexer` does, and names each
 //! offender by path and line, so that a failure says what to do.
 
 #![forbid(unsafe_code)]
 
 mod commands;
+mod lexer;
+mod modules;
+mod phrases;
 mod promises;
 mod quotes;
 
@@ -13,6 +16,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use commands::Commands;
+pub use modules::{Cycle, cycles};
+pub use phrases::{Offence, offences, prose_sources};
 pub use promises::promises;
 pub use quotes::{Quote, quotes};
 
@@ -30,8 +35,8 @@ impl Source {
         self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// Lines of code: what stands before `//`, with its number. String literals are not parsed; no
-    /// rule here needs it.
+    /// Lines of code with their numbers: the text before `//`. String literals are not parsed,
+    /// because the rules that use this do not need it.
     pub fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().map(|(number, line)| (number, line.split("//").next().unwrap_or(line)))
     }
@@ -47,7 +52,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/tidy").to_path_buf()
 }
 
-/// All text files under the root whose extension is one of `extensions`, build outputs apart.
+/// All text files under the root whose extension is one of `extensions`, except build outputs.
 pub fn sources(extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     collect(&root(), extensions, &mut found);
@@ -78,7 +83,7 @@ fn collect(directory: &Path, extensions: &[&str], found: &mut Vec<Source>) {
     }
 }
 
-/// Whether `word` stands in `line` with no letter, digit or underscore around it.
+/// Whether `word` stands in `line` without a letter, digit or underscore next to it.
 pub fn has_word(line: &str, word: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     line.match_indices(word).any(|(start, _)| {
@@ -88,11 +93,11 @@ pub fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Fails with all offences at once.
+/// Reports all offences at once.
 ///
 /// # Panics
 ///
-/// If there are any.
+/// If there is an offence.
 pub fn assert_none(rule: &str, offences: &[String]) {
     assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
 }

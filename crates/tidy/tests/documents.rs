@@ -1,8 +1,7 @@
-//! What the documents quote is there: programs take the options that stand behind their names;
-//! targets, packages, examples, tests, figures and paths exist. So a reader can repeat what is
-//! claimed.
+//! The documents quote only what exists: options of programs, targets, packages, examples, tests,
+//! figures and paths. So a reader can repeat what is claimed.
 //!
-//! Values are not looked at, nor what other programs than ours are told.
+//! The values of options are not checked, nor the options of other programs than ours.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,26 +23,27 @@ const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "packaging/", "rtl/", "
 /// A file for each figure, in a folder for each paper.
 const FIGURES: &str = "crates/bench/src/figures";
 
-/// What there is to be named.
-struct House {
+/// Everything that a document may name.
+struct Repository {
     commands: Commands,
-    /// Of the Makefile.
+    /// The targets of the Makefile.
     targets: BTreeSet<String>,
-    /// All manifests, and all code.
+    /// The manifest of each crate.
     manifests: Vec<Source>,
+    /// The code of all crates apart from this one.
     code: Vec<Source>,
     scripts: String,
 }
 
-impl House {
-    fn here() -> Self {
-        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-        let makefile = read("Makefile");
+impl Repository {
+    fn read() -> Self {
+        let read_text = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+        let makefile = read_text("Makefile");
         let (_, phony) = makefile.split_once(".PHONY:").expect("targets");
         let (phony, _) = phony.split_once("\n.").expect("their end");
         let named = phony.split(|sign: char| sign.is_whitespace() || sign == '\\');
         let mut code = sources(&["rs", "py", "sv", "cpp"]);
-        // Here stand names that nobody else has.
+        // The tests of this crate name things that do not exist.
         code.retain(|source| !source.path.starts_with("crates/tidy/"));
         let is_source = |source: &&Source| source.path.contains("/src/");
         let mut scripts = String::new();
@@ -61,9 +61,9 @@ impl House {
         }
     }
 
-    /// What is quoted and not there.
+    /// One line for each thing in `quote` that does not exist.
     fn unknown(&self, quote: &Quote) -> Vec<String> {
-        // What stands behind `#` is for the reader.
+        // Text behind `#` is a comment.
         let line = quote.text.split(" #").next().unwrap_or_default();
         let ends = |word: &&str| ["|", "&&", ";", "&"].contains(word);
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -162,7 +162,7 @@ impl House {
         unknown
     }
 
-    /// A path, a figure or the name of a test that is not there.
+    /// Complains of a path, a figure or the name of a test that does not exist.
     fn unknown_word(&self, word: &str) -> Option<String> {
         let word = word.trim_matches(['\'', '"', ',', ';', '(', ')']);
         let is_name = |word: &str| {
@@ -179,7 +179,7 @@ impl House {
             && is_name(paper)
             && root().join(FIGURES).join(paper).is_dir()
         {
-            // What stands above all papers is of several.
+            // Files next to the folders have figures of several papers.
             let is_near = |path: &str| {
                 path.strip_prefix(FIGURES).is_some_and(|rest| {
                     rest.matches('/').count() == 1 || rest.starts_with(&format!("/{paper}/"))
@@ -189,7 +189,7 @@ impl House {
             let is_it = |source: &Source| is_near(&source.path) && source.text.contains(&name);
             return (!self.code.iter().any(is_it)).then(|| format!("there is no figure {word}"));
         }
-        // Three joints and more: the name of a test, as a rule.
+        // A name with more than two underscores is that of a test, as a rule.
         let is_long = word.matches('_').count() > 2 && is_name(word);
         let is_there = |source: &Source| source.text.contains(word);
         (is_long && !self.code.iter().any(is_there)).then(|| format!("nothing is called {word}"))
@@ -197,28 +197,28 @@ impl House {
 }
 
 #[test]
-fn what_documents_quote_is_there() {
-    let house = House::here();
+fn documents_quote_only_what_exists() {
+    let repository = Repository::read();
     let mut offences = Vec::new();
     for source in sources(&["md"]) {
         for quote in quotes(&source) {
-            let unknown = house.unknown(&quote);
+            let unknown = repository.unknown(&quote);
             offences
                 .extend(unknown.iter().map(|one| format!("{}:{}: {one}", source.path, quote.line)));
         }
     }
-    assert_none("documents quote what there is", &offences);
+    assert_none("documents quote only what exists", &offences);
 }
 
-/// A document of these lines, and what is said of it.
-fn said_of(lines: &[&str]) -> Vec<String> {
+/// The complaints about a document that consists of `lines`.
+fn complaints(lines: &[&str]) -> Vec<String> {
     let document = Source { path: "page.md".to_owned(), text: lines.join("\n") };
-    let house = House::here();
-    quotes(&document).iter().flat_map(|quote| house.unknown(quote)).collect()
+    let repository = Repository::read();
+    quotes(&document).iter().flat_map(|quote| repository.unknown(quote)).collect()
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn quotes_of_missing_things_are_reported() {
     for (line, wanted) in [
         ("`amalgam bench index --workloads c`", "IndexArguments has no --workloads"),
         ("`amalgam bench indices --keys 1`", "BenchCommand has no command indices"),
@@ -236,13 +236,13 @@ fn what_is_not_there_is_told() {
         ("`no_test_has_this_name`", "nothing is called no_test_has_this_name"),
         ("`cargo run -p amalgam-peers -- bench index --speed 1`", "IndexArguments has no --speed"),
     ] {
-        let said = said_of(&[line]);
+        let said = complaints(&[line]);
         assert!(said.iter().any(|one| one.ends_with(wanted)), "{line}: {said:?}");
     }
 }
 
 #[test]
-fn lines_and_blocks_that_go_on_are_one_command() {
+fn continued_lines_are_one_command() {
     let lines = [
         "A paragraph with `amalgam bench",
         "index --wrong 1` in it.",
@@ -255,7 +255,7 @@ fn lines_and_blocks_that_go_on_are_one_command() {
         "",
         "    amalgam advise --worse",
     ];
-    let said = said_of(&lines);
+    let said = complaints(&lines);
     let wanted = [
         "IndexArguments has no --wrong",
         "ServerArguments has no --bad",

@@ -1,4 +1,4 @@
-//! The rules of the house. Each test is one rule and lists every offender.
+//! The rules of this project. Each test is one rule and lists every offender.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ const MAX_LINES: usize = 800;
 /// Folders of `crates/index/src` that hold an engine each.
 const ENGINES: [&str; 5] = ["model", "mercury", "memc3", "hotring", "pipeline"];
 
-/// Where `unsafe` may stand: the shared memory room, the one place of each engine that follows an
-/// index word or its item, the calls of C++ peers and of simulated
-/// hardware, and the server's system calls.
+/// Where `unsafe` may stand: the engines' shared memory management, the part of each engine that
+/// follows an index word to its item, the calls of C++ peers and of simulated hardware, and the
+/// server's system calls.
 const UNSAFE_ALLOWED: [&str; 11] = [
     "crates/index/src/mem/",
     "crates/index/src/mercury/",
@@ -84,8 +84,8 @@ fn lines_are_at_most_100_columns_wide() {
 }
 
 #[test]
-fn nothing_is_left_of_a_merge() {
-    // Put together, so that these lines are none.
+fn no_conflict_marks_are_left() {
+    // Put together here, so that these lines are not conflict marks themselves.
     let marks = ["<", ">"].map(|sign| format!("{} ", sign.repeat(7)));
     let mut offences = Vec::new();
     for source in sources(&["rs", "py", "sh", "md", "sv", "v", "toml", "yml", "yaml"]) {
@@ -156,7 +156,7 @@ fn what_is_absent_stays_absent() {
             }
         }
     }
-    assert_none("rooms know only what they must", &offences);
+    assert_none("crates know only what they must", &offences);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn our_crates(manifest: &str, section: &str) -> Vec<String> {
 fn dependencies_point_one_way() {
     let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace");
     let order = our_crates(&workspace, "workspace.dependencies");
-    assert!(order.len() >= 5, "the rooms are listed in the workspace's dependencies: {order:?}");
+    assert!(order.len() >= 5, "our crates are listed in the workspace's dependencies: {order:?}");
     let place: BTreeMap<_, _> = order.iter().zip(0..).collect();
     let mut offences = Vec::new();
     for source in sources(&["toml"]) {
@@ -226,7 +226,7 @@ fn dependencies_point_one_way() {
             }
         }
     }
-    assert_none("a crate depends on rooms above it in the list only", &offences);
+    assert_none("a crate depends on crates above it in the list only", &offences);
 }
 
 /// The anchor that a heading gets.
@@ -268,9 +268,8 @@ fn every_link_in_the_documents_resolves() {
     assert_none("links lead somewhere", &offences);
 }
 
-/// Files without an extension that belong to the house.
 #[test]
-fn the_house_has_its_front_door() {
+fn the_root_has_its_documents() {
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"] {
         let text = fs::read_to_string(root().join(name)).unwrap_or_default();
         assert!(text.len() > 200, "{name} is missing or empty");

@@ -16,7 +16,7 @@ pub struct Connection {
     seed: HashSeed,
     input: Vec<u8>,
     swallow: usize,
-    /// Do not parse before there are so many bytes.
+    /// Parse only once at least this number of bytes is there.
     at_least: usize,
 }
 
