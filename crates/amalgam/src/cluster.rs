@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_index::{Engine, hotring, memc3, mercury, model, pipeline};
+use amalgam_index::{DEFAULT_ENGINE, ENGINES, Engine, EngineVisitor, with_engine};
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
@@ -168,7 +168,7 @@ impl NodeOptions {
             clients: Some("127.0.0.1:11211".to_owned()),
             super_peers: Some(8),
             lease_seconds: Some(3),
-            engine: Some("mercury".to_owned()),
+            engine: Some(DEFAULT_ENGINE.to_owned()),
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
             backups: Some(0),
@@ -269,13 +269,14 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
                 "a node needs a coordinator: name etcd with --etcd http://HOST:2379, or start a \
                  cluster on this machine with 'amalgam cluster dev'"
             );
-            engine(&options)?.run_node(&options)
+            with_chosen_engine(&options, RunNode(&options))
         }
         ClusterCommand::Dev(options) => {
             let common = options.node.effective()?;
             start_log(&common);
             ensure!((1..=1000).contains(&options.nodes), "--nodes must be 1 to 1000");
-            engine(&common)?.run_local(&common, options.nodes, options.port)
+            let (nodes, port) = (options.nodes, options.port);
+            with_chosen_engine(&common, RunLocal { options: &common, nodes, port })
         }
         ClusterCommand::Status(options) => status(options),
         ClusterCommand::Drain(options) => drain(options),
@@ -287,42 +288,42 @@ fn start_log(options: &NodeOptions) {
     logs::start(threshold, options.log_format.unwrap_or(Format::Text));
 }
 
-/// What runs with an engine.
-struct EngineRow {
-    name: &'static str,
-    node: fn(&NodeOptions) -> anyhow::Result<()>,
-    local: fn(&NodeOptions, usize, u16) -> anyhow::Result<()>,
-}
+/// `amalgam cluster node`, for whichever engine is chosen.
+struct RunNode<'o>(&'o NodeOptions);
 
-const fn of<I: Engine>(name: &'static str) -> EngineRow {
-    EngineRow { name, node: run_node::<I>, local: run_local::<I> }
-}
+impl EngineVisitor for RunNode<'_> {
+    type Output = anyhow::Result<()>;
 
-const ENGINES: &[EngineRow] = &[
-    of::<mercury::Mercury>("mercury"),
-    of::<memc3::Memc3>("memc3"),
-    of::<hotring::HotRingR>("hotring-r"),
-    of::<hotring::HotRingS>("hotring-s"),
-    of::<pipeline::Pipeline>("pipeline"),
-    of::<model::Model>("model"),
-];
-
-impl EngineRow {
-    fn run_node(&self, options: &NodeOptions) -> anyhow::Result<()> {
-        (self.node)(options)
-    }
-
-    fn run_local(&self, options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
-        (self.local)(options, nodes, port)
+    fn visit<E: Engine>(self) -> anyhow::Result<()> {
+        run_node::<E>(self.0)
     }
 }
 
-fn engine(options: &NodeOptions) -> anyhow::Result<&'static EngineRow> {
+/// `amalgam cluster dev`, for whichever engine is chosen.
+struct RunLocal<'o> {
+    options: &'o NodeOptions,
+    nodes: usize,
+    port: u16,
+}
+
+impl EngineVisitor for RunLocal<'_> {
+    type Output = anyhow::Result<()>;
+
+    fn visit<E: Engine>(self) -> anyhow::Result<()> {
+        run_local::<E>(self.options, self.nodes, self.port)
+    }
+}
+
+/// Runs `visitor` for the engine that `options` name.
+fn with_chosen_engine<V>(options: &NodeOptions, visitor: V) -> anyhow::Result<()>
+where
+    V: EngineVisitor<Output = anyhow::Result<()>>,
+{
     let name = options.engine.as_deref().unwrap_or_default();
-    ENGINES.iter().find(|engine| engine.name == name).with_context(|| {
+    with_engine(name, visitor).with_context(|| {
         let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
         format!("there is no engine '{name}': choose among {}", names.join(", "))
-    })
+    })?
 }
 
 fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
@@ -654,7 +655,8 @@ mod tests {
             options.effective().expect("options")
         };
         let unknown = given(|options| options.engine = Some("none".to_owned()));
-        assert!(engine(&unknown).is_err_and(|error| error.to_string().contains("mercury")));
+        let error = with_chosen_engine(&unknown, RunNode(&unknown)).expect_err("no such engine");
+        assert!(error.to_string().contains("mercury"));
         assert!(configuration(&given(|options| options.threads = Some(0))).is_err());
         assert!(configuration(&given(|options| options.super_peers = Some(0))).is_err());
         assert!(configuration(&given(|options| options.super_peers = Some(101))).is_err());

@@ -194,7 +194,7 @@ fn is_zero(value: &u8) -> bool {
 impl Options {
     fn defaults() -> Self {
         Self {
-            engine: Some(crate::serve::DEFAULT_ENGINE.to_owned()),
+            engine: Some(amalgam_index::DEFAULT_ENGINE.to_owned()),
             udp_port: Some(0),
             unix_mask: Some("700".to_owned()),
             memory: Some(crate::serve::DEFAULT_MEMORY),

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_index::op::HashSeed;
-use amalgam_index::{Configuration, Engine, hotring, memc3, mercury, model, pipeline};
+use amalgam_index::{
+    Configuration, DEFAULT_ENGINE, ENGINES, Engine, EngineInfo, EngineVisitor, with_engine,
+};
 use amalgam_server::{
     Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
 };
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
@@ -19,57 +21,11 @@ use crate::options::Options;
 use crate::size::Size;
 use crate::{daemon, user};
 
-/// The engine unless another is asked for.
-pub const DEFAULT_ENGINE: &str = "mercury";
-
-/// An engine that serves.
-struct EngineRow {
-    name: &'static str,
-    /// One line for somebody who has to choose.
-    choose_for: &'static str,
-    serve: Serve,
-}
-
-const ENGINES: &[EngineRow] = &[
-    EngineRow {
-        name: "mercury",
-        choose_for: "the default: reads and writes that scale alike",
-        serve: serve_with::<mercury::Mercury>,
-    },
-    EngineRow {
-        name: "memc3",
-        choose_for: "many small items, mostly read; the smallest index",
-        serve: serve_with::<memc3::Memc3>,
-    },
-    EngineRow {
-        name: "hotring-r",
-        choose_for: "a few keys that get most of the requests",
-        serve: serve_with::<hotring::HotRingR>,
-    },
-    EngineRow {
-        name: "hotring-s",
-        choose_for: "the same, where what is hot stays so: it counts before it moves",
-        serve: serve_with::<hotring::HotRingS>,
-    },
-    EngineRow {
-        name: "pipeline",
-        choose_for: "the same work for every request; trusted clients, short keys",
-        serve: serve_with::<pipeline::Pipeline>,
-    },
-    EngineRow {
-        name: "model",
-        choose_for: "nothing but comparing answers: one map behind one lock",
-        serve: serve_with::<model::Model>,
-    },
-];
-
 /// The engines, a line each, for people.
 pub fn engine_list() -> String {
-    let line = |engine: &EngineRow| format!("  {:<11} {}\n", engine.name, engine.choose_for);
+    let line = |engine: &EngineInfo| format!("  {:<11} {}\n", engine.name, engine.choose_for);
     ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
 }
-
-type Serve = fn(Settings, Configuration, Option<&Path>) -> anyhow::Result<()>;
 
 /// memcached's port.
 const DEFAULT_PORT: i32 = 11211;
@@ -124,13 +80,9 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         return daemon::start();
     }
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
-    let Some(engine) = ENGINES.iter().find(|engine| engine.name == name) else {
-        let problem = match name {
-            "" => "--engine needs a name".to_owned(),
-            name => format!("there is no engine '{name}'"),
-        };
-        bail!("{problem}: choose among\n{}", engine_list());
-    };
+    if !ENGINES.iter().any(|engine| engine.name == name) {
+        return Err(unknown_engine(name));
+    }
     let extended = extended::parse(&options.extended.join(","))?;
     let settings = settings(&options, &extended)?;
     let configuration = Configuration {
@@ -148,15 +100,39 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     if let Some(name) = &options.user {
         user::become_user(name)?;
     }
-    (engine.serve)(settings, configuration, options.pidfile.as_deref())
+    let serve = Serve { settings, configuration, pidfile: options.pidfile.as_deref() };
+    with_engine(name, serve).unwrap_or_else(|| Err(unknown_engine(name)))
 }
 
-fn serve_with<I: Engine>(
+fn unknown_engine(name: &str) -> anyhow::Error {
+    let problem = match name {
+        "" => "--engine needs a name".to_owned(),
+        name => format!("there is no engine '{name}'"),
+    };
+    anyhow!("{problem}: choose among\n{}", engine_list())
+}
+
+/// The server, for whichever engine is chosen.
+struct Serve<'o> {
+    settings: Settings,
+    configuration: Configuration,
+    pidfile: Option<&'o Path>,
+}
+
+impl EngineVisitor for Serve<'_> {
+    type Output = anyhow::Result<()>;
+
+    fn visit<E: Engine>(self) -> anyhow::Result<()> {
+        serve_with::<E>(self.settings, self.configuration, self.pidfile)
+    }
+}
+
+fn serve_with<E: Engine>(
     settings: Settings,
     configuration: Configuration,
     pidfile: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let server = Server::<I>::open(settings, configuration)?;
+    let server = Server::<E>::open(settings, configuration)?;
     server.stop_on_signals(STOP_SIGNALS)?;
     server.save_on_signal(GRACEFUL_SIGNAL)?;
     server.reload_on_signal(RELOAD_SIGNAL)?;
@@ -174,7 +150,7 @@ fn serve_with<I: Engine>(
         // Nobody may be reading.
         let _ = writeln!(output, "listening on {address}");
     }
-    log::info!(engine = I::NAME, addresses = server.addresses().join(","); "the server listens");
+    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "the server listens");
     if let Some(address) = server.admin_address() {
         let _ = writeln!(output, "admin on http://{address}/");
     }

@@ -1,11 +1,8 @@
 //! The one table of engines that can be measured.
 
-use amalgam_index::Configuration;
-use amalgam_index::hotring::{HotRing, HotRingR, HotRingS, RandomMovementEvery};
-use amalgam_index::memc3::Memc3;
-use amalgam_index::mercury::{Mercury, MercuryNoLock, MercuryPthread};
-use amalgam_index::model::Model;
-use amalgam_index::pipeline::Pipeline;
+use amalgam_index::hotring::{HotRing, HotRingS, RandomMovementEvery};
+use amalgam_index::mercury::{MercuryNoLock, MercuryPthread};
+use amalgam_index::{Configuration, Store, for_each_engine};
 
 use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
 use crate::driver::{Mounted, Runner};
@@ -24,61 +21,60 @@ pub struct Entry {
     pub open: fn(&str, &Configuration) -> anyhow::Result<Box<dyn Runner>>,
 }
 
+/// The engines that serve, from the one table of them, and variants and baselines beside them.
+macro_rules! entries {
+    ($($module:ident: $engine:ty, $about:literal, $choose_for:literal;)+) => {
+        &[
+            $(entry::<EngineSubject<$engine>>(<$engine as Store>::NAME, $about),)+
+            entry::<EngineSubject<MercuryPthread>>(
+                "mercury-pthread",
+                "Mercury with a pthread mutex a bucket",
+            ),
+            Entry {
+                is_read_only: true,
+                ..entry::<EngineSubject<MercuryNoLock>>(
+                    "mercury-nolock",
+                    "Mercury whose reads take no locks",
+                )
+            },
+            every::<1>("hotring-r-1", "hotring-r, every request"),
+            every::<2>("hotring-r-2", "every second"),
+            every::<10>("hotring-r-10", "every tenth"),
+            every::<50>("hotring-r-50", "every fiftieth"),
+            Entry {
+                open: open_without_predecessor,
+                ..entry::<EngineSubject<HotRingS>>(
+                    "hotring-s-wo",
+                    "hotring-s that counts updates at the item itself",
+                )
+            },
+            entry::<EngineSubject<Chaining>>(
+                "chaining",
+                "lock-free chained hashing, as HotRing's baseline",
+            ),
+            entry::<EngineSubject<Chaining<true>>>(
+                "chaining-memcmp",
+                "the same, keys compared byte by byte",
+            ),
+            entry::<EngineSubject<GlobalLock>>(
+                "global-lock",
+                "chained hashing, one lock, LRU lists: memcached 1.4",
+            ),
+            entry::<LruCuckoo>(
+                "lru-cuckoo",
+                "MemC3's table, memcached's LRU lists: get and set only",
+            ),
+            entry::<Memc3Printed>(
+                "memc3-printed",
+                "MemC3 as printed: one writer, memory reused at once, reads validated; get, set only",
+            ),
+            entry::<Null>("null", "nothing: the driver's own cost"),
+        ]
+    };
+}
+
 /// The engines of this program. Other programs may add theirs.
-pub const ENGINES: &[Entry] = &[
-    entry::<EngineSubject<Mercury>>(
-        "mercury",
-        "a lock, a moved bit and a chain in each bucket's word",
-    ),
-    entry::<EngineSubject<MercuryPthread>>(
-        "mercury-pthread",
-        "Mercury with a pthread mutex a bucket",
-    ),
-    Entry {
-        is_read_only: true,
-        ..entry::<EngineSubject<MercuryNoLock>>(
-            "mercury-nolock",
-            "Mercury whose reads take no locks",
-        )
-    },
-    entry::<EngineSubject<HotRingR>>("hotring-r", "rings whose heads follow every fifth request"),
-    every::<1>("hotring-r-1", "the same, every request"),
-    every::<2>("hotring-r-2", "every second"),
-    every::<10>("hotring-r-10", "every tenth"),
-    every::<50>("hotring-r-50", "every fiftieth"),
-    entry::<EngineSubject<HotRingS>>("hotring-s", "rings whose heads follow sampled accesses"),
-    Entry {
-        open: open_without_predecessor,
-        ..entry::<EngineSubject<HotRingS>>(
-            "hotring-s-wo",
-            "hotring-s that counts updates at the item itself",
-        )
-    },
-    entry::<EngineSubject<Memc3>>("memc3", "optimistic cuckoo hashing"),
-    entry::<EngineSubject<Pipeline>>(
-        "pipeline",
-        "fixed buckets, keys striped over lines, as in hardware",
-    ),
-    entry::<EngineSubject<Model>>("model", "the oracle: one lock, slow and obvious"),
-    entry::<EngineSubject<Chaining>>(
-        "chaining",
-        "lock-free chained hashing, as HotRing's baseline",
-    ),
-    entry::<EngineSubject<Chaining<true>>>(
-        "chaining-memcmp",
-        "the same, keys compared byte by byte",
-    ),
-    entry::<EngineSubject<GlobalLock>>(
-        "global-lock",
-        "chained hashing, one lock, LRU lists: memcached 1.4",
-    ),
-    entry::<LruCuckoo>("lru-cuckoo", "MemC3's table, memcached's LRU lists: get and set only"),
-    entry::<Memc3Printed>(
-        "memc3-printed",
-        "MemC3 as printed: one writer, memory reused at once, reads validated; get and set only",
-    ),
-    entry::<Null>("null", "nothing: the driver's own cost"),
-];
+pub const ENGINES: &[Entry] = for_each_engine!(entries);
 
 /// A row for `S`.
 pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str) -> Entry {

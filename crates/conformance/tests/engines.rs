@@ -1,16 +1,16 @@
-//! The suite, applied to every engine.
+//! The suite, applied to every engine of the table.
 
 use amalgam_conformance::suite;
-use amalgam_index::hotring::{HotRingR, HotRingS};
-use amalgam_index::memc3::Memc3;
-use amalgam_index::mercury::{Mercury, MercuryPthread};
-use amalgam_index::model::Model;
-use amalgam_index::pipeline::Pipeline;
+use amalgam_index::for_each_engine;
+use amalgam_index::mercury::MercuryPthread;
 
-suite!(model, Model);
-suite!(mercury, Mercury);
+macro_rules! suites {
+    ($($module:ident: $engine:ty, $about:literal, $choose_for:literal;)+) => {
+        $(suite!($module, $engine);)+
+    };
+}
+
+for_each_engine!(suites);
+
+// A variant for measurements, whose locks are others.
 suite!(mercury_pthread, MercuryPthread);
-suite!(memc3, Memc3);
-suite!(hotring_r, HotRingR);
-suite!(hotring_s, HotRingS);
-suite!(pipeline, Pipeline);

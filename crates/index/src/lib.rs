@@ -56,6 +56,8 @@
 
 mod configuration;
 mod engine;
+#[cfg(not(loom))]
+mod engines;
 pub mod hot;
 pub mod hotring;
 pub mod maintenance;
@@ -85,6 +87,8 @@ pub use pipeline::Pipeline;
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::Engine;
 pub use engine::{Cursor, Flush, Found, Sink, Store, Worker};
+#[cfg(not(loom))]
+pub use engines::{DEFAULT_ENGINE, ENGINES, EngineInfo, EngineVisitor, with_engine};
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 
 pub use amalgam_op as op;

@@ -7,7 +7,7 @@ use amalgam_index::Configuration;
 use anyhow::ensure;
 
 use super::Source;
-use super::replay::{ENGINES, Entry, Limit};
+use super::replay::{Entry, Limit, candidates};
 use crate::measure::{parse_count, parse_size};
 
 /// Replays what was asked of a server on every engine, and recommends one.
@@ -92,7 +92,7 @@ impl AdviseArguments {
 
     /// The engines that are asked for.
     pub(super) fn entries(&self) -> anyhow::Result<Vec<Entry>> {
-        let names: Vec<_> = ENGINES.iter().map(|entry| entry.0).collect();
+        let names: Vec<_> = candidates().map(|entry| entry.0).collect();
         let unknown = self.engine.iter().find(|name| !names.contains(&name.as_str()));
         ensure!(
             unknown.is_none(),
@@ -103,7 +103,7 @@ impl AdviseArguments {
         let is_wanted = |entry: &&Entry| {
             self.engine.is_empty() || self.engine.iter().any(|name| name == entry.0)
         };
-        Ok(ENGINES.iter().filter(is_wanted).copied().collect())
+        Ok(candidates().filter(is_wanted).copied().collect())
     }
 
     /// What engines are built with: as a server does.

@@ -27,7 +27,7 @@ use crate::trace::{self, Reading, Trace};
 pub use advice::Advice;
 pub use arguments::AdviseArguments;
 pub use picture::draw;
-pub use replay::{ENGINES, Entry, Replay, Round};
+pub use replay::{Entry, Replay, Round};
 pub use result::{Row, table};
 
 use result::Measured;

@@ -5,11 +5,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use amalgam_index::hotring::{HotRingR, HotRingS};
-use amalgam_index::memc3::Memc3;
-use amalgam_index::mercury::Mercury;
-use amalgam_index::pipeline::Pipeline;
-use amalgam_index::{Configuration, Engine, Found, Sink, Statistics, Worker, maintenance};
+use amalgam_index::model::Model;
+use amalgam_index::{
+    Configuration, Engine, Found, Sink, Statistics, Worker, for_each_engine, maintenance,
+};
 use amalgam_op::{Delete, HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
 use crate::driver::{beside_maintenance, joined};
@@ -20,14 +19,19 @@ use crate::trace::{Deed, Request, Requests, Trace};
 /// An engine's name, and what opens it.
 pub type Entry = (&'static str, fn(&Configuration) -> anyhow::Result<Box<dyn Replay>>);
 
-/// The engines that serve.
-pub const ENGINES: &[Entry] = &[
-    ("mercury", open::<Mercury>),
-    ("memc3", open::<Memc3>),
-    ("hotring-r", open::<HotRingR>),
-    ("hotring-s", open::<HotRingS>),
-    ("pipeline", open::<Pipeline>),
-];
+macro_rules! entries {
+    ($($module:ident: $engine:ty, $about:literal, $choose_for:literal;)+) => {
+        &[$((<$engine as amalgam_index::Store>::NAME, open::<$engine>)),+]
+    };
+}
+
+/// The engines, the oracle included.
+const ENGINES: &[Entry] = for_each_engine!(entries);
+
+/// The engines that can be advised: all but the oracle.
+pub fn candidates() -> impl Iterator<Item = &'static Entry> {
+    ENGINES.iter().filter(|(name, _)| *name != <Model as amalgam_index::Store>::NAME)
+}
 
 fn open<I: Engine>(configuration: &Configuration) -> anyhow::Result<Box<dyn Replay>> {
     Ok(Box::new(Replayed { index: I::open(configuration)?, places: Vec::new() }))
