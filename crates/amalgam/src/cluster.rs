@@ -12,8 +12,8 @@ use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::cluster::wire::NodeStatus;
 use amalgam_node::{
-    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, Membership, NodeConfiguration,
-    RunningNode, Tls, TlsFiles, start_local,
+    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, Membership, MutualTls,
+    NodeConfiguration, RunningNode, TlsFiles, start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
@@ -231,7 +231,7 @@ pub struct ConnectOptions {
 impl ConnectOptions {
     fn credentials(&self) -> anyhow::Result<Credentials> {
         let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca)?;
-        let tls = files.map(Tls::open).transpose().map_err(anyhow::Error::msg)?;
+        let tls = files.map(MutualTls::open).transpose().map_err(anyhow::Error::msg)?;
         Ok(Credentials { token: token(self.join_token_file.as_deref())?, tls: tls.map(Arc::new) })
     }
 }

@@ -344,7 +344,7 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
 
 /// One of the node's certificates for tests.
 fn certificate(name: &str) -> String {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/tests/certificates");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tls/tests/certificates");
     format!("{folder}/{name}.pem")
 }
 

@@ -32,8 +32,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::clock::boot_ms;
 use crate::handshake::{Credentials, HandshakeError, Introduction};
-use crate::tls::TlsError;
 use crate::wire::{Dial, LOST_MS, TICK, Wire, open_first, wait};
+use amalgam_tls::TlsError;
 
 mod verbs;
 

@@ -17,7 +17,7 @@ use amalgam_cluster::wire::{Hello, HelloError, Reader, Wire, WireError};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::tls::{Session, Tls, TlsError};
+use amalgam_tls::{MutualSession, MutualTls, TlsError};
 
 const NONCE_BYTES: usize = 16;
 const PROOF_BYTES: usize = 32;
@@ -86,7 +86,7 @@ pub struct Credentials {
     /// The join token.
     pub token: String,
     /// The certificates; none if the cluster's connections are not secured.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<MutualTls>>,
 }
 
 impl From<&str> for Credentials {
@@ -109,7 +109,7 @@ pub struct Introduction {
     /// Who speaks.
     pub me: Option<Peer>,
     key: hmac::Key,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<MutualTls>>,
 }
 
 impl Introduction {
@@ -124,7 +124,7 @@ impl Introduction {
     /// # Errors
     ///
     /// [`TlsError`].
-    pub fn session(&self, is_dialer: bool) -> Result<Option<Session>, TlsError> {
+    pub fn session(&self, is_dialer: bool) -> Result<Option<MutualSession>, TlsError> {
         self.tls.as_ref().map(|tls| tls.session(is_dialer)).transpose()
     }
 

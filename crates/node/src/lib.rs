@@ -26,10 +26,10 @@ mod node;
 mod segments;
 mod shared;
 mod tally;
-mod tls;
 mod wire;
 
 pub use amalgam_cluster as cluster;
+pub use amalgam_tls::{MutualTls, TlsError, TlsFiles};
 pub use client::{ClientError, ClusterClient};
 pub use clock::boot_ms;
 pub use directory::{
@@ -41,4 +41,3 @@ pub use handshake::{Credentials, HandshakeError};
 pub use local::start_local;
 pub use node::{BackupConfiguration, NodeConfiguration, NodeError, RunningNode};
 pub use segments::FileStorage;
-pub use tls::{Session, Tls, TlsError, TlsFiles};

@@ -8,7 +8,7 @@ use amalgam_cluster::wire::{FrameReader, Packet, WIRE_SINCE, WireError, encode_f
 use rustix::io::Errno;
 
 use crate::handshake::Handshake;
-use crate::tls::{Session, TlsError};
+use amalgam_tls::{MutualSession, TlsError};
 
 /// Bytes that may wait for a slow reader. What a peer does not take is dropped beyond (the
 /// protocols ask again); a client is not read from before it has taken its answers.
@@ -41,7 +41,7 @@ pub struct Link {
     /// Puts frames together.
     pub frames: FrameReader,
     /// None if the connection is not secured.
-    session: Option<Session>,
+    session: Option<MutualSession>,
     /// What of `out` was encrypted, and not sent.
     sealed: Vec<u8>,
     sealed_sent: usize,
@@ -61,7 +61,7 @@ impl Link {
     /// A connection that begins with what `start` has put into `out`.
     pub fn new(
         socket: TcpStream,
-        session: Option<Session>,
+        session: Option<MutualSession>,
         handshake: Handshake,
         out: Vec<u8>,
         dialed: Option<Peer>,
@@ -125,7 +125,7 @@ impl Link {
     ///
     /// [`TlsError`] if its certificate says no.
     pub fn check_node(&self) -> Result<(), TlsError> {
-        self.session.as_ref().map_or(Ok(()), Session::check_node)
+        self.session.as_ref().map_or(Ok(()), MutualSession::check_node)
     }
 
     /// Queues bytes of the handshake.
@@ -176,10 +176,10 @@ impl Link {
             self.sealed_sent = 0;
             self.sealed.clear();
             let end = self.out.len().min(self.sent + SEALED_BYTES);
-            if self.sent == end && !session.owes() {
+            if self.sent == end && !session.wants_write() {
                 break;
             }
-            session.seal(&self.out[self.sent..end], &mut self.sealed);
+            session.encrypt(&self.out[self.sent..end], &mut self.sealed);
             self.sent = end;
             if self.sealed.is_empty() {
                 // It waits in the session until that is open.

@@ -30,7 +30,7 @@ use crate::handshake::{Credentials, HandshakeError, Introduction};
 use crate::hub::Hub;
 use crate::segments::FileStorage;
 use crate::shared::Shared;
-use crate::tls::{Tls, TlsFiles};
+use amalgam_tls::{MutualTls, TlsFiles};
 
 /// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
 const CAS_COUNTER_BITS: u32 = 40;
@@ -275,7 +275,8 @@ impl<I: Engine> RunningNode<I> {
     ) -> Result<Self, NodeError> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
-        let tls = configuration.tls.clone().map(Tls::open).transpose().map_err(NodeError::Tls)?;
+        let tls =
+            configuration.tls.clone().map(MutualTls::open).transpose().map_err(NodeError::Tls)?;
         let credentials =
             Credentials { token: configuration.token.clone(), tls: tls.map(Arc::new) };
         // Before it joins: a new life ends the one that may be using the folder.

@@ -18,7 +18,7 @@ use crate::client::ClientError;
 use crate::clock::boot_ms;
 use crate::handshake::{Handshake, HandshakeError, Introduction};
 use crate::hub::dial;
-use crate::tls::Session;
+use amalgam_tls::MutualSession;
 
 /// How long reading waits.
 pub const TICK: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ const GREETING_BYTES: usize = 4 << 10;
 pub struct Dial {
     stream: TcpStream,
     /// None if it is not secured.
-    session: Option<Session>,
+    session: Option<MutualSession>,
     handshake: Handshake,
     /// What the handshake has to say.
     out: Vec<u8>,
@@ -128,7 +128,7 @@ impl Dial {
     /// Whether all is sent.
     fn send(&mut self) -> io::Result<bool> {
         match &mut self.session {
-            Some(session) => session.seal(&self.out, &mut self.sealed),
+            Some(session) => session.encrypt(&self.out, &mut self.sealed),
             None => self.sealed.extend_from_slice(&self.out),
         }
         self.out.clear();
@@ -150,7 +150,7 @@ impl Dial {
                 if let Err(error) = session.receive(said, &mut plain) {
                     // It is told why, if it still listens.
                     let mut alert = Vec::new();
-                    session.seal(&[], &mut alert);
+                    session.encrypt(&[], &mut alert);
                     let _ = self.stream.write(&alert);
                     return Err(error.into());
                 }
@@ -267,7 +267,7 @@ pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
 pub struct Wire {
     stream: TcpStream,
     /// None if it is not secured.
-    session: Option<Session>,
+    session: Option<MutualSession>,
     /// Who is there.
     pub peer: Peer,
     /// The number of its cluster.
@@ -303,7 +303,7 @@ impl Wire {
         let result = match &mut self.session {
             Some(session) => {
                 let mut sealed = Vec::new();
-                session.seal(&self.out, &mut sealed);
+                session.encrypt(&self.out, &mut sealed);
                 self.stream.write_all(&sealed)
             }
             None => self.stream.write_all(&self.out),
@@ -370,7 +370,7 @@ impl Wire {
         }
         self.frames.feed(&self.plain);
         // TLS may have to answer, as when keys are renewed.
-        !session.owes() || self.send().is_ok()
+        !session.wants_write() || self.send().is_ok()
     }
 
     /// The next packet and its number, if all of it is here.

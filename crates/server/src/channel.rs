@@ -10,18 +10,18 @@ use std::os::fd::OwnedFd;
 
 use crate::output::Transmit;
 use crate::sockets::receive;
-use crate::tls::Session;
+use crate::tls::{ServerSession, TlsSocket};
 
 /// A socket, and what is spoken on it.
 pub struct Channel {
     /// The socket.
     pub socket: OwnedFd,
-    session: Option<Box<Session>>,
+    session: Option<Box<ServerSession>>,
 }
 
 impl Channel {
     /// A channel; without a session its bytes travel as they are.
-    pub fn new(socket: OwnedFd, session: Option<Box<Session>>) -> Self {
+    pub fn new(socket: OwnedFd, session: Option<Box<ServerSession>>) -> Self {
         Self { socket, session }
     }
 
@@ -38,7 +38,7 @@ impl Channel {
             return Ok((bytes, bytes == room.len()));
         };
         let mut filled = 0;
-        session.receive(&self.socket, room.len(), |bytes| {
+        session.receive(&mut TlsSocket(&self.socket), room.len(), |bytes| {
             room[filled..filled + bytes.len()].copy_from_slice(bytes);
             filled += bytes.len();
         })
@@ -53,7 +53,9 @@ impl Channel {
     pub fn receive_behind(&mut self, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
         let room = buffer.capacity() - buffer.len();
         if let Some(session) = &mut self.session {
-            return session.receive(&self.socket, room, |bytes| buffer.extend_from_slice(bytes));
+            return session.receive(&mut TlsSocket(&self.socket), room, |bytes| {
+                buffer.extend_from_slice(bytes)
+            });
         }
         let bytes = rustix::io::read(&self.socket, rustix::buffer::spare_capacity(buffer))?;
         Ok((bytes, bytes == room))
@@ -62,7 +64,7 @@ impl Channel {
     /// Whether something that was taken to be sent has not left yet.
     #[inline]
     pub fn owes(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.owes())
+        self.session.as_ref().is_some_and(|session| session.wants_write())
     }
 
     /// Bytes that the session keeps, about.
@@ -77,7 +79,7 @@ impl Transmit for Channel {
     fn transmit(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.session {
             None => (&self.socket).transmit(pieces),
-            Some(session) => session.transmit(&self.socket, pieces),
+            Some(session) => session.transmit(&mut TlsSocket(&self.socket), pieces),
         }
     }
 
@@ -85,7 +87,7 @@ impl Transmit for Channel {
     fn flush(&mut self) -> io::Result<bool> {
         match &mut self.session {
             None => Ok(true),
-            Some(session) => session.flush(&self.socket),
+            Some(session) => session.flush(&mut TlsSocket(&self.socket)),
         }
     }
 }
@@ -93,7 +95,7 @@ impl Transmit for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if let Some(session) = &mut self.session {
-            session.take_leave(&self.socket);
+            session.close(&mut TlsSocket(&self.socket));
         }
     }
 }

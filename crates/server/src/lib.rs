@@ -54,7 +54,7 @@ pub use amalgam_protocol::append_base64;
 pub use rehearsal::Rehearsal;
 pub use server::{Server, ServerError, Stopper, port_file};
 pub use settings::{Listening, Settings, WireProtocol};
-pub use tls::{Security, TlsSettings, Verify, read_authorities, read_certificates, read_key};
+pub use tls::{Security, TlsSettings, Verify};
 
 /// The version of memcached whose behaviour this server has, and which it answers to `version`:
 /// clients parse it to learn what they may send.

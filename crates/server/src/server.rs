@@ -34,7 +34,7 @@ use crate::sockets::{
 };
 use crate::statistics::{Geometry, Prefixes};
 use crate::sweep::{Crawler, sweep};
-use crate::tls::Tls;
+use crate::tls::ServerTls;
 use crate::users::Users;
 use crate::watch::{self, Events, Log};
 use crate::worker::Worker;
@@ -125,7 +125,7 @@ pub struct Shared<I> {
     /// Who may use the server, where not everybody may.
     pub users: Option<Users>,
     /// Certificates and keys, where connections are secured.
-    pub tls: Option<Tls>,
+    pub tls: Option<ServerTls>,
     /// The time.
     pub clock: Clock,
     /// Where the server listens.
@@ -423,7 +423,7 @@ impl<I: Store> Server<I> {
         )?;
         let tls = match settings.tls.clone() {
             None => None,
-            Some(tls) => Some(Tls::open(tls, clock.seconds()).map_err(io::Error::other)?),
+            Some(tls) => Some(ServerTls::open(tls, clock.seconds()).map_err(io::Error::other)?),
         };
         let growth = knobs.get("growth_factor").parse().unwrap_or(1.25);
         let shared = Shared {

@@ -108,7 +108,7 @@ fn the_page_has_what_the_layout_has() {
     let said = format!("Its version is {};", version.expect("a version"));
     assert!(read("docs/wire.md").contains(&said), "docs/wire.md: {said}");
     // What else a client is lost without.
-    let tls = read("crates/node/src/tls.rs");
+    let tls = read("crates/tls/src/mutual.rs");
     let label =
         tls.split("BINDING_LABEL: &[u8] = b\"").nth(1).and_then(|rest| rest.split('"').next());
     assert!(read("docs/wire.md").contains(&format!("`{}`", label.expect("a label"))));

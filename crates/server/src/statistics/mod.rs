@@ -200,7 +200,7 @@ fn log<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
 
 fn tls<I: Store>(shared: &Shared<I>, stat: &mut Stat<'_>) {
     let Some(tls) = &shared.tls else { return };
-    let counts = &tls.counts;
+    let counts = &tls.counters;
     if tls.resumes() {
         stat("ssl_new_sessions", &counts.new_sessions.load(Ordering::Relaxed));
     }

@@ -1,45 +1,46 @@
-//! TLS between nodes, and between them and clients of chunks.
+//! TLS of a cluster's nodes' port: between nodes, and between them and clients of chunks.
 //!
-//! Invariants of this room:
-//! 1. Both sides show a certificate that the cluster's authority signed; nothing is read before.
-//!    Who says to be a node must have one that is good for servers, so a client's is not enough.
-//! 2. Names in certificates count for nothing: nodes are dialed by addresses, and move. That nobody
-//!    with a certificate stands between two others is sure all the same, since the proof of the
-//!    join token holds for one session only ([`Session::binding`]).
-//! 3. New certificates are read whole and checked before they replace the old ones; connections
-//!    keep what they began with.
+//! Invariants of this module:
+//! 1. Both sides show a certificate that the cluster's authority signed. A side that claims to be a
+//!    node must show one that is valid for servers, so a client's certificate is not enough.
+//! 2. Names in certificates are ignored, since nodes are dialed by address, and move. A holder of a
+//!    certificate who relays between two others is detected all the same, because the proof of the
+//!    join token is valid for one session only ([`MutualSession::binding`]).
 
 use std::fmt;
-use std::io::{self, BufRead, Write};
+use std::io::{self, IoSlice, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use amalgam_server::{read_authorities, read_certificates, read_key};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, Error,
     RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
 
-/// What the proof of the token is bound to is derived under this name.
+use crate::config::{OwnCertificate, Reloadable, accepting, unusable};
+use crate::pem::read_authorities;
+use crate::session::{ReceiveError, Session};
+
+/// The label under which the value is exported that the proof of the join token is bound to.
 const BINDING_LABEL: &[u8] = b"EXPORTER-amalgam-join-token";
 const BINDING_BYTES: usize = 32;
 
-/// Where a node's or a client's certificates are.
+/// The files with the certificates of a node or a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Its certificate and those that lead from it to the authority (PEM).
+    /// Its own certificate, followed by the intermediate certificates (PEM).
     pub certificate: PathBuf,
-    /// Its private key (PEM); none if it is in the same file.
+    /// Its private key (PEM); None if the key is in the file of the certificate.
     pub key: Option<PathBuf>,
-    /// The authorities that signed those of everybody in the cluster (PEM).
+    /// The authorities that sign the certificates of the cluster (PEM).
     pub authorities: PathBuf,
 }
 
@@ -49,28 +50,28 @@ impl TlsFiles {
         [&self.certificate, key, &self.authorities]
     }
 
-    /// When each was changed; none for one that is not there.
-    fn changed(&self) -> [Option<SystemTime>; 3] {
+    /// When each was last modified; None for a file that cannot be found.
+    fn modified(&self) -> [Option<SystemTime>; 3] {
         self.paths().map(|path| std::fs::metadata(path).and_then(|about| about.modified()).ok())
     }
 }
 
-/// Why a connection is not secured.
+/// Why a connection cannot be secured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsError {
-    /// The other side sent something else.
+    /// The other side sent something that is not TLS.
     Plain,
-    /// The other side has no certificate.
+    /// The other side showed no certificate.
     NoCertificate,
     /// The other side's certificate was not signed by the cluster's authority.
-    Stranger,
-    /// The other side says to be a node, and its certificate is none of a server.
-    NoNode,
-    /// The other side's certificate is over, or not yet good.
+    UnknownAuthority,
+    /// The other side claims to be a node, and its certificate is not one for servers.
+    NotANode,
+    /// The other side's certificate has expired, or is not valid yet.
     Expired,
-    /// The other side does not take this one's certificate, and says so.
+    /// The other side refused this side's certificate with this alert.
     Refused(String),
-    /// Something else.
+    /// Any other failure.
     Other(String),
 }
 
@@ -78,14 +79,18 @@ impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("the other side does not speak TLS"),
-            Self::NoCertificate => f.write_str("the other side shows no certificate"),
-            Self::Stranger => {
-                f.write_str("the other side's certificate is of another authority (--tls-ca)")
+            Self::NoCertificate => f.write_str("the other side shows no certificate (--tls-cert)"),
+            Self::UnknownAuthority => {
+                f.write_str("the other side's certificate is signed by another CA (--tls-ca)")
             }
-            Self::NoNode => f.write_str("the other side's certificate is not one of a node"),
-            Self::Expired => f.write_str("the other side's certificate is over, or not yet good"),
+            Self::NotANode => f.write_str(
+                "the other side's certificate is not valid for a server, so not for a node",
+            ),
+            Self::Expired => {
+                f.write_str("the other side's certificate has expired or is not valid yet")
+            }
             Self::Refused(alert) => {
-                write!(f, "the other side refuses this one's certificate: {alert}")
+                write!(f, "the other side refuses this side's certificate: {alert}")
             }
             Self::Other(error) => write!(f, "TLS: {error}"),
         }
@@ -101,9 +106,9 @@ impl From<Error> for TlsError {
             Error::InvalidMessage(_) => Self::Plain,
             Error::NoCertificatesPresented => Self::NoCertificate,
             Error::InvalidCertificate(reason) => match reason {
-                Certificate::UnknownIssuer | Certificate::BadSignature => Self::Stranger,
+                Certificate::UnknownIssuer | Certificate::BadSignature => Self::UnknownAuthority,
                 Certificate::InvalidPurpose | Certificate::InvalidPurposeContext { .. } => {
-                    Self::NoNode
+                    Self::NotANode
                 }
                 Certificate::Expired
                 | Certificate::ExpiredContext { .. }
@@ -117,7 +122,7 @@ impl From<Error> for TlsError {
     }
 }
 
-/// Whose certificates are good, whatever the names in them.
+/// Verifies that the cluster's authority signed a certificate, whatever the names in it.
 #[derive(Debug)]
 struct Authority {
     roots: Arc<RootCertStore>,
@@ -125,7 +130,7 @@ struct Authority {
 }
 
 impl Authority {
-    /// Whether a certificate is one of a node.
+    /// Whether a certificate is one of a node: signed, in its time, and valid for servers.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -188,85 +193,78 @@ struct Configs {
     dialing: Arc<ClientConfig>,
 }
 
-/// See the head of this module. Shared by all threads.
+/// The certificates of a node or of a client of nodes, and the sessions that use them. Shared by
+/// all threads.
 #[derive(Debug)]
-pub struct Tls {
+pub struct MutualTls {
     files: TlsFiles,
-    configs: RwLock<Configs>,
-    changed: Mutex<[Option<SystemTime>; 3]>,
+    configs: Reloadable<Configs>,
+    modified: Mutex<[Option<SystemTime>; 3]>,
 }
 
-impl Tls {
+impl MutualTls {
     /// Reads the certificates.
     ///
     /// # Errors
     ///
     /// If a file cannot be used; the text says which and why.
     pub fn open(files: TlsFiles) -> Result<Self, String> {
-        let changed = Mutex::new(files.changed());
-        let configs = RwLock::new(load(&files)?);
-        Ok(Self { files, configs, changed })
+        let modified = Mutex::new(files.modified());
+        let configs = Reloadable::new(load(&files)?);
+        Ok(Self { files, configs, modified })
     }
 
-    /// Reads the certificates again if a file was changed, for connections from now on; whether it
+    /// Reads the certificates again if a file was modified, for connections from now on. Whether it
     /// did.
     ///
     /// # Errors
     ///
-    /// As [`Tls::open`], once a change; the old certificates stay in use then.
+    /// As [`MutualTls::open`], once for each modification; the previous certificates stay in use
+    /// then.
     pub fn refresh(&self) -> Result<bool, String> {
-        let now = self.files.changed();
+        let now = self.files.modified();
         let before = {
-            let mut changed = self.changed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            std::mem::replace(&mut *changed, now)
+            let mut modified =
+                self.modified.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            std::mem::replace(&mut *modified, now)
         };
         if before == now {
             return Ok(false);
         }
-        let configs = load(&self.files)?;
-        *self.configs.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = configs;
+        self.configs.replace(load(&self.files)?);
         Ok(true)
     }
 
-    /// A session in which nothing was said.
+    /// A session before its handshake. `is_dialer` is the side that opened the connection.
     ///
     /// # Errors
     ///
     /// [`TlsError::Other`].
-    pub fn session(&self, is_dialer: bool) -> Result<Session, TlsError> {
-        let configs = self.configs.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut connection = if is_dialer {
-            // No name is asked for or looked at.
+    pub fn session(&self, is_dialer: bool) -> Result<MutualSession, TlsError> {
+        let configs = self.configs.current();
+        let connection = if is_dialer {
+            // A placeholder: the name is neither sent nor verified.
             let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             Connection::from(ClientConnection::new(Arc::clone(&configs.dialing), name)?)
         } else {
             Connection::from(ServerConnection::new(Arc::clone(&configs.accepting))?)
         };
-        // What is sealed at once is bounded by who calls.
-        connection.set_buffer_limit(None);
-        Ok(Session { connection, authority: Arc::clone(&configs.authority) })
+        // Without a bound of its own: the caller bounds what is encrypted at once.
+        let session = Session::new(connection, None);
+        Ok(MutualSession { session, authority: Arc::clone(&configs.authority) })
     }
 }
 
 fn load(files: &TlsFiles) -> Result<Configs, String> {
-    let chain = read_certificates("the certificate chain", &files.certificate)?;
-    let key = read_key(files.key.as_ref().unwrap_or(&files.certificate), false)?;
+    let own = OwnCertificate::read(&files.certificate, files.key.as_deref(), false)?;
     let roots = Arc::new(read_authorities(&files.authorities)?);
     let provider = Arc::new(ring::default_provider());
-    let unusable = |error: Error| format!("the certificate cannot be used: {error}");
     let clients =
         WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
-            .map_err(|error| format!("the CA certificate cannot be used: {error}"))?;
-    let mut accepting = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(chain.clone(), key.clone_key())
-        .map_err(unusable)?;
-    // Connections last; a session that is resumed would show no certificate.
-    accepting.session_storage = Arc::new(NoServerSessionStorage {});
-    accepting.send_tls13_tickets = 0;
+            .map_err(|error| format!("Error loading the CA: {error}"))?;
+    // Connections last; a resumed session would show no certificate.
+    let accepting = accepting(&provider, &[&TLS13], Some(clients), &own)?;
     let authority = Arc::new(Authority { roots, provider: Arc::clone(&provider) });
     let verifier = Arc::clone(&authority) as Arc<dyn ServerCertVerifier>;
     let mut dialing = ClientConfig::builder_with_provider(provider)
@@ -274,80 +272,77 @@ fn load(files: &TlsFiles) -> Result<Configs, String> {
         .map_err(unusable)?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
-        .with_client_auth_cert(chain, key)
+        .with_client_auth_cert(own.chain, own.key)
         .map_err(unusable)?;
     dialing.resumption = Resumption::disabled();
     dialing.enable_sni = false;
     Ok(Configs { authority, accepting: Arc::new(accepting), dialing: Arc::new(dialing) })
 }
 
-/// One side of a secured connection. Bytes go in and come out.
+/// TLS of one connection of the nodes' port, either side. Bytes go in and come out; the caller owns
+/// the socket.
 #[derive(Debug)]
-pub struct Session {
-    connection: Connection,
+pub struct MutualSession {
+    session: Session,
     authority: Arc<Authority>,
 }
 
-impl Session {
-    /// Takes bytes that arrived and appends what they say to `plain`. What the other side is to
-    /// hear of it, the reason for an error too, comes out of [`Self::seal`].
+/// Bytes that arrived: after the last one more may come later, so that is not the end of a stream.
+struct Arrived<'b>(&'b [u8]);
+
+impl Read for Arrived<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.0.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { self.0.read(buffer) }
+    }
+}
+
+impl MutualSession {
+    /// Decrypts `bytes` that arrived and appends the plaintext to `plain`. What TLS has to answer,
+    /// also the alert that says why it failed, comes out of [`Self::encrypt`].
     ///
     /// # Errors
     ///
-    /// [`TlsError`]; the connection is to be closed then.
-    pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
-        while !bytes.is_empty() {
-            // Fails only when it has too much already, and it is emptied below.
-            let broken = |error: io::Error| TlsError::Other(error.to_string());
-            if self.connection.read_tls(&mut bytes).map_err(broken)? == 0 {
-                return Ok(());
-            }
-            self.connection.process_new_packets()?;
-            let mut reader = self.connection.reader();
-            while let Ok(said) = reader.fill_buf()
-                && !said.is_empty()
-            {
-                let count = said.len();
-                plain.extend_from_slice(said);
-                reader.consume(count);
-            }
+    /// [`TlsError`]; the connection must be closed then.
+    pub fn receive(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
+        let take = |piece: &[u8]| plain.extend_from_slice(piece);
+        match self.session.receive(&mut Arrived(bytes), usize::MAX, take) {
+            Ok(_) => Ok(()),
+            Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(ReceiveError::Io(error)) => Err(TlsError::Other(error.to_string())),
+            Err(ReceiveError::Tls { error, .. }) => Err(error.into()),
         }
-        Ok(())
     }
 
-    /// Appends to `out` what is to be sent: what TLS itself has to say, and `plain`. Before the
-    /// session is open that waits in it.
-    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        // Writing into memory does not fail.
-        let _ = self.connection.writer().write_all(plain);
-        while self.connection.wants_write() {
-            if self.connection.write_tls(out).is_err() {
-                break;
-            }
-        }
+    /// Appends what is to be sent to `out`: what TLS itself has to say, then `plain` encrypted.
+    /// Before the handshake is complete the session keeps `plain`.
+    pub fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        // Neither fails: the session has no bound and the target is memory.
+        let _ = self.session.encrypt(&[IoSlice::new(plain)]);
+        let _ = self.session.write_to(out);
     }
 
     /// Whether TLS itself has something to say.
-    pub fn owes(&self) -> bool {
-        self.connection.wants_write()
+    pub fn wants_write(&self) -> bool {
+        self.session.wants_write()
     }
 
-    /// What only the two ends of this session know; none before it is open.
+    /// A value that only the two ends of this session know; None before the handshake is complete.
     pub fn binding(&self) -> Option<[u8; BINDING_BYTES]> {
-        if self.connection.is_handshaking() {
+        let connection = &self.session.connection;
+        if connection.is_handshaking() {
             return None;
         }
         let bytes = [0; BINDING_BYTES];
-        self.connection.export_keying_material(bytes, BINDING_LABEL, None).ok()
+        connection.export_keying_material(bytes, BINDING_LABEL, None).ok()
     }
 
-    /// Whether the other side's certificate is one of a node.
+    /// Checks that the other side's certificate is one of a node.
     ///
     /// # Errors
     ///
-    /// [`TlsError`] if not.
+    /// [`TlsError`] if it is not.
     pub fn check_node(&self) -> Result<(), TlsError> {
-        let shown = self.connection.peer_certificates().unwrap_or_default();
+        let shown = self.session.connection.peer_certificates().unwrap_or_default();
         let (own, others) = shown.split_first().ok_or(TlsError::NoCertificate)?;
         Ok(self.authority.check(own, others, UnixTime::now())?)
     }
@@ -366,17 +361,17 @@ mod tests {
         TlsFiles { certificate, key: None, authorities }
     }
 
-    fn session(name: &str, is_dialer: bool) -> Session {
-        let tls = Tls::open(files(name)).expect("they are good");
+    fn session(name: &str, is_dialer: bool) -> MutualSession {
+        let tls = MutualTls::open(files(name)).expect("they are good");
         tls.session(is_dialer).expect("it begins")
     }
 
-    /// Hands bytes to and fro until both are silent or one breaks; what each came to.
-    fn meet(one: &mut Session, other: &mut Session) -> [Result<Vec<u8>, TlsError>; 2] {
+    /// Exchanges bytes until both sides are silent; the plaintext or error of each.
+    fn meet(one: &mut MutualSession, other: &mut MutualSession) -> [Result<Vec<u8>, TlsError>; 2] {
         let mut results = [Ok(Vec::new()), Ok(Vec::new())];
         let (mut from_one, mut from_other) = (Vec::new(), Vec::new());
-        one.seal(b"from one", &mut from_one);
-        other.seal(b"from the other", &mut from_other);
+        one.encrypt(b"from one", &mut from_one);
+        other.encrypt(b"from the other", &mut from_other);
         while !from_one.is_empty() || !from_other.is_empty() {
             let (to_other, to_one) =
                 (std::mem::take(&mut from_one), std::mem::take(&mut from_other));
@@ -390,14 +385,14 @@ mod tests {
                         *result = Err(error);
                     }
                 }
-                side.seal(&[], out);
+                side.encrypt(&[], out);
             }
         }
         results
     }
 
     #[test]
-    fn who_has_the_authority_s_certificate_is_heard() {
+    fn two_sides_with_certificates_of_the_authority_talk() {
         let (mut one, mut other) = (session("node.pem", true), session("renewed.pem", false));
         assert_eq!(one.binding(), None);
         let said = meet(&mut one, &mut other);
@@ -410,21 +405,21 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_on_both_sides() {
+    fn certificates_of_other_authorities_are_refused_on_both_sides() {
         let (mut one, mut other) = (session("stranger.pem", true), session("node.pem", false));
         let [said, heard] = meet(&mut one, &mut other);
-        assert_eq!(heard, Err(TlsError::Stranger));
+        assert_eq!(heard, Err(TlsError::UnknownAuthority));
         assert!(matches!(said, Err(TlsError::Refused(_))), "{said:?}");
         let (mut one, mut other) = (session("node.pem", true), session("stranger.pem", false));
         let [said, heard] = meet(&mut one, &mut other);
-        assert_eq!(said, Err(TlsError::Stranger));
+        assert_eq!(said, Err(TlsError::UnknownAuthority));
         assert!(matches!(heard, Err(TlsError::Refused(_))), "{heard:?}");
         // A client's certificate is one, but of no node.
         let (mut one, mut other) = (session("client.pem", true), session("node.pem", false));
         assert!(meet(&mut one, &mut other).iter().all(Result::is_ok));
-        assert_eq!(other.check_node(), Err(TlsError::NoNode));
+        assert_eq!(other.check_node(), Err(TlsError::NotANode));
         let (mut one, mut other) = (session("node.pem", true), session("client.pem", false));
-        assert_eq!(meet(&mut one, &mut other)[0], Err(TlsError::NoNode));
+        assert_eq!(meet(&mut one, &mut other)[0], Err(TlsError::NotANode));
         // Something else than TLS.
         let mut plain = Vec::new();
         let refused = session("node.pem", false).receive(b"get key\r\n", &mut plain);
@@ -432,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn new_certificates_are_taken_if_they_are_good() {
+    fn modified_certificates_replace_the_previous_if_they_are_valid() {
         let folder = std::env::temp_dir().join(format!("amalgam-tls-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let certificate = folder.join("own.pem");
@@ -444,7 +439,7 @@ mod tests {
         };
         put("stranger.pem", 1);
         let own = TlsFiles { certificate: certificate.clone(), ..files("") };
-        let tls = Tls::open(own.clone()).expect("they are certificates");
+        let tls = MutualTls::open(own.clone()).expect("they are certificates");
         let is_taken = || {
             let mut one = tls.session(true).expect("it begins");
             meet(&mut one, &mut session("node.pem", false))[1].is_ok()
@@ -459,7 +454,7 @@ mod tests {
         assert!(error.contains("own.pem"), "{error}");
         assert!(is_taken(), "the old one stays in use");
         assert_eq!(tls.refresh(), Ok(false), "it is said once");
-        let error = Tls::open(own).expect_err("it is none");
+        let error = MutualTls::open(own).expect_err("it is none");
         assert!(error.contains("own.pem"), "{error}");
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }

@@ -1,0 +1,79 @@
+//! What both ports build their configurations from.
+
+use std::path::Path;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{Error, ServerConfig, SupportedProtocolVersion};
+
+use crate::pem::{read_certificates, read_key};
+
+/// A certificate chain, own certificate first, and the private key of the first.
+pub struct OwnCertificate {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl OwnCertificate {
+    /// Reads both; the key is in the file of the chain unless `key` names another.
+    ///
+    /// # Errors
+    ///
+    /// As the functions of [`crate::pem`].
+    pub fn read(chain: &Path, key: Option<&Path>, has_der_key: bool) -> Result<Self, String> {
+        let certificates = read_certificates("the certificate chain", chain)?;
+        Ok(Self { chain: certificates, key: read_key(key.unwrap_or(chain), has_der_key)? })
+    }
+}
+
+/// The text of a certificate that was read but that TLS does not accept.
+pub fn unusable(error: Error) -> String {
+    format!("Error validating the certificate: {error}")
+}
+
+/// The accepting side, which remembers no sessions: no client can resume one.
+///
+/// # Errors
+///
+/// If the key does not belong to the certificate, or the provider lacks the versions' ciphers.
+pub fn accepting(
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static SupportedProtocolVersion],
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    own: &OwnCertificate,
+) -> Result<ServerConfig, String> {
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| format!("Error setting the protocol versions: {error}"))?;
+    let builder = match verifier {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+    };
+    let mut config =
+        builder.with_single_cert(own.chain.clone(), own.key.clone_key()).map_err(unusable)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Configurations that are replaced as a whole when the files behind them change. Shared by all
+/// threads; readers take the lock only to clone what they need.
+#[derive(Debug)]
+pub struct Reloadable<T>(RwLock<T>);
+
+impl<T> Reloadable<T> {
+    pub fn new(value: T) -> Self {
+        Self(RwLock::new(value))
+    }
+
+    pub fn current(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn replace(&self, value: T) {
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = value;
+    }
+}

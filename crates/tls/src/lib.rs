@@ -1,0 +1,25 @@
+//! TLS over [`rustls`], for the two ports that this project secures.
+//!
+//! [`ServerTls`] is for a server's port for clients: memcached's `ssl_*` options, client
+//! certificates on request. [`MutualTls`] is for the nodes' port of a cluster: both sides show a
+//! certificate, and the session has a name that a proof of the join token is bound to. Both read
+//! their files through [`pem`], build their configurations and exchange bytes by the same code
+//! (`config`, `session`).
+//!
+//! Invariants of this crate:
+//! 1. Certificates are read completely and checked before they replace the previous ones;
+//!    connections keep the configuration that they began with.
+//! 2. No plaintext is handed out before the handshake is complete, which includes the verification
+//!    of a certificate that is required of the other side.
+//! 3. No socket is opened or polled here: sessions read from and write to what their callers pass.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod mutual;
+pub mod pem;
+mod server;
+mod session;
+
+pub use mutual::{MutualSession, MutualTls, TlsError, TlsFiles};
+pub use server::{Security, ServerSession, ServerTls, TlsCounters, TlsSettings, Verify};

@@ -1,0 +1,54 @@
+//! Certificates and private keys in files. Every error names the file.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+fn explain<T>(what: &str, path: &Path, result: Result<T, impl Display>) -> Result<T, String> {
+    result.map_err(|error| format!("Error loading {what}: {}: {error}", path.display()))
+}
+
+/// Reads all certificates of a PEM file. `what` says in error texts what they are for.
+///
+/// # Errors
+///
+/// If the file cannot be read or holds no certificate.
+pub fn read_certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let certificates: Vec<_> = explain(what, path, found)?;
+    match certificates.is_empty() {
+        true => explain(what, path, Err("the file holds no certificate")),
+        false => Ok(certificates),
+    }
+}
+
+/// Reads the private key of a file, which is DER if `is_der`, else PEM.
+///
+/// # Errors
+///
+/// If the file cannot be read or holds no key.
+pub fn read_key(path: &Path, is_der: bool) -> Result<PrivateKeyDer<'static>, String> {
+    match is_der {
+        false => explain("the key", path, PrivateKeyDer::from_pem_file(path)),
+        true => {
+            let bytes = explain("the key", path, std::fs::read(path))?;
+            explain("the key", path, PrivateKeyDer::try_from(bytes))
+        }
+    }
+}
+
+/// Reads the certificates of the authorities (CAs) in a PEM file.
+///
+/// # Errors
+///
+/// As [`read_certificates`], and if a certificate is not one of an authority.
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates("the CA certificate", path)? {
+        explain("the CA certificate", path, roots.add(certificate))?;
+    }
+    Ok(roots)
+}

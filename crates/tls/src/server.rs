@@ -1,0 +1,367 @@
+//! TLS of a server's port for clients, as memcached's `ssl_*` options describe it.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{Der, TrustAnchor};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion, version};
+
+use crate::config::{OwnCertificate, Reloadable, accepting};
+use crate::pem::read_authorities;
+use crate::session::{ReceiveError, Received, Session};
+
+/// Sessions that the server remembers for clients that reconnect: OpenSSL's default.
+const SESSIONS: usize = 20 << 10;
+/// Tickets that a client of TLS 1.3 is sent for them: the default of rustls.
+const TICKETS: usize = 2;
+/// What a session keeps while its client is silent: keys, the state of both directions and a buffer
+/// for the beginning of a record.
+const IDLE_BYTES: usize = 8 << 10;
+
+/// How connections to one address are secured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// TLS if the server has certificates, else none.
+    #[default]
+    AsServer,
+    /// No TLS, even if the server has certificates (`notls:`).
+    Plain,
+    /// TLS; clients are not asked for certificates (`btls:`).
+    ServerOnly,
+    /// TLS; clients must show certificates (`mtls:`).
+    Mutual,
+}
+
+/// Whether clients are asked for certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// No.
+    #[default]
+    Not,
+    /// Yes, and a certificate that is shown must be valid.
+    IfShown,
+    /// Yes, and a client without a valid one is refused.
+    Always,
+}
+
+/// The settings of TLS.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// File with the server's certificate, followed by the intermediate certificates (PEM).
+    pub chain: PathBuf,
+    /// File with its private key; None if the key is in the file of the chain.
+    pub key: Option<PathBuf>,
+    /// Whether the key's file is DER rather than PEM.
+    pub has_der_key: bool,
+    /// File with the authorities that sign clients' certificates (PEM). None: no client has a
+    /// valid certificate.
+    pub authorities: Option<PathBuf>,
+    /// Whether clients are asked for certificates where [`Security::AsServer`] applies.
+    pub verify: Verify,
+    /// OpenSSL's names of the cipher suites of TLS 1.2 to offer, separated by colons; None for all.
+    pub ciphers: Option<String>,
+    /// Whether TLS 1.2 is refused.
+    pub needs_tls13: bool,
+    /// Whether sessions can be resumed.
+    pub resumes: bool,
+    /// Bytes of plaintext that are encrypted ahead of what the socket took.
+    pub send_bytes: usize,
+    /// memcached's `-o ssl_*` options that `stats settings` shows: names and values.
+    pub shown: Vec<(String, String)>,
+}
+
+/// What was read from the files.
+struct Configs {
+    as_server: Arc<ServerConfig>,
+    server_only: Arc<ServerConfig>,
+    mutual: Arc<ServerConfig>,
+}
+
+/// Counters that `stats` shows. Each is only ever incremented, relaxed: no other memory depends on
+/// them.
+#[derive(Debug, Default)]
+pub struct TlsCounters {
+    /// Handshakes that failed.
+    pub handshake_errors: AtomicU64,
+    /// Connections that broke TLS after the handshake.
+    pub protocol_errors: AtomicU64,
+    /// Sessions that clients may resume.
+    pub new_sessions: AtomicU64,
+}
+
+/// The certificates of a server's clients' port, and the sessions that use them. Shared by all
+/// threads.
+pub struct ServerTls {
+    settings: TlsSettings,
+    configs: Reloadable<Configs>,
+    /// See [`TlsCounters`].
+    pub counters: Arc<TlsCounters>,
+    refreshed_seconds: AtomicU32,
+}
+
+/// A cache of resumable sessions that counts them.
+#[derive(Debug)]
+struct CountedSessions {
+    memory: Arc<ServerSessionMemoryCache>,
+    counters: Arc<TlsCounters>,
+}
+
+impl StoresServerSessions for CountedSessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.counters.new_sessions.fetch_add(1, Ordering::Relaxed);
+        self.memory.put(key, value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.memory.get(key)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.memory.take(key)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+impl ServerTls {
+    /// Reads the certificates. `seconds` is the present second of the server's clock.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be used; the text says which and why.
+    pub fn open(settings: TlsSettings, seconds: u32) -> Result<Self, String> {
+        let counters = Arc::new(TlsCounters::default());
+        let configs = Reloadable::new(load(&settings, &counters)?);
+        Ok(Self { settings, configs, counters, refreshed_seconds: AtomicU32::new(seconds) })
+    }
+
+    /// Reads the certificates again, for connections from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`ServerTls::open`]; the previous certificates stay in use then.
+    pub fn refresh(&self, seconds: u32) -> Result<(), String> {
+        self.configs.replace(load(&self.settings, &self.counters)?);
+        self.refreshed_seconds.store(seconds, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The second at which the certificates were last read.
+    pub fn refreshed_seconds(&self) -> u32 {
+        self.refreshed_seconds.load(Ordering::Relaxed)
+    }
+
+    /// Whether clients can resume sessions.
+    pub fn resumes(&self) -> bool {
+        self.settings.resumes
+    }
+
+    /// A session for a connection to an address with this security; None if it is not secured.
+    pub fn session(&self, security: Security) -> Option<Box<ServerSession>> {
+        let configs = self.configs.current();
+        let config = match security {
+            Security::Plain => return None,
+            Security::AsServer => &configs.as_server,
+            Security::ServerOnly => &configs.server_only,
+            Security::Mutual => &configs.mutual,
+        };
+        // Fails only for a configuration that cannot be used at all; `open` would have said so.
+        let connection = ServerConnection::new(Arc::clone(config)).ok()?;
+        let session = Session::new(connection.into(), Some(self.settings.send_bytes));
+        Some(Box::new(ServerSession { session, counters: Arc::clone(&self.counters) }))
+    }
+}
+
+/// TLS of one connection of a client.
+pub struct ServerSession {
+    session: Session,
+    counters: Arc<TlsCounters>,
+}
+
+impl ServerSession {
+    /// Passes at most `limit` bytes of what the client says to `take`, in pieces, and answers what
+    /// TLS itself has to answer. Returns how many bytes, 0 at the end of the stream, and whether
+    /// more may wait.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if nothing waits, else what the socket reports or how the client broke TLS.
+    pub fn receive(
+        &mut self,
+        socket: &mut (impl Read + Write),
+        limit: usize,
+        take: impl FnMut(&[u8]),
+    ) -> io::Result<(usize, bool)> {
+        let received = self.session.receive(socket, limit, take);
+        let flushed = self.session.write_to(socket);
+        match received {
+            Ok(Received { bytes, may_have_more }) => flushed.map(|_| (bytes, may_have_more)),
+            // What `flushed` sent is the alert; the connection ends in any case.
+            Err(ReceiveError::Tls { error, was_handshaking }) => {
+                let counter = match was_handshaking {
+                    true => &self.counters.handshake_errors,
+                    false => &self.counters.protocol_errors,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+                Err(io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Err(ReceiveError::Io(error)) => flushed.and(Err(error)),
+        }
+    }
+
+    /// Encrypts and sends the pieces, or the first of them; how many bytes that are. What the
+    /// socket does not take waits in the session.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` while what was encrypted before has not left, else what the socket reports.
+    pub fn transmit(
+        &mut self,
+        socket: &mut impl Write,
+        pieces: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        if !self.session.write_to(socket)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let taken = self.session.encrypt(pieces)?;
+        self.session.write_to(socket)?;
+        Ok(taken)
+    }
+
+    /// Sends what was encrypted. Whether all of it left.
+    ///
+    /// # Errors
+    ///
+    /// What the socket reports, `WouldBlock` excepted.
+    pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
+        self.session.write_to(socket)
+    }
+
+    /// Whether something encrypted waits to be sent.
+    #[inline]
+    pub fn wants_write(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Estimated memory of the session, in bytes.
+    pub fn kept_bytes(&self) -> usize {
+        IDLE_BYTES
+    }
+
+    /// Tells the client that nothing follows, if the socket takes it.
+    pub fn close(&mut self, socket: &mut impl Write) {
+        self.session.close();
+        let _ = self.session.write_to(socket);
+    }
+}
+
+fn load(settings: &TlsSettings, counters: &Arc<TlsCounters>) -> Result<Configs, String> {
+    let own = OwnCertificate::read(&settings.chain, settings.key.as_deref(), settings.has_der_key)?;
+    let provider = Arc::new(provider(settings.ciphers.as_deref())?);
+    let roots = Arc::new(roots(settings.authorities.as_deref())?);
+    let versions: &[&'static SupportedProtocolVersion] = match settings.needs_tls13 {
+        true => &[&version::TLS13],
+        false => &[&version::TLS13, &version::TLS12],
+    };
+    let config = |verify: Verify| -> Result<Arc<ServerConfig>, String> {
+        let verifier = verifier(&roots, &provider, verify)?;
+        let mut config = accepting(&provider, versions, verifier, &own)?;
+        if settings.resumes {
+            // Each has its own memory: what began without a client's certificate must not be
+            // resumed where one is required.
+            let memory = ServerSessionMemoryCache::new(SESSIONS);
+            let counters = Arc::clone(counters);
+            config.session_storage = Arc::new(CountedSessions { memory, counters });
+            config.send_tls13_tickets = TICKETS;
+        }
+        Ok(Arc::new(config))
+    };
+    Ok(Configs {
+        as_server: config(settings.verify)?,
+        server_only: config(Verify::Not)?,
+        mutual: config(Verify::Always)?,
+    })
+}
+
+/// The cryptography, with the cipher suites of TLS 1.2 that `ciphers` names. As in OpenSSL, the list
+/// does not choose among those of TLS 1.3.
+fn provider(ciphers: Option<&str>) -> Result<CryptoProvider, String> {
+    let mut provider = ring::default_provider();
+    let Some(ciphers) = ciphers else { return Ok(provider) };
+    let names: Vec<_> = ciphers.split([':', ',', ' ']).map(suite_name).collect();
+    let is_all = ciphers.split(':').any(|name| ["ALL", "DEFAULT", "HIGH"].contains(&name));
+    provider.cipher_suites.retain(|suite| {
+        let is_new = suite.tls13().is_some();
+        is_new || is_all || names.iter().any(|name| suite.suite().as_str() == Some(name))
+    });
+    match provider.cipher_suites.iter().any(|suite| suite.tls13().is_none()) {
+        true => Ok(provider),
+        false => Err(format!("Error setting the provided cipher(s): {ciphers}")),
+    }
+}
+
+/// The IANA name of a cipher suite, from OpenSSL's, as `ECDHE-RSA-AES128-GCM-SHA256`.
+fn suite_name(openssl: &str) -> String {
+    let name = openssl.replace("AES128", "AES_128").replace("AES256", "AES_256");
+    let name = match name.strip_suffix("CHACHA20-POLY1305") {
+        Some(start) => format!("{start}CHACHA20-POLY1305-SHA256"),
+        None => name,
+    };
+    let name = name.replacen("RSA-", "RSA-WITH-", 1).replacen("ECDSA-", "ECDSA-WITH-", 1);
+    format!("TLS_{}", name.replace('-', "_"))
+}
+
+fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
+    let Some(path) = path else {
+        let mut roots = RootCertStore::empty();
+        // An authority that signs nothing, since no key fits its empty name: rustls does not verify
+        // clients without any.
+        roots.roots.push(TrustAnchor {
+            subject: Der::from_slice(&[]),
+            subject_public_key_info: Der::from_slice(&[]),
+            name_constraints: None,
+        });
+        return Ok(roots);
+    };
+    read_authorities(path)
+}
+
+fn verifier(
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+    verify: Verify,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider));
+    let builder = match verify {
+        Verify::Not => return Ok(None),
+        Verify::IfShown => builder.allow_unauthenticated(),
+        Verify::Always => builder,
+    };
+    let verifier = builder.build().map_err(|error| format!("Error loading the CA: {error}"))?;
+    Ok(Some(verifier))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_chosen_by_the_names_of_openssl() {
+        let count = |ciphers| provider(ciphers).map(|provider| provider.cipher_suites.len());
+        let all = count(None).unwrap();
+        assert_eq!(count(Some("HIGH:!aNULL")), Ok(all));
+        let new = all - 6;
+        assert_eq!(count(Some("ECDHE-RSA-AES128-GCM-SHA256")), Ok(new + 1));
+        let two = "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-CHACHA20-POLY1305:AES128-SHA";
+        assert_eq!(count(Some(two)), Ok(new + 2));
+        assert!(count(Some("NULL-MD5")).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! One side of one connection's TLS: ciphertext in, plaintext out, and back.
+//!
+//! Used by one thread at a time. What the bytes travel over is the caller's: reads and writes that
+//! report `WouldBlock` are continued by the next call.
+
+use std::io::{self, BufRead, IoSlice, Read, Write};
+
+use rustls::{Connection, Error};
+
+/// How far [`Session::receive`] came.
+pub struct Received {
+    /// Bytes of plaintext that were handed out.
+    pub bytes: usize,
+    /// Whether more may wait in the session or in the source. With zero bytes: the end of the
+    /// stream.
+    pub may_have_more: bool,
+}
+
+/// Why [`Session::receive`] stopped early.
+pub enum ReceiveError {
+    /// The source reported it; `WouldBlock` if nothing waits.
+    Io(io::Error),
+    /// The other side broke TLS. An alert that says why waits to be sent.
+    Tls {
+        /// How.
+        error: Error,
+        /// Whether it happened before the handshake was complete.
+        was_handshaking: bool,
+    },
+}
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct Session {
+    pub connection: Connection,
+    /// Whether ciphertext waits to be sent; cached, since it is asked for at each request.
+    wants_write: bool,
+}
+
+/// A source that knows whether its last read took everything that had arrived.
+struct Drained<'r, R> {
+    source: &'r mut R,
+    is_drained: bool,
+}
+
+impl<R: Read> Read for Drained<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.source.read(buffer)?;
+        self.is_drained = bytes < buffer.len();
+        Ok(bytes)
+    }
+}
+
+impl Session {
+    /// A session before its handshake. At most `send_bytes` of plaintext are encrypted ahead of
+    /// what was sent; None for no bound.
+    pub fn new(mut connection: Connection, send_bytes: Option<usize>) -> Self {
+        connection.set_buffer_limit(send_bytes);
+        let wants_write = connection.wants_write();
+        Self { connection, wants_write }
+    }
+
+    /// Reads ciphertext from `source` and passes at most `limit` bytes of plaintext to `take`, in
+    /// pieces. What TLS itself has to answer waits to be written then.
+    pub fn receive(
+        &mut self,
+        source: &mut impl Read,
+        limit: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<Received, ReceiveError> {
+        let mut source = Drained { source, is_drained: false };
+        let mut bytes = 0;
+        loop {
+            let mut reader = self.connection.reader();
+            match reader.fill_buf() {
+                // The end of the stream, proper or not: the next call finds it again.
+                Ok([]) => return Ok(Received { bytes, may_have_more: true }),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Ok(Received { bytes, may_have_more: true });
+                }
+                Ok(plain) => {
+                    let plain = &plain[..plain.len().min(limit - bytes)];
+                    let count = plain.len();
+                    take(plain);
+                    reader.consume(count);
+                    bytes += count;
+                    if bytes == limit {
+                        return Ok(Received { bytes, may_have_more: true });
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(ReceiveError::Io(error)),
+            }
+            if source.is_drained {
+                break;
+            }
+            match self.connection.read_tls(&mut source) {
+                Ok(_) => self.decrypt()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if bytes == 0 => return Err(ReceiveError::Io(error)),
+                // What came before the error counts; the next call meets it again.
+                Err(_) => return Ok(Received { bytes, may_have_more: true }),
+            }
+        }
+        match bytes {
+            0 => Err(ReceiveError::Io(io::ErrorKind::WouldBlock.into())),
+            _ => Ok(Received { bytes, may_have_more: false }),
+        }
+    }
+
+    fn decrypt(&mut self) -> Result<(), ReceiveError> {
+        let was_handshaking = self.connection.is_handshaking();
+        let result = self.connection.process_new_packets();
+        self.wants_write = self.connection.wants_write();
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(ReceiveError::Tls { error, was_handshaking }),
+        }
+    }
+
+    /// Encrypts the pieces, or the first of them; how many bytes that are. They wait to be written.
+    ///
+    /// # Errors
+    ///
+    /// None that rustls documents.
+    pub fn encrypt(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let taken = self.connection.writer().write_vectored(pieces)?;
+        self.wants_write = true;
+        Ok(taken)
+    }
+
+    /// Writes what was encrypted. Whether all of it was taken.
+    ///
+    /// # Errors
+    ///
+    /// What `target` reports, `WouldBlock` excepted.
+    pub fn write_to(&mut self, target: &mut impl Write) -> io::Result<bool> {
+        while self.wants_write {
+            match self.connection.write_tls(target) {
+                Ok(_) => self.wants_write = self.connection.wants_write(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether ciphertext waits to be written: of plaintext, or of TLS itself.
+    #[inline]
+    pub fn wants_write(&self) -> bool {
+        self.wants_write
+    }
+
+    /// Queues the message that nothing follows.
+    pub fn close(&mut self) {
+        self.connection.send_close_notify();
+        self.wants_write = true;
+    }
+}
