@@ -1,10 +1,11 @@
-//! A client of chunks: finds the owner, asks it, and asks again until it has an answer.
+//! A client of chunks: it finds the owner, sends the request, and repeats it until it has an
+//! answer.
 //!
-//! Invariants of this room:
-//! 1. An operation keeps its number whoever is asked how often, so it counts once.
-//! 2. What is remembered of owners may be wrong; that costs a lookup and another try.
-//! 3. Each try is bounded in time, tries in number, and an operation in time as a whole: where each
-//!    try waits for a connection that does not come, their number alone would bound nothing.
+//! Invariants of this module:
+//! 1. An operation keeps its number across retries and owners, so it takes effect once.
+//! 2. The cached owner of an id may be wrong; that costs a lookup and a retry.
+//! 3. Each try, the number of tries, and the operation as a whole are bounded in time: if every try
+//!    waited for a connection that is never made, the number of tries would bound nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,33 +13,32 @@ use crate::chunks::{Action, ChunkError, ClientId, Operation, Reply, Request, Res
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Answer, Located, Locator, OverlayCommand, Peer};
 
-/// How long an answer may take before the operation is asked for again.
+/// Time after which an unanswered operation is sent again.
 const RETRY_MS: u64 = 200;
-/// How long to wait where an owner said that it is busy.
+/// Pause after an owner answered that it is busy.
 const PAUSE_MS: u64 = 20;
-/// How long to wait where an owner cannot be reached: until another takes its place.
+/// Pause after an owner turned out to be unreachable, until another may have replaced it.
 const UNREACHABLE_MS: u64 = 50;
-/// Tries of an operation at most.
+/// Tries of one operation at most.
 const TRIES_MAX: u32 = 1_000;
-/// After which time an operation is not tried again: longer than a dead owner's chunks need to be
-/// served by another.
+/// Time after which an operation is not tried again; longer than failover takes.
 const PATIENCE_MS: u64 = 30_000;
-/// Tries that may follow each other at once: who owns a chunk and does not know yet, as after a
-/// crash, would be asked again as fast as messages travel.
+/// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,
+/// would otherwise be asked again as fast as messages travel.
 const PROMPT_TRIES: u32 = 2;
-/// Tries after which the owner is looked up anew.
+/// Every this many tries, the owner is looked up again.
 const LOOK_UP_EVERY: u32 = 3;
-/// How long a session lasts, and the client's locks there, without a request to that owner.
+/// Time without a request after which an owner ends the client's session and its locks.
 pub const SESSION_MS: u64 = 60_000;
 
-/// What a client did so far.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStatistics {
     /// Operations that were answered.
     pub answered: u64,
     /// Requests that were sent.
     pub requests: u64,
-    /// Requests to a node that turned out not to own the chunk (any more).
+    /// Requests that went to a node that did not own the chunk, or no longer did.
     pub misdirected: u64,
     /// Operations that were given up.
     pub given_up: u64,
@@ -46,11 +46,11 @@ pub struct ClientStatistics {
 
 #[derive(Debug)]
 enum State {
-    /// A super peer was asked.
+    /// A lookup with this token is under way.
     Locating(u64),
-    /// The owner was.
+    /// The owner has the request.
     Asked { to: Peer, since_ms: u64 },
-    /// Shall be tried again.
+    /// The operation waits for its next try.
     Paused { until_ms: u64 },
 }
 
@@ -59,17 +59,18 @@ struct Pending {
     action: Action,
     state: State,
     tries: u32,
-    /// Who was asked to create a chunk: nobody else may be, or there might be two.
+    /// The only node that may create this operation's chunk: a second one might create a second
+    /// chunk.
     creator: Option<Peer>,
-    /// When it is given up.
+    /// Deadline of the operation.
     until_ms: u64,
 }
 
-/// The operations of one client. Its node's [`Locator`] is handed in.
+/// The operations of one client. It uses the [`Locator`] of its node, which callers pass in.
 #[derive(Debug)]
 pub struct Client {
     id: ClientId,
-    /// Who serves what names no chunk: where chunks are created.
+    /// The node that creates chunks for this client.
     home: Peer,
     next_number: u64,
     pending: BTreeMap<u64, Pending>,
@@ -77,14 +78,14 @@ pub struct Client {
     statistics: ClientStatistics,
 }
 
-/// An operation's number and what came of it; [`ChunkError::Unavailable`] if nobody knows.
+/// An operation's number and its result; [`ChunkError::Unavailable`] if the result is unknown.
 pub type Completion = (u64, Result<Response, ChunkError>);
 
-/// What a client wants sent to an owner.
+/// A request and the owner to send it to.
 pub type Asked = (Peer, Request);
 
 impl Client {
-    /// A client whose number nobody had before. It creates its chunks on `home`.
+    /// Creates a client that creates its chunks on `home`. Requires: no client had `id` before.
     pub fn new(id: ClientId, home: Peer) -> Self {
         Self {
             id,
@@ -96,12 +97,12 @@ impl Client {
         }
     }
 
-    /// Another node serves what names no chunk from now on.
+    /// Makes another node create the chunks of later operations.
     pub fn set_home(&mut self, home: Peer) {
         self.home = home;
     }
 
-    /// Members are known anew: what was asked of somebody alone who is none any more is given up.
+    /// Gives up the operations that only a node that is no longer a member could answer.
     pub fn on_members(
         &mut self,
         is_member: impl Fn(Peer) -> bool,
@@ -114,17 +115,17 @@ impl Client {
         }
     }
 
-    /// What it did so far.
+    /// Counters since the client was created.
     pub fn statistics(&self) -> ClientStatistics {
         self.statistics
     }
 
-    /// Operations without an answer.
+    /// Operations that are not answered.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Begins an operation; many may be under way. Those on one chunk are not ordered.
+    /// Starts an operation. Many may be under way; operations on one chunk are not ordered.
     pub fn submit(
         &mut self,
         action: Action,
@@ -142,7 +143,7 @@ impl Client {
         number
     }
 
-    /// Asks the owner, if it is known, or a super peer.
+    /// Sends the operation to the owner if it is known, else a lookup to a super peer.
     fn advance(
         &mut self,
         number: u64,
@@ -177,7 +178,7 @@ impl Client {
         out.push((to, Request { client: self.id, incarnation, answered_below, operations }));
     }
 
-    /// Time went on.
+    /// Advances the time to `now_ms`: retries operations and gives up those past their deadline.
     pub fn on_tick(
         &mut self,
         locator: &mut Locator,
@@ -198,8 +199,8 @@ impl Client {
                 self.give_up(number, completions);
                 continue;
             }
-            // Who is cut off from the coordinator answers that it must not serve, and somebody else
-            // may own the chunk by now.
+            // An owner that is cut off from the coordinator answers that it must not serve; another
+            // node may own the chunk by now.
             if let Some(id) = pending.action.id()
                 && pending.tries.is_multiple_of(LOOK_UP_EVERY)
             {
@@ -209,8 +210,8 @@ impl Client {
         }
     }
 
-    /// A node cannot be reached: who owns what it was asked for is looked up anew, rather than
-    /// waited for until an answer is late.
+    /// Looks up the owners of all chunks that were requested from an unreachable node, instead of
+    /// waiting for the retry timeout.
     pub fn on_unreachable(
         &mut self,
         node: Peer,
@@ -232,8 +233,8 @@ impl Client {
         }
     }
 
-    /// The client ends: what owners are told of that, so that its locks end with it. Who is not
-    /// told finds out after [`SESSION_MS`].
+    /// Ends the client. Returns the requests that close its sessions, so that its locks end now; an
+    /// owner that misses its request closes the session after [`SESSION_MS`].
     pub fn close(&mut self) -> Vec<Asked> {
         let number = self.next_number;
         self.next_number += 1;
@@ -252,7 +253,7 @@ impl Client {
         completions.push((number, Err(ChunkError::Unavailable)));
     }
 
-    /// A super peer answered a lookup, perhaps one of this client.
+    /// Handles a super peer's answer to a lookup, which may be another's.
     pub fn on_located(
         &mut self,
         answer: &Answer,
@@ -274,8 +275,8 @@ impl Client {
             (Some(located), _) => {
                 self.advance(number, Some(located), locator, now_ms, commands, out);
             }
-            // Whoever should know has gone, perhaps, and another takes over: it is tried again
-            // until the operation's time is over.
+            // The super peer may have died and be replaced, so the lookup is repeated until the
+            // operation's deadline.
             (None, Answer::Unanswered(..)) => {
                 if let Some(pending) = self.pending.get_mut(&number) {
                     pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
@@ -289,7 +290,7 @@ impl Client {
         }
     }
 
-    /// An owner answered.
+    /// Handles a reply of an owner.
     pub fn on_reply(
         &mut self,
         from: Peer,
@@ -302,7 +303,7 @@ impl Client {
         for (number, result) in reply {
             let Some(pending) = self.pending.get_mut(&number) else { continue };
             match result {
-                // It was opened along with an operation, which has its own answer.
+                // A session is opened along with an operation, which has its own answer.
                 Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
                     if let (Some(id), State::Asked { .. }) = (pending.action.id(), &pending.state) {
@@ -366,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Who should know may have died, and another takes over.
+    /// The responsible super peer may have died, and another takes over.
     #[test]
     fn what_nobody_knows_is_asked_again_for_some_time() {
         let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
@@ -393,7 +394,7 @@ mod tests {
         assert!(now_ms >= PATIENCE_MS && unanswered > 2, "{unanswered} lookups, {now_ms} ms");
     }
 
-    /// A node whose lease ended answers, but somebody else has its chunks.
+    /// A node whose lease ended still answers, but another node owns its chunks.
     #[test]
     fn who_must_not_serve_is_not_asked_for_ever() {
         let [home, owner] = [0, 1]
@@ -431,7 +432,7 @@ mod tests {
         }
     }
 
-    /// Its place is asked for at once, and then from time to time.
+    /// The replacement is looked up at once, and then at intervals.
     #[test]
     fn who_cannot_be_reached_is_not_waited_for() {
         let [home, owner] = [0, 1]
@@ -463,7 +464,7 @@ mod tests {
         assert!(completions.is_empty() && client.pending() == 1);
     }
 
-    /// A chunk that was created twice would be one that nobody knows.
+    /// A chunk created twice would leave one that nobody knows.
     #[test]
     fn what_creates_a_chunk_is_asked_of_one_node() {
         let [old, new] = [0, 1]

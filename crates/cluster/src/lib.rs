@@ -1,9 +1,10 @@
-//! One store over many nodes, after DXRAM: metadata in proportion to disorder, not to data.
+//! The logic of a cluster that serves one store from many nodes, after DXRAM: the memory for
+//! metadata grows with how scattered ownership is, not with the number of objects.
 //!
-//! Invariants of this room:
-//! 1. Nothing here does I/O, reads a clock or draws a random number.
-//! 2. Bad input is answered by a typed error and changes nothing.
-//! 3. No `unsafe`.
+//! Invariants of this crate:
+//! 1. No module does I/O, reads a clock or draws a random number.
+//! 2. Bad input is refused with a typed error and changes nothing.
+//! 3. There is no `unsafe`.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Which ids a node is asked for most, and whether it helps to move one elsewhere.
+//! Load balancing: which ids of a node are the hottest, and whether it helps to move one.
 //!
-//! The hottest ids are counted as the server counts hot keys ([`amalgam_index::hot`]), of the
-//! operations that the owner carries out. Once a second a node that has something hot asks a few
-//! others how busy they are.
+//! The hottest ids are sampled as the server samples hot keys ([`amalgam_index::hot`]), among the
+//! operations that this owner executes. Once a second a node with a hot id asks a few others for
+//! their load.
 //!
-//! Invariants of this room:
-//! 1. An operation costs a count, and one of [`amalgam_index::hot::ACCESSES_PER_SAMPLE`] a look at
-//!    a set.
-//! 2. A move must make the busier of the two less busy by a tenth at least; so what is moved back
-//!    and forth, or hot all alone, stays where it is.
+//! Invariants of this module:
+//! 1. An operation costs one increment, and every [`amalgam_index::hot::ACCESSES_PER_SAMPLE`]th a
+//!    lookup in one set of the sketch.
+//! 2. A move must lower the load of the busier of the two nodes by at least a tenth. So an id does
+//!    not move back and forth, and one that is all of a node's load stays.
 
 use amalgam_index::hot::{Gaps, Sketch};
 use amalgam_op::HashSeed;
@@ -16,48 +16,48 @@ use amalgam_op::HashSeed;
 use crate::ids::ChunkId;
 use crate::overlay::Peer;
 
-/// For ids: nobody can choose them so that they collide.
+/// A fixed seed suffices: clients do not choose ids, so they cannot choose collisions.
 const SEED: HashSeed = HashSeed::new(0);
-/// Time is cut into pieces of so many milliseconds.
+/// Length of a window, in milliseconds.
 const WINDOW_MS: u64 = 1_000;
-/// Below so many operations in a window nothing is worth moving.
+/// Operations in a window below which nothing is worth moving.
 const OPERATIONS_MIN: u64 = 2_000;
-/// After a move, and before an id is moved again, so many windows pass.
+/// Windows to wait after a move.
 const COOLDOWN_WINDOWS: u32 = 5;
-/// Others that are asked in a window.
+/// Other nodes that are asked in a window.
 const ASKED_MAX: usize = 3;
 
-/// What nodes say to each other about how busy they are.
+/// A message between nodes about their load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadMessage {
-    /// How busy are you?
+    /// Asks for the load.
     Query,
-    /// So many operations in the last second.
+    /// The load: operations in the last second.
     Report(u64),
 }
 
-/// What is to be done.
+/// A command of the load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadCommand {
-    /// Ask that node.
+    /// Ask this node for its load.
     Query(Peer),
-    /// Move that id there.
+    /// Move this id to this node.
     Move(ChunkId, Peer),
 }
 
-/// See the head of this module.
+/// The load balancer of one node; see the head of this module.
 #[derive(Debug)]
 pub struct LoadBalancer {
-    /// By window in place of second. No id stands where there is none yet.
+    /// Samples by window. None marks a slot without an id.
     sketch: Sketch<Option<ChunkId>>,
     gaps: Gaps,
     operations: u64,
-    /// Of the last whole window.
+    /// Operations in the last complete window.
     rate: u64,
     window_ends_ms: u64,
     windows: u32,
     cooldown_until: u32,
-    /// Who answered in this window, and how busy it is.
+    /// Nodes that answered in this window, and their loads.
     answers: Vec<(Peer, u64)>,
     moved: u64,
 }
@@ -79,7 +79,7 @@ impl Default for LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// An operation on an id.
+    /// Counts an operation on an id.
     pub fn record(&mut self, id: ChunkId) {
         self.operations += 1;
         if !self.gaps.skip(1) {
@@ -88,7 +88,7 @@ impl LoadBalancer {
         }
     }
 
-    /// Operations in the last whole second.
+    /// Operations in the last complete second.
     pub fn rate(&self) -> u64 {
         self.rate
     }
@@ -98,21 +98,22 @@ impl LoadBalancer {
         self.moved
     }
 
-    /// Another node said how busy it is.
+    /// Takes another node's report of its load.
     pub fn on_report(&mut self, from: Peer, rate: u64) {
         if self.answers.len() < ASKED_MAX {
             self.answers.push((from, rate));
         }
     }
 
-    /// The hottest of the ids that `serves` accepts, and how often it is asked for in a window.
+    /// The hottest id that `serves` accepts, and its estimated operations per window.
     fn hottest(&self, serves: impl Fn(ChunkId) -> bool) -> Option<(ChunkId, u64)> {
         let ids = self.sketch.seen().filter_map(|seen| Some(((*seen.name)?, seen.count)));
         let (id, count) = ids.filter(|(id, _)| serves(*id)).max_by_key(|(_, count)| *count)?;
         Some((id, self.rate * u64::from(count) / self.sketch.samples().max(1)))
     }
 
-    /// Time went on. `others` are the other members, `serves` says what is this node's to move.
+    /// Advances the time to `now_ms`. `others` are the other members; `serves` tells which ids this
+    /// node may move.
     pub fn on_tick(
         &mut self,
         now_ms: u64,
@@ -147,7 +148,7 @@ impl LoadBalancer {
                 vec![LoadCommand::Move(id, *peer)]
             }
             _ if is_hot && !others.is_empty() => {
-                // Others each time, in turns.
+                // A different group of nodes in each window.
                 let first = self.windows as usize * ASKED_MAX;
                 let asked = (0..ASKED_MAX.min(others.len())).map(|place| first + place);
                 asked.map(|place| LoadCommand::Query(others[place % others.len()])).collect()
@@ -170,7 +171,7 @@ mod tests {
         ChunkId::new(Creator::from(peer(0).node), counter).expect("an id")
     }
 
-    /// A window with `hot` operations on id 0 and as many on id 1, among `others`.
+    /// One window with `hot` operations on each of ids 0 and 1, and `others` on the rest.
     fn window(balancer: &mut LoadBalancer, now_ms: u64, hot: u64, others: u64) -> Vec<LoadCommand> {
         for number in 0..hot.max(others) {
             (number < hot).then(|| balancer.record(id(0)));
@@ -201,14 +202,14 @@ mod tests {
 
     #[test]
     fn what_would_not_help_is_left_alone() {
-        // Others are as busy.
+        // The others are as busy.
         let mut balancer = LoadBalancer::default();
         for second in 1..10 {
             balancer.on_report(peer(1), 9_000);
             let commands = window(&mut balancer, second * 1_000, 5_000, 1_000);
             assert!(!commands.iter().any(|one| matches!(one, LoadCommand::Move(..))));
         }
-        // Nothing is hot, or hardly anything happens.
+        // Nothing is hot, or there is hardly any load.
         for (hot, others) in [(0, 20_000), (500, 100)] {
             let mut balancer = LoadBalancer::default();
             for second in 1..10 {
@@ -216,7 +217,7 @@ mod tests {
                 assert!(window(&mut balancer, second * 1_000, hot, others).is_empty());
             }
         }
-        // One id is all there is: it would be as hot elsewhere.
+        // One id is the whole load: it would be as hot elsewhere.
         let mut balancer = LoadBalancer::default();
         for second in 1..10 {
             balancer.on_report(peer(1), 0);

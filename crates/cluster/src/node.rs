@@ -1,10 +1,11 @@
-//! One node of the cluster: its part in the overlay, its chunks, and a client of its own.
+//! One node of the cluster: its part in the overlay, its chunks, and its own client.
 //!
-//! Invariants of this room:
-//! 1. Packets, views and ticks go in, effects come out; what is done is decided by them alone.
-//! 2. Ids change hands only by an edit that a super peer answered.
-//! 3. A node with a log ([`Node::resume`]) sends nothing about metadata before what that rests on
-//!    is safe in the log; if it cannot be made safe, nothing at all, and the node is to stop.
+//! Invariants of this module:
+//! 1. Packets, views and ticks go in, commands come out; the commands depend on those inputs alone.
+//! 2. Ids change owners only by an edit that a super peer has confirmed.
+//! 3. A node with a log ([`Node::resume`]) sends a metadata message only after the records that the
+//!    message rests on are safe in the log. If they cannot be made safe, it sends nothing and
+//!    stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,62 +26,63 @@ use crate::rendezvous::RendezvousPlacement;
 use crate::replication::{RecoveredState, ReplicaStore, ReplicationCommand, ReplicationMessage};
 use crate::wire::Packet;
 
-/// What a node wants done.
+/// A command of the node to the process around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
-    /// Send a packet to that life of a node.
+    /// Sends a packet to this incarnation of a node.
     Send(Peer, Packet),
-    /// Ask the coordinator to decide.
+    /// Asks the coordinator to decide a proposal.
     Propose(Proposal),
-    /// Something for the log.
+    /// Reports an event for the log.
     Log(OverlayEvent),
-    /// The answer to a request of a client that has no node of its own, by its number.
+    /// Replies to a request of a client without a node of its own; the number is the one given to
+    /// [`Node::execute`].
     Reply(u64, Reply),
-    /// An operation of the node's own client was answered.
+    /// The operation of the node's own client with this number is complete.
     Completed(u64, Result<Response, ChunkError>),
-    /// The node cannot keep what it would have to promise: it is to stop.
+    /// The node cannot write what it must not lose, so the process must stop.
     Stop(LogError),
 }
 
 /// Parameters of a [`Node`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeSettings {
-    /// Of the overlay.
+    /// Settings of the overlay.
     pub overlay: OverlaySettings,
-    /// Of the chunk service.
+    /// Settings of the chunk service.
     pub chunks: ChunkSettings,
-    /// Whether it claims partitions of the named ids. Its store must take items then.
+    /// Whether the node claims partitions of the named ids. Requires: its store accepts items.
     pub holds_items: bool,
-    /// Memory for ranges that were looked up, in bytes; at least
+    /// Memory for the cache of looked-up ranges, in bytes; at least
     /// [`crate::ranges::LIMIT_BYTES_MIN`].
     pub cache_bytes: usize,
 }
 
-/// Moves that a node makes at once to tidy up; some are left for operators and hot items.
+/// Concurrent moves of misplaced ids at most; the other slots are left for operators and hot items.
 const MISPLACED_MOVES_MAX: usize = MOVES_MAX - 16;
 
-/// How often a node reads again what it keeps, and how many chunks and items then.
+/// Interval at which a node rereads a part of its replicas, and chunks and items per step.
 const SCRUB_MS: u64 = 100;
 const SCRUB_COPIES: usize = 32;
-/// How often a node asks whether what it keeps of lives that are over is needed.
+/// Interval at which a node asks whether its replicas of dead incarnations are still needed.
 const NEEDED_QUERY_MS: u64 = 5_000;
-/// Of how many creators it asks at once.
+/// Creators that one round of those queries names at most.
 const NEEDED_QUERIES_MAX: usize = 256;
 
-/// Why the metadata is changed.
+/// The reason for an edit of the metadata that this node asked for.
 #[derive(Clone, Copy, Debug)]
 enum EditReason {
-    /// For chunks to come.
+    /// Claims ids for chunks to be created.
     Claim,
-    /// A move.
+    /// Transfers ids to another node at the end of a move.
     Transfer,
-    /// A partition of the named ids.
+    /// Claims a partition of the named ids.
     Partition,
-    /// Other backups.
+    /// Changes the backups of ids, in the change of the replica set with this number.
     Backups(u64),
 }
 
-/// Everything that a node is, but for its sockets and clocks.
+/// All state of a node, without its sockets and clocks.
 #[derive(Debug)]
 pub struct Node<S> {
     me: Peer,
@@ -88,26 +90,26 @@ pub struct Node<S> {
     locator: Locator,
     chunks: ChunkService<S>,
     client: Client,
-    /// None if it claims no partitions of the named ids.
+    /// None if the node claims no partitions of the named ids.
     rendezvous: Option<RendezvousPlacement>,
-    /// Ids that were asked for or given away, by request.
+    /// Edits that were asked for and are not answered, by request.
     edits: BTreeMap<RequestId, (IdRange, EditReason)>,
-    /// What the chunk service wants to know.
+    /// Lookups of the chunk service, by their token.
     lookups: BTreeMap<u64, ChunkId>,
-    /// Others' chunks, where this node is their backup; none if it is nobody's.
+    /// Replicas of other nodes' chunks; None if this node is no backup.
     replica_store: Option<ReplicaStore>,
-    /// Whether the vault has the metadata, too.
+    /// Whether the vault also logs the metadata.
     has_metadata_log: bool,
-    /// What waits until the log is safe.
+    /// Commands that wait until the log is safe.
     deferred: Vec<NodeCommand>,
-    /// Owners that were gone when it was asked last, and when to ask again.
+    /// Owners that were not members at the last query, and when the next query is due.
     gone: BTreeSet<Peer>,
     next_needed_query_ms: u64,
     next_scrub_ms: u64,
 }
 
 impl<S: ChunkStore> Node<S> {
-    /// A node in a new life. `client` is a number that no client had before.
+    /// Creates a node in a new incarnation. Requires: no client had the number `client` before.
     pub fn new(
         me: Peer,
         settings: NodeSettings,
@@ -133,50 +135,51 @@ impl<S: ChunkStore> Node<S> {
         }
     }
 
-    /// Keeps backups from now on.
+    /// Makes this node a backup that stores replicas in `vault`.
     pub fn set_vault(&mut self, replica_store: ReplicaStore) {
         self.replica_store = Some(replica_store);
     }
 
-    /// Keeps backups from now on, and its part of the metadata, where its former lives left theirs.
-    /// To be called first.
+    /// Makes this node a backup that logs its part of the metadata as well, and takes up the
+    /// metadata that its earlier incarnations logged. Requires: called before anything else.
     pub fn resume(&mut self, replica_store: ReplicaStore, recovered: &RecoveredState) {
         self.super_peer.resume(recovered.since, &recovered.notes);
         self.has_metadata_log = true;
         self.replica_store = Some(replica_store);
     }
 
-    /// Its backups of others' chunks.
+    /// The replicas of other nodes' chunks that this node stores.
     pub fn replica_store(&self) -> Option<&ReplicaStore> {
         self.replica_store.as_ref()
     }
 
-    /// The same, when the node is not needed any more.
+    /// Takes the replicas out of a node that is no longer used.
     pub fn into_vault(self) -> Option<ReplicaStore> {
         self.replica_store
     }
 
-    /// Its chunks.
+    /// The chunk service of the node.
     pub fn chunks(&self) -> &ChunkService<S> {
         &self.chunks
     }
 
-    /// Its client.
+    /// The node's own client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What it keeps as a super peer.
+    /// The node's part as a super peer.
     pub fn super_peer(&self) -> &SuperPeer {
         &self.super_peer
     }
 
-    /// The node is a member until then.
+    /// Sets the time, in milliseconds, until which the node is certain to be a member.
     pub fn set_deadline(&mut self, deadline_ms: u64) {
         self.chunks.set_deadline(deadline_ms);
     }
 
-    /// Begins an operation of the node's own client; [`NodeCommand::Completed`] names its number.
+    /// Starts an operation of the node's own client; [`NodeCommand::Completed`] will carry the
+    /// number that is returned.
     pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) -> u64 {
         let (mut commands, mut asked) = (Vec::new(), Vec::new());
         let locator = &mut self.locator;
@@ -185,8 +188,8 @@ impl<S: ChunkStore> Node<S> {
         number
     }
 
-    /// Carries out a request of a client that has no node of its own. If it has to wait for
-    /// backups, [`NodeCommand::Reply`] answers it, with that number.
+    /// Executes a request of a client without a node of its own. None if the reply has to wait for
+    /// backups; [`NodeCommand::Reply`] then carries it with `number`.
     pub fn execute(
         &mut self,
         number: u64,
@@ -196,8 +199,8 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.execute(Requester::Local(number), request, clock)
     }
 
-    /// Sends what waits to go along with others: once after many packets. What backups keep is
-    /// written and synced here.
+    /// Sends what was batched, and writes and syncs the replicas. Call it once after a batch of
+    /// packets.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let mut chunk_commands = Vec::new();
         self.chunks.flush(now_ms, &mut chunk_commands);
@@ -222,7 +225,7 @@ impl<S: ChunkStore> Node<S> {
         out.extend(answers.map(|(to, answer)| NodeCommand::Send(to, Packet::Replication(answer))));
     }
 
-    /// Begins to move ids of this node to another; whether it does.
+    /// Starts to move ids of this node to another. False if that is not possible now.
     pub fn migrate(
         &mut self,
         ids: IdRange,
@@ -236,12 +239,12 @@ impl<S: ChunkStore> Node<S> {
         does
     }
 
-    /// Where nodes are, as far as that was said: backups of what has none yet are spread by it.
+    /// Sets the racks of nodes, as far as they are known; new backups are spread over racks.
     pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
         self.chunks.set_racks(racks);
     }
 
-    /// The coordinator decided something.
+    /// Takes a new view of the coordinator.
     pub fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>) {
         let before: Vec<Peer> = {
             let members = self.super_peer.view().members.iter();
@@ -261,12 +264,12 @@ impl<S: ChunkStore> Node<S> {
         self.defer(commands, out);
     }
 
-    /// What this node says as a super peer: when the log is safe, if there is one.
+    /// Queues commands of the super peer until the log is safe; without a log they go out at once.
     fn defer(&mut self, commands: Vec<OverlayCommand>, out: &mut Vec<NodeCommand>) {
         send(commands, Vec::new(), if self.has_metadata_log { &mut self.deferred } else { out });
     }
 
-    /// Reads a part of its log again.
+    /// Rereads a part of the replicas in the log.
     fn scrub(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let Some(replica_store) =
             self.replica_store.as_mut().filter(|_| now_ms >= self.next_scrub_ms)
@@ -284,8 +287,8 @@ impl<S: ChunkStore> Node<S> {
         );
     }
 
-    /// Asks leaders whether anybody needs what it keeps of lives that are over, and were when it
-    /// asked last: views may come late.
+    /// Asks leaders whether anybody needs the replicas of dead incarnations. Only owners that were
+    /// dead at the previous query too are named, since views may arrive late.
     fn query_needed_replicas(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let Some(replica_store) =
             self.replica_store.as_ref().filter(|_| now_ms >= self.next_needed_query_ms)
@@ -310,7 +313,7 @@ impl<S: ChunkStore> Node<S> {
         self.gone = gone;
     }
 
-    /// Time went on.
+    /// Advances the time to `now_ms`.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
         let (mut asked, mut completions, mut chunk_commands) = (Vec::new(), Vec::new(), Vec::new());
@@ -324,7 +327,7 @@ impl<S: ChunkStore> Node<S> {
             let mut edits = self.edits.values();
             edits.any(|(ids, _)| ids.first().creator() == partition)
         };
-        // What is about to leave is owned, too.
+        // A partition that is about to be moved away still counts as owned.
         let has = |partition: Creator| {
             chunks.owned(partition.ids()).next().is_some() || is_asked(partition)
         };
@@ -360,7 +363,7 @@ impl<S: ChunkStore> Node<S> {
         deliver(completions, out);
     }
 
-    /// Moves what should be others' to them.
+    /// Moves ids whose preferred owner is another node.
     fn move_misplaced(&mut self, now_ms: u64, chunk_commands: &mut Vec<ChunkCommand>) {
         let (chunks, view) = (&mut self.chunks, self.super_peer.view());
         let Some(rendezvous) = self.rendezvous.as_mut().filter(|_| view.has(self.me)) else {
@@ -370,13 +373,13 @@ impl<S: ChunkStore> Node<S> {
         let who = (self.me.node, chunks.is_leaving());
         for (ids, node) in rendezvous.misplaced(who, now_ms, free, chunks.all_owned()) {
             if let Some(incarnation) = view.incarnation(node) {
-                // What cannot move now is found again.
+                // A move that is not possible now is tried in a later pass.
                 chunks.migrate(ids, Peer { node, incarnation }, now_ms, chunk_commands);
             }
         }
     }
 
-    /// Moves what is hot to nodes that are less busy.
+    /// Moves hot ids to nodes with less load.
     fn rebalance(
         &mut self,
         now_ms: u64,
@@ -401,18 +404,18 @@ impl<S: ChunkStore> Node<S> {
         }
     }
 
-    /// The node is about to leave: it moves all it has to others.
+    /// Announces that the node will leave: it moves everything it owns to others.
     pub fn leave(&mut self) {
         self.chunks.leave();
     }
 
-    /// Whether nothing is left here that others could have.
+    /// Whether the node owns nothing that another member could take.
     pub fn has_left(&self) -> bool {
         let is_alone = self.super_peer.view().members.len() <= 1;
         is_alone || (self.chunks.all_owned().next().is_none() && self.chunks.moves().0 == 0)
     }
 
-    /// A packet arrived. `clock` tells the time in milliseconds, as often as it is asked.
+    /// Handles a packet. `clock` returns the time in milliseconds, and may be called repeatedly.
     pub fn on_packet(
         &mut self,
         from: Peer,
@@ -428,7 +431,7 @@ impl<S: ChunkStore> Node<S> {
                 }
             }
             Packet::Overlay(Message::NotNeeded { creator, source }) => {
-                // What cannot be forgotten now is asked about again.
+                // A replica that cannot be dropped now is asked about again.
                 if let Some(replica_store) = &mut self.replica_store
                     && !self.super_peer.view().has(source)
                 {
@@ -487,7 +490,7 @@ impl<S: ChunkStore> Node<S> {
             Packet::Load(LoadMessage::Report(rate)) => {
                 self.chunks.load_balancer_mut().on_report(from, rate)
             }
-            // Of the process around it.
+            // The process around the node handles these.
             Packet::Control(_) => {}
             Packet::Reply(reply) => {
                 let (mut commands, mut completions) = (Vec::new(), Vec::new());
@@ -499,7 +502,7 @@ impl<S: ChunkStore> Node<S> {
         }
     }
 
-    /// Does what the chunk service wants.
+    /// Executes commands of the chunk service.
     fn execute_chunk_commands(
         &mut self,
         chunk_commands: Vec<ChunkCommand>,
@@ -534,7 +537,7 @@ impl<S: ChunkStore> Node<S> {
                 ChunkCommand::Replication(ReplicationCommand::Send(to, message)) => {
                     out.push(NodeCommand::Send(to, Packet::Replication(message)));
                 }
-                // The chunk service hears of it itself.
+                // The chunk service handles this one itself.
                 ChunkCommand::Replication(ReplicationCommand::Aborted(_)) => {}
                 ChunkCommand::Reply(Requester::Peer(to), reply) => {
                     out.push(NodeCommand::Send(to, Packet::Reply(reply)));
@@ -552,7 +555,7 @@ impl<S: ChunkStore> Node<S> {
         send(commands, Vec::new(), out);
     }
 
-    /// Super peers answered.
+    /// Handles answers of super peers.
     fn on_answers(&mut self, answers: &[Answer], now_ms: u64, out: &mut Vec<NodeCommand>) {
         let (mut commands, mut asked) = (Vec::new(), Vec::new());
         let (mut chunk_commands, mut completions) = (Vec::new(), Vec::new());
@@ -591,8 +594,9 @@ impl<S: ChunkStore> Node<S> {
     }
 }
 
-/// A backup is not its owner and named once: they are chosen so, or came from a node that did.
-/// What is none of that is a placement without backups, and costs copies, which are made anew.
+/// The replica set of an owner and its backups. Backups were chosen distinct from the owner and
+/// from each other, or came from a node that did so; anything else becomes a set without backups,
+/// which costs only new replicas.
 fn replica_set(owner: Peer, backups: &[Peer]) -> ReplicaSet {
     ReplicaSet::new(owner, backups).unwrap_or_else(|_| ReplicaSet::of_owner(owner))
 }

@@ -1,43 +1,43 @@
-//! Who owns the named ids at first.
+//! Rendezvous placement: which member should own each partition of the named ids.
 //!
-//! Each partition of the named ids has a *home* among the members: the node with the highest score
-//! for it (rendezvous hashing). The home claims the partition if nobody owns it. So a cluster that
-//! starts shares the partitions evenly. When members change, each owner moves what has its home
-//! elsewhere now; who leaves moves all it has.
+//! The *preferred owner* of a partition is the member with the highest score for it (rendezvous
+//! hashing). It claims the partition if nobody owns it, so a new cluster shares the partitions
+//! evenly. When the members change, each owner moves the partitions whose preferred owner is
+//! another node now; a node that leaves moves everything.
 //!
-//! Invariants of this room:
-//! 1. It only proposes: that a partition gets one owner is decided by the metadata.
-//! 2. It asks when the members have not changed for a while, so those who start together share; and
-//!    again from time to time, since a former owner may be buried later.
+//! Invariants of this module:
+//! 1. It only proposes. The metadata decides that a partition has one owner.
+//! 2. It claims only after the members were unchanged for a while, so that nodes that start
+//!    together share; and it repeats the claims, since a dead owner may be removed later.
 
 use crate::hash::mix;
 use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
 
-/// How long members must stay the same before partitions are claimed.
+/// Time for which the members must be unchanged before partitions are claimed.
 const SETTLE_MS: u64 = 500;
 
-/// How often a node asks again for what somebody had when it asked last.
+/// Interval at which a node repeats claims of partitions that had an owner.
 const RECLAIM_MS: u64 = 3_000;
 
-/// How often a node looks for what has its home elsewhere.
+/// Interval at which a node looks for misplaced ids.
 const MISPLACED_MS: u64 = 1_000;
 
-/// A node's part.
+/// The placement state of one node.
 #[derive(Debug, Default)]
 pub struct RendezvousPlacement {
     members: Vec<NodeId>,
-    /// When to ask for partitions next.
+    /// When the next claims are due.
     next_claims_ms: u64,
-    /// Whether it asked since members changed.
+    /// Whether claims were made since the members changed.
     is_done: bool,
-    /// When to look for strays again.
+    /// When the next search for misplaced ids is due.
     next_misplaced_ms: u64,
-    /// What is to be moved, and to whom.
+    /// Pieces to move, and their targets.
     misplaced: Vec<(IdRange, NodeId)>,
 }
 
-/// The member that claims a partition which nobody owns.
+/// The member that should own a partition; None without members.
 pub fn preferred_owner(members: &[NodeId], partition: Creator) -> Option<NodeId> {
     members
         .iter()
@@ -45,14 +45,14 @@ pub fn preferred_owner(members: &[NodeId], partition: Creator) -> Option<NodeId>
         .max_by_key(|node| (mix(u64::from(partition.get()) << 16 | u64::from(node.get())), *node))
 }
 
-/// Chunks leave in pieces of so many ids, aligned.
+/// Size of an aligned piece in which chunks leave a node, as a power of two.
 const PIECE_BITS: u32 = 20;
 
 fn is_partition(ids: IdRange) -> bool {
     ids.first().creator().is_named() && ids.len() > 1
 }
 
-/// Cuts ids where partitions end, or into pieces that one move takes.
+/// Cuts ids at the ends of partitions, or into pieces that one move accepts.
 fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
     let is_named = ids.first().creator().is_named();
     let bits = if is_named { COUNTER_BITS } else { PIECE_BITS };
@@ -64,7 +64,7 @@ fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
 }
 
 impl RendezvousPlacement {
-    /// The partitions that `me` should ask for now; not those that it `has` or asked for.
+    /// The partitions that `me` should claim now, without those that it `has` or has claimed.
     pub fn claims(
         &mut self,
         me: NodeId,
@@ -86,8 +86,9 @@ impl RendezvousPlacement {
         Creator::partitions().filter(is_mine).collect()
     }
 
-    /// Up to `most` pieces of what `me` owns that should be others', and whose. All of it if it
-    /// `leaves`; else whole partitions, or what is left of them: single ids were moved on purpose.
+    /// Up to `most` pieces of what `me` owns whose preferred owner is another node, with that node.
+    /// A leaving node gives everything away; others give whole partitions or the rest of one, since
+    /// single ids were moved on purpose.
     pub fn misplaced(
         &mut self,
         (me, is_leaving): (NodeId, bool),
@@ -105,7 +106,7 @@ impl RendezvousPlacement {
             let pieces = owned.flat_map(pieces);
             let wanted = pieces.filter(|ids| is_leaving || is_partition(*ids));
             let moves = wanted.filter_map(|ids| {
-                // Chunks that leave are shared by the pieces that they lie in.
+                // Chunks of a leaving node are distributed by piece.
                 let part = ids.first().bits() >> PIECE_BITS;
                 let creator = ids.first().creator();
                 let target = if creator.is_named() {

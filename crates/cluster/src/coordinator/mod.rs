@@ -1,14 +1,14 @@
-//! Who is a member, and who holds which metadata: decided in one place.
+//! The coordinator: it alone decides who is a member and which group holds which metadata.
 //!
 //! A cluster keeps these decisions in etcd. [`Coordinator`] is the same set of transactions as a
-//! state machine: for a whole cluster on one machine, and for simulation.
+//! state machine, for a whole cluster in one process and for simulation.
 //!
-//! Invariants of this room:
-//! 1. Every change is one step that compares what the proposer saw; who saw something else is
-//!    refused and nothing changes.
-//! 2. A name keeps its node id for ever, each life of it gets a higher incarnation, and no id is
-//!    given to another name: no chunk can name two nodes.
-//! 3. A member whose lease ended is none before anybody can be told so.
+//! Invariants of this module:
+//! 1. Every change is one step that compares the state with what the proposer saw; a proposal made
+//!    from another state is refused and changes nothing.
+//! 2. A name keeps its node id for ever, each start gets a higher incarnation, and no id is given
+//!    to a second name: no chunk id can name two nodes.
+//! 3. A member whose lease ended leaves the view before anybody can be told so.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,14 @@ use std::ops::Range;
 use crate::ids::{NAMED_FIRST, NodeId};
 use crate::overlay::{Group, Member, OverlaySettings, Peer, RingSegment, Term, View};
 
-/// What a member asks the coordinator to decide.
+/// A proposal of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proposal {
-    /// Make an ordinary peer a super peer.
+    /// Makes an ordinary peer a super peer.
     Promote(Peer),
-    /// Say that nobody leads an segment but whose term this is, or a later one, if it is still held as
-    /// `replaces` says: what was proposed before is refused then. Its groups stay.
+    /// Reserves a segment for this term, if its groups are still those in `replaces`: from then on,
+    /// earlier proposals for the segment are refused, and no group leads there. The members of the
+    /// groups stay.
     Claim {
         /// The positions.
         segment: RingSegment,
@@ -32,63 +33,72 @@ pub enum Proposal {
         /// As in [`Self::Regroup`].
         replaces: Vec<(Range<u64>, Group)>,
     },
-    /// Give an segment to another group, if it is still held as `replaces` says.
+    /// Gives a segment to another group, if its groups are still those in `replaces`.
     Regroup {
         /// The positions.
         segment: RingSegment,
-        /// Who shall hold them.
+        /// The new group.
         group: Group,
-        /// Who does, part by part; parts that nobody holds are missing.
+        /// The present groups, part by part; parts without a group are left out.
         replaces: Vec<(Range<u64>, Group)>,
     },
 }
 
-/// Why a request to the coordinator was refused.
+/// The reason for which the coordinator refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorError {
-    /// The proposer saw an older state.
+    /// The proposal was made from an older state.
     Outdated,
-    /// That life of that node is over.
+    /// This incarnation of the node is no longer a member.
     NoMember,
     /// All node ids are taken.
     Full,
-    /// The node holds metadata that would be lost with it; ask again when others have it.
+    /// The node holds metadata that would be lost with it; retry when other nodes hold it.
     Needed,
 }
 
 impl fmt::Display for CoordinatorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Outdated => "the proposal was made from an older state",
-            Self::NoMember => "this life of the node is over",
-            Self::Full => "all node ids are taken",
-            Self::Needed => "the node holds metadata that others do not have yet",
+            Self::Outdated => {
+                "the proposal was made from an older state; read the view and propose again"
+            }
+            Self::NoMember => {
+                "this incarnation of the node is no longer a member; it must join again"
+            }
+            Self::Full => {
+                "all node ids are taken; start the node under a name that has joined before"
+            }
+            Self::Needed => {
+                "the node holds metadata that others do not have yet; retry the leave later"
+            }
         })
     }
 }
 
 impl std::error::Error for CoordinatorError {}
 
-/// The embedded stand-in for etcd. Time is an argument, in milliseconds.
+/// The in-process stand-in for etcd. Times are arguments, in milliseconds.
 #[derive(Debug)]
 pub struct Coordinator {
     settings: OverlaySettings,
     lease_ms: u64,
     view: View,
-    /// A node's name -> its id and the last incarnation.
+    /// A node's name -> its id and last incarnation.
     names: BTreeMap<String, Peer>,
     /// When each lease ends.
     leases: BTreeMap<NodeId, u64>,
 }
 
 impl Coordinator {
-    /// Of an empty cluster whose members' leases last `lease_ms`.
+    /// An empty cluster whose members' leases last `lease_ms`.
     pub fn new(settings: OverlaySettings, lease_ms: u64) -> Self {
         let view = View::default();
         Self { settings, lease_ms, view, names: BTreeMap::new(), leases: BTreeMap::new() }
     }
 
-    /// The same again, of what [`Self::view`] and [`Self::names`] said. Leases are kept elsewhere.
+    /// Restores a coordinator from what [`Self::view`] and [`Self::names`] returned. Leases are
+    /// kept elsewhere.
     pub fn resume(
         settings: OverlaySettings,
         lease_ms: u64,
@@ -98,28 +108,29 @@ impl Coordinator {
         Self { settings, lease_ms, view, names, leases: BTreeMap::new() }
     }
 
-    /// All names that ever joined, with their last lives.
+    /// All names that ever joined, with their last incarnations.
     pub fn names(&self) -> &BTreeMap<String, Peer> {
         &self.names
     }
 
-    /// The lease of a member ended, where others keep leases.
+    /// Removes a member whose lease ended, where leases are kept elsewhere.
     pub fn end(&mut self, peer: Peer) {
         if self.view.has(peer) {
             self.remove(peer.node);
         }
     }
 
-    /// What is decided so far.
+    /// The state as decided so far.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// A node starts. One that joins under its name again while it is a member replaces itself.
+    /// Starts a node under a name. A name that is a member already gets a new incarnation, and the
+    /// old one is no longer a member.
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::Full`].
+    /// [`CoordinatorError::Full`] if all node ids are taken.
     pub fn join(&mut self, name: &str, now_ms: u64) -> Result<Peer, CoordinatorError> {
         let peer = match self.names.get(name) {
             Some(last) => Peer { incarnation: last.incarnation + 1, ..*last },
@@ -135,7 +146,7 @@ impl Coordinator {
         let member = Member { incarnation: peer.incarnation, is_super: false };
         self.view.members.insert(peer.node, member);
         self.view.revision += 1;
-        // The first members need nobody's leave to keep metadata.
+        // The first members become super peers without a proposal.
         let wanted = self.settings.supers_wanted(self.view.members.len());
         if self.view.supers().count() < wanted.min(self.settings.supers_min) {
             self.promote(peer)?;
@@ -143,11 +154,11 @@ impl Coordinator {
         Ok(peer)
     }
 
-    /// Prolongs a lease.
+    /// Renews a lease.
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::NoMember`] if it ended.
+    /// [`CoordinatorError::NoMember`] if it has ended.
     pub fn keep_alive(&mut self, peer: Peer, now_ms: u64) -> Result<(), CoordinatorError> {
         self.expire(now_ms);
         if !self.view.has(peer) {
@@ -157,14 +168,14 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Gives lives a whole lease again, as after a time in which nobody could be heard.
+    /// Gives these peers a full lease again, as after a time in which no renewal could arrive.
     pub fn prolong(&mut self, peers: &[Peer], now_ms: u64) {
         for peer in peers.iter().filter(|peer| self.view.has(**peer)) {
             self.leases.insert(peer.node, now_ms + self.lease_ms);
         }
     }
 
-    /// Ends the leases that are over.
+    /// Removes the members whose leases have ended.
     pub fn expire(&mut self, now_ms: u64) {
         let over = |(node, end): (&NodeId, &u64)| (*end <= now_ms).then_some(*node);
         for node in self.leases.iter().filter_map(over).collect::<Vec<_>>() {
@@ -172,11 +183,12 @@ impl Coordinator {
         }
     }
 
-    /// A node stops on purpose.
+    /// Removes a node that stops on purpose.
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::Needed`] if a group would be left without a majority.
+    /// [`CoordinatorError::Needed`] if a group would be left without a majority;
+    /// [`CoordinatorError::NoMember`] if it is not a member.
     pub fn leave(&mut self, peer: Peer) -> Result<(), CoordinatorError> {
         if !self.view.has(peer) {
             return Err(CoordinatorError::NoMember);
@@ -188,7 +200,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Whether a group would be left without a majority if a member stopped now.
+    /// Whether a group would lose its majority if this member stopped now.
     pub fn is_needed(&self, peer: Peer) -> bool {
         let stays = |member: &&Peer| **member != peer && self.view.has(**member);
         self.view.groups.iter().any(|(_, group)| {
@@ -212,7 +224,7 @@ impl Coordinator {
                 self.promote(*peer)
             }
             Proposal::Claim { segment, term, replaces } => {
-                // What nobody holds is held by a group of nobody, so that it is claimed as well.
+                // A part without a group gets an empty group, so that it is reserved as well.
                 let nobody = Group { term: *term, members: Vec::new() };
                 self.replace(*segment, &nobody, replaces)?;
                 for (part, old) in replaces {
@@ -307,7 +319,7 @@ mod tests {
         let held = before.groups_of(segment);
         assert_eq!(coordinator.propose(&regroup(2, held.clone())), Err(CoordinatorError::Outdated));
         assert_eq!(coordinator.view(), &before);
-        // Who claims an segment is the only one who can give it to somebody.
+        // Only the node that reserved a segment can give it to a group.
         let term = Term { number: 4, leader: peers[1] };
         let claim = Proposal::Claim { segment, term, replaces: held.clone() };
         assert_eq!(coordinator.propose(&claim), Ok(()));
@@ -316,7 +328,7 @@ mod tests {
         let held = coordinator.view().groups_of(segment);
         assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..3]));
         assert_eq!(coordinator.propose(&regroup(5, held)), Ok(()));
-        // Two of three hold a majority, one of three does not.
+        // Two of three are a majority, one is not.
         assert_eq!(coordinator.leave(peers[1]), Ok(()));
         assert_eq!(coordinator.leave(peers[2]), Err(CoordinatorError::Needed));
     }

@@ -1,4 +1,5 @@
-//! The metadata itself: who owns which ids, as a state machine that replicas run alike.
+//! The metadata catalog: who owns which ids, as a deterministic state machine that every replica
+//! runs.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,12 @@ use super::view::Peer;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::ranges::{MapLimits, Placement, Range, RangeMap};
 
-/// The metadata of many creators. What [`Self::apply`] answers depends on the edits before it and
-/// on nothing else.
+/// The metadata of many creators. The result of [`Self::apply`] depends on earlier edits alone.
 #[derive(Debug)]
 pub struct Catalog {
     map: RangeMap,
     records: BTreeMap<Creator, Record>,
-    /// What changed since it was asked for; none while nobody wants to know.
+    /// Changes since the last [`Self::take_records`]; None while changes are not recorded.
     notes: Option<Vec<MetadataRecord>>,
 }
 
@@ -28,12 +28,12 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// Notes down what changes from now on.
+    /// Records all changes from now on.
     pub fn start_recording(&mut self) {
         self.notes = Some(Vec::new());
     }
 
-    /// What changed since the last call, in that order.
+    /// The changes since the last call, in order.
     pub fn take_records(&mut self) -> Vec<MetadataRecord> {
         self.notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -44,7 +44,7 @@ impl Catalog {
         }
     }
 
-    /// Does again what a note says. Promises are not the catalog's.
+    /// Repeats the change of a record. Promises are not part of the catalog.
     pub fn replay(&mut self, note: &MetadataRecord) {
         match note {
             MetadataRecord::Batch(creator, version, edits) => self.apply(*creator, *version, edits),
@@ -55,18 +55,18 @@ impl Catalog {
         }
     }
 
-    /// How far the metadata of a creator is; none if there is none.
+    /// The version of a creator's metadata; None if the catalog has none.
     pub fn version(&self, creator: Creator) -> Option<Version> {
         self.records.get(&creator).map(|record| record.version)
     }
 
-    /// Version and fingerprint.
+    /// Version and digest of a creator's metadata.
     pub fn summary(&self, creator: Creator) -> Option<Summary> {
         let record = self.records.get(&creator)?;
         Some(Summary { creator, version: record.version, digest: record.digest })
     }
 
-    /// Those of all creators that there are.
+    /// The summaries of all creators in the catalog.
     pub fn summaries(&self) -> impl Iterator<Item = Summary> {
         self.records.iter().map(|(creator, record)| Summary {
             creator: *creator,
@@ -75,18 +75,18 @@ impl Catalog {
         })
     }
 
-    /// The last request of a peer that was carried out or refused.
+    /// The last request of a peer that was executed or refused.
     pub fn last_request(&self, creator: Creator, node: NodeId) -> Option<LastRequest> {
         self.records.get(&creator)?.last_requests.get(&node).copied()
     }
 
-    /// The range of an id and the epoch at which that is known; no range if nobody owns it.
+    /// The epoch of a creator's metadata and the range that an id lies in; None if nobody owns it.
     pub fn find(&self, id: ChunkId) -> (u64, Option<Range>) {
         let epoch = self.version(id.creator()).map_or(0, |version| version.sequence);
         (epoch, self.map.find(id))
     }
 
-    /// Carries out a batch of edits of one creator, which becomes `version`.
+    /// Applies a batch of edits of one creator, which becomes `version`.
     pub fn apply(&mut self, creator: Creator, version: Version, edits: &[Edit]) {
         let mut record = self.records.remove(&creator).unwrap_or_else(|| Record::new(version));
         let over = edits.iter().filter_map(|edit| match edit.change {
@@ -146,14 +146,15 @@ impl Catalog {
                 Some(set)
             }
             _ if !self.is_owner(ids, request.peer, record) => return Err(Refusal::NotOwner),
-            // Who was told so by a leader of old would take up what is older than others have.
+            // A grant of an earlier leader may be outdated: its new owner would recover less than
+            // others hold.
             Change::CompleteFailover(set, source) => {
                 if !record.to_recover.all(ids.start()..ids.end(), |held| *held == source) {
                     return Err(Refusal::NotOwner);
                 }
                 Some(set)
             }
-            // It has nothing that it could give away, or others could back up.
+            // The owner has nothing yet that it could transfer, or others replicate.
             _ if record.to_recover.over(ids.start()..ids.end()).next().is_some() => {
                 return Err(Refusal::NotOwner);
             }
@@ -173,7 +174,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives ids a placement and says whether they are to be recovered, and keeps up the digest.
+    /// Assigns a placement and the source to recover from, and updates the digest.
     fn assign(
         &mut self,
         ids: IdRange,
@@ -188,7 +189,7 @@ impl Catalog {
         record.digest = record.digest.wrapping_sub(before).wrapping_add(after);
     }
 
-    /// Carries out [`Change::RemoveDead`], and, if nobody is among the `dead`, [`Change::MarkLost`].
+    /// Applies [`Change::RemoveDead`], and, with no other `dead` node, [`Change::MarkLost`].
     fn remove_dead(&mut self, creator: Creator, peer: Peer, dead: &[NodeId], record: &mut Record) {
         if !record.names_peer(peer) {
             return;
@@ -214,7 +215,7 @@ impl Catalog {
         }
     }
 
-    /// Carries out [`Change::Rejoin`].
+    /// Applies [`Change::Rejoin`].
     fn rejoin(&mut self, creator: Creator, peer: Peer, life: u32, record: &mut Record) {
         if !record.names_peer(peer) || life <= peer.incarnation {
             return;
@@ -224,7 +225,7 @@ impl Catalog {
         for range in owned {
             let placement = range.placement.without(peer.node);
             for (ids, source) in record.to_recover_in(range.ids) {
-                // What it had to recover is in its log; what it served was in its memory.
+                // What it had yet to recover is in its log; what it served was in its memory.
                 if source.is_none() {
                     self.assign(ids, placement, placement.map(|_| peer), record);
                 }
@@ -234,9 +235,8 @@ impl Catalog {
         record.add_peer(Peer { incarnation: life, ..peer });
     }
 
-    /// Lives without which some ids of a creator have nobody left, if these are over; and whether
-    /// there is anything to bury, which there is not while of some ids nobody is left but who is
-    /// silent.
+    /// Returns the dead peers that are the last holders of some ids, and whether dead peers may be
+    /// removed now. They may not while the only other holders of some range are `silent`.
     pub fn last_holders(
         &self,
         creator: Creator,
@@ -265,8 +265,8 @@ impl Catalog {
         (dead.iter().copied().filter(|peer| about(&last, peer)).collect(), may_remove)
     }
 
-    /// Whether what was backed up in somebody's name is or may be asked for, where its ids are of
-    /// that creator.
+    /// Whether replicas that were written in the name of `source` may still be asked for, among the
+    /// ids of this creator.
     pub fn needs(&self, creator: Creator, source: Peer) -> bool {
         self.records.get(&creator).is_some_and(|record| {
             record.names_peer(source) || record.to_recover.iter().any(|(_, name)| *name == source)
@@ -279,8 +279,8 @@ impl Catalog {
         ranges.take_while(move |range| range.ids.first().creator() == creator)
     }
 
-    /// Owner and backups of each range of a creator, in the lives that are meant; for a range that
-    /// is to be recovered, whoever may.
+    /// Owner and backups of each range of a creator, in the incarnations that are meant; for a
+    /// range that is being recovered, the candidates.
     pub fn replica_sets(&self, creator: Creator) -> impl Iterator<Item = Vec<Peer>> {
         let life = move |node: NodeId| Peer {
             node,
@@ -289,12 +289,12 @@ impl Catalog {
         self.ranges_of(creator).map(move |range| nodes_of(&range).map(life).collect())
     }
 
-    /// Lives that ranges of a creator name, or did.
+    /// Peers that ranges of a creator name, or have named.
     pub fn named_peers(&self, creator: Creator) -> impl Iterator<Item = Peer> {
         self.records.get(&creator).into_iter().flat_map(Record::peers)
     }
 
-    /// The life in which a node is meant that a range of a creator names.
+    /// The incarnation in which ranges of a creator name a node.
     pub fn incarnation_of(&self, creator: Creator, node: NodeId) -> Option<u32> {
         self.records.get(&creator)?.incarnations.get(&node).copied()
     }
@@ -305,13 +305,13 @@ impl Catalog {
         record.is_some_and(|record| record.to_recover.get(id.bits()).is_some())
     }
 
-    /// Creators of whose ids some have yet to be recovered.
+    /// Creators with ids that have yet to be recovered.
     pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
         let records = self.records.iter().filter(|(_, record)| !record.to_recover.is_empty());
         records.map(|(creator, _)| *creator)
     }
 
-    /// What the owners of a creator's ids have yet to recover.
+    /// The grants for all ids of a creator that have yet to be recovered.
     pub fn failover_grants(&self, creator: Creator) -> Vec<FailoverGrant> {
         let Some(record) = self.records.get(&creator) else { return Vec::new() };
         let epoch = record.version.sequence;
@@ -327,7 +327,7 @@ impl Catalog {
                     |node: NodeId| record.incarnations.get(&node).copied().unwrap_or_default();
                 let holders: Vec<Peer> =
                     nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
-                // Named ids are sparse, and the cells of a partition too many.
+                // Named ids are sparse, and a partition has too many cells to grant each.
                 let last = failover_grants.last_mut().filter(|last: &&mut FailoverGrant| {
                     let touches = last.ids.end() == ids.start() && creator.is_named();
                     touches && last.source == *source && last.holders == holders
@@ -342,7 +342,7 @@ impl Catalog {
         failover_grants
     }
 
-    /// The ranges that overlap `ids`; the first without what lies before them.
+    /// The ranges that overlap `ids`; the first is cut at the start of `ids`.
     fn ranges(&self, ids: IdRange) -> impl Iterator<Item = Range> {
         self.map.ranges_from(ids.first()).take_while(move |range| range.ids.first() <= ids.last())
     }
@@ -362,7 +362,7 @@ impl Catalog {
         next >= ids.end()
     }
 
-    /// Of the ranges that an edit of `ids` can change: those that overlap or touch them.
+    /// Digest of the ranges that an edit of `ids` can change: those that overlap or touch them.
     fn digest_around(&self, ids: IdRange) -> u64 {
         let creator = ids.first().creator();
         let before = if ids.first().counter() == 0 { ids.start() } else { ids.start() - 1 };
@@ -375,7 +375,7 @@ impl Catalog {
         near.fold(0, |sum, range| sum.wrapping_add(digest_of_range(&range)))
     }
 
-    /// Says that what is held of a creator is held under another version.
+    /// Sets the version of a creator's metadata without a change of its content.
     pub fn restamp(&mut self, creator: Creator, version: Version) {
         if let Some(record) = self.records.get_mut(&creator)
             && record.version != version
@@ -385,7 +385,7 @@ impl Catalog {
         }
     }
 
-    /// All that is held of a creator.
+    /// All metadata of a creator.
     pub fn snapshot(&self, creator: Creator) -> Option<Snapshot> {
         let record = self.records.get(&creator)?;
         let ranges = self.ranges_of(creator).collect();
@@ -398,7 +398,7 @@ impl Catalog {
         Some(Snapshot { creator, version, ranges, last_requests, incarnations, to_recover })
     }
 
-    /// Holds that and nothing else of a creator. Ranges of other creators are left out.
+    /// Replaces the metadata of a creator. Ranges of other creators in the snapshot are ignored.
     pub fn install(&mut self, snapshot: &Snapshot) {
         let creator = snapshot.creator;
         self.drop_all(creator);
@@ -418,7 +418,7 @@ impl Catalog {
         self.note(|| MetadataRecord::Snapshot(snapshot.clone()));
     }
 
-    /// Forgets a creator.
+    /// Removes the metadata of a creator.
     pub fn remove(&mut self, creator: Creator) {
         if self.drop_all(creator) {
             self.note(|| MetadataRecord::Removed(creator));
@@ -435,7 +435,7 @@ impl Catalog {
         was_held
     }
 
-    /// All ranges, ascending.
+    /// All ranges in ascending order.
     pub fn all_ranges(&self) -> impl Iterator<Item = Range> {
         self.map.ranges()
     }
@@ -568,7 +568,7 @@ mod tests {
         assert_eq!(catalog.last_holders(creator, &dead, &[]), (dead.to_vec(), false));
         let again = ask(&mut catalog, &dead.map(Change::RemoveDead));
         assert_eq!(again.0, waiting);
-        // The owner's memory is gone, whatever its log has of others.
+        // The owner's memory is gone, whatever its log holds of others.
         let (ranges, grants) = ask(&mut catalog, &[Change::Rejoin(peer(1), 2)]);
         assert_eq!((&ranges[0][..], grants[0]), ("2+3", (peer(1), 10)));
         let (ranges, grants) = ask(&mut catalog, &[Change::Rejoin(peer(3), 2)]);
@@ -578,7 +578,7 @@ mod tests {
         let heir = catalog.failover_grants(creator)[0].holders.clone();
         assert_eq!(heir, [Peer { incarnation: 2, ..peer(3) }], "in its new life");
         assert!(catalog.needs(creator, peer(1)));
-        // It goes as well, and says when it comes back that it has nothing.
+        // It dies too, and has nothing when it comes back.
         let gone = Peer { incarnation: 2, ..peer(3) };
         assert_eq!(ask(&mut catalog, &[Change::RemoveDead(gone)]).0[0], "3");
         assert_eq!(ask(&mut catalog, &[Change::MarkLost(gone)]).0, ["4"]);
@@ -609,7 +609,7 @@ mod tests {
     }
 
     proptest! {
-        /// The digest that edits keep up is that of the same content put in anew.
+        /// The incrementally maintained digest equals that of the same content installed afresh.
         #[test]
         fn digests_depend_on_the_content_alone(
             steps in prop::collection::vec((1..4u16, 0..30u64, 1..9u64, 0..9u8), 1..80),

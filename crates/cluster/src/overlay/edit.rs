@@ -1,48 +1,47 @@
-//! What leaders, replicas and askers say of the metadata: changes, their names, and what came of
-//! them.
+//! Edits of the metadata, their identifiers and results, and snapshots of what they produce.
 
 use super::view::{Peer, Term};
 use crate::ids::{Creator, IdRange, NodeId};
 use crate::ranges::{BACKUPS_MAX, Placement, PlacementError, Range};
 
-/// Ids that one edit names at most, but for named ids, which are sparse.
+/// Ids in one edit at most. Named ids are exempt, since they are sparse.
 pub const EDIT_IDS_MAX: u64 = 1 << 31;
 
-/// How far a replica of a creator's metadata is. Sequences go on over terms, and count the batches
-/// of edits; they are the *epochs* that data requests carry.
+/// The version of a replica of a creator's metadata. The sequence counts batches of edits and
+/// continues across terms; it is the *epoch* that data requests carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Under whose lead it was written.
+    /// The term in which the last batch was written.
     pub term: Term,
-    /// How many batches it holds.
+    /// Number of batches applied.
     pub sequence: u64,
 }
 
-/// Names a request for ever: a peer counts its edits of each creator.
+/// Identifies a request for ever: each peer numbers its edits of a creator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
-    /// Who asks.
+    /// The requester.
     pub peer: Peer,
-    /// The number of the request, ascending.
+    /// Number of the request; ascending.
     pub sequence: u64,
 }
 
-/// A placement in which each node is meant in one of its lives.
+/// A placement with the incarnation of each node that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     /// The owner and its backups.
     pub placement: Placement,
-    /// Their lives, in the same order; 0 for a backup that is missing.
+    /// Their incarnations in the same order; 0 where there is no backup.
     pub incarnations: [u32; BACKUPS_MAX + 1],
 }
 
 impl ReplicaSet {
-    /// An owner without backups.
+    /// A set of an owner without backups.
     pub fn of_owner(owner: Peer) -> Self {
         Self::new(owner, &[]).expect("one node is there once")
     }
 
-    /// An owner and its backups.
+    /// A set of an owner and its backups.
     ///
     /// # Errors
     ///
@@ -66,44 +65,45 @@ impl ReplicaSet {
     }
 }
 
-/// What shall become of ids.
+/// What an edit does to its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Ids that nobody owns become the asker's.
+    /// Ids without an owner become the requester's.
     Claim(ReplicaSet),
-    /// Ids of the asker become somebody else's, or get other backups.
+    /// Ids of the requester get another owner or other backups.
     Migrate(ReplicaSet),
-    /// Ids that the asker inherited in that name are recovered, and get backups.
+    /// Ids that were granted to the requester in failover, from this source, are recovered and get
+    /// backups.
     CompleteFailover(ReplicaSet, Peer),
-    /// Ids of the asker become nobody's.
+    /// Ids of the requester lose their owner.
     Release,
-    /// Nothing but that no older request of the asker is carried out any more.
+    /// Changes nothing; earlier requests of the requester are refused from now on.
     Fence,
-    /// Of the leader: that life is over. Where it was the owner the first backup takes its place,
-    /// and has to recover what it has of it; elsewhere it is a backup no more. What had no backup
-    /// is nobody's. Where all who have something are buried in the same batch nothing changes:
+    /// By the leader: this peer is dead. Where it was the owner, its first backup becomes the owner
+    /// and has to recover the ids from its replica; elsewhere it is removed from the backups. Ids
+    /// without a backup lose their owner. Ids whose holders are all removed in one batch keep them:
     /// one of them may come back with its log.
     RemoveDead(Peer),
-    /// Of the leader: that life is over, and nothing is left of what it had.
+    /// By the leader: this peer is dead, and nothing it held is left.
     MarkLost(Peer),
-    /// Of the leader: the node lives again, in that life, and its log has all that it had as a
-    /// backup. What it owned goes as if it were buried.
+    /// By the leader: the node is back in this incarnation, and its log holds all its replicas.
+    /// What it owned is handled as in `RemoveDead`.
     Rejoin(Peer, u32),
 }
 
-/// A request to change who owns ids of one creator.
+/// A request to change the ownership of ids of one creator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// Its name. A repetition is answered as the first was, an older one refused.
+    /// Identifies the request. A repetition gets the first answer; an older request is refused.
     pub request: RequestId,
-    /// The ids.
+    /// The ids to change.
     pub ids: IdRange,
-    /// What shall become of them.
+    /// The change.
     pub change: Change,
 }
 
 impl Change {
-    /// The placement that it gives, if it does.
+    /// The replica set that the change assigns, if it assigns one.
     pub fn replica_set(&self) -> Option<ReplicaSet> {
         match self {
             Self::Claim(set) | Self::Migrate(set) | Self::CompleteFailover(set, _) => Some(*set),
@@ -112,29 +112,30 @@ impl Change {
         }
     }
 
-    /// Whether it is for leaders alone to ask for.
+    /// Whether only leaders may request it.
     pub fn is_of_leader(&self) -> bool {
         matches!(self, Self::RemoveDead(_) | Self::MarkLost(_) | Self::Rejoin(..))
     }
 }
 
-/// How a catalog changed, for a log that it can be made from again.
+/// A record of a change to the catalog, from which a log can rebuild it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetadataRecord {
-    /// A batch of edits, and what the replica is after it.
+    /// A batch of edits, and the version that it produces.
     Batch(Creator, Version, Vec<Edit>),
-    /// All that is held of a creator now.
+    /// The whole metadata of a creator.
     Snapshot(Snapshot),
-    /// What is held is held under another version.
+    /// The version changes, the content does not.
     Restamp(Creator, Version),
-    /// Nothing is held of a creator any more.
+    /// The metadata of a creator is removed.
     Removed(Creator),
-    /// Which terms the replica follows, by positions from the first to the last.
+    /// The terms that the replica has promised to follow: first position, last position, term.
     Promises(Vec<(u64, u64, Term)>),
 }
 
 impl Edit {
-    /// The same, naming lives that nobody has: it will be refused as [`Refusal::StalePeer`].
+    /// The same edit with incarnations that no node has; it will be refused as
+    /// [`Refusal::StalePeer`].
     pub(super) fn refused(self) -> Self {
         let gone = |set: ReplicaSet| ReplicaSet { incarnations: [0; BACKUPS_MAX + 1], ..set };
         let change = match self.change {
@@ -147,67 +148,67 @@ impl Edit {
     }
 }
 
-/// Why an edit changed nothing.
+/// The reason for which an edit changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody owns one of the ids already.
+    /// One of the ids has an owner already.
     Owned,
-    /// The asker does not own all of them, or claims for somebody else.
+    /// The requester does not own all of the ids, or claims for another node.
     NotOwner,
-    /// A later request of the asker was carried out before.
+    /// A later request of the requester was executed before.
     Outdated,
-    /// More than [`EDIT_IDS_MAX`] ids.
+    /// The edit names more than [`EDIT_IDS_MAX`] ids.
     TooWide,
-    /// Somebody is named in a life that is over, or whose former one is not buried yet.
+    /// The edit names a dead peer, or a node whose former incarnation is not removed yet.
     StalePeer,
 }
 
-/// The last request of a peer, and how it was answered.
+/// The last request of a peer, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRequest {
     /// The request.
     pub request: RequestId,
-    /// From which epoch on, or why not.
+    /// The epoch from which it holds, or the reason for a refusal.
     pub result: Result<u64, Refusal>,
 }
 
-/// How far a replica is, and a fingerprint of what it holds.
+/// The version and a digest of a replica of one creator's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Whose ids.
+    /// The creator of the ids.
     pub creator: Creator,
-    /// How far.
+    /// The version.
     pub version: Version,
-    /// Of ranges and requests.
+    /// Digest of ranges, requests, incarnations and ids to recover.
     pub digest: u64,
 }
 
 /// All metadata of a creator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whose ids.
+    /// The creator of the ids.
     pub creator: Creator,
-    /// How far.
+    /// The version.
     pub version: Version,
-    /// Who owns them.
+    /// The ranges and their placements.
     pub ranges: Vec<Range>,
     /// The last request of each peer.
     pub last_requests: Vec<LastRequest>,
-    /// In which life nodes are meant.
+    /// The incarnations in which the ranges name nodes.
     pub incarnations: Vec<Peer>,
-    /// Ids that their owners have yet to recover, and in whose name they were backed up.
+    /// Ids that their owners have yet to recover, and the peer in whose name they were replicated.
     pub to_recover: Vec<(IdRange, Peer)>,
 }
 
-/// Ids that a node owns and has to recover first.
+/// A grant to a new owner: ids that it owns and has to recover before it serves them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailoverGrant {
     /// The ids.
     pub ids: IdRange,
-    /// The epoch at which this is so.
+    /// The epoch of the grant.
     pub epoch: u64,
-    /// In whose name they were backed up.
+    /// The peer in whose name they were replicated.
     pub source: Peer,
-    /// Owner and backups: each has all that was acknowledged.
+    /// Owner and backups; each has every acknowledged write.
     pub holders: Vec<Peer>,
 }

@@ -1,4 +1,4 @@
-//! A node's way to the super peers: what it remembers of their answers, and what it still asks.
+//! The locator: a node's cache of owners, its lookups at super peers, and its edits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,34 +10,34 @@ use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::interval_map::IntervalMap;
 use crate::ranges::{Range, RangeCache};
 
-/// How often a question is asked before it counts as unanswered.
+/// Tries of a lookup before it counts as unanswered.
 const ATTEMPTS_MAX: u32 = 50;
-/// Epochs that are remembered beside those of whole creators.
+/// Epochs of single ids that are cached beside those of creators.
 const EPOCHS_MAX: usize = 10_000;
 
-/// Where an id is, as far as is known, and what a request there must carry.
+/// The known location of an id, and what a request to its owner must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The range.
+    /// The range that the id lies in.
     pub range: Range,
-    /// The owner, in the life in which it owned the range.
+    /// The owner, in the incarnation in which it owned the range.
     pub owner: Peer,
-    /// An epoch at or before which the owner had it.
+    /// An epoch at or before which the owner had the range.
     pub epoch: u64,
-    /// Whether a leader said so just now, of what is committed.
+    /// Whether a leader just confirmed it from committed metadata.
     pub is_certain: bool,
 }
 
-/// What came of a question.
+/// The result of a lookup or an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Where the id is.
+    /// The location of the id, for the lookup with this token.
     Located(u64, Located),
     /// Nobody owns the id.
     Unowned(u64, ChunkId),
-    /// No super peer answered.
+    /// No super peer answered the lookup.
     Unanswered(u64, ChunkId),
-    /// An edit was carried out, from that epoch on, or refused.
+    /// An edit was executed, effective from this epoch, or refused.
     Changed(RequestId, Result<u64, Refusal>),
 }
 
@@ -55,22 +55,22 @@ struct PendingEdit {
     sent_ms: u64,
 }
 
-/// The client of super peers (DXRAM, section 3.3).
+/// A node's client of the super peers (DXRAM, section 3.3).
 ///
 /// Invariants:
 /// 1. The epoch that it states for an id is at most the one at which the answer was given. A lower
-///    one is safe and may cost a retry, so one for each creator suffices; an id for which it was
-///    too low gets its own.
-/// 2. Edits of one creator are asked for one after the other, so that none is answered as outdated.
-/// 3. Memory is bounded: the cache has its own bound, epochs of single ids theirs.
+///    epoch is safe and may cost a retry, so one per creator suffices; an id for which it was too
+///    low gets its own.
+/// 2. Edits of one creator are sent one after the other, so that none is refused as outdated.
+/// 3. Memory is bounded: the cache has its own limit, and so do the epochs of single ids.
 #[derive(Debug)]
 pub struct Locator {
     me: Peer,
     settings: OverlaySettings,
     cache: RangeCache,
-    /// For all cached ranges of a creator.
+    /// The epoch of all cached ranges of a creator.
     epochs: BTreeMap<Creator, u64>,
-    /// For ids that moved later than that.
+    /// Epochs of ids that moved after that.
     later_epochs: IntervalMap<u64>,
     incarnations: BTreeMap<NodeId, u32>,
     super_peers: Vec<Peer>,
@@ -82,7 +82,7 @@ pub struct Locator {
 }
 
 impl Locator {
-    /// Knows the super peers that it is told here, and remembers ranges in `cache_bytes`.
+    /// Creates a locator that knows these super peers and caches ranges in `cache_bytes`.
     pub fn new(
         me: Peer,
         settings: OverlaySettings,
@@ -105,7 +105,7 @@ impl Locator {
         }
     }
 
-    /// Where an id is, if an answer is remembered.
+    /// The location of an id if it is cached.
     pub fn find(&mut self, id: ChunkId) -> Option<Located> {
         let range = self.cache.find(id)?;
         let node = range.placement.owner();
@@ -116,17 +116,17 @@ impl Locator {
         Some(Located { range, owner, epoch, is_certain: false })
     }
 
-    /// Forgets where ids are: their owner said that it is another.
+    /// Drops ids whose owner said that it no longer owns them.
     pub fn forget(&mut self, ids: IdRange) {
         self.cache.forget(ids);
     }
 
-    /// Memory for answers that are remembered, in bytes.
+    /// Memory of the cache, in bytes.
     pub fn cached_bytes(&self) -> usize {
         self.cache.bytes()
     }
 
-    /// Asks where an id is; [`Answer`]s name the question by the number that comes back.
+    /// Starts a lookup of an id; the returned token names it in [`Answer`]s.
     pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<OverlayCommand>) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
@@ -136,7 +136,7 @@ impl Locator {
         token
     }
 
-    /// Asks to change who owns ids. It is asked for until it is answered.
+    /// Starts an edit. It is sent until it is answered.
     pub fn change(
         &mut self,
         ids: IdRange,
@@ -156,12 +156,12 @@ impl Locator {
         request
     }
 
-    /// Questions and edits without an answer so far.
+    /// Lookups and edits that are not answered.
     pub fn waiting(&self) -> usize {
         self.lookups.len() + self.edits.values().map(VecDeque::len).sum::<usize>()
     }
 
-    /// Time went on: asks again, somebody else.
+    /// Advances the time to `now_ms`: repeats what is overdue at the next super peer.
     pub fn on_tick(
         &mut self,
         now_ms: u64,
@@ -194,7 +194,7 @@ impl Locator {
         late.into_iter().for_each(|pending| self.send_edit(pending, out));
     }
 
-    /// A super peer said something.
+    /// Handles a message of a super peer.
     pub fn on_message(
         &mut self,
         message: &Message,
@@ -208,7 +208,7 @@ impl Locator {
             {
                 (self.revision, self.super_peers) = (*revision, super_peers.clone());
             }
-            // A late answer to a question that was answered says nothing new.
+            // A second answer to the same lookup adds nothing.
             Message::Found { token, id, epoch, found, is_certain }
                 if self.lookups.get(token).is_some_and(|lookup| lookup.id == *id) =>
             {
@@ -245,7 +245,7 @@ impl Locator {
     fn learn(&mut self, id: ChunkId, range: Range, epoch: u64, incarnation: u32) -> Located {
         let owner = Peer { node: range.placement.owner(), incarnation };
         if self.later_epochs.len() >= EPOCHS_MAX {
-            // Start anew rather than forget an epoch that is needed.
+            // Clear everything rather than drop an epoch that is still needed.
             self.cache.clear();
             self.epochs.clear();
             self.later_epochs = IntervalMap::default();
@@ -253,7 +253,8 @@ impl Locator {
         let known = self.epochs.entry(id.creator()).or_insert(epoch);
         *known = epoch.min(*known);
         let known = *known;
-        // The rest of the range may do with the creator's epoch; this id did not, or was not known.
+        // The rest of the range can use the creator's epoch; for this id it was too low, or
+        // unknown.
         let bits = id.bits();
         let later = (epoch > known).then_some(epoch);
         self.later_epochs.assign(bits..bits + 1, later);
@@ -277,7 +278,7 @@ impl Locator {
         }
     }
 
-    /// Whom to ask: who is responsible, and after each failure the next on the ring.
+    /// The super peer to ask: the responsible one, then after each failed try the next on the ring.
     fn super_peer_of(&self, creator: Creator, attempts: u32) -> Option<Peer> {
         let at = position(creator);
         let first = self.super_peers.partition_point(|peer| u64::from(peer.node.get()) < at);

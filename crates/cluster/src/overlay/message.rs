@@ -1,4 +1,4 @@
-//! What nodes say to each other about metadata.
+//! Messages about metadata.
 
 use super::edit::{Edit, FailoverGrant, Refusal, RequestId, Snapshot, Summary, Version};
 use super::ring::RingSegment;
@@ -7,211 +7,215 @@ use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator};
 use crate::ranges::Range;
 
-/// Times that a request is handed on to who should know better, at most.
+/// Times that a request is forwarded to another super peer at most.
 pub const HOPS_MAX: u8 = 2;
 
-/// A message. Lost, repeated and late ones do no harm.
+/// A message. Loss, repetition and delay do no harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To a super peer: who owns an id?
+    /// To a super peer: asks who owns an id.
     LookUp {
-        /// Who wants to know.
+        /// The peer that asks.
         origin: Peer,
-        /// The asker's name for the question.
+        /// The requester's token of this lookup.
         token: u64,
         /// The id.
         id: ChunkId,
-        /// How often it was handed on.
+        /// Times that it was forwarded.
         hops: u8,
     },
-    /// The answer.
+    /// Answers `LookUp`.
     Found {
-        /// The asker's name for the question.
+        /// The requester's token of this lookup.
         token: u64,
         /// The id.
         id: ChunkId,
-        /// The epoch at which this was so.
+        /// The epoch at which this held.
         epoch: u64,
-        /// The range around the id and the present life of its owner; none if nobody owns it.
-        /// Incarnation 0 if the owner is not there.
+        /// The range around the id and its owner's present incarnation, or 0 if the owner is not a
+        /// member; None if nobody owns the id.
         found: Option<(Range, u32)>,
-        /// Whether that is committed. Who takes a chunk over must know; to ask its owner for it,
-        /// nobody has to.
+        /// Whether it is committed. A node that takes over a chunk must know; a request to the
+        /// owner need not.
         is_certain: bool,
     },
-    /// To a super peer: change who owns ids.
+    /// To a super peer: asks for an edit.
     Change {
-        /// What to change.
+        /// The edit.
         edit: Edit,
-        /// How often it was handed on.
+        /// Times that it was forwarded.
         hops: u8,
     },
-    /// The answer: the epoch from which on, or why not.
+    /// Answers `Change`: the epoch from which the edit holds, or the reason for a refusal.
     Changed {
         /// The request.
         request: RequestId,
-        /// Whose ids.
+        /// The creator of the ids.
         creator: Creator,
-        /// The epoch of the change.
+        /// The epoch of the edit.
         result: Result<u64, Refusal>,
     },
-    /// To peers: these are the super peers.
+    /// To peers: the list of super peers.
     SuperPeers {
-        /// How new the list is.
+        /// The coordinator's revision of the list.
         revision: u64,
-        /// In the order of the ring.
+        /// The super peers in ring order.
         super_peers: Vec<Peer>,
     },
-    /// To a member of an segment's old group: accept nothing of older terms any more.
+    /// To a member of a segment's old group: accept nothing of earlier terms from now on.
     Seal {
         /// The segment.
         segment: RingSegment,
         /// The new term.
         term: Term,
     },
-    /// The answer: what is held of the segment.
+    /// Answers `Seal`: what the replica holds of the segment.
     Sealed {
         /// The segment.
         segment: RingSegment,
         /// The new term.
         term: Term,
-        /// How far the replica is.
+        /// Versions and digests of the replica.
         held: Vec<Summary>,
-        /// The first life of the sender's node that it speaks for: its own, or an earlier one
-        /// whose promises and replicas it has from a log.
+        /// The first incarnation that the sender speaks for: its own, or an earlier one whose
+        /// promises and replicas it has from a log.
         since: u32,
     },
-    /// Somebody has a later term there.
+    /// The receiver of a message has promised a later term.
     Overruled {
-        /// A position that the question named.
+        /// A position that the message named.
         at: u16,
         /// The later term.
         promised: Term,
     },
-    /// Send all you hold of a creator.
+    /// Asks for all metadata of a creator.
     Fetch {
-        /// Whose ids.
+        /// The creator.
         creator: Creator,
     },
-    /// All that is held of a creator. From a leader: hold the same.
+    /// All metadata of a creator. A leader sends it to be installed.
     Install {
-        /// What is held.
+        /// The metadata.
         snapshot: Snapshot,
     },
-    /// From an segment's leader: this is what its members must hold.
+    /// From a segment's leader: what its members must hold.
     Compare {
         /// The segment.
         segment: RingSegment,
         /// The leader's term.
         term: Term,
-        /// Everything in the segment.
+        /// Versions and digests of everything in the segment.
         held: Vec<Summary>,
     },
-    /// The answer of a member that holds the same.
+    /// Answers `Compare`: the member holds the same.
     Matches {
         /// The segment.
         segment: RingSegment,
         /// The leader's term.
         term: Term,
     },
-    /// The answer of one that does not.
+    /// Answers `Compare` or `Append`: the member lacks something.
     Missing {
         /// The leader's term.
         term: Term,
-        /// What it wants.
+        /// The creators whose metadata it needs.
         creators: Vec<Creator>,
     },
-    /// From a leader: the next batch.
+    /// From a leader: the next batch of edits.
     Append {
-        /// Whose ids.
+        /// The creator of the ids.
         creator: Creator,
-        /// What the replica is after it.
+        /// The version that the batch produces.
         version: Version,
-        /// The batch.
+        /// The edits.
         edits: Vec<Edit>,
     },
-    /// The answer of a member that holds it.
+    /// Answers `Append`: the member holds the batch.
     Appended {
-        /// Whose ids.
+        /// The creator of the ids.
         creator: Creator,
-        /// What the replica is.
+        /// The version of the replica.
         version: Version,
     },
-    /// From a leader: you own these ids and have to recover them. Repeated until they are yours by
-    /// an edit of your own.
+    /// From a leader: the receiver owns these ids and has to recover them. Repeated until it
+    /// completes the failover by an edit.
     GrantFailover(FailoverGrant),
-    /// From a leader: is all there that this former life of your node had as a backup?
+    /// From a leader: asks whether all replicas of this former incarnation of the node are still
+    /// there.
     QueryReplica {
-        /// Whose ids it is about.
+        /// The creator of the ids.
         creator: Creator,
-        /// The former life.
+        /// The former incarnation.
         former: Peer,
     },
-    /// The answer.
+    /// Answers `QueryReplica`.
     ReplicaStatus {
-        /// Whose ids it is about.
+        /// The creator of the ids.
         creator: Creator,
-        /// The former life.
+        /// The former incarnation.
         former: Peer,
-        /// Whether all is there; else nothing counts.
+        /// Whether everything is there; if not, nothing counts.
         is_whole: bool,
     },
-    /// From a backup to a leader: does somebody need what I keep in that name?
+    /// From a backup to a leader: asks whether replicas in the name of a dead owner are still
+    /// needed.
     QueryNeeded {
-        /// Whose ids it is about.
+        /// The creator of the ids.
         creator: Creator,
-        /// The owner's life, which is over.
+        /// The dead owner.
         source: Peer,
-        /// Of the coordinator's state in which it is. Who knows an older one does not answer.
+        /// The coordinator's revision in which it is dead. A leader with an older one does not
+        /// answer.
         revision: u64,
     },
-    /// The answer of a leader, if nobody does.
+    /// Answers `QueryNeeded`: nobody needs them.
     NotNeeded {
-        /// Whose ids it is about.
+        /// The creator of the ids.
         creator: Creator,
-        /// The owner's life.
+        /// The dead owner.
         source: Peer,
     },
-    /// From a leader: do you live?
+    /// From a leader: asks whether the receiver is alive.
     Probe {
-        /// The coordinator's state in which it asks.
+        /// The coordinator's revision at which it asks.
         revision: u64,
     },
-    /// The answer.
+    /// Answers `Probe`.
     Alive {
-        /// As it was asked.
+        /// The revision of the question.
         revision: u64,
     },
 }
 
-/// What the logic wants done.
+/// A command of the overlay to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlayCommand {
-    /// Send a message to that life of a node, and to no other.
+    /// Sends a message to exactly this incarnation of a node.
     Send(Peer, Message),
-    /// Ask the coordinator to decide.
+    /// Asks the coordinator to decide a proposal.
     Propose(Proposal),
-    /// Something for the log.
+    /// Reports an event for the log.
     Log(OverlayEvent),
 }
 
-/// What is worth a line in the log, and what simulations check.
+/// An event for the log; simulations check them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlayEvent {
     /// A leader asks its group to hold a batch.
     Proposed(Creator, Version, Vec<Edit>),
-    /// A majority holds it.
+    /// A majority holds the batch.
     Committed(Creator, Version),
-    /// This node leads an segment from now on, and found that.
+    /// This node leads a segment from now on, and holds these replicas of it.
     BecameLeader(RingSegment, Term, Vec<Summary>),
-    /// Chunks that were backed up in somebody's name can be read by nobody who has them: they are
+    /// No holder can read these chunks, which were replicated in the name of this peer: they are
     /// lost.
     ChunksLost(Peer, Vec<ChunkId>),
-    /// What is kept of chunks in somebody's name cannot be read; others who have them are asked.
+    /// The replicas of these chunks, in the name of this peer, cannot be read here; other holders
+    /// are asked.
     ChunksUnreadable(Peer, Vec<ChunkId>),
-    /// Nobody has what a creator's ids held any more that this life was the last to have.
+    /// This peer was the last holder of ids of a creator, and has nothing left of them.
     ReplicaLost(Creator, Peer),
-    /// All who held an segment's metadata live again and have nothing: it stays unserved.
+    /// All holders of a segment's metadata are back and have nothing: the segment stays unserved.
     MetadataLost(RingSegment),
     /// A replica differed from its leader at the same version.
     ReplicaDiverged(Creator, Version),

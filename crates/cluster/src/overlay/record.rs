@@ -1,4 +1,4 @@
-//! What a replica holds of one creator beside its ranges, and fingerprints of all of it.
+//! What a replica holds of one creator beside its ranges, and digests of it.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,13 @@ use crate::ranges::Range;
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) version: Version,
-    /// Sum over ranges and seen requests: the same for the same content, however it came about.
+    /// Sum of the digests of ranges, last requests, incarnations and runs to recover: equal for
+    /// equal content, whatever its history.
     pub(super) digest: u64,
     pub(super) last_requests: BTreeMap<NodeId, LastRequest>,
-    /// In which life each node is meant that ranges name, or did.
+    /// The incarnation of each node that ranges name, or have named.
     pub(super) incarnations: BTreeMap<NodeId, u32>,
-    /// Ids whose owner has yet to recover them, and in whose name they were backed up.
+    /// Ids whose owner has yet to recover them, and the peer in whose name they were replicated.
     pub(super) to_recover: IntervalMap<Peer>,
 }
 
@@ -26,7 +27,7 @@ impl Record {
         Self { version, digest: 0, last_requests, incarnations, to_recover }
     }
 
-    /// Whether a node is meant in that life.
+    /// Whether ranges name this incarnation of the node.
     pub(super) fn names_peer(&self, peer: Peer) -> bool {
         self.incarnations.get(&peer.node) == Some(&peer.incarnation)
     }
@@ -47,7 +48,7 @@ impl Record {
         }
     }
 
-    /// Parts of `ids` and in whose name each is to be recovered, if it is.
+    /// Cuts `ids` into parts to recover from one source, and parts with nothing to recover (None).
     pub(super) fn to_recover_in(&self, ids: IdRange) -> Vec<(IdRange, Option<Peer>)> {
         let (mut parts, mut at) = (Vec::new(), ids.start());
         for (span, source) in self.to_recover.over(ids.start()..ids.end()) {
@@ -63,7 +64,7 @@ impl Record {
         parts
     }
 
-    /// Of the runs that an assignment to `ids` can change: those that overlap or touch them.
+    /// Digest of the runs that an assignment to `ids` can change: those that overlap or touch them.
     pub(super) fn digest_of_to_recover(&self, ids: IdRange) -> u64 {
         let runs = self.to_recover.iter();
         let near = runs.filter(|(span, _)| span.start <= ids.end() && span.end >= ids.start());
@@ -100,7 +101,7 @@ fn digest_of_seen(seen: &LastRequest) -> u64 {
     mix(&[2, u64::from(node.get()), u64::from(incarnation), seen.request.sequence, result])
 }
 
-/// Finds differences that happen, not those that somebody makes on purpose.
+/// A non-cryptographic mix: it finds accidental differences, not forged ones.
 fn mix(words: &[u64]) -> u64 {
     words.iter().fold(0x243f_6a88_85a3_08d3, |state: u64, word| {
         let mixed = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

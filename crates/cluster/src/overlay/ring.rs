@@ -4,29 +4,29 @@ use std::ops::Range;
 
 use crate::ids::{Creator, NAMED_FIRST, NodeId};
 
-/// How many positions the ring has.
+/// Number of positions on the ring.
 pub const POSITIONS: u64 = 1 << 16;
 
-/// Where a creator lies on the ring: a node at its number; the 4,096 partitions of the named ids
+/// The ring position of a creator: a node lies at its number; the 4,095 partitions of the named ids
 /// are spread, 16 positions apart.
 pub fn position(creator: Creator) -> u64 {
     let number = u64::from(creator.get());
     if creator.is_named() { (number - u64::from(NAMED_FIRST)) << 4 } else { number }
 }
 
-/// Positions from `first` to `last`, both included; past the end of the ring if `last` is before
-/// `first`. All positions if `last` is right before `first`.
+/// The positions from `first` to `last`, both included; they wrap around if `last` is before
+/// `first`. If `last` directly precedes `first`, all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSegment {
     /// The first position.
     pub first: u16,
-    /// The last.
+    /// The last position.
     pub last: u16,
 }
 
 impl RingSegment {
-    /// What a super peer is responsible for: the positions after its predecessor up to its own
-    /// (DXRAM, section 2.2). A single super peer precedes itself.
+    /// The segment of a super peer: the positions after its predecessor up to its own (DXRAM,
+    /// section 2.2). A single super peer is its own predecessor.
     pub fn between(predecessor: NodeId, own: NodeId) -> Self {
         Self { first: predecessor.get().wrapping_add(1), last: own.get() }
     }
@@ -38,7 +38,7 @@ impl RingSegment {
         [low, high].into_iter().filter(|part| !part.is_empty())
     }
 
-    /// Whether a position lies on it.
+    /// Whether a position lies in the segment.
     pub fn contains(self, position: u64) -> bool {
         self.parts().any(|part| part.contains(&position))
     }

@@ -1,4 +1,4 @@
-//! A super peer: keeps the metadata of segments, alone or with others.
+//! A super peer: a replica of the metadata of segments, and the leader of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,39 +12,39 @@ use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::interval_map::IntervalMap;
 
-/// Edits that go to a group together at most.
+/// Edits in one batch at most.
 const BATCH_EDITS_MAX: usize = 256;
-/// Nodes that are asked at once whether they have their former lives' copies.
+/// Nodes that are asked per tick whether they have the replicas of their former incarnations.
 const ASKED_MAX: usize = 256;
 
-/// A super peer's logic. Every node has one; it does nothing while the node is an ordinary peer.
+/// The super peer's state machine. Every node has one; it is idle while the node is an ordinary
+/// peer.
 ///
-/// The metadata of an segment is held by a group of super peers, led by the one that is responsible
-/// (see the head of [`super`]). Messages go in, commands come out; the order in which it is called
-/// is the order in which things happen.
+/// The metadata of a segment is held by a group of super peers and led by the responsible one (see
+/// the head of [`super`]). Messages go in, commands come out, in the order of the calls.
 #[derive(Debug)]
 pub struct SuperPeer {
     pub(super) me: Peer,
     pub(super) settings: OverlaySettings,
     pub(super) view: View,
     pub(super) catalog: Catalog,
-    /// For each position the latest term that this replica follows.
+    /// The latest term that this replica follows, by position.
     pub(super) promised: IntervalMap<Term>,
     pub(super) takeover: Option<Takeover>,
-    /// What it led so far, for the log.
+    /// Terms that this node has led, so that each is logged once.
     pub(super) terms_led: IntervalMap<Term>,
-    /// The first life of this node whose promises and replicas are here: this one, or an earlier.
+    /// The first incarnation of this node whose promises and replicas are here.
     pub(super) since: u32,
-    /// Promises are noted down, and changed since they were asked for.
+    /// Whether promises changed since the last [`Self::take_records`]; only set while recording.
     promises_changed: bool,
     is_recording: bool,
-    /// The coordinator's state in which somebody became a member, or none any more, last.
+    /// The coordinator's last revision in which a member joined or left.
     members_revision: u64,
-    /// In which state lives were asked that answered.
+    /// Peers that answered a probe, and the revision at which they were asked.
     alive: BTreeMap<Peer, u64>,
-    /// Of which state all creators were looked at for lives that are over.
+    /// The revision at which all creators were last scanned for dead peers.
     scanned_revision: Option<u64>,
-    /// Creators that named such lives then, or at a later look.
+    /// Creators that named dead peers at that scan or later.
     creators_with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
@@ -53,7 +53,7 @@ pub struct SuperPeer {
     next_announce_ms: u64,
 }
 
-/// Edits that this leader holds and its group does not yet.
+/// Edits that this leader holds and a majority of its group may not.
 #[derive(Debug)]
 struct Batch {
     version: Version,
@@ -62,7 +62,7 @@ struct Batch {
 }
 
 impl SuperPeer {
-    /// Holds nothing.
+    /// Creates a super peer without metadata.
     pub fn new(me: Peer, settings: OverlaySettings) -> Self {
         Self {
             me,
@@ -87,8 +87,9 @@ impl SuperPeer {
         }
     }
 
-    /// Notes down all that it promises and holds from now on ([`Self::take_records`]), and begins
-    /// with what earlier lives from `since` on noted down, all of it. To be called first.
+    /// Records all promises and metadata from now on ([`Self::take_records`]), starting from the
+    /// records of earlier incarnations from `since` on. Requires: the records are complete, and
+    /// this is the first call.
     pub fn resume(&mut self, since: u32, notes: &[MetadataRecord]) {
         for note in notes {
             self.catalog.replay(note);
@@ -104,8 +105,8 @@ impl SuperPeer {
         self.catalog.start_recording();
     }
 
-    /// What changed since the last call. It must be safe before anything is sent that this node
-    /// wanted sent meanwhile.
+    /// The changes since the last call. They must be safe in the log before any command that was
+    /// returned meanwhile is sent.
     pub fn take_records(&mut self) -> Vec<MetadataRecord> {
         let mut notes = self.catalog.take_records();
         if std::mem::take(&mut self.promises_changed) {
@@ -116,34 +117,34 @@ impl SuperPeer {
         notes
     }
 
-    /// Follows a term at some positions from now on.
+    /// Promises to follow a term at these positions.
     pub(super) fn promise(&mut self, part: std::ops::Range<u64>, term: Term) {
         self.promised.assign(part, Some(term));
         self.promises_changed = self.is_recording;
     }
 
-    /// Whether it speaks for a life of its node.
+    /// Whether it has the promises and replicas of this incarnation of its node.
     pub(super) fn speaks_for(&self, peer: Peer) -> bool {
         let lives = self.since..=self.me.incarnation;
         peer.node == self.me.node && lives.contains(&peer.incarnation)
     }
 
-    /// Whether it is that life of that node.
+    /// Whether this is its own node and incarnation.
     pub fn is(&self, peer: Peer) -> bool {
         self.me == peer
     }
 
-    /// What it holds, of its own segment and of others.
+    /// The metadata that it holds, of its own segment and of others.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// The coordinator's state as far as it is known here.
+    /// The latest view of the coordinator that arrived here.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// The group that this node leads at a position, if it does.
+    /// The group that this node leads at a position; None if it does not lead there.
     pub fn leads(&self, position: u64) -> Option<&Group> {
         let group = self.view.groups.get(position)?;
         let is_mine = group.members.first() == Some(&self.me);
@@ -151,7 +152,7 @@ impl SuperPeer {
         (is_mine && is_in_force).then_some(group)
     }
 
-    /// The coordinator decided something.
+    /// Takes a new view of the coordinator.
     pub fn on_view(&mut self, view: &View, out: &mut Vec<OverlayCommand>) {
         if view.revision <= self.view.revision {
             return;
@@ -175,8 +176,9 @@ impl SuperPeer {
         self.next_announce_ms = 0;
     }
 
-    /// Forgets what others hold now. Not where this node promised to follow somebody who is not in
-    /// force yet: it may have said that it holds the same, and be counted.
+    /// Drops the replicas of segments whose group has no member here. Replicas stay where this node
+    /// has promised a term that is not active yet: it may have reported that it holds the same, and
+    /// count towards a majority.
     fn drop_replicas(&mut self) {
         let is_foreign = |summary: &Summary| {
             let at = position(summary.creator);
@@ -193,7 +195,7 @@ impl SuperPeer {
         foreign.iter().for_each(|summary| self.catalog.remove(summary.creator));
     }
 
-    /// The first member sees to it that there are enough super peers.
+    /// The first member keeps the number of super peers up.
     fn promote(&self, out: &mut Vec<OverlayCommand>) {
         let is_first = self.view.members.keys().next() == Some(&self.me.node);
         let wanted = self.settings.supers_wanted(self.view.members.len());
@@ -202,7 +204,7 @@ impl SuperPeer {
         }
     }
 
-    /// Time went on.
+    /// Advances the time to `now_ms`.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<OverlayCommand>) {
         if now_ms < self.next_retry_ms {
             return;
@@ -229,17 +231,18 @@ impl SuperPeer {
         }
     }
 
-    /// As a leader: who is named in a life that is over is named no more. A node that this leader
-    /// does not know (yet) is in no edit that it accepted ([`Self::is_known`]); leaders before it
-    /// knew less, since its group was decided after their last edit.
+    /// As a leader: removes dead peers from the metadata. A peer that this leader does not know yet
+    /// is in no edit that it accepted ([`Self::is_known`]), and leaders before it knew less, since
+    /// its group was decided after their last edit.
     ///
-    /// Who looks alive may have died with them, and be the last to have something: so of each range
-    /// somebody must have answered who was asked when the others were gone already. Until then, or
-    /// until all of them are gone, nobody is buried. Many may die at once, and the last lease may
-    /// end much later than the first: a coordinator that was away prolongs them all.
+    /// A peer that looks alive may have died at the same time and be the last holder of something.
+    /// So for each range some holder must have answered a probe that was sent after the others were
+    /// known to be dead. Until then, or until all of them are dead, nobody is removed. Many may die
+    /// at once, and the last lease may end much later than the first: a coordinator that was away
+    /// prolongs all leases.
     ///
-    /// No edit names who is not a member, so all creators are looked at only when members, groups
-    /// or the right to bury changed, and otherwise those that still name the dead.
+    /// No edit names a peer that is not a member. So all creators are scanned only when the view
+    /// has changed, and otherwise only those that still name dead peers.
     fn remove_dead_members(&mut self, out: &mut Vec<OverlayCommand>) {
         if self.scanned_revision.replace(self.view.revision) != Some(self.view.revision) {
             let named = self.catalog.summaries().map(|summary| summary.creator);
@@ -286,9 +289,10 @@ impl SuperPeer {
         );
     }
 
-    /// Who is named by ranges of a creator, looks alive, and has not said so since somebody died.
+    /// Peers that ranges of a creator name, that look alive, and that have not answered since the
+    /// last change of members.
     fn silent(&self, creator: Creator) -> Vec<Peer> {
-        // What has no copies cannot wait for one.
+        // Without a log there are no replicas to wait for.
         if !self.is_recording {
             return Vec::new();
         }
@@ -299,18 +303,18 @@ impl SuperPeer {
         self.catalog.named_peers(creator).filter(is_silent).collect()
     }
 
-    /// Somebody says that it was alive in a state of the coordinator.
+    /// A peer was alive at a revision of the coordinator.
     fn on_alive(&mut self, from: Peer, revision: u64) {
         let answered = self.alive.entry(from).or_default();
         *answered = revision.max(*answered);
-        // Perhaps it was waited for.
+        // A removal may have waited for it.
         if revision == self.members_revision && !self.creators_with_dead.is_empty() {
             self.next_retry_ms = 0;
         }
     }
 
-    /// The burials of a creator that change something, and lives that are over and the last to
-    /// have had something.
+    /// The removals that would change a creator's metadata, and the dead peers that are the last
+    /// holders of something.
     fn removals(&self, creator: Creator) -> (Vec<Edit>, Vec<Peer>) {
         let dead = self.dead(creator);
         if dead.is_empty() {
@@ -318,7 +322,7 @@ impl SuperPeer {
         }
         let silent = self.silent(creator);
         let (last, may_remove) = self.catalog.last_holders(creator, &dead, &silent);
-        // All of them or none: who is left out would count as alive.
+        // All or none: a dead peer that is left out would count as alive.
         let buried = dead.into_iter().filter(|_| may_remove);
         (buried.map(|peer| self.own_edit(creator, Change::RemoveDead(peer))).collect(), last)
     }
@@ -327,14 +331,14 @@ impl SuperPeer {
         self.catalog.named_peers(creator).filter(|peer| !self.view.has(*peer)).collect()
     }
 
-    /// It answers nobody, so it needs no number of its own.
+    /// Nobody is answered, so the edit needs no sequence number.
     fn own_edit(&self, creator: Creator, change: Change) -> Edit {
         let first = ChunkId::new(creator, 0).expect("each creator has a first id");
         let request = RequestId { peer: self.me, sequence: 0 };
         Edit { request, ids: IdRange::single(first), change }
     }
 
-    /// As a leader: a node says whether it has all that a former life of it had.
+    /// As a leader: a node reports whether it has all replicas of a former incarnation.
     fn on_replica_status(
         &mut self,
         from: Peer,
@@ -346,7 +350,7 @@ impl SuperPeer {
         if self.leads(position(creator)).is_none() || !is_later || !self.view.has(from) {
             return;
         }
-        // A batch may be on its way: it changes nothing about what the node has.
+        // A batch may be uncommitted; it does not change what the node has.
         let (_, last) = self.removals(creator);
         if !last.contains(&former) {
             return;
@@ -366,7 +370,7 @@ impl SuperPeer {
         self.start_batch(creator, out);
     }
 
-    /// As a leader: says so if nobody needs what is kept in the name of a life that is over.
+    /// As a leader: answers if nobody needs the replicas in the name of a dead peer.
     fn on_query_needed(
         &self,
         from: Peer,
@@ -381,7 +385,7 @@ impl SuperPeer {
         }
     }
 
-    /// As a leader: says who has to recover what, of what is committed.
+    /// As a leader: tells new owners what they have to recover, as far as it is committed.
     fn send_failover_grants(&self, out: &mut Vec<OverlayCommand>) {
         for creator in self.catalog.creators_to_recover() {
             if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
@@ -394,13 +398,13 @@ impl SuperPeer {
         }
     }
 
-    /// Whether all whom an edit names are members in those lives, as far as this leader knows.
+    /// Whether this leader knows all peers of an edit as members.
     fn is_known(&self, edit: &Edit) -> bool {
         let set = edit.change.replica_set();
         set.is_none_or(|set| set.peers().all(|peer| self.view.has(peer)))
     }
 
-    /// A message arrived.
+    /// Handles a message.
     pub fn on_message(&mut self, from: Peer, message: Message, out: &mut Vec<OverlayCommand>) {
         match message {
             Message::LookUp { origin, token, id, hops } => {
@@ -440,7 +444,7 @@ impl SuperPeer {
             {
                 self.on_query_needed(from, creator, source, out);
             }
-            // Answers to peers.
+            // These are answers to peers, not to super peers.
             Message::Found { .. } | Message::Changed { .. } | Message::NotNeeded { .. } => {}
             Message::SuperPeers { .. }
             | Message::GrantFailover(_)
@@ -448,8 +452,9 @@ impl SuperPeer {
         }
     }
 
-    /// Hands a request on to who leads there, and tells the asker who the super peers are. If that
-    /// is nobody yet, or somebody handed it on already too often, the asker asks again.
+    /// Forwards a request to the leader of a position, and sends the requester the list of super
+    /// peers. If there is no leader yet, or the request was forwarded too often, the requester
+    /// repeats it.
     fn forward(
         &self,
         (origin, at, hops): (Peer, u64, u8),
@@ -484,7 +489,7 @@ impl SuperPeer {
             let life = self.catalog.incarnation_of(id.creator(), owner);
             (range, life.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
         });
-        // Who inherited an id was not given it by a move: that must not look alike.
+        // An id in failover was not transferred by a move, and must not look as if it had been.
         let is_settled = !self.catalog.needs_recovery(id);
         let is_certain = is_settled && !self.batches.contains_key(&id.creator());
         let message = Message::Found { token, id, epoch, found, is_certain };
@@ -498,7 +503,7 @@ impl SuperPeer {
             let message = Message::Change { edit, hops: hops.saturating_add(1) };
             return self.forward((origin, at, hops), message, out);
         }
-        // Who is not known yet asks again; who lives no more is not carried out.
+        // A requester that is not known yet will repeat the request; one that is dead is ignored.
         if !self.view.has(origin) || edit.change.is_of_leader() {
             return;
         }
@@ -514,7 +519,7 @@ impl SuperPeer {
         self.start_batch(creator, out);
     }
 
-    /// Makes a batch of what waits, unless one is on its way. So at most one is uncommitted.
+    /// Makes a batch of queued edits, unless one is uncommitted. So at most one is.
     fn start_batch(&mut self, creator: Creator, out: &mut Vec<OverlayCommand>) {
         if self.batches.contains_key(&creator) {
             return;
@@ -528,12 +533,12 @@ impl SuperPeer {
                 continue;
             }
             match self.catalog.last_request(creator, edit.request.peer.node) {
-                // All that was seen is committed: no batch is on its way.
+                // Everything in the catalog is committed here: no batch is under way.
                 Some(seen) if seen.request == edit.request => out.push(answer(&edit, seen.result)),
                 Some(seen) if seen.request > edit.request => {
                     out.push(answer(&edit, Err(Refusal::Outdated)));
                 }
-                // In order and for ever, so that a late repetition is not carried out.
+                // The refusal is committed in order, so that a late repetition is not executed.
                 _ if !self.is_known(&edit) => edits.push(edit.refused()),
                 _ => {
                     edits.extend(self.removals_before(creator, &edit));
@@ -554,7 +559,7 @@ impl SuperPeer {
         let version = Version { term, sequence };
         out.push(OverlayCommand::Log(OverlayEvent::Proposed(creator, version, edits.clone())));
         self.catalog.apply(creator, version, &edits);
-        // One of the leader's own may name who was a member when it was queued.
+        // An edit of the leader's own may name a peer that was a member when it was queued.
         self.creators_with_dead.insert(creator);
         let batch = Batch { version, edits, held_by: BTreeSet::from([self.me]) };
         self.batches.insert(creator, batch);
@@ -562,7 +567,7 @@ impl SuperPeer {
         self.commit_if_held(creator, out);
     }
 
-    /// Former lives of those whom an edit names are over before it.
+    /// Removals of the former incarnations of peers that an edit names; they precede the edit.
     fn removals_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
         let Some(set) = edit.change.replica_set() else { return Vec::new() };
         let is_former = |peer: Peer| {
@@ -601,8 +606,8 @@ impl SuperPeer {
         }
     }
 
-    /// Answers a batch that a majority holds: from here on it is in the catalog of every leader to
-    /// come (the linearization point of its edits).
+    /// Answers a batch once a majority holds it: from here on it is in the catalog of every later
+    /// leader (the linearization point of its edits).
     fn commit_if_held(&mut self, creator: Creator, out: &mut Vec<OverlayCommand>) {
         let Some(group) = self.leads(position(creator)) else { return };
         let majority = group.majority();
@@ -621,7 +626,7 @@ impl SuperPeer {
         self.start_batch(creator, out);
     }
 
-    /// As a member: the next batch of a leader.
+    /// As a member: applies the next batch of a leader.
     fn append(
         &mut self,
         from: Peer,
@@ -651,7 +656,7 @@ impl SuperPeer {
         out.push(OverlayCommand::Send(from, Message::Appended { creator, version }));
     }
 
-    /// Whether a term holds at some positions; promises to follow it if it is the latest there.
+    /// Whether a term may be followed at some positions; promises it if it is the latest there.
     pub(super) fn follow(
         &mut self,
         from: Peer,
@@ -675,8 +680,8 @@ impl SuperPeer {
         true
     }
 
-    /// As a leader or about to be one: somebody promised to follow another. The next tick tries
-    /// again with a later term, if this node still should lead there.
+    /// As a leader or candidate: a member has promised a later term. The next tick tries again with
+    /// a later term, if this node still should lead there.
     fn overruled(&mut self, at: u64, promised: Term) {
         let is_led = self.leads(at).is_some_and(|group| group.term < promised);
         let attempt = self.takeover.as_ref().filter(|takeover| takeover.segment.contains(at));
@@ -685,7 +690,7 @@ impl SuperPeer {
         }
     }
 
-    /// As a member: makes what is held of an segment the same as the leader holds.
+    /// As a member: makes the metadata of a segment equal to the leader's.
     fn compare(
         &mut self,
         from: Peer,
@@ -700,7 +705,7 @@ impl SuperPeer {
         }
         let known: BTreeSet<Creator> = leaders.iter().map(|summary| summary.creator).collect();
         for held in self.held(segment) {
-            // What is of this term came after a late message.
+            // Metadata of this term arrived after the comparison was sent.
             if !known.contains(&held.creator) && held.version.term < term {
                 self.catalog.remove(held.creator);
             }
@@ -759,11 +764,11 @@ impl SuperPeer {
         }
         let (creator, version, at) =
             (snapshot.creator, snapshot.version, position(snapshot.creator));
-        // The holder from which an attempt fetches may follow a later one by now, which was given
-        // up or is not in force yet: what it sends is stamped so, and what was asked for is gone.
+        // The holder may follow a later attempt by now, which was given up or is not active yet.
+        // What it sends carries that term, and what was asked for no longer exists.
         self.overruled(at, version.term);
         let is_leaders = version.term.leader == from && from != self.me;
-        // A group is not told twice: who leads under this term may correct a replica that differs.
+        // The leader of this term may correct a replica that differs, without another comparison.
         if !is_leaders || !self.follow(from, Some(at..at + 1), version.term, out) {
             return;
         }
@@ -773,13 +778,13 @@ impl SuperPeer {
         }
     }
 
-    /// What is held of an segment.
+    /// Versions and digests of the metadata held in a segment.
     pub(super) fn held(&self, segment: RingSegment) -> Vec<Summary> {
         let is_inside = |summary: &Summary| segment.contains(position(summary.creator));
         self.catalog.summaries().filter(is_inside).collect()
     }
 
-    /// As a leader: asks the groups whether they hold the same.
+    /// As a leader: asks the groups to compare their metadata.
     fn compare_all(&self, out: &mut Vec<OverlayCommand>) {
         let Some(segment) = self.view.segment(self.me) else { return };
         for (part, group) in self.view.groups_of(segment) {
@@ -802,7 +807,7 @@ impl SuperPeer {
         }
     }
 
-    /// Tells the peers of the own segment who the super peers are.
+    /// Sends the list of super peers to the peers in the own segment.
     fn announce(&self, out: &mut Vec<OverlayCommand>) {
         let Some(segment) = self.view.segment(self.me) else { return };
         for (node, member) in &self.view.members {

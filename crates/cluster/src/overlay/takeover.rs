@@ -1,10 +1,10 @@
 //! How a super peer becomes the leader of its segment without losing what others committed.
 //!
-//! What an attempt found is stamped with its term before the group of that term is in force, and
-//! the later term counts. So an attempt begins with a claim: from then on no earlier proposal for
-//! the segment comes into force, and until a later claim the groups are those that it asks. Hence
-//! (invariant 2 of the overlay) what is stamped later than the group in force came from a majority
-//! of that group, which had promised to follow no other.
+//! An attempt stamps the metadata that it found with its term before the group of that term is
+//! active, and the later term wins. So an attempt first reserves the segment: from then on no
+//! earlier proposal for the segment can become active, and until a later reservation the groups are
+//! those that the attempt asks. Hence (invariant 2 of the overlay) metadata stamped later than the
+//! active group came from a majority of that group, which had promised to follow no other leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,18 +17,19 @@ use super::view::{Group, Peer, Term, majority};
 use crate::coordinator::Proposal;
 use crate::ids::Creator;
 
-/// An attempt. Its steps follow each other; each is repeated until it is answered.
+/// An attempt to take over the own segment. Its steps follow each other; each is repeated until it
+/// is answered.
 #[derive(Debug)]
 pub(super) struct Takeover {
     pub(super) segment: RingSegment,
-    /// Of what it claims; the next one is that of the attempt.
+    /// The term of the reservation; the next number is the term of the attempt.
     claim: Term,
     pub(super) term: Term,
-    /// Who shall hold the segment; this node first.
+    /// The new group, this node first.
     members: Vec<Peer>,
-    /// Who holds it today.
+    /// The present groups, part by part.
     replaces: Vec<(Range<u64>, Group)>,
-    /// Those of them whose nodes live again, and have nothing.
+    /// Members of these groups whose nodes are back without their metadata.
     forgot: BTreeSet<Peer>,
     has_told: bool,
     step: Step,
@@ -36,19 +37,20 @@ pub(super) struct Takeover {
 
 #[derive(Debug)]
 enum Step {
-    /// The coordinator must know that who proposed something for the segment before is too late.
+    /// The coordinator must reserve the segment, so that earlier proposals are refused.
     Claiming,
-    /// A majority of every old group must promise, and tell what it holds: who speaks for each
-    /// member, itself or a later life that has all it had, and what that holds.
+    /// A majority of every old group must promise and report its metadata. For each member: the
+    /// peer that speaks for it (itself or a later incarnation with all it had), and its report.
     Sealing(BTreeMap<Peer, (Peer, Vec<Summary>)>),
-    /// What others hold and this node does not: who has it.
+    /// Replicas to fetch, and their holders.
     Fetching(BTreeMap<Creator, (Summary, Peer)>),
-    /// A majority of the new group must hold the same.
+    /// Members of the new group that hold the same; a majority is needed.
     Installing(BTreeSet<Peer>),
 }
 
 impl SuperPeer {
-    /// Compares who holds the own segment with who should, and starts over if they differ.
+    /// Compares the group that holds the own segment with the one that should, and starts over if
+    /// they differ.
     pub(super) fn reconsider(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(segment) = self.view.segment(self.me) else {
             self.takeover = None;
@@ -88,7 +90,7 @@ impl SuperPeer {
         self.retry_takeover(out);
     }
 
-    /// The segment is claimed: asks those who hold it.
+    /// The segment is reserved: asks the old groups for promises.
     fn seal_all(&mut self, held_by: Vec<(Range<u64>, Group)>, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         takeover.replaces = held_by;
@@ -102,7 +104,7 @@ impl SuperPeer {
         self.fetch_if_sealed(out);
     }
 
-    /// Says what this node leads from now on, also by an attempt that it had given up.
+    /// Logs what this node leads from now on, even by an attempt that it had given up.
     pub(super) fn record_leadership(&mut self, out: &mut Vec<OverlayCommand>) {
         let mut leads = Vec::new();
         for (span, group) in self.view.groups.iter() {
@@ -130,7 +132,8 @@ impl SuperPeer {
         }
     }
 
-    /// Whether nobody overruled an attempt, and those it fetches from are there.
+    /// Whether no later term overruled the attempt, and the holders that it fetches from are
+    /// members.
     fn is_possible(&self, takeover: &Takeover) -> bool {
         let has_holders = match &takeover.step {
             Step::Fetching(missing) => missing.values().all(|(_, holder)| self.view.has(*holder)),
@@ -152,7 +155,7 @@ impl SuperPeer {
         })
     }
 
-    /// Asks again whom the present step waits for.
+    /// Repeats the messages of the present step to those who have not answered.
     pub(super) fn retry_takeover(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &self.takeover else { return };
         let (segment, term) = (takeover.segment, takeover.term);
@@ -187,7 +190,7 @@ impl SuperPeer {
         }
     }
 
-    /// As a member of an old group: promises, and tells what it holds.
+    /// As a member of an old group: promises, and reports its metadata.
     pub(super) fn seal(
         &mut self,
         from: Peer,
@@ -222,8 +225,8 @@ impl SuperPeer {
         }
     }
 
-    /// Of each creator the furthest replica of a majority holds all that was committed: two
-    /// majorities of a group share a member, and that one had promised afterwards.
+    /// The latest replica of a creator among a majority holds all that was committed: two
+    /// majorities of a group share a member, and that one promised only afterwards.
     fn fetch_if_sealed(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         let Some(furthest) = takeover.furthest() else { return };
@@ -241,7 +244,7 @@ impl SuperPeer {
         self.install_if_fetched(out);
     }
 
-    /// Takes a snapshot that this takeover waits for; says whether it was one.
+    /// Installs a snapshot that this takeover waits for; false if it does not.
     pub(super) fn fetched(
         &mut self,
         from: Peer,
@@ -250,7 +253,7 @@ impl SuperPeer {
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
         let Step::Fetching(missing) = &mut takeover.step else { return false };
-        // The holder may have moved on to a later state of the same term; that is as good.
+        // The holder may have a later state of the same term, which is as good.
         let is_wanted = missing.get(&snapshot.creator).is_some_and(|(summary, holder)| {
             let is_older = snapshot.version.term < takeover.term;
             *holder == from && snapshot.version >= summary.version && is_older
@@ -298,7 +301,7 @@ impl SuperPeer {
 }
 
 impl Takeover {
-    /// Somebody promised, for all lives of its node from `since` on.
+    /// A peer promised, for all incarnations of its node from `since` on.
     fn credit(&mut self, (from, since): (Peer, u32), held: &[Summary]) {
         let old: BTreeSet<Peer> = self.old_members().collect();
         let Step::Sealing(sealed) = &mut self.step else { return };
@@ -312,8 +315,8 @@ impl Takeover {
         }
     }
 
-    /// Parts whose metadata is gone, as all who held it live again and have nothing. Nobody can
-    /// know then who owns what, and serves it: the attempt goes on without an end. Says so once.
+    /// Parts whose metadata is lost, since all their holders are back and have nothing. Nobody can
+    /// know who owns what there, so the attempt never ends and nobody serves it. Reports once.
     fn newly_lost(&mut self) -> Vec<RingSegment> {
         let has_forgotten = |group: &Group| {
             let mut members = group.members.iter();
@@ -337,14 +340,15 @@ impl Takeover {
         Proposal::Regroup { segment: self.segment, group, replaces: self.replaces.clone() }
     }
 
-    /// The furthest replica of each creator and who holds it, once majorities have promised.
+    /// The latest replica of each creator and its holder, once majorities have promised; None
+    /// before.
     fn furthest(&self) -> Option<BTreeMap<Creator, (Summary, Peer)>> {
         let Step::Sealing(sealed) = &self.step else { return None };
         let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
         for (part, group) in &self.replaces {
             let promised = group.members.iter().filter_map(|member| sealed.get(member));
             let promised: Vec<_> = promised.collect();
-            // Of what nobody held there is nothing.
+            // A part that no group held has no metadata.
             if promised.len() < group.majority() && !group.members.is_empty() {
                 return None;
             }
@@ -373,8 +377,8 @@ mod tests {
         Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
     }
 
-    /// Another attempt, that came to nothing, took the replica that this one has to fetch along
-    /// into a later term.
+    /// Another attempt, which failed, took the replica that this one has to fetch into a later
+    /// term.
     #[test]
     fn an_attempt_begins_again_when_what_it_fetches_is_of_a_later_term() {
         let members: Vec<Peer> = [1, 3, 4].map(peer).to_vec();
@@ -392,7 +396,7 @@ mod tests {
         let Some(Takeover { segment, claim, term, .. }) = node.takeover else {
             panic!("it leads nobody")
         };
-        // Who holds the segment may be another group already: nobody is asked, and nothing is stamped.
+        // Another group may hold the segment already: nobody is asked, and nothing is stamped.
         let replaces = view.groups_of(segment);
         let proposal = Proposal::Claim { segment, term: claim, replaces };
         let is_asked = |out: &[OverlayCommand]| {

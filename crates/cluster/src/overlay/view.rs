@@ -1,4 +1,4 @@
-//! Who is there, and who keeps which part of the metadata: what the coordinator knows.
+//! The coordinator's view: the members, and the groups that hold the metadata.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,36 +7,36 @@ use super::ring::RingSegment;
 use crate::ids::NodeId;
 use crate::interval_map::IntervalMap;
 
-/// A node in one of its lives. Who restarts comes back with another incarnation and without its
-/// memory, so what it promised and stored is not counted any more.
+/// A node in one of its incarnations. A restarted node has a higher incarnation and no memory, so
+/// what it promised and stored before does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// The node.
     pub node: NodeId,
-    /// How often it was started.
+    /// Number of starts of the node.
     pub incarnation: u32,
 }
 
-/// Orders those who lead a part of the ring one after the other; two never have the same.
+/// Orders the leaders of a part of the ring; no two leaders share a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term {
     /// Grows with every attempt.
     pub number: u64,
-    /// Who attempts, in which life: it forgets what it attempted before.
+    /// The peer that attempts to lead. A new incarnation has forgotten its earlier attempts.
     pub leader: Peer,
 }
 
-/// The super peers that hold the metadata of an segment.
+/// The super peers that hold the metadata of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Since when.
+    /// The term since which they hold it.
     pub term: Term,
     /// The leader first, then its successors on the ring.
     pub members: Vec<Peer>,
 }
 
 impl Group {
-    /// How many members make a majority.
+    /// Members that form a majority.
     pub fn majority(&self) -> usize {
         majority(self.members.len())
     }
@@ -47,58 +47,58 @@ pub(super) fn majority(members: usize) -> usize {
     members / 2 + 1
 }
 
-/// How many super peers hold an segment's metadata, where there are as many.
+/// Super peers that hold a segment's metadata, if there are enough.
 pub const GROUP_MEMBERS: usize = 3;
 
 /// A member of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which of its lives this is.
+    /// Its present incarnation.
     pub incarnation: u32,
-    /// Whether it keeps metadata for others.
+    /// Whether it is a super peer.
     pub is_super: bool,
 }
 
-/// The coordinator's state at a revision.
+/// The state of the coordinator at a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Grows with every change.
     pub revision: u64,
-    /// Who is there.
+    /// The members.
     pub members: BTreeMap<NodeId, Member>,
-    /// Who holds the metadata of each position of the ring, as far as somebody does.
+    /// The group that holds the metadata at each position of the ring, where there is one.
     pub groups: IntervalMap<Group>,
 }
 
 impl View {
-    /// Whether that life of that node goes on.
+    /// Whether this incarnation of the node is a member.
     pub fn has(&self, peer: Peer) -> bool {
         self.incarnation(peer.node) == Some(peer.incarnation)
     }
 
-    /// The present lives of all.
+    /// All members in their present incarnations.
     pub fn peers(&self) -> impl Iterator<Item = Peer> {
         let members = self.members.iter();
         members.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
     }
 
-    /// The present life of a node.
+    /// The present incarnation of a node; None if it is not a member.
     pub fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.members.get(&node).map(|member| member.incarnation)
     }
 
-    /// Whether a node keeps metadata for others.
+    /// Whether a peer is a super peer.
     pub fn is_super(&self, peer: Peer) -> bool {
         self.has(peer) && self.members[&peer.node].is_super
     }
 
-    /// The super peers in the order of the ring.
+    /// The super peers in ring order.
     pub fn supers(&self) -> impl DoubleEndedIterator<Item = Peer> + Clone {
         let supers = self.members.iter().filter(|(_, member)| member.is_super);
         supers.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })
     }
 
-    /// What a super peer is responsible for; none if it is none.
+    /// The segment of a super peer; None for any other peer.
     pub fn segment(&self, own: Peer) -> Option<RingSegment> {
         if !self.is_super(own) {
             return None;
@@ -108,21 +108,21 @@ impl View {
         Some(RingSegment::between(predecessor.node, own.node))
     }
 
-    /// A super peer and its successors: who should hold its segment.
+    /// The group that should hold a super peer's segment: itself and its successors.
     pub fn wanted_group(&self, own: Peer) -> Vec<Peer> {
         let after = self.supers().filter(|peer| peer.node >= own.node);
         let around = after.chain(self.supers().filter(|peer| peer.node < own.node));
         around.take(GROUP_MEMBERS).collect()
     }
 
-    /// The groups that hold an segment today, part by part.
+    /// The groups that hold a segment at present, part by part.
     pub fn groups_of(&self, segment: RingSegment) -> Vec<(Range<u64>, Group)> {
         let of_part = |part| self.groups.over(part).map(|(span, group)| (span, group.clone()));
         segment.parts().flat_map(of_part).collect()
     }
 
-    /// Who should be made a super peer next, if `wanted` are more than there are: the one in the
-    /// middle of the longest run of ordinary peers, so that segments stay alike.
+    /// The peer to promote next, if there are fewer than `wanted` super peers: the middle of the
+    /// longest run of ordinary peers, so that segments stay of similar size.
     pub fn next_super(&self, wanted: usize) -> Option<Peer> {
         if self.supers().count() >= wanted.min(self.members.len()) {
             return None;
@@ -135,22 +135,22 @@ impl View {
     }
 }
 
-/// Who is made a super peer, and when to try again.
+/// Parameters of the overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlaySettings {
-    /// Super peers a hundred nodes; the paper has 5 to 10.
+    /// Super peers per hundred nodes; the paper has 5 to 10.
     pub super_share_percent: u8,
     /// Super peers at least, where there are as many nodes.
     pub supers_min: usize,
-    /// How long an answer may take before the question is asked again.
+    /// Time without an answer after which a message is repeated.
     pub retry_ms: u64,
-    /// How often those who hold an segment compare their digests.
+    /// Interval at which groups compare their digests.
     pub compare_ms: u64,
-    /// How often super peers tell their peers who they are.
+    /// Interval at which super peers send the list of super peers to their peers.
     pub announce_ms: u64,
-    /// How long a member may be gone before it is none.
+    /// Time without renewal after which a member is removed.
     pub lease_ms: u64,
-    /// Edits of one creator that wait at most; more are dropped, and asked for again.
+    /// Queued edits of one creator at most; more are dropped, and their requesters repeat them.
     pub queue_max: usize,
 }
 
@@ -169,7 +169,7 @@ impl Default for OverlaySettings {
 }
 
 impl OverlaySettings {
-    /// How many of `nodes` should be super peers.
+    /// Number of super peers that a cluster of `nodes` should have.
     pub fn supers_wanted(&self, nodes: usize) -> usize {
         let share = nodes.saturating_mul(usize::from(self.super_share_percent.min(100)));
         share.div_ceil(100).max(self.supers_min).min(nodes)

@@ -1,4 +1,4 @@
-//! What a super peer does with requests that are another's.
+//! Requests that arrive at a super peer that is not responsible.
 
 use super::super::edit::ReplicaSet;
 use super::super::view::Member;
@@ -11,7 +11,7 @@ fn peer(number: u16) -> Peer {
 
 /// Leads all positions but the next ten.
 const ME: u16 = 10;
-/// Leads those up to itself.
+/// Leads the ten positions up to itself.
 const OTHER: u16 = 20;
 /// An ordinary peer in the other's segment.
 const ASKER: u16 = 15;
@@ -64,7 +64,7 @@ fn what_is_another_s_is_handed_on_and_the_asker_corrected() {
             assert_eq!(answers(&mut own, ASKER, message), expected, "after {hops} hops");
         }
     }
-    // Two who take each other for the leader do not hand it to and fro for ever.
+    // Two that take each other for the leader do not forward a request for ever.
     for hops in [HOPS_MAX, u8::MAX] {
         for message in requests(ASKER, hops) {
             let only = std::slice::from_ref(&list);
@@ -82,7 +82,7 @@ fn what_is_its_own_is_answered_however_often_it_was_handed_on() {
         panic!("{found:?}");
     };
     assert_eq!(to, peer(ASKER));
-    // Its group has to have it before it is answered.
+    // The group must hold it before it is answered.
     let appended = answers(&mut own, OTHER, change);
     let [OverlayCommand::Send(to, Message::Append { .. })] = appended[..] else {
         panic!("{appended:?}")
