@@ -126,12 +126,12 @@ impl Cluster {
             }
             for (name, replica_store, wire, back) in &mut self.backups {
                 for packet in wire.take() {
-                    let Packet::Replication(ReplicationMessage::Append { link, first, entries }) =
+                    let Packet::Replication(ReplicationMessage::Append { stream, first, entries }) =
                         packet
                     else {
                         unreachable!("an owner sends nothing else")
                     };
-                    replica_store.on_append(peer(0), link, first, entries);
+                    replica_store.on_append(peer(0), stream, first, entries);
                 }
                 let mut answers = Vec::new();
                 replica_store.flush(&mut answers);

@@ -143,7 +143,7 @@ impl<S: ChunkStore> Node<S> {
     /// Makes this node a backup that logs its part of the metadata as well, and takes up the
     /// metadata that its earlier incarnations logged. Requires: called before anything else.
     pub fn resume(&mut self, replica_store: ReplicaStore, recovered: &RecoveredState) {
-        self.super_peer.resume(recovered.since, &recovered.notes);
+        self.super_peer.resume(recovered.since, &recovered.metadata);
         self.has_metadata_log = true;
         self.replica_store = Some(replica_store);
     }
@@ -210,10 +210,11 @@ impl<S: ChunkStore> Node<S> {
             if self.has_metadata_log {
                 let super_peer = &mut self.super_peer;
                 let notes = super_peer.take_records();
-                replica_store.note(&notes, &|creator| super_peer.catalog().snapshot(creator));
+                replica_store
+                    .append_metadata(&notes, &|creator| super_peer.catalog().snapshot(creator));
             }
             replica_store.flush(&mut answers);
-            match replica_store.notes_failed() {
+            match replica_store.metadata_failure() {
                 None => out.append(&mut self.deferred),
                 Some(error) => {
                     self.deferred.clear();
@@ -438,9 +439,9 @@ impl<S: ChunkStore> Node<S> {
                     let _ = replica_store.forget(source, creator);
                 }
             }
-            Packet::Replication(ReplicationMessage::Append { link, first, entries }) => {
+            Packet::Replication(ReplicationMessage::Append { stream, first, entries }) => {
                 if let Some(replica_store) = &mut self.replica_store {
-                    replica_store.on_append(from, link, first, entries);
+                    replica_store.on_append(from, stream, first, entries);
                 }
             }
             Packet::Replication(ReplicationMessage::Seal { source, ids, last }) => {

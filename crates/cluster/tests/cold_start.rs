@@ -330,8 +330,8 @@ impl World {
         let mut text = format!("{:?}\n", self.coordinator.view());
         for (peer, node) in self.nodes.values() {
             let (replication, heirs) =
-                (node.chunks().replication().status(), node.chunks().failovers());
-            let kept = node.replica_store().map(ReplicaStore::holdings);
+                (node.chunks().replication().counts(), node.chunks().failovers());
+            let kept = node.replica_store().map(ReplicaStore::counts);
             text += &format!("{peer:?}: {replication:?} {heirs} heirs, keeps {kept:?}\n");
             let catalog = node.super_peer().catalog();
             for summary in catalog.summaries() {
@@ -350,7 +350,7 @@ impl World {
     fn are_whole(&self) -> bool {
         let is_whole = |node: &Node<Chunks>| {
             let chunks = node.chunks();
-            chunks.replication().status().0 == 0
+            chunks.replication().counts().0 == 0
                 && chunks.failovers() == 0
                 && chunks.holdings().1 > 0
         };

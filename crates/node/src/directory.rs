@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::overlay::{Group, Member, OverlaySettings, Peer, View};
-use amalgam_cluster::wire::{Reader, Wire, WireError};
+use amalgam_cluster::wire::{Wire, WireError, WireReader};
 
 use crate::clock;
 
@@ -251,7 +251,7 @@ impl Directory {
     ///
     /// If it is nothing of that kind, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DirectoryError> {
-        let mut from = Reader::new(bytes);
+        let mut from = WireReader::new(bytes);
         let version = u16::decode(&mut from)?;
         if !(RACKLESS_VERSION..=DIRECTORY_VERSION).contains(&version) {
             return Err(DirectoryError::Version(version));

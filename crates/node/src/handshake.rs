@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::wire::{Hello, HelloError, Reader, Wire, WireError};
+use amalgam_cluster::wire::{Hello, HelloError, Wire, WireError, WireReader};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -219,7 +219,7 @@ impl Handshake {
             return Err(HandshakeError::Hello(HelloError::Foreign));
         }
         let Some(greeting) = rest.get(..length) else { return Ok(false) };
-        let mut reader = Reader::new(greeting);
+        let mut reader = WireReader::new(greeting);
         let foreign = |_| HandshakeError::Hello(HelloError::Foreign);
         let hello = Hello::decode(&mut reader).map_err(foreign)?;
         let mut own = Hello::new(self.introduction.cluster, self.introduction.me);

@@ -231,7 +231,7 @@ impl<S: ChunkStore> Hub<S> {
         late.into_iter().for_each(|link| self.close(link));
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
         if !self.has_told
-            && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failed)
+            && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failure)
         {
             self.has_told = true;
             log::error!(error:%; "no more backups are kept here until the node starts anew");
@@ -442,7 +442,7 @@ impl<S: ChunkStore> Hub<S> {
             Packet::Control(Control::GetOwnership(id)) => {
                 let chunks = self.node.chunks();
                 let held = chunks.around(id).map(|(ids, epoch)| {
-                    let replicas = chunks.replication().behind(id);
+                    let replicas = chunks.replication().lag(id);
                     OwnedRange { ids, epoch, replicas }
                 });
                 self.push(link, number, &Packet::Control(Control::Ownership(held)));
@@ -619,12 +619,12 @@ impl<S: ChunkStore> Hub<S> {
             spans,
             ranges,
             moves: (outgoing as u64, incoming as u64),
-            backups: chunks.replication().backups_wanted() as u64,
-            reduced: (chunks.replication().status().0 as u64, chunks.failovers() as u64),
+            backups: chunks.replication().configured_backups() as u64,
+            reduced: (chunks.replication().counts().0 as u64, chunks.failovers() as u64),
             kept: self
                 .node
                 .replica_store()
-                .map_or(0, |replica_store| replica_store.holdings().0 as u64),
+                .map_or(0, |replica_store| replica_store.counts().0 as u64),
             lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
             rate: chunks.load_balancer().rate(),
             hot_moves: chunks.load_balancer().moved(),

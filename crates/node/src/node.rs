@@ -109,10 +109,10 @@ impl BackupConfiguration {
         let (replica_store, recovered) =
             ReplicaStore::resume(Box::new(storage), (cluster, me, boot_number()), settings)
                 .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
-        for damage in &replica_store.replay().damages {
+        for damage in &replica_store.replay_report().damages {
             log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
         }
-        let (records, since) = (replica_store.replay().records, recovered.since);
+        let (records, since) = (replica_store.replay_report().records, recovered.since);
         if since < me.incarnation {
             log::info!(records, since; "the log has all that former lives kept");
         } else if records > 0 {

@@ -51,10 +51,10 @@ pub(crate) fn open_replica_store(
     let life = (1, peer, disk.power_losses);
     let (replica_store, recovered) =
         ReplicaStore::resume(disk.storage(), life, settings).expect("it is this cluster's");
-    if replica_store.replay().was_torn {
+    if replica_store.replay_report().was_torn {
         observed.coverage.record("a torn write");
     }
-    if replica_store.replay().records > 0 && recovered.since == peer.incarnation {
+    if replica_store.replay_report().records > 0 && recovered.since == peer.incarnation {
         observed.coverage.record("a log that does not count");
     }
     (replica_store, recovered)

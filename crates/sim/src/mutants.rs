@@ -41,11 +41,11 @@ pub enum Mutant {
 /// What a backup would answer that kept it.
 pub(crate) fn as_if_stored(message: &ReplicationMessage) -> ReplicationMessage {
     match message {
-        ReplicationMessage::Append { link, first, entries } => {
-            ReplicationMessage::Appended { link: *link, next: first + entries.count() as u64 }
+        ReplicationMessage::Append { stream, first, entries } => {
+            ReplicationMessage::Appended { stream: *stream, next: first + entries.count() as u64 }
         }
-        ReplicationMessage::Refused { link, .. } => {
-            ReplicationMessage::Appended { link: *link, next: u64::MAX }
+        ReplicationMessage::Refused { stream, .. } => {
+            ReplicationMessage::Appended { stream: *stream, next: u64::MAX }
         }
         answer => answer.clone(),
     }
@@ -81,7 +81,7 @@ pub(crate) fn mutate(
         {
             Some(Packet::Replication(as_if_stored(&message)))
         }
-        Packet::Replication(ReplicationMessage::Append { link, first, entries })
+        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
             if mutant == Mutant::LostLastBuffer =>
         {
             let mut list = entries.to_vec();
@@ -89,9 +89,9 @@ pub(crate) fn mutate(
                 list.iter_mut().for_each(|entry| entry.mutation = Mutation::RepliesOnly);
             }
             let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { link, first, entries }))
+            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
         }
-        Packet::Replication(ReplicationMessage::Append { link, first, entries })
+        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
             if mutant == Mutant::UnreconciledReplicas =>
         {
             let (mut list, mut is_adopting) = (entries.to_vec(), false);
@@ -104,7 +104,7 @@ pub(crate) fn mutate(
                 }
             }
             let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { link, first, entries }))
+            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
         }
         Packet::Replication(ReplicationMessage::Fetch { .. })
             if mutant == Mutant::SilentHolders =>

@@ -699,7 +699,7 @@ impl<W: Workload> World<WorkloadNode<W>> {
                         serves,
                         chunks.failovers(),
                         chunks.moves(),
-                        chunks.replication().status(),
+                        chunks.replication().counts(),
                     )
                 });
                 let range = range.map(|range| (range.ids, range.placement));

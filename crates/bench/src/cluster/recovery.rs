@@ -12,7 +12,7 @@ use amalgam_index::{Configuration, Engine};
 use amalgam_node::cluster::chunks::{Action, ChunkStore, EngineStore, Response};
 use amalgam_node::cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_node::cluster::log::{Log, LogSettings};
-use amalgam_node::cluster::replication::{Entry, Mutation};
+use amalgam_node::cluster::replication::{Mutation, ReplicationEntry};
 use amalgam_node::cluster::wire::{NodeStatus, Wire};
 use amalgam_node::{ClusterClient, FileStorage};
 use anyhow::{Context, ensure};
@@ -310,7 +310,7 @@ fn write_log(
         let mutation =
             Mutation::Put(ChunkId::new(creator, number)?, value(number, arguments.bytes));
         let mut record = Vec::new();
-        Entry { version: number, mutation, sessions: Vec::new() }.encode(&mut record);
+        ReplicationEntry { version: number, mutation, sessions: Vec::new() }.encode(&mut record);
         log.append(&record)?;
         if number.is_multiple_of(BATCH as u64) {
             log.commit()?;
@@ -322,7 +322,9 @@ fn write_log(
 fn read_log(index: &Mercury, path: &Path) -> anyhow::Result<u64> {
     let (mut store, mut inserted) = (EngineStore::from(index), 0);
     let mut insert = |_, record: &[u8]| {
-        if let Ok(Entry { mutation: Mutation::Put(id, value), .. }) = Entry::decode_all(record) {
+        if let Ok(ReplicationEntry { mutation: Mutation::Put(id, value), .. }) =
+            ReplicationEntry::decode_all(record)
+        {
             inserted += u64::from(store.write(id, &value).is_ok());
         }
     };

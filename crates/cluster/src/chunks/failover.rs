@@ -81,21 +81,21 @@ impl FailoverTask {
     /// Other holders, as far as they are members.
     fn others(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let others = self.grant.holders[1..].iter().copied();
-        others.filter(|peer| replication.is_known(*peer))
+        others.filter(|peer| replication.is_member(*peer))
     }
 
     /// Other holders of chunks who have not said how far they are, or were silent since.
     fn unsealed(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let is_named = self.grant.ids.first().creator().is_named();
-        let is_ready = |peer| self.sealed.contains_key(&peer) && replication.is_choosable(peer);
+        let is_ready = |peer| self.sealed.contains_key(&peer) && replication.is_healthy(peer);
         let others = self.others(replication).filter(move |_| !is_named);
-        others.filter(move |peer| replication.is_usable(*peer) && !is_ready(*peer))
+        others.filter(move |peer| replication.is_eligible(*peer) && !is_ready(*peer))
     }
 
     /// Whether one of them may say so yet, and it is worth while to wait for that.
     fn waits(&mut self, now_ms: u64, replication: &ReplicationPrimary, silent_ms: u64) -> bool {
         let from_ms = *self.waits_from_ms.get_or_insert(now_ms);
-        let is_ready = self.sealed.keys().any(|peer| replication.is_choosable(*peer));
+        let is_ready = self.sealed.keys().any(|peer| replication.is_healthy(*peer));
         let patience_ms = match is_ready || self.sealed.is_empty() {
             true => silent_ms,
             false => PATIENCE_MS.max(silent_ms),
@@ -162,7 +162,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         // The other holders have copies for as long as nothing else is committed.
-        if !self.replication.is_enough(self.joining(grant).len()) {
+        if !self.replication.meets_min_replicas(self.joining(grant).len()) {
             return;
         }
         // What was on its way here came from the life that is over, or is older.
@@ -202,7 +202,7 @@ impl<S: ChunkStore> ChunkService<S> {
         for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
             let FailoverGrant { ids, source, .. } = loading.grant;
             loading.next_ask_ms = now_ms + retry_ms;
-            let last = replica_store.last(source);
+            let last = replica_store.last_version(source);
             for peer in loading.unsealed(replication) {
                 let message = ReplicationMessage::Seal { source, ids, last };
                 out.push(ChunkCommand::Replication(ReplicationCommand::Send(peer, message)));
@@ -227,7 +227,7 @@ impl<S: ChunkStore> ChunkService<S> {
             && loading.grant.holders[1..].contains(&from)
         {
             loading.sealed.insert(from, (last, beyond.map(<[RecordKey]>::to_vec)));
-            self.replication.on_sign_of_life(from, now_ms);
+            self.replication.on_response(from, now_ms);
         }
     }
 
@@ -282,7 +282,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             self.sessions.import(ids, &ClientState { sessions, ..ClientState::default() }, now_ms);
         }
-        self.replication.on_sign_of_life(from, now_ms);
+        self.replication.on_response(from, now_ms);
     }
 
     /// Who can be a backup in place, and what each must be sent.
@@ -297,9 +297,9 @@ impl<S: ChunkStore> ChunkService<S> {
             return in_place_replicas;
         }
         for (peer, (last, beyond)) in &loading.sealed {
-            let own = replica_store.beyond(source, *last, ids);
+            let own = replica_store.keys_changed_after(source, *last, ids);
             if let (Some(beyond), Some(own)) = (beyond, own)
-                && self.replication.is_choosable(*peer)
+                && self.replication.is_healthy(*peer)
             {
                 let damaged = loading.damaged.iter().copied();
                 let keys = beyond.iter().filter(|name| ids.contains(name.id));
@@ -316,8 +316,8 @@ impl<S: ChunkStore> ChunkService<S> {
     fn joining(&self, grant: &FailoverGrant) -> Vec<Peer> {
         let holders = grant.holders[1..].iter().copied();
         let mut joining: Vec<Peer> =
-            holders.filter(|peer| self.replication.is_choosable(*peer)).collect();
-        joining.extend(self.replication.choose_more(grant.ids, &joining));
+            holders.filter(|peer| self.replication.is_healthy(*peer)).collect();
+        joining.extend(self.replication.choose_missing_backups(grant.ids, &joining));
         joining
     }
 
@@ -379,7 +379,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let is_named = ids.first().creator().is_named();
         let rest = IdRange::from_bits(loading.next, ids.end());
         let end = match is_named {
-            true => replica_store.end_of(source, rest, most),
+            true => replica_store.slice_end(source, rest, most),
             false => ids.end().min(loading.next.saturating_add(most)),
         };
         let slice = IdRange::from_bits(loading.next, end);
@@ -437,28 +437,28 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         let joining = self.joining(&loading.grant);
         if loading.waits(now_ms, &self.replication, self.limits.replication.silent_ms)
-            || !self.replication.is_enough(joining.len())
+            || !self.replication.meets_min_replicas(joining.len())
         {
             return self.loading.push_back(loading);
         }
         let in_place_replicas = self.in_place_replicas(&loading, replica_store);
         let number = if !in_place_replicas.is_empty()
-            && self.replication.is_enough(in_place_replicas.len())
+            && self.replication.meets_min_replicas(in_place_replicas.len())
         {
             loading.past_joiners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
             let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-            self.replication.join_in_place(
+            self.replication.begin_owner_change(
                 (ids, source),
                 in_place_replicas,
                 &mut self.store,
                 &export,
             )
         } else if ids.first().creator().is_named() {
-            self.replication.join_with(ids, joining, std::mem::take(&mut loading.items))
+            self.replication.begin_item_catch_up(ids, joining, std::mem::take(&mut loading.items))
         } else {
             loading.past_joiners.extend(&joining);
-            self.replication.join(ids, Vec::new(), joining, false)
+            self.replication.begin_catch_up(ids, Vec::new(), joining, false)
         };
         self.failovers.insert(number, loading);
     }
@@ -480,7 +480,7 @@ impl<S: ChunkStore> ChunkService<S> {
     fn lose(&mut self, ids: IdRange) {
         self.owned.assign(ids.start()..ids.end(), None);
         self.frozen.assign(ids.start()..ids.end(), None);
-        self.replication.lose(ids);
+        self.replication.drop_ids(ids);
         self.remove_all(ids);
     }
 
@@ -497,9 +497,9 @@ impl<S: ChunkStore> ChunkService<S> {
             (Some(failover), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
-                self.replication.bury(failover.grant.source, ids, &members);
+                self.replication.discard_former(failover.grant.source, ids, &members);
                 let given_up = failover.past_joiners.iter().filter(|peer| !members.contains(peer));
-                self.replication.clear(ids, given_up.copied());
+                self.replication.clear_on(ids, given_up.copied());
             }
             // It is told again, if it still is the heir.
             (Some(_), Err(_)) => self.remove_all(ids),
@@ -524,7 +524,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         self.release(&mut || now_ms, out);
         let replication = &self.replication;
-        self.pending_replies.keep(|version| replication.awaits(version));
+        self.pending_replies.keep(|version| replication.is_pending(version));
     }
 
     fn aborted(&mut self, number: u64, out: &mut Vec<ChunkCommand>) {

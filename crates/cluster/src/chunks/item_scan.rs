@@ -115,12 +115,12 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A backup lacks an item, or has one that looks as if it had ended: it is told when the item
     /// was found, or was not.
-    pub(super) fn repair_later(&mut self, from: Peer, link: u64, name: RecordKey) {
+    pub(super) fn repair_later(&mut self, from: Peer, stream: u64, name: RecordKey) {
         let asked = &mut self.scan.asked;
-        if self.replication.is_backup(from, link, name.id)
+        if self.replication.is_backup(from, stream, name.id)
             && (asked.len() < REPAIRS_MAX || asked.contains_key(&name))
         {
-            asked.entry(name).or_default().insert((from, link));
+            asked.entry(name).or_default().insert((from, stream));
         }
     }
 
@@ -136,11 +136,11 @@ impl<S: ChunkStore> ChunkService<S> {
             self.collected(number, now_ms, out);
         }
         let joins = std::mem::take(&mut self.scan.joins);
-        joins.iter().for_each(|(_, number)| self.replication.collected(*number));
+        joins.iter().for_each(|(_, number)| self.replication.finish_item_scan(*number));
         // What it did not come by, and nobody wrote meanwhile, is not there.
         for (name, backups) in std::mem::take(&mut self.scan.repairs) {
-            for (peer, link) in backups {
-                self.replication.repair(peer, link, name.id, Mutation::RemoveItem(name));
+            for (peer, stream) in backups {
+                self.replication.resend(peer, stream, name.id, Mutation::RemoveItem(name));
             }
         }
     }
@@ -164,7 +164,7 @@ impl<S: ChunkStore> ChunkService<S> {
     fn begin_scan(&mut self, now_ms: u64) -> bool {
         let moves = self.uncollected();
         let mut joins = IntervalMap::default();
-        for (number, ids) in self.replication.uncollected() {
+        for (number, ids) in self.replication.pending_item_scans() {
             joins.assign(ids.start()..ids.end(), Some(number));
         }
         let ItemScan { given, asked, next_ended_ms, .. } = &mut self.scan;
@@ -199,7 +199,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             if let Some(number) = scan.joins.get(id.bits()) {
-                replication.found(*number, (id, key.to_vec()));
+                replication.add_scanned_item(*number, (id, key.to_vec()));
             }
             if !scan.repairs.is_empty() && scan.repairs.contains_key(&RecordKey::item(id, key)) {
                 found.push((id, key.to_vec()));
@@ -208,8 +208,8 @@ impl<S: ChunkStore> ChunkService<S> {
         gone.iter().for_each(|key| self.store.remove_item_of(key));
         for (id, key) in found {
             let (mutation, name) = (self.kept(id, &key), RecordKey::item(id, &key));
-            for (peer, link) in self.scan.repairs.remove(&name).unwrap_or_default() {
-                self.replication.repair(peer, link, id, mutation.clone());
+            for (peer, stream) in self.scan.repairs.remove(&name).unwrap_or_default() {
+                self.replication.resend(peer, stream, id, mutation.clone());
             }
         }
         for (id, key) in ended {

@@ -420,7 +420,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.owned.assign(ids.start()..ids.end(), None);
                 self.frozen.assign(ids.start()..ids.end(), None);
                 self.note_moved(ids, Placement::of_owner(target.node));
-                self.replication.give_away(ids);
+                self.replication.hand_over(ids);
                 self.remove_all(ids);
                 if is_target_gone {
                     self.outgoing.remove(&number);
@@ -500,12 +500,13 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             let (staged, heard_ms) = (KeySet::default(), now_ms);
             let has_backups = self.has_backups();
-            let backups = if has_backups { self.replication.choose_all(ids) } else { Vec::new() };
-            if has_backups && !self.replication.is_enough(backups.len()) {
+            let backups =
+                if has_backups { self.replication.choose_backup_set(ids) } else { Vec::new() };
+            if has_backups && !self.replication.meets_min_replicas(backups.len()) {
                 return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
             }
-            let change =
-                has_backups.then(|| self.replication.join(ids, Vec::new(), backups.clone(), true));
+            let change = has_backups
+                .then(|| self.replication.begin_catch_up(ids, Vec::new(), backups.clone(), true));
             let (next_page, tail) = (1, None);
             let incoming =
                 IncomingMove { ids, since, next_page, staged, tail, heard_ms, change, backups };
@@ -547,8 +548,8 @@ impl<S: ChunkStore> ChunkService<S> {
                         let mutation = kept.map_or(Mutation::RemoveItem(name), |kept| {
                             Mutation::PutItem(name, kept)
                         });
-                        self.replication.write(*id, mutation, Vec::new());
-                        awaited.extend(self.replication.awaited(*id));
+                        self.replication.replicate(*id, mutation, Vec::new());
+                        awaited.extend(self.replication.pending_version(*id));
                     }
                     continue;
                 }
@@ -564,8 +565,8 @@ impl<S: ChunkStore> ChunkService<S> {
                     Some(value) => Mutation::Put(*id, value.clone()),
                     None => Mutation::Remove(*id),
                 };
-                self.replication.write(*id, mutation, Vec::new());
-                awaited.extend(self.replication.awaited(*id));
+                self.replication.replicate(*id, mutation, Vec::new());
+                awaited.extend(self.replication.pending_version(*id));
                 if !is_stored {
                     self.cancel_incoming(from, number);
                     return out.push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
@@ -573,8 +574,8 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             if let Some(tail) = &tail {
                 let first = incoming.ids.first();
-                self.replication.write(first, Mutation::RepliesOnly, tail.sessions.clone());
-                awaited.extend(self.replication.awaited(first));
+                self.replication.replicate(first, Mutation::RepliesOnly, tail.sessions.clone());
+                awaited.extend(self.replication.pending_version(first));
             }
             incoming.next_page += 1;
             incoming.tail = tail;
@@ -603,11 +604,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// are not changed any more: the source may have them committed.
     fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
         let incoming = self.incoming.get(&(from, number))?;
-        if self.replication.is_dirty(incoming.ids) {
+        if self.replication.has_pending_writes(incoming.ids) {
             return None;
         }
         if let Some(change) = incoming.change.filter(|_| incoming.tail.is_some()) {
-            self.replication.settle(change);
+            self.replication.begin_commit(change);
         }
         Some(MoveMessage::Ack { number, page, backups: incoming.backups.clone() })
     }
@@ -630,7 +631,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        self.replication.own(ids, incoming.backups);
+        self.replication.set_backups(ids, incoming.backups);
         if let Some(change) = incoming.change {
             self.replication.abort(change);
         }
@@ -645,7 +646,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     self.store.remove_item_of(&key);
                 }
             }
-            self.replication.lose(incoming.ids);
+            self.replication.drop_ids(incoming.ids);
         }
     }
 

@@ -289,7 +289,7 @@ impl<S: ChunkStore> ChunkService<S> {
             // What it changed, or saw of others' changes.
             let id = operation.action.id().or(created);
             id.into_iter().for_each(|id| self.load_balancer.record(id));
-            awaited.extend(id.and_then(|id| self.replication.awaited(id)));
+            awaited.extend(id.and_then(|id| self.replication.pending_version(id)));
         }
         if clock() >= self.deadline_ms {
             return refuse(ChunkError::Unavailable);
@@ -304,7 +304,8 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Answers what no longer waits for backups.
     pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
         let mut ready = Vec::new();
-        self.replication.take_done(|version| self.pending_replies.release(version, &mut ready));
+        self.replication
+            .take_acknowledged(|version| self.pending_replies.release(version, &mut ready));
         for waiting in ready {
             match waiting {
                 PendingReply::Reply(requester, reply) if clock() < self.deadline_ms => {
@@ -327,14 +328,14 @@ impl<S: ChunkStore> ChunkService<S> {
     ) {
         let now_ms = clock();
         match message {
-            ReplicationMessage::Lacking { link, keys } => {
+            ReplicationMessage::Resend { stream, keys } => {
                 for name in keys {
                     if name.id.creator().is_named() {
-                        self.repair_later(from, *link, *name);
+                        self.repair_later(from, *stream, *name);
                         continue;
                     }
                     let mutation = chunk(&mut self.store, name.id);
-                    self.replication.repair(from, *link, name.id, mutation);
+                    self.replication.resend(from, *stream, name.id, mutation);
                 }
             }
             ReplicationMessage::Sealed { source, ids, last, beyond } => {
@@ -356,7 +357,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
         let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
-        self.replication.fill(&mut self.store, &export, &mut wanted);
+        self.replication.advance_catch_up(&mut self.store, &export, &mut wanted);
         self.replication.flush(now_ms, &mut wanted);
         out.extend(wanted.into_iter().map(ChunkCommand::Replication));
     }
@@ -375,7 +376,7 @@ impl<S: ChunkStore> ChunkService<S> {
             && let Some(ids) = self.next_claim()
         {
             self.is_claiming = true;
-            self.claiming = self.replication.choose_all(ids);
+            self.claiming = self.replication.choose_backup_set(ids);
             out.push(ChunkCommand::Claim(ids, self.claiming.clone()));
         }
         self.tick_moves(now_ms, out);
@@ -411,7 +412,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.skipped_ids = 0;
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
-                self.replication.own(ids, backups);
+                self.replication.set_backups(ids, backups);
             }
             Err(_) => {
                 if let Ok(allocator) = IdAllocator::resume(self.allocator.creator(), end)
@@ -428,7 +429,7 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
-        self.replication.own(ids, Vec::new());
+        self.replication.set_backups(ids, Vec::new());
     }
 
     /// Carries out operations in their order; reads that follow each other wait for memory
@@ -475,7 +476,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
                 let done = self.item(*id, op);
                 if let Some((id, Some(mutation))) = self.changed.take() {
-                    self.replication.write(id, mutation, Vec::new());
+                    self.replication.replicate(id, mutation, Vec::new());
                 }
                 return Ok(done);
             }
@@ -512,7 +513,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 Some(mutation) => MutationRef::Other(id, mutation),
                 None => MutationRef::Put(id, action.value()),
             };
-            self.replication.write_answered(changed, answered);
+            self.replication.replicate_operation(changed, answered);
         }
         result
     }

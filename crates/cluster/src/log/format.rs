@@ -156,7 +156,7 @@ fn body(length: u32) -> u32 {
 
 /// What lies at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<'s> {
+pub(super) enum Scanned<'s> {
     Record(&'s [u8]),
     /// What lies before it had been committed.
     Committed,
@@ -168,7 +168,7 @@ pub(super) enum Found<'s> {
 
 /// A part of a segment that is looked through.
 #[derive(Debug)]
-pub(super) struct Part<'s> {
+pub(super) struct SegmentPart<'s> {
     bytes: &'s [u8],
     /// Where it begins in the segment.
     base: u32,
@@ -177,40 +177,42 @@ pub(super) struct Part<'s> {
     sums: OnceCell<RangeChecksums<'s>>,
 }
 
-impl<'s> Part<'s> {
+impl<'s> SegmentPart<'s> {
     pub(super) fn new(bytes: &'s [u8], base: u32, sequence: u64) -> Self {
         Self { bytes, base, sequence, sums: OnceCell::new() }
     }
 
     /// Looks at an offset.
-    pub(super) fn find(&self, offset: u32) -> Found<'s> {
+    pub(super) fn find(&self, offset: u32) -> Scanned<'s> {
         let at = (offset - self.base) as usize;
-        let Some((expected, length)) = prefix(self.bytes, at) else { return Found::Nothing };
+        let Some((expected, length)) = prefix(self.bytes, at) else { return Scanned::Nothing };
         let bytes = &self.bytes[at + PREFIX_BYTES as usize..];
         match bytes.get(..body(length) as usize) {
             Some(bytes) if checksum(self.sequence, offset, length, bytes) == expected => {
                 match length {
-                    0 => Found::Nothing,
-                    VOUCHES => Found::Committed,
-                    _ if length & !VOUCHES == COMPLETE => Found::Complete,
-                    _ => Found::Record(bytes),
+                    0 => Scanned::Nothing,
+                    VOUCHES => Scanned::Committed,
+                    _ if length & !VOUCHES == COMPLETE => Scanned::Complete,
+                    _ => Scanned::Record(bytes),
                 }
             }
-            _ => Found::Nothing,
+            _ => Scanned::Nothing,
         }
     }
 
     /// What lies from an offset on: all that is whole, and before it once where it begins if
     /// something is not. The last is the mark that the segment is complete, or nothing.
-    pub(super) fn walk(&self, from: u32) -> impl Iterator<Item = (u32, Found<'s>)> {
+    pub(super) fn walk(&self, from: u32) -> impl Iterator<Item = (u32, Scanned<'s>)> {
         let mut last = None;
         std::iter::from_fn(move || {
             let offset = match last {
                 None => from,
-                Some((offset, Found::Record(bytes))) => offset + PREFIX_BYTES + bytes.len() as u32,
-                Some((offset, Found::Committed)) => offset + PREFIX_BYTES,
-                Some((offset, Found::Nothing)) => self.next_whole(offset)?,
-                Some((_, Found::Complete)) => return None,
+                Some((offset, Scanned::Record(bytes))) => {
+                    offset + PREFIX_BYTES + bytes.len() as u32
+                }
+                Some((offset, Scanned::Committed)) => offset + PREFIX_BYTES,
+                Some((offset, Scanned::Nothing)) => self.next_whole(offset)?,
+                Some((_, Scanned::Complete)) => return None,
             };
             last = Some((offset, self.find(offset)));
             last
@@ -223,7 +225,7 @@ impl<'s> Part<'s> {
             prefix(self.bytes, (offset - self.base) as usize)
                 .is_some_and(|(_, length)| length & VOUCHES != 0)
         };
-        let whole = self.walk(from).filter(|(_, found)| *found != Found::Nothing);
+        let whole = self.walk(from).filter(|(_, found)| *found != Scanned::Nothing);
         whole.map(|(offset, _)| offset).filter(|offset| vouches(*offset)).last().unwrap_or(0)
     }
 
@@ -233,7 +235,7 @@ impl<'s> Part<'s> {
         prefix.filter(|(_, length)| *length != 0).is_some_and(|(_, length)| {
             let next = u64::from(offset) + u64::from(PREFIX_BYTES) + u64::from(body(length));
             let is_in = next - u64::from(self.base) < self.bytes.len() as u64;
-            is_in && self.find(next as u32) != Found::Nothing
+            is_in && self.find(next as u32) != Scanned::Nothing
         })
     }
 
@@ -248,19 +250,20 @@ impl<'s> Part<'s> {
 
     /// Where the first lies behind an offset that is whole, wherever that is.
     pub(super) fn next_whole(&self, offset: u32) -> Option<u32> {
-        let mut places = offset + 1..self.end().checked_sub(PREFIX_BYTES)? + 1;
-        if places.is_empty() {
+        let mut positions = offset + 1..self.end().checked_sub(PREFIX_BYTES)? + 1;
+        if positions.is_empty() {
             return None;
         }
         let sums = self.sums.get_or_init(|| RangeChecksums::new(self.bytes));
-        places.find(|place| {
-            let at = (place - self.base) as usize;
+        positions.find(|position| {
+            let at = (position - self.base) as usize;
             let Some((expected, length)) = prefix(self.bytes, at) else { return false };
             let from = at + PREFIX_BYTES as usize;
             let to = from + body(length) as usize;
             let may_be = length != 0 && to <= self.bytes.len();
             may_be
-                && sums.append(checksum(self.sequence, *place, length, &[]), from, to) == expected
+                && sums.append(checksum(self.sequence, *position, length, &[]), from, to)
+                    == expected
         })
     }
 

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{self, Found, HEAD_BYTES, Head, PREFIX_BYTES, Part};
+use super::format::{self, HEAD_BYTES, Head, PREFIX_BYTES, Scanned, SegmentPart};
 use super::{Durability, LogError, Storage};
 
 /// Records are read together that fill one of so many bytes between the first and the last.
-const DENSE: u64 = 4;
+const DENSE_READ_FACTOR: u64 = 4;
 /// When segments run short, one with less than so many of a hundred bytes is worth cleaning.
 const SHORT_PERCENT: u32 = 95;
 /// Where the first record of a segment lies.
 pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
 /// Who opens a log leaves out so many numbers of uses: more than there can be whose heads a loss of
 /// power took back and whose records it did not.
-const SEQUENCES_LEFT_OUT: u64 = 1 << 20;
+const SEQUENCE_GAP: u64 = 1 << 20;
 /// As many bits count the uses of one life.
-const LIFE_BITS: u32 = 30;
+const INCARNATION_SHIFT: u32 = 30;
 
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,12 @@ struct Segment {
 /// How many segments that are not appended to have less in them than `below_bytes`, and so are
 /// worth cleaning.
 #[derive(Clone, Copy, Debug)]
-struct Worth {
+struct CleanableCount {
     below_bytes: u64,
     segments: usize,
 }
 
-impl Worth {
+impl CleanableCount {
     fn new(settings: &LogSettings, percent: u32) -> Self {
         let below_bytes = u64::from(settings.segment_bytes) * u64::from(percent) / 100;
         Self { below_bytes, segments: 0 }
@@ -141,7 +141,7 @@ pub struct Log<S> {
     tail: Tail,
     next_sequence: u64,
     /// Usually, and when segments run short.
-    worth: [Worth; 2],
+    cleanable: [CleanableCount; 2],
     /// What is being cleaned: memory that is used again.
     part: Vec<u8>,
     failed: Option<LogError>,
@@ -171,8 +171,8 @@ impl<S: Storage> Log<S> {
             buffer: Vec::new(),
             tail: Tail::Fresh,
             next_sequence: 1,
-            worth: [settings.clean_below_percent, SHORT_PERCENT]
-                .map(|percent| Worth::new(&settings, percent)),
+            cleanable: [settings.clean_below_percent, SHORT_PERCENT]
+                .map(|percent| CleanableCount::new(&settings, percent)),
             part: Vec::new(),
             failed: None,
         };
@@ -203,13 +203,13 @@ impl<S: Storage> Log<S> {
             }
         }
         let newest = used.keys().next_back().copied().unwrap_or(0);
-        log.next_sequence = newest + SEQUENCES_LEFT_OUT;
+        log.next_sequence = newest + SEQUENCE_GAP;
         for (sequence, (segment, bytes, version)) in used {
             let newest = (sequence == newest).then_some(version);
             let (end, live_bytes) =
                 log.replay(segment, (sequence, bytes), newest, &mut replay, each)?;
             log.segments.insert(segment, Segment { sequence, end, live_bytes });
-            log.note_worth(None, Some(live_bytes));
+            log.update_cleanable(None, Some(live_bytes));
         }
         Ok((log, replay))
     }
@@ -217,7 +217,7 @@ impl<S: Storage> Log<S> {
     /// Numbers of uses are greater from now on than those of all former lives of who writes, also
     /// where no head is left that says what those were.
     pub fn begin_incarnation(&mut self, number: u32) {
-        self.next_sequence = self.next_sequence.max(u64::from(number) << LIFE_BITS);
+        self.next_sequence = self.next_sequence.max(u64::from(number) << INCARNATION_SHIFT);
     }
 
     /// Of the newest segment the format's version is told.
@@ -231,7 +231,7 @@ impl<S: Storage> Log<S> {
     ) -> Result<(u32, u32), LogError> {
         let mut all = vec![0; bytes as usize];
         self.storage.read(segment, 0, &mut all)?;
-        let part = Part::new(&all, 0, sequence);
+        let part = SegmentPart::new(&all, 0, sequence);
         let vouching = newest.filter(|version| *version >= format::VOUCHING_SINCE);
         let vouched = vouching.map(|_| part.vouched(HEAD_BYTES));
         // What is broken, and nobody vouches for, was not synced: any part of it may be there.
@@ -243,20 +243,20 @@ impl<S: Storage> Log<S> {
         for (offset, found) in part.walk(HEAD_BYTES) {
             end = offset;
             match found {
-                Found::Record(record) => {
+                Scanned::Record(record) => {
                     let length = record.len() as u32;
                     each(LogPosition { segment, offset, length }, record);
                     replay.records += 1;
                     live_bytes += PREFIX_BYTES + length;
                 }
-                Found::Committed | Found::Complete => {}
-                Found::Nothing if is_torn(offset) => {
+                Scanned::Committed | Scanned::Complete => {}
+                Scanned::Nothing if is_torn(offset) => {
                     let rest = all.get(offset as usize..).unwrap_or_default();
                     let prefix = &rest[..rest.len().min(PREFIX_BYTES as usize)];
                     replay.was_torn = prefix.iter().any(|byte| *byte != 0);
                     break;
                 }
-                Found::Nothing => replay.damages.push(Damage { segment, offset }),
+                Scanned::Nothing => replay.damages.push(Damage { segment, offset }),
             }
         }
         if newest.is_some() && end + PREFIX_BYTES <= bytes {
@@ -307,11 +307,11 @@ impl<S: Storage> Log<S> {
         let vouches = self.may_vouch();
         self.tail = Tail::Fresh;
         let segment = self.segments.get_mut(&current).expect("it was begun");
-        let place = LogPosition { segment: current, offset: segment.end, length };
+        let position = LogPosition { segment: current, offset: segment.end, length };
         format::encode(segment.sequence, segment.end, record, vouches, &mut self.buffer);
         segment.end += PREFIX_BYTES + length;
         segment.live_bytes += PREFIX_BYTES + length;
-        Ok(place)
+        Ok(position)
     }
 
     /// Whether all that was appended to the current segment is committed, for certain.
@@ -327,7 +327,7 @@ impl<S: Storage> Log<S> {
         if let Some(full) = full {
             let segment = &self.segments[&full];
             let (sequence, end, live_bytes) = (segment.sequence, segment.end, segment.live_bytes);
-            self.note_worth(None, Some(live_bytes));
+            self.update_cleanable(None, Some(live_bytes));
             format::encode_complete(sequence, end, false, &mut self.buffer);
             self.write_buffer(full, end + PREFIX_BYTES)?;
         }
@@ -427,22 +427,22 @@ impl<S: Storage> Log<S> {
     /// # Errors
     ///
     /// [`LogError::Damaged`] if it is not what was appended.
-    pub fn read(&mut self, place: LogPosition) -> Result<Vec<u8>, LogError> {
-        let segment = self.segments.get(&place.segment).ok_or(LogError::Damaged)?;
+    pub fn read(&mut self, position: LogPosition) -> Result<Vec<u8>, LogError> {
+        let segment = self.segments.get(&position.segment).ok_or(LogError::Damaged)?;
         let end = segment.end;
-        let whole = (PREFIX_BYTES + place.length) as usize;
+        let whole = (PREFIX_BYTES + position.length) as usize;
         let written = end.saturating_sub(self.buffer.len() as u32);
         let sequence = segment.sequence;
         let mut bytes = Vec::new();
-        if self.current == Some(place.segment) && place.offset >= written {
-            let from = (place.offset - written) as usize;
+        if self.current == Some(position.segment) && position.offset >= written {
+            let from = (position.offset - written) as usize;
             let found = self.buffer.get(from..from + whole).ok_or(LogError::Damaged)?;
             bytes.extend_from_slice(found);
         } else {
             bytes.resize(whole, 0);
-            self.storage.read(place.segment, place.offset, &mut bytes)?;
+            self.storage.read(position.segment, position.offset, &mut bytes)?;
         }
-        if !format::is_record(&bytes, sequence, place.offset) {
+        if !format::is_record(&bytes, sequence, position.offset) {
             return Err(LogError::Damaged);
         }
         bytes.drain(..PREFIX_BYTES as usize);
@@ -450,34 +450,35 @@ impl<S: Storage> Log<S> {
     }
 
     /// Reads records; those of a segment together if they fill a good part of where they lie.
-    /// `places` are sorted for that. What is not as it was appended is handed out as none.
+    /// `positions` are sorted for that. What is not as it was appended is handed out as none.
     pub fn read_many<T>(
         &mut self,
-        places: &mut [(LogPosition, T)],
+        positions: &mut [(LogPosition, T)],
         each: &mut dyn FnMut(&T, Option<&[u8]>),
     ) {
-        places.sort_unstable_by_key(|(place, _)| *place);
-        let whole = |place: &LogPosition| PREFIX_BYTES + place.length;
+        positions.sort_unstable_by_key(|(position, _)| *position);
+        let whole = |position: &LogPosition| PREFIX_BYTES + position.length;
         let mut bytes = Vec::new();
-        for places in places.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
-            let (first, last) = (places[0].0, places[places.len() - 1].0);
-            let wanted: u64 = places.iter().map(|(place, _)| u64::from(whole(place))).sum();
+        for positions in positions.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
+            let (first, last) = (positions[0].0, positions[positions.len() - 1].0);
+            let wanted: u64 =
+                positions.iter().map(|(position, _)| u64::from(whole(position))).sum();
             let end = last.offset + whole(&last);
-            let is_dense = wanted * DENSE >= u64::from(end - first.offset);
+            let is_dense = wanted * DENSE_READ_FACTOR >= u64::from(end - first.offset);
             let mut loaded =
                 is_dense.then(|| self.load(first.segment, first.offset, end, &mut bytes));
-            for (place, named) in places {
-                let (mut from, to) = (first.offset, place.offset + whole(place));
+            for (position, named) in positions {
+                let (mut from, to) = (first.offset, position.offset + whole(position));
                 if !is_dense {
-                    from = place.offset;
-                    loaded = Some(self.load(place.segment, from, to, &mut bytes));
+                    from = position.offset;
+                    loaded = Some(self.load(position.segment, from, to, &mut bytes));
                 }
-                let at = (place.offset - from) as usize..(to - from) as usize;
+                let at = (position.offset - from) as usize..(to - from) as usize;
                 let found = loaded.flatten().zip(bytes.get(at));
                 each(
                     named,
                     found.and_then(|(sequence, whole)| {
-                        format::is_record(whole, sequence, place.offset)
+                        format::is_record(whole, sequence, position.offset)
                             .then_some(&whole[PREFIX_BYTES as usize..])
                     }),
                 );
@@ -502,13 +503,13 @@ impl<S: Storage> Log<S> {
     }
 
     /// A record is needed no more.
-    pub fn release(&mut self, place: LogPosition) {
-        let Some(segment) = self.segments.get_mut(&place.segment) else { return };
+    pub fn release(&mut self, position: LogPosition) {
+        let Some(segment) = self.segments.get_mut(&position.segment) else { return };
         let had = segment.live_bytes;
-        segment.live_bytes = had.saturating_sub(PREFIX_BYTES + place.length);
+        segment.live_bytes = had.saturating_sub(PREFIX_BYTES + position.length);
         let has = segment.live_bytes;
-        if self.current != Some(place.segment) {
-            self.note_worth(Some(had), Some(has));
+        if self.current != Some(position.segment) {
+            self.update_cleanable(Some(had), Some(has));
         }
     }
 
@@ -519,7 +520,7 @@ impl<S: Storage> Log<S> {
 
     /// The segment that is best cleaned next, if one is worth it: the one with the least in it.
     pub fn victim(&self) -> Option<u32> {
-        if self.worth[usize::from(self.is_short())].segments == 0 {
+        if self.cleanable[usize::from(self.is_short())].segments == 0 {
             return None;
         }
         // The newest has the number from which those of later uses are counted.
@@ -550,23 +551,25 @@ impl<S: Storage> Log<S> {
             let to = from.saturating_add(length).min(end);
             part.resize(to.saturating_sub(from) as usize, 0);
             self.storage.read(number, from, &mut part)?;
-            let found = Part::new(&part, from, sequence);
+            let found = SegmentPart::new(&part, from, sequence);
             let mut offset = from;
             let rest = loop {
                 match found.find(offset) {
-                    Found::Record(record) => {
+                    Scanned::Record(record) => {
                         let length = record.len() as u32;
-                        let place = LogPosition { segment: number, offset, length };
-                        if is_live(place, record) {
-                            live.push(place);
+                        let position = LogPosition { segment: number, offset, length };
+                        if is_live(position, record) {
+                            live.push(position);
                         }
                         offset += PREFIX_BYTES + length;
                     }
-                    Found::Committed => offset += PREFIX_BYTES,
-                    Found::Complete => break None,
-                    Found::Nothing if to < end && found.is_cut(offset, end) => break Some(offset),
+                    Scanned::Committed => offset += PREFIX_BYTES,
+                    Scanned::Complete => break None,
+                    Scanned::Nothing if to < end && found.is_cut(offset, end) => {
+                        break Some(offset);
+                    }
                     // Damage.
-                    Found::Nothing => match found.next_whole(offset) {
+                    Scanned::Nothing => match found.next_whole(offset) {
                         Some(next) => offset = next,
                         None => break (to < end).then_some(offset),
                     },
@@ -579,11 +582,11 @@ impl<S: Storage> Log<S> {
             length = length.saturating_mul(2);
         };
         let mut moved = Vec::with_capacity(live.len());
-        for place in live {
-            let begin = (place.offset - from + PREFIX_BYTES) as usize;
-            let record = &part[begin..begin + place.length as usize];
-            moved.push((place, self.append_reserved(record)?));
-            self.release(place);
+        for position in live {
+            let begin = (position.offset - from + PREFIX_BYTES) as usize;
+            let record = &part[begin..begin + position.length as usize];
+            moved.push((position, self.append_reserved(record)?));
+            self.release(position);
         }
         self.part = part;
         Ok((moved, next))
@@ -636,14 +639,14 @@ impl<S: Storage> Log<S> {
             .write(number, 0, &[0; HEAD_BYTES as usize])
             .map_err(|error| self.fail(error.into()))?;
         if let Some(segment) = self.segments.remove(&number) {
-            self.note_worth(Some(segment.live_bytes), None);
+            self.update_cleanable(Some(segment.live_bytes), None);
             self.free.push(number);
         }
         Ok(())
     }
 
-    fn note_worth(&mut self, had: Option<u32>, has: Option<u32>) {
-        self.worth.iter_mut().for_each(|worth| worth.note(had, has));
+    fn update_cleanable(&mut self, had: Option<u32>, has: Option<u32>) {
+        self.cleanable.iter_mut().for_each(|cleanable| cleanable.note(had, has));
     }
 
     /// The number of the oldest use of a segment that is not `but`: records that were appended
@@ -659,8 +662,8 @@ impl<S: Storage> Log<S> {
     }
 
     /// In which use of its segment a record lies.
-    pub fn sequence(&self, place: LogPosition) -> u64 {
-        self.segments.get(&place.segment).map_or(0, |segment| segment.sequence)
+    pub fn sequence(&self, position: LogPosition) -> u64 {
+        self.segments.get(&position.segment).map_or(0, |segment| segment.sequence)
     }
 
     /// Bytes that are live, and segments in use and free.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::chunks::{ChunkError, ClientId, Response, SessionState};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
-use crate::wire::{Reader, Wire, WireError};
+use crate::wire::{Wire, WireError, WireReader};
 
 /// Bytes of an entry, about.
 const ENTRY_BYTES: usize = 128;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ReplicationEntry {
     /// Ascends over all changes of an owner's life.
     pub version: u64,
     /// The change.
@@ -86,14 +86,14 @@ impl<V> Mutation<V> {
     }
 }
 
-/// An encoded [`Entry`], shared by the queues of all who are sent it.
+/// An encoded [`ReplicationEntry`], shared by the queues of all who are sent it.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedEntry {
     pub version: u64,
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// What an operation changed, to be encoded as an [`Entry`] without making one.
+/// What an operation changed, to be encoded as an [`ReplicationEntry`] without making one.
 #[derive(Clone, Copy, Debug)]
 pub enum MutationRef<'c> {
     /// A chunk has that value.
@@ -125,7 +125,7 @@ impl MutationRef<'_> {
         }
     }
 
-    /// As the [`Entry`] would be that says the same.
+    /// As the [`ReplicationEntry`] would be that says the same.
     pub(super) fn encode(self, version: u64, answered: Option<CachedReply<'_>>, to: &mut Vec<u8>) {
         version.encode(to);
         match self {
@@ -152,7 +152,7 @@ impl MutationRef<'_> {
 
 /// Changes in their order. What a backup was sent is what it keeps: the bytes are not taken apart.
 #[derive(Clone, Debug, Default)]
-pub struct Entries {
+pub struct EntryBatch {
     bytes: Vec<u8>,
     /// Of those that were decoded: what was seen when they were checked.
     heads: Vec<EntryHead>,
@@ -168,15 +168,15 @@ struct EntryHead {
     end: usize,
 }
 
-impl PartialEq for Entries {
+impl PartialEq for EntryBatch {
     fn eq(&self, other: &Self) -> bool {
         self.bytes == other.bytes
     }
 }
 
-impl Eq for Entries {}
+impl Eq for EntryBatch {}
 
-impl Entries {
+impl EntryBatch {
     pub(super) fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), heads: Vec::new() }
     }
@@ -196,15 +196,15 @@ impl Entries {
     }
 
     /// All of them, taken apart.
-    pub fn to_vec(&self) -> Vec<Entry> {
-        let decode = |entry: EntryRef<'_>| Entry::decode_all(entry.bytes).ok();
+    pub fn to_vec(&self) -> Vec<ReplicationEntry> {
+        let decode = |entry: EntryRef<'_>| ReplicationEntry::decode_all(entry.bytes).ok();
         self.iter().filter_map(decode).collect()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = EntryRef<'_>> {
         let (mut heads, mut begin) = (self.heads.iter(), 0);
         let unseen = if self.heads.is_empty() { &self.bytes[..] } else { &[] };
-        let mut from = Reader::new(unseen);
+        let mut from = WireReader::new(unseen);
         std::iter::from_fn(move || {
             let Some(head) = heads.next() else {
                 // They were encoded here.
@@ -223,24 +223,24 @@ impl Entries {
     }
 }
 
-impl From<Vec<Entry>> for Entries {
-    fn from(entries: Vec<Entry>) -> Self {
+impl From<Vec<ReplicationEntry>> for EntryBatch {
+    fn from(entries: Vec<ReplicationEntry>) -> Self {
         let mut bytes = Vec::new();
-        Entry::encode_all(&entries, &mut bytes);
+        ReplicationEntry::encode_all(&entries, &mut bytes);
         Self { bytes, heads: Vec::new() }
     }
 }
 
-impl Wire for Entries {
+impl Wire for EntryBatch {
     const BYTES_MIN: usize = Vec::<u8>::BYTES_MIN;
 
     fn encode(&self, to: &mut Vec<u8>) {
         self.bytes.encode(to);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         let bytes = Vec::<u8>::decode(from)?;
-        let mut entries = Reader::new(&bytes);
+        let mut entries = WireReader::new(&bytes);
         let mut heads = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
         while entries.left() > 0 {
             let EntryRef { version, mutation, sessions, .. } = EntryRef::parse(&mut entries)?;
@@ -262,12 +262,12 @@ impl Wire for SkippedValue {
         Vec::<u8>::new().encode(to);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         Vec::<u8>::skip(from).map(|()| Self)
     }
 }
 
-/// An encoded [`Entry`], seen without taking its value out.
+/// An encoded [`ReplicationEntry`], seen without taking its value out.
 #[derive(Clone, Debug)]
 pub(super) struct EntryRef<'b> {
     pub version: u64,
@@ -283,7 +283,7 @@ impl<'b> EntryRef<'b> {
     /// # Errors
     ///
     /// [`WireError`] if it is none.
-    pub fn parse(from: &mut Reader<'b>) -> Result<Self, WireError> {
+    pub fn parse(from: &mut WireReader<'b>) -> Result<Self, WireError> {
         let begin = *from;
         let version = Wire::decode(from)?;
         let mutation = Wire::decode(from)?;
@@ -309,7 +309,7 @@ impl<'b> EntryRef<'b> {
 
     /// The same, one after the other.
     pub fn session_reader(&self) -> SessionReader<'b> {
-        let mut from = Reader::new(self.sessions);
+        let mut from = WireReader::new(self.sessions);
         let left = u32::decode(&mut from).unwrap_or(0);
         SessionReader { from, left }
     }
@@ -326,7 +326,7 @@ pub(super) type SessionHead = (ClientId, u64, u64, u32);
 /// as many answers as it says, or their numbers.
 #[derive(Debug)]
 pub(super) struct SessionReader<'b> {
-    from: Reader<'b>,
+    from: WireReader<'b>,
     left: u32,
 }
 

@@ -37,7 +37,9 @@ mod tests;
 /// Chunks and items that are fetched together at most.
 pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
 
-pub use entry::{CachedReply, Entries, Entry, Mutation, MutationRef, RecordKey, SkippedValue};
+pub use entry::{
+    CachedReply, EntryBatch, Mutation, MutationRef, RecordKey, ReplicationEntry, SkippedValue,
+};
 pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
 pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
 pub use record::LogWriter;
@@ -79,31 +81,31 @@ pub enum ReplicationMessage {
     /// From the owner: keep these.
     Append {
         /// Counts the owner's attempts with this backup; what is of an earlier one is too late.
-        link: u64,
+        stream: u64,
         /// The number of the first; they are counted from 1 on.
         first: u64,
         /// Changes, in their order.
-        entries: Entries,
+        entries: EntryBatch,
     },
     /// From the backup: everything below is kept.
     Appended {
         /// The attempt.
-        link: u64,
+        stream: u64,
         /// The number that comes next.
         next: u64,
     },
     /// From the backup: it keeps no more.
     Refused {
         /// The attempt.
-        link: u64,
+        stream: u64,
         /// Because somebody else takes the owner's place, and not because its log failed.
         is_sealed: bool,
     },
     /// From the backup: what it kept of these cannot be read any more, or looks as if it had ended.
     /// Send them again, or that they are gone.
-    Lacking {
+    Resend {
         /// The attempt.
-        link: u64,
+        stream: u64,
         /// Chunks and items.
         keys: Vec<RecordKey>,
     },

@@ -26,11 +26,11 @@ pub(super) struct ReplicaPlacement<'c> {
     /// Sets of each node; 0 for one of each range.
     pub copy_sets: usize,
     /// Copies in a set, the owner's among them.
-    pub copies: usize,
+    pub replicas: usize,
     /// Where nodes are; who is not in it shares its rack with nobody.
     pub racks: &'c BTreeMap<NodeId, String>,
     /// Who was silent, and until when: chosen only if there is nobody else.
-    pub avoided: &'c BTreeMap<Peer, u64>,
+    pub suspected: &'c BTreeMap<Peer, u64>,
 }
 
 fn mixed(number: u64, node: NodeId) -> u64 {
@@ -51,7 +51,7 @@ impl ReplicaPlacement<'_> {
                 let is_shared = self.rack(peer).is_some_and(|rack| racks.contains(rack));
                 let is_outside = !group.contains(peer);
                 let random = mixed(ids.start(), peer.node);
-                (self.avoided.contains_key(peer), is_shared, is_outside, random, *peer)
+                (self.suspected.contains_key(peer), is_shared, is_outside, random, *peer)
             };
             let best = left.iter().enumerate().min_by_key(|(_, peer)| score(peer));
             let Some(place) = best.map(|(place, _)| place) else { break };
@@ -76,7 +76,7 @@ impl ReplicaPlacement<'_> {
         let rest: Vec<Peer> = set.iter().filter(|peer| **peer != out).copied().collect();
         let from = ChunkId::from_bits(start).ok()?;
         let free = self.choose(IdRange::single(from), set, 1).into_iter().next()?;
-        let is_better = !self.avoided.contains_key(&free) && !shares(&free, &rest);
+        let is_better = !self.suspected.contains_key(&free) && !shares(&free, &rest);
         is_better.then_some((out, free))
     }
 
@@ -87,7 +87,7 @@ impl ReplicaPlacement<'_> {
     /// The copy set in which ids of this node are to lie; nobody without such sets.
     fn group(&self, ids: IdRange) -> Vec<Peer> {
         let all = self.others.len() + 1;
-        if self.copy_sets == 0 || self.copies == 0 || all <= self.copies {
+        if self.copy_sets == 0 || self.replicas == 0 || all <= self.replicas {
             return Vec::new();
         }
         let number = mixed(ids.start(), self.me.node) % self.copy_sets as u64;
@@ -95,8 +95,8 @@ impl ReplicaPlacement<'_> {
         order.sort_by_key(|peer| (mixed(number, peer.node), *peer));
         let own = order.iter().position(|peer| *peer == self.me).unwrap_or_default();
         // The last group takes some of the one before, rather than to be smaller.
-        let start = (own / self.copies * self.copies).min(all - self.copies);
-        order[start..start + self.copies].to_vec()
+        let start = (own / self.replicas * self.replicas).min(all - self.replicas);
+        order[start..start + self.replicas].to_vec()
     }
 }
 
@@ -114,9 +114,9 @@ mod tests {
         let mut sets = Vec::new();
         for me in all {
             let others: Vec<Peer> = all.iter().filter(|peer| *peer != me).copied().collect();
-            let (me, avoided) = (*me, &BTreeMap::new());
+            let (me, suspected) = (*me, &BTreeMap::new());
             let placement =
-                ReplicaPlacement { me, others: &others, copy_sets, copies: 3, racks, avoided };
+                ReplicaPlacement { me, others: &others, copy_sets, replicas: 3, racks, suspected };
             for range in 0..100 {
                 let id = ChunkId::new(me.node.into(), range << 16).expect("an id");
                 let chosen = placement.choose(IdRange::single(id), &[], 2);
@@ -184,20 +184,20 @@ mod tests {
         let racks = all.iter().zip(["a", "b", "b", "c"]);
         let racks = racks.map(|(peer, rack)| (peer.node, rack.to_owned())).collect();
         let silent = all[3];
-        let avoided = BTreeMap::from([(silent, 1)]);
-        let placement = |avoided| ReplicaPlacement {
+        let suspected = BTreeMap::from([(silent, 1)]);
+        let placement = |suspected| ReplicaPlacement {
             me: all[0],
             others: &all[1..],
             copy_sets: 0,
-            copies: 3,
+            replicas: 3,
             racks: &racks,
-            avoided,
+            suspected,
         };
         let ids = IdRange::single(ChunkId::new(all[0].node.into(), 1).expect("an id"));
         let nobody = BTreeMap::new();
         assert_eq!(placement(&nobody).choose(ids, &[all[1]], 1), [silent]);
-        assert_eq!(placement(&avoided).choose(ids, &[all[1]], 1), [all[2]]);
-        assert_eq!(placement(&avoided).choose(ids, &[all[1]], 5), [all[2], silent]);
+        assert_eq!(placement(&suspected).choose(ids, &[all[1]], 1), [all[2]]);
+        assert_eq!(placement(&suspected).choose(ids, &[all[1]], 5), [all[2], silent]);
         let start = ids.start();
         let better = Some((all[2], silent));
         assert_eq!(
@@ -205,7 +205,7 @@ mod tests {
             better,
             "of two in one rack"
         );
-        assert_eq!(placement(&avoided).better(start, &[all[1], all[2]]), None);
+        assert_eq!(placement(&suspected).better(start, &[all[1], all[2]]), None);
         assert_eq!(placement(&nobody).better(start, &[all[1], silent]), None, "all is well");
     }
 }

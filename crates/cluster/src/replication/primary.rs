@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::entry::{CachedReply, MutationRef};
 use super::placement::ReplicaPlacement;
 use super::stream::{EntryBufferPool, ReplicationStream};
-use super::{Entry, Mutation, RecordKey, ReplicationMessage, ReplicationSettings};
+use super::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings};
 use crate::chunks::{ChunkStore, SessionState, overlap};
 use crate::hash::IntHashMap;
 use crate::ids::{ChunkId, IdRange, NodeId};
@@ -26,9 +26,9 @@ const CHANGES_MAX: usize = 16;
 pub(crate) const NAMED_CHANGES_MAX: usize = 256;
 /// How many times as long as others who are about to back up what is recovered may be silent: all
 /// nodes are loading then, nobody waits for a write, and to begin again is dear.
-const HEIR_PATIENCE: u64 = 4;
+const FAILOVER_PATIENCE: u64 = 4;
 /// How long a backup that was silent is not chosen again.
-const AVOIDED_MS: u64 = 2_000;
+const SUSPECTED_MS: u64 = 2_000;
 
 /// What the owner's side wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,10 @@ pub enum ReplicationCommand {
 
 /// A change that was not acknowledged by all.
 #[derive(Debug)]
-struct Write {
+struct PendingWrite {
     id: ChunkId,
     /// How many must have it and have not: in whose [`ReplicationStream`] it is awaited.
-    missing: usize,
+    missing_acks: usize,
 }
 
 /// An item and its place.
@@ -55,15 +55,15 @@ pub type ItemKey = (ChunkId, Vec<u8>);
 #[derive(Debug)]
 enum CatchUpStage {
     /// Who joins is sent all there is, up to that id so far.
-    Filling(u64),
+    CopyingChunks(u64),
     /// The same of named items, which are to be found first; the keys of those that were found.
-    Collecting(Vec<ItemKey>),
+    ScanningItems(Vec<ItemKey>),
     /// They were; these were not sent yet.
-    Sending(Vec<ItemKey>),
+    CopyingItems(Vec<ItemKey>),
     /// All is sent; each must acknowledge up to there.
-    Filled(Vec<(Peer, u64)>),
+    AwaitingAcks(Vec<(Peer, u64)>),
     /// Somebody else sends all, and commits.
-    Staged,
+    DrivenByCaller,
     /// The metadata is being changed.
     Committing,
 }
@@ -73,13 +73,13 @@ struct ReplicaSetChange {
     ids: IdRange,
     /// Members that stay.
     base: Vec<Peer>,
-    joining: Vec<Peer>,
+    learners: Vec<Peer>,
     stage: CatchUpStage,
 }
 
 impl ReplicaSetChange {
     fn members(&self) -> Vec<Peer> {
-        self.base.iter().chain(&self.joining).copied().collect()
+        self.base.iter().chain(&self.learners).copied().collect()
     }
 }
 
@@ -93,26 +93,26 @@ pub struct ReplicationPrimary {
     /// Whether it knows them: it was told of itself among them.
     is_member: bool,
     /// The committed backups of each id.
-    sets: IntervalMap<Vec<Peer>>,
+    backup_sets: IntervalMap<Vec<Peer>>,
     /// All had so many members at least when they were looked at, and none was changed since.
-    whole: Option<usize>,
-    links: BTreeMap<Peer, ReplicationStream>,
+    min_backups_seen: Option<usize>,
+    streams: BTreeMap<Peer, ReplicationStream>,
     /// Whether one of them may have too much to do.
-    is_crowded: bool,
-    next_link: u64,
+    is_backlogged: bool,
+    next_stream: u64,
     next_version: u64,
-    writes: IntHashMap<u64, Write>,
-    dirty: IntHashMap<ChunkId, u64>,
-    changes: BTreeMap<u64, ReplicaSetChange>,
+    pending_writes: IntHashMap<u64, PendingWrite>,
+    pending_by_id: IntHashMap<ChunkId, u64>,
+    set_changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,
     /// Where nodes are, as far as that was said.
     racks: BTreeMap<NodeId, String>,
     /// Who was silent, and until when they are not chosen.
-    avoided: BTreeMap<Peer, u64>,
-    done: Vec<u64>,
+    suspected: BTreeMap<Peer, u64>,
+    acknowledged: Vec<u64>,
     is_deposed: bool,
     /// Memory that is used again.
-    unused: EntryBufferPool,
+    buffer_pool: EntryBufferPool,
     versions: Vec<u64>,
     peers: Vec<Peer>,
 }
@@ -125,21 +125,21 @@ impl ReplicationPrimary {
             settings,
             others: Vec::new(),
             is_member: false,
-            sets: IntervalMap::default(),
-            whole: None,
-            links: BTreeMap::new(),
-            is_crowded: false,
-            next_link: 1,
+            backup_sets: IntervalMap::default(),
+            min_backups_seen: None,
+            streams: BTreeMap::new(),
+            is_backlogged: false,
+            next_stream: 1,
             next_version: 1,
-            writes: IntHashMap::default(),
-            dirty: IntHashMap::default(),
-            changes: BTreeMap::new(),
+            pending_writes: IntHashMap::default(),
+            pending_by_id: IntHashMap::default(),
+            set_changes: BTreeMap::new(),
             next_change: 1,
             racks: BTreeMap::new(),
-            avoided: BTreeMap::new(),
-            done: Vec::new(),
+            suspected: BTreeMap::new(),
+            acknowledged: Vec::new(),
             is_deposed: false,
-            unused: EntryBufferPool::default(),
+            buffer_pool: EntryBufferPool::default(),
             versions: Vec::new(),
             peers: Vec::new(),
         }
@@ -148,7 +148,7 @@ impl ReplicationPrimary {
     /// Who is a member.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         self.others = members.collect();
-        self.look_at_racks();
+        self.recheck_racks();
         self.is_member |= self.others.contains(&self.me);
         self.others.retain(|peer| *peer != self.me);
     }
@@ -157,13 +157,13 @@ impl ReplicationPrimary {
     /// has none.
     pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
         self.racks = racks;
-        self.look_at_racks();
+        self.recheck_racks();
     }
 
     /// Sets are to be looked through: perhaps there is a better rack.
-    fn look_at_racks(&mut self) {
+    fn recheck_racks(&mut self) {
         if !self.racks.is_empty() {
-            self.whole = None;
+            self.min_backups_seen = None;
         }
     }
 
@@ -175,7 +175,7 @@ impl ReplicationPrimary {
 
     /// Whether so many backups are enough for chunks that were acknowledged elsewhere: who takes
     /// them over must not be the only one who has them, unless it is alone.
-    pub fn is_enough(&self, backups: usize) -> bool {
+    pub fn meets_min_replicas(&self, backups: usize) -> bool {
         self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.min_replicas())
     }
 
@@ -185,7 +185,7 @@ impl ReplicationPrimary {
     }
 
     /// How many backups there should be.
-    fn wanted(&self) -> usize {
+    fn backup_target(&self) -> usize {
         self.settings.backups.min(self.others.len())
     }
 
@@ -195,7 +195,7 @@ impl ReplicationPrimary {
     }
 
     /// Backups for ids, up to `count` beside `without`, who have them.
-    pub fn choose(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
+    pub fn choose_backups(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
         self.placement().choose(ids, without, count)
     }
 
@@ -204,100 +204,102 @@ impl ReplicationPrimary {
             me: self.me,
             others: &self.others,
             copy_sets: self.settings.copy_sets,
-            copies: self.settings.backups + 1,
+            replicas: self.settings.backups + 1,
             racks: &self.racks,
-            avoided: &self.avoided,
+            suspected: &self.suspected,
         }
     }
 
     /// Whether a node is another member: also one that keeps nothing more may be asked for
     /// what it has.
-    pub fn is_known(&self, peer: Peer) -> bool {
+    pub fn is_member(&self, peer: Peer) -> bool {
         self.others.contains(&peer)
     }
 
     /// Whether a node is a member, and was not silent of late.
-    pub fn is_choosable(&self, peer: Peer) -> bool {
-        self.others.contains(&peer) && !self.avoided.contains_key(&peer)
+    pub fn is_healthy(&self, peer: Peer) -> bool {
+        self.others.contains(&peer) && !self.suspected.contains_key(&peer)
     }
 
     /// Whether a node is a member, and will not refuse to keep anything in this life.
-    pub fn is_usable(&self, peer: Peer) -> bool {
-        self.others.contains(&peer) && self.avoided.get(&peer) != Some(&u64::MAX)
+    pub fn is_eligible(&self, peer: Peer) -> bool {
+        self.others.contains(&peer) && self.suspected.get(&peer) != Some(&u64::MAX)
     }
 
     /// A node answered something that it was asked of late.
-    pub fn on_sign_of_life(&mut self, peer: Peer, now_ms: u64) {
-        if self.is_usable(peer) {
-            self.avoided.remove(&peer);
-            if let Some(link) = self.links.get_mut(&peer)
-                && link.owes_since_ms.is_some()
+    pub fn on_response(&mut self, peer: Peer, now_ms: u64) {
+        if self.is_eligible(peer) {
+            self.suspected.remove(&peer);
+            if let Some(stream) = self.streams.get_mut(&peer)
+                && stream.awaiting_since_ms.is_some()
             {
-                link.owes_since_ms = Some(now_ms);
+                stream.awaiting_since_ms = Some(now_ms);
             }
         }
     }
 
     /// A node is not chosen until then.
-    pub fn avoid(&mut self, peer: Peer, until_ms: u64) {
-        let until = self.avoided.entry(peer).or_default();
+    pub fn suspect(&mut self, peer: Peer, until_ms: u64) {
+        let until = self.suspected.entry(peer).or_default();
         *until = until_ms.max(*until);
     }
 
     /// Backups beside some, as many as there should be.
-    pub fn choose_more(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
-        let mut more = self.choose(ids, have, self.wanted().saturating_sub(have.len()));
-        more.retain(|peer| self.is_choosable(*peer));
+    pub fn choose_missing_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
+        let mut more =
+            self.choose_backups(ids, have, self.backup_target().saturating_sub(have.len()));
+        more.retain(|peer| self.is_healthy(*peer));
         more
     }
 
     /// Whether a version waits for somebody.
-    pub fn awaits(&self, version: u64) -> bool {
-        self.writes.contains_key(&version)
+    pub fn is_pending(&self, version: u64) -> bool {
+        self.pending_writes.contains_key(&version)
     }
 
     /// Backups for ids that are new.
-    pub fn choose_all(&self, ids: IdRange) -> Vec<Peer> {
-        self.choose(ids, &[], self.wanted())
+    pub fn choose_backup_set(&self, ids: IdRange) -> Vec<Peer> {
+        self.choose_backups(ids, &[], self.backup_target())
     }
 
     /// The committed backups of an id.
     pub fn backups(&self, id: ChunkId) -> Option<&[Peer]> {
-        self.sets.get(id.bits()).map(Vec::as_slice)
+        self.backup_sets.get(id.bits()).map(Vec::as_slice)
     }
 
     /// Backups that there should be of all, where there are nodes enough.
-    pub fn backups_wanted(&self) -> usize {
+    pub fn configured_backups(&self) -> usize {
         self.settings.backups
     }
 
     /// Spans with fewer copies than there should be, changes of sets under way, and changes of
     /// chunks that wait.
-    pub fn status(&self) -> (usize, usize, usize) {
-        let reduced = self.sets.iter().filter(|(_, set)| set.len() < self.wanted()).count();
-        (reduced, self.changes.len(), self.writes.len())
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let reduced =
+            self.backup_sets.iter().filter(|(_, set)| set.len() < self.backup_target()).count();
+        (reduced, self.set_changes.len(), self.pending_writes.len())
     }
 
     /// Ids are this node's, with those backups, who have all there is of them.
-    pub fn own(&mut self, ids: IdRange, backups: Vec<Peer>) {
+    pub fn set_backups(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
-            self.sets.assign(ids.start()..ids.end(), Some(backups));
-            self.whole = None;
-            self.check_writes(ids);
+            self.backup_sets.assign(ids.start()..ids.end(), Some(backups));
+            self.min_backups_seen = None;
+            self.recheck_writes(ids);
         }
     }
 
     /// Ids are not this node's any more: nobody waits for them.
-    pub fn lose(&mut self, ids: IdRange) {
-        self.sets.assign(ids.start()..ids.end(), None);
-        self.changes.retain(|_, change| !overlap(change.ids, ids));
-        self.writes.retain(|_, write| !ids.contains(write.id));
-        self.dirty.retain(|id, _| !ids.contains(*id));
+    pub fn drop_ids(&mut self, ids: IdRange) {
+        self.backup_sets.assign(ids.start()..ids.end(), None);
+        self.set_changes.retain(|_, change| !overlap(change.ids, ids));
+        self.pending_writes.retain(|_, write| !ids.contains(write.id));
+        self.pending_by_id.retain(|id, _| !ids.contains(*id));
     }
 
     /// Whether the backups of ids are being changed.
     pub fn is_changing(&self, ids: IdRange) -> bool {
-        self.changes.values().any(|change| overlap(change.ids, ids))
+        self.set_changes.values().any(|change| overlap(change.ids, ids))
     }
 
     /// Whether something may be changed: there are enough copies, and not too much waits.
@@ -305,51 +307,59 @@ impl ReplicationPrimary {
         if self.settings.backups == 0 {
             return true;
         }
-        let Some(set) = self.sets.get(id.bits()) else { return false };
-        let is_crowded = |peer: &Peer| {
-            self.links.get(peer).is_some_and(|link| link.waiting() >= self.settings.window)
+        let Some(set) = self.backup_sets.get(id.bits()) else { return false };
+        let is_backlogged = |peer: &Peer| {
+            self.streams.get(peer).is_some_and(|stream| stream.queued() >= self.settings.window)
         };
-        set.len() + 1 >= self.min_replicas() && !(self.is_crowded && set.iter().any(is_crowded))
+        set.len() + 1 >= self.min_replicas()
+            && !(self.is_backlogged && set.iter().any(is_backlogged))
     }
 
     /// Who must have each change of an id: the set, and those about to join it.
     fn peers(&self, id: ChunkId) -> impl Iterator<Item = Peer> {
-        let set = self.sets.get(id.bits()).map_or(&[][..], Vec::as_slice);
-        let mut joining = Vec::new();
-        for change in self.changes.values().filter(|change| change.ids.contains(id)) {
-            for peer in &change.joining {
-                if !set.contains(peer) && !joining.contains(peer) {
-                    joining.push(*peer);
+        let set = self.backup_sets.get(id.bits()).map_or(&[][..], Vec::as_slice);
+        let mut learners = Vec::new();
+        for change in self.set_changes.values().filter(|change| change.ids.contains(id)) {
+            for peer in &change.learners {
+                if !set.contains(peer) && !learners.contains(peer) {
+                    learners.push(*peer);
                 }
             }
         }
-        set.iter().copied().chain(joining)
+        set.iter().copied().chain(learners)
     }
 
     /// Who must have each change of an id, and how many changes each owes an answer for.
-    pub fn behind(&self, id: ChunkId) -> Vec<(Peer, u64)> {
-        let waiting = |peer: &Peer| self.links.get(peer).map_or(0, |link| link.waiting() as u64);
+    pub fn lag(&self, id: ChunkId) -> Vec<(Peer, u64)> {
+        let waiting =
+            |peer: &Peer| self.streams.get(peer).map_or(0, |stream| stream.queued() as u64);
         self.peers(id).map(|peer| (peer, waiting(&peer))).collect()
     }
 
-    /// A chunk was changed: sends that to all who must have it. Until they do, [`Self::awaited`]
-    /// names the version.
-    pub fn write(&mut self, id: ChunkId, mutation: Mutation, sessions: Vec<SessionState>) {
-        self.write_as(id, |version, to| Entry { version, mutation, sessions }.encode(to));
+    /// Sends a change of a chunk to every backup and learner of its id. Until all of them have
+    /// acknowledged it, [`Self::pending_version`] returns its version.
+    pub fn replicate(&mut self, id: ChunkId, mutation: Mutation, sessions: Vec<SessionState>) {
+        self.replicate_encoded(id, |version, to| {
+            ReplicationEntry { version, mutation, sessions }.encode(to)
+        });
     }
 
     /// The same of an operation, with what its client is answered.
-    pub fn write_answered(&mut self, changed: MutationRef<'_>, answered: Option<CachedReply<'_>>) {
-        self.write_as(changed.id(), |version, to| changed.encode(version, answered, to));
+    pub fn replicate_operation(
+        &mut self,
+        changed: MutationRef<'_>,
+        answered: Option<CachedReply<'_>>,
+    ) {
+        self.replicate_encoded(changed.id(), |version, to| changed.encode(version, answered, to));
     }
 
-    fn write_as(&mut self, id: ChunkId, encode: impl FnOnce(u64, &mut Vec<u8>)) {
+    fn replicate_encoded(&mut self, id: ChunkId, encode: impl FnOnce(u64, &mut Vec<u8>)) {
         let mut peers = std::mem::take(&mut self.peers);
         peers.extend(self.peers(id));
         if !peers.is_empty() {
             let version = self.send(&peers, true, encode);
-            self.writes.insert(version, Write { id, missing: peers.len() });
-            self.dirty.insert(id, version);
+            self.pending_writes.insert(version, PendingWrite { id, missing_acks: peers.len() });
+            self.pending_by_id.insert(id, version);
         }
         peers.clear();
         self.peers = peers;
@@ -357,80 +367,82 @@ impl ReplicationPrimary {
 
     /// The version of an id's last change that not all have who must: nothing about the chunk may
     /// be answered before.
-    pub fn awaited(&self, id: ChunkId) -> Option<u64> {
-        self.dirty.get(&id).copied()
+    pub fn pending_version(&self, id: ChunkId) -> Option<u64> {
+        self.pending_by_id.get(&id).copied()
     }
 
     /// Whether a change of one of the ids is not with all who must have it.
-    pub fn is_dirty(&self, ids: IdRange) -> bool {
-        self.dirty.keys().any(|id| ids.contains(*id))
+    pub fn has_pending_writes(&self, ids: IdRange) -> bool {
+        self.pending_by_id.keys().any(|id| ids.contains(*id))
     }
 
     /// Hands out versions that all have.
-    pub fn take_done(&mut self, each: impl FnMut(u64)) {
-        self.done.drain(..).for_each(each);
+    pub fn take_acknowledged(&mut self, each: impl FnMut(u64)) {
+        self.acknowledged.drain(..).for_each(each);
     }
 
     /// Changes of sets whose items are to be found, and their ids.
-    pub fn uncollected(&self) -> impl Iterator<Item = (u64, IdRange)> {
-        let waits =
-            self.changes.iter().filter(|(_, one)| matches!(one.stage, CatchUpStage::Collecting(_)));
+    pub fn pending_item_scans(&self) -> impl Iterator<Item = (u64, IdRange)> {
+        let waits = self
+            .set_changes
+            .iter()
+            .filter(|(_, one)| matches!(one.stage, CatchUpStage::ScanningItems(_)));
         waits.map(|(number, change)| (*number, change.ids))
     }
 
     /// One of them was found.
-    pub fn found(&mut self, number: u64, item: ItemKey) {
-        let change = self.changes.get_mut(&number);
-        if let Some(CatchUpStage::Collecting(items)) = change.map(|change| &mut change.stage) {
+    pub fn add_scanned_item(&mut self, number: u64, item: ItemKey) {
+        let change = self.set_changes.get_mut(&number);
+        if let Some(CatchUpStage::ScanningItems(items)) = change.map(|change| &mut change.stage) {
             items.push(item);
         }
     }
 
     /// All of them were.
-    pub fn collected(&mut self, number: u64) {
-        if let Some(change) = self.changes.get_mut(&number)
-            && let CatchUpStage::Collecting(items) = &mut change.stage
+    pub fn finish_item_scan(&mut self, number: u64) {
+        if let Some(change) = self.set_changes.get_mut(&number)
+            && let CatchUpStage::ScanningItems(items) = &mut change.stage
         {
-            change.stage = CatchUpStage::Sending(std::mem::take(items));
+            change.stage = CatchUpStage::CopyingItems(std::mem::take(items));
         }
     }
 
     /// A staged change cannot be given up any more: its owner-to-be may be committed.
-    pub fn settle(&mut self, number: u64) -> Vec<Peer> {
-        let Some(change) = self.changes.get_mut(&number) else { return Vec::new() };
+    pub fn begin_commit(&mut self, number: u64) -> Vec<Peer> {
+        let Some(change) = self.set_changes.get_mut(&number) else { return Vec::new() };
         change.stage = CatchUpStage::Committing;
         change.members()
     }
 
     /// Gives up a change of a set.
     pub fn abort(&mut self, number: u64) {
-        if let Some(change) = self.changes.remove(&number) {
-            self.check_writes(change.ids);
+        if let Some(change) = self.set_changes.remove(&number) {
+            self.recheck_writes(change.ids);
         }
     }
 
     /// Tells backups of ids that what they keep of them in the name of `source` is not needed.
-    pub fn bury(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
+    pub fn discard_former(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
         let members = backups.iter().copied().filter(|peer| self.others.contains(peer));
         let members: Vec<Peer> = members.collect();
         self.send_all(&members, Mutation::DiscardFormer(source, ids), Vec::new());
     }
 
     /// Tells nodes that are no backups of ids that what they keep of them is not needed.
-    pub fn clear(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
+    pub fn clear_on(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
         let members: Vec<Peer> = peers.filter(|peer| self.others.contains(peer)).collect();
         self.send_all(&members, Mutation::Clear(ids), Vec::new());
     }
 
     /// Whether a backup that says so in this attempt has to have what there is of an id.
-    pub fn is_backup(&self, peer: Peer, link: u64, id: ChunkId) -> bool {
-        let is_present = self.links.get(&peer).is_some_and(|known| known.number == link);
+    pub fn is_backup(&self, peer: Peer, stream: u64, id: ChunkId) -> bool {
+        let is_present = self.streams.get(&peer).is_some_and(|known| known.number == stream);
         is_present && self.peers(id).any(|other| other == peer)
     }
 
     /// Sends a backup a chunk or an item once more, as it is now, or that it is gone.
-    pub fn repair(&mut self, peer: Peer, link: u64, id: ChunkId, mutation: Mutation) {
-        if self.is_backup(peer, link, id) {
+    pub fn resend(&mut self, peer: Peer, stream: u64, id: ChunkId, mutation: Mutation) {
+        if self.is_backup(peer, stream, id) {
             self.send_all(&[peer], mutation, Vec::new());
         }
     }
@@ -442,78 +454,83 @@ impl ReplicationPrimary {
     }
 
     /// Ids have another owner, with backups of its own: what is kept of them here is not needed.
-    pub fn give_away(&mut self, ids: IdRange) {
-        let members: BTreeSet<Peer> =
-            self.sets.over(ids.start()..ids.end()).flat_map(|(_, set)| set.clone()).collect();
+    pub fn hand_over(&mut self, ids: IdRange) {
+        let members: BTreeSet<Peer> = self
+            .backup_sets
+            .over(ids.start()..ids.end())
+            .flat_map(|(_, set)| set.clone())
+            .collect();
         let members: Vec<Peer> =
-            members.into_iter().filter(|peer| self.links.contains_key(peer)).collect();
+            members.into_iter().filter(|peer| self.streams.contains_key(peer)).collect();
         self.send_all(&members, Mutation::Clear(ids), Vec::new());
-        self.lose(ids);
+        self.drop_ids(ids);
     }
 
     /// A backup answered.
     pub fn on_message(&mut self, from: Peer, message: &ReplicationMessage, now_ms: u64) {
-        let Some(link) = self.links.get_mut(&from) else { return };
+        let Some(stream) = self.streams.get_mut(&from) else { return };
         match message {
-            ReplicationMessage::Appended { link: number, next } if *number == link.number => {
+            ReplicationMessage::Appended { stream: number, next } if *number == stream.number => {
                 let mut versions = std::mem::take(&mut self.versions);
-                let unused = &mut self.unused;
-                link.acknowledge(*next, now_ms, |entry, is_awaited| {
+                let pool = &mut self.buffer_pool;
+                stream.acknowledge(*next, now_ms, |entry, is_awaited| {
                     versions.extend(is_awaited.then_some(entry.version));
-                    unused.give(entry);
+                    pool.recycle(entry);
                 });
-                self.look_who_is_crowded();
+                self.update_backlogged();
                 for version in versions.drain(..) {
-                    if let Some(write) = self.writes.get_mut(&version) {
-                        write.missing -= 1;
-                        if write.missing == 0 {
-                            self.check_write(version);
+                    if let Some(write) = self.pending_writes.get_mut(&version) {
+                        write.missing_acks -= 1;
+                        if write.missing_acks == 0 {
+                            self.complete_if_acknowledged(version);
                         }
                     }
                 }
                 self.versions = versions;
             }
-            ReplicationMessage::Refused { link: number, is_sealed } if *number == link.number => {
+            ReplicationMessage::Refused { stream: number, is_sealed }
+                if *number == stream.number =>
+            {
                 self.is_deposed |= *is_sealed;
                 // It keeps nothing more: as if it had been silent for long. In this life it never
                 // will, and whoever joins a set along with it would join in vain.
-                link.owes_since_ms = Some(0);
-                self.avoid(from, u64::MAX);
+                stream.awaiting_since_ms = Some(0);
+                self.suspect(from, u64::MAX);
             }
             _ => {}
         }
     }
 
     /// A change is done when all have it who must, and there are enough of them.
-    fn check_write(&mut self, version: u64) {
-        let Some(write) = self.writes.get(&version) else { return };
+    fn complete_if_acknowledged(&mut self, version: u64) {
+        let Some(write) = self.pending_writes.get(&version) else { return };
         let id = write.id;
-        let is_enough = match self.sets.get(id.bits()) {
+        let is_enough = match self.backup_sets.get(id.bits()) {
             Some(set) => set.len() + 1 >= self.min_replicas(),
             None => true,
         };
-        if write.missing == 0 && is_enough {
-            self.writes.remove(&version);
-            if self.dirty.get(&id) == Some(&version) {
-                self.dirty.remove(&id);
+        if write.missing_acks == 0 && is_enough {
+            self.pending_writes.remove(&version);
+            if self.pending_by_id.get(&id) == Some(&version) {
+                self.pending_by_id.remove(&id);
             }
-            self.done.push(version);
+            self.acknowledged.push(version);
         }
     }
 
     /// Members changed: who is none any more is not waited for.
-    fn check_writes(&mut self, ids: IdRange) {
-        let about = self.writes.iter().filter(|(_, write)| ids.contains(write.id));
+    fn recheck_writes(&mut self, ids: IdRange) {
+        let about = self.pending_writes.iter().filter(|(_, write)| ids.contains(write.id));
         let mut versions: Vec<u64> = about.map(|(version, _)| *version).collect();
         versions.sort_unstable();
         for version in versions {
-            let peers: Vec<Peer> = self.peers(self.writes[&version].id).collect();
+            let peers: Vec<Peer> = self.peers(self.pending_writes[&version].id).collect();
             let mut missing = 0;
-            for (peer, link) in &mut self.links {
-                missing += usize::from(link.keep_waiting(version, peers.contains(peer)));
+            for (peer, stream) in &mut self.streams {
+                missing += usize::from(stream.set_awaited(version, peers.contains(peer)));
             }
-            self.writes.get_mut(&version).expect("it is there").missing = missing;
-            self.check_write(version);
+            self.pending_writes.get_mut(&version).expect("it is there").missing_acks = missing;
+            self.complete_if_acknowledged(version);
         }
     }
 
@@ -523,20 +540,20 @@ impl ReplicationPrimary {
         number: u64,
         result: Result<u64, Refusal>,
     ) -> Option<(IdRange, Vec<Peer>)> {
-        let change = self.changes.remove(&number)?;
+        let change = self.set_changes.remove(&number)?;
         if result.is_ok() {
             let members = change.members();
             let before = self.backups(change.ids.first()).unwrap_or_default();
             let left: Vec<Peer> =
                 before.iter().filter(|peer| !members.contains(peer)).copied().collect();
-            self.own(change.ids, members.clone());
+            self.set_backups(change.ids, members.clone());
             if !self.racks.is_empty() {
                 // Who is silent hears of it never, or has another life then.
-                self.clear(change.ids, left.into_iter());
+                self.clear_on(change.ids, left.into_iter());
             }
             return Some((change.ids, members));
         }
-        self.check_writes(change.ids);
+        self.recheck_writes(change.ids);
         Some((change.ids, Vec::new()))
     }
 
@@ -553,32 +570,33 @@ impl ReplicationPrimary {
         if self.settings.backups == 0 {
             return;
         }
-        let avoided = self.avoided.len();
-        self.avoided.retain(|_, until_ms| *until_ms > now_ms);
-        if self.avoided.len() < avoided {
-            self.look_at_racks();
+        let suspected = self.suspected.len();
+        self.suspected.retain(|_, until_ms| *until_ms > now_ms);
+        if self.suspected.len() < suspected {
+            self.recheck_racks();
         }
         let silent_ms = self.settings.silent_ms;
         let others = &self.others;
         let silent_for = |silent_ms: u64| {
-            let is_silent = move |(peer, link): (&Peer, &ReplicationStream)| {
-                let is_late = link.owes_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
+            let is_silent = move |(peer, stream): (&Peer, &ReplicationStream)| {
+                let is_late =
+                    stream.awaiting_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
                 (is_late || !others.contains(peer)).then_some(*peer)
             };
-            self.links.iter().filter_map(is_silent).collect::<BTreeSet<Peer>>()
+            self.streams.iter().filter_map(is_silent).collect::<BTreeSet<Peer>>()
         };
-        let (silent, gone) = (silent_for(silent_ms), silent_for(HEIR_PATIENCE * silent_ms));
+        let (silent, gone) = (silent_for(silent_ms), silent_for(FAILOVER_PATIENCE * silent_ms));
         for peer in &silent {
-            self.avoid(*peer, now_ms + AVOIDED_MS);
+            self.suspect(*peer, now_ms + SUSPECTED_MS);
         }
-        self.abort_silent(&silent, &gone, out);
+        self.abort_unreachable(&silent, &gone, out);
         self.change_sets(&silent, is_leaving, out);
-        self.fill(store, export, out);
-        self.drop_links();
-        self.send_again(now_ms);
+        self.advance_catch_up(store, export, out);
+        self.drop_unused_streams();
+        self.resend_timed_out(now_ms);
     }
 
-    fn abort_silent(
+    fn abort_unreachable(
         &mut self,
         silent: &BTreeSet<Peer>,
         gone: &BTreeSet<Peer>,
@@ -587,14 +605,14 @@ impl ReplicationPrimary {
         let is_hopeless = |change: &ReplicaSetChange| {
             let absent = match change.stage {
                 CatchUpStage::Committing => return false,
-                CatchUpStage::Staged => silent,
-                _ if self.sets.get(change.ids.start()).is_none() => gone,
+                CatchUpStage::DrivenByCaller => silent,
+                _ if self.backup_sets.get(change.ids.start()).is_none() => gone,
                 _ => silent,
             };
             change.members().iter().any(|peer| absent.contains(peer))
         };
         let hopeless: Vec<u64> = {
-            let changes = self.changes.iter().filter(|(_, change)| is_hopeless(change));
+            let changes = self.set_changes.iter().filter(|(_, change)| is_hopeless(change));
             changes.map(|(number, _)| *number).collect()
         };
         for number in hopeless {
@@ -610,17 +628,17 @@ impl ReplicationPrimary {
         is_leaving: &dyn Fn(IdRange) -> bool,
         out: &mut Vec<ReplicationCommand>,
     ) {
-        if silent.is_empty() && self.whole == Some(self.wanted()) {
+        if silent.is_empty() && self.min_backups_seen == Some(self.backup_target()) {
             return;
         }
         let mut wanted = Vec::new();
-        self.whole = Some(self.wanted());
-        for (span, set) in self.sets.iter() {
+        self.min_backups_seen = Some(self.backup_target());
+        for (span, set) in self.backup_sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
-            let is_small = set.len() < self.wanted();
+            let is_small = set.len() < self.backup_target();
             let shares_rack = || self.placement().better(span.start, set).is_some();
             if is_hurt || is_small || shares_rack() {
-                self.whole = None;
+                self.min_backups_seen = None;
                 let parts = IdRange::cut(span).filter(|ids| !is_leaving(*ids));
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }
@@ -628,7 +646,7 @@ impl ReplicationPrimary {
         // Writes wait for those who are silent: they go first.
         wanted.sort_by_key(|(is_whole, ids, _)| (*is_whole, ids.start()));
         let is_named = |ids: IdRange| ids.first().creator().is_named();
-        let changing: Vec<IdRange> = self.changes.values().map(|change| change.ids).collect();
+        let changing: Vec<IdRange> = self.set_changes.values().map(|change| change.ids).collect();
         let named = changing.iter().filter(|ids| is_named(**ids)).count();
         // Of chunks and of named items.
         let mut begun = [changing.len() - named, named];
@@ -643,23 +661,23 @@ impl ReplicationPrimary {
             let base: Vec<Peer> =
                 set.iter().filter(|peer| !silent.contains(peer)).copied().collect();
             if !is_whole && base.len() + 1 >= self.min_replicas() {
-                let number = self.join(ids, base.clone(), Vec::new(), true);
-                self.settle(number);
+                let number = self.begin_catch_up(ids, base.clone(), Vec::new(), true);
+                self.begin_commit(number);
                 out.push(ReplicationCommand::Commit(number, ids, base));
                 *begun += 1;
                 continue;
             }
             // Who is silent may yet be the last that has it all: replaced, but not left out.
-            let joining = self.choose_more(ids, &base);
-            let is_enough = is_whole || base.len() + joining.len() + 1 >= self.min_replicas();
-            if is_enough && !(is_whole && joining.is_empty()) {
-                self.join(ids, base, joining, false);
+            let learners = self.choose_missing_backups(ids, &base);
+            let is_enough = is_whole || base.len() + learners.len() + 1 >= self.min_replicas();
+            if is_enough && !(is_whole && learners.is_empty()) {
+                self.begin_catch_up(ids, base, learners, false);
                 *begun += 1;
             } else if is_whole
                 && let Some((out, better)) = self.placement().better(ids.start(), &base)
             {
                 let rest = base.into_iter().filter(|peer| *peer != out).collect();
-                self.join(ids, rest, vec![better], false);
+                self.begin_catch_up(ids, rest, vec![better], false);
                 *begun += 1;
             }
         }
@@ -667,7 +685,9 @@ impl ReplicationPrimary {
 
     /// Queues a change for some, for which nobody waits.
     fn send_all(&mut self, to: &[Peer], mutation: Mutation, sessions: Vec<SessionState>) {
-        self.send(to, false, |version, to| Entry { version, mutation, sessions }.encode(to));
+        self.send(to, false, |version, to| {
+            ReplicationEntry { version, mutation, sessions }.encode(to)
+        });
     }
 
     /// Queues a change for some, with a version of its own, which is returned.
@@ -679,56 +699,56 @@ impl ReplicationPrimary {
     ) -> u64 {
         let version = self.next_version;
         self.next_version += 1;
-        let entry = self.unused.encode(version, encode);
+        let entry = self.buffer_pool.encode(version, encode);
         for peer in to {
-            let next = &mut self.next_link;
-            let link = self.links.entry(*peer).or_insert_with(|| {
+            let next = &mut self.next_stream;
+            let stream = self.streams.entry(*peer).or_insert_with(|| {
                 *next += 1;
                 ReplicationStream::new(*next - 1)
             });
-            link.push(entry.clone(), is_awaited);
-            self.is_crowded |= link.waiting() >= self.settings.window;
+            stream.push(entry.clone(), is_awaited);
+            self.is_backlogged |= stream.queued() >= self.settings.window;
         }
         version
     }
 
-    fn look_who_is_crowded(&mut self) {
-        if self.is_crowded {
-            let mut links = self.links.values();
-            self.is_crowded = links.any(|link| link.waiting() >= self.settings.window);
+    fn update_backlogged(&mut self) {
+        if self.is_backlogged {
+            let mut streams = self.streams.values();
+            self.is_backlogged = streams.any(|stream| stream.queued() >= self.settings.window);
         }
     }
 
     /// Forgets those who are in no set, and what they were not sent.
-    fn drop_links(&mut self) {
+    fn drop_unused_streams(&mut self) {
         // Nearly always the first sets name all.
-        let mut unused: Vec<Peer> = self.links.keys().copied().collect();
-        let sets = self.sets.iter().map(|(_, set)| set);
-        for set in sets.chain(self.changes.values().map(|change| &change.joining)) {
+        let mut unused: Vec<Peer> = self.streams.keys().copied().collect();
+        let sets = self.backup_sets.iter().map(|(_, set)| set);
+        for set in sets.chain(self.set_changes.values().map(|change| &change.learners)) {
             if unused.is_empty() {
                 return;
             }
             unused.retain(|peer| !set.contains(peer));
         }
         for peer in unused {
-            if self.links[&peer].waiting() == 0 || self.avoided.contains_key(&peer) {
-                self.links.remove(&peer);
+            if self.streams[&peer].queued() == 0 || self.suspected.contains_key(&peer) {
+                self.streams.remove(&peer);
             }
         }
-        self.look_who_is_crowded();
+        self.update_backlogged();
     }
 
-    fn send_again(&mut self, now_ms: u64) {
+    fn resend_timed_out(&mut self, now_ms: u64) {
         let retry_ms = self.settings.retry_ms;
-        for link in self.links.values_mut() {
-            link.send_again(now_ms, retry_ms);
+        for stream in self.streams.values_mut() {
+            stream.resend_timed_out(now_ms, retry_ms);
         }
     }
 
     /// Sends what was not sent yet, in as few messages as it takes.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ReplicationCommand>) {
-        for (peer, link) in &mut self.links {
-            let message = link.next_message(now_ms);
+        for (peer, stream) in &mut self.streams {
+            let message = stream.next_message(now_ms);
             out.extend(message.map(|message| ReplicationCommand::Send(*peer, message)));
         }
     }

@@ -1,17 +1,17 @@
-//! What the records of a backup's log say: a kind (1 byte), and an owner and a change of its
-//! ([`Entry`]), a [`MetadataRecord`] of the metadata with its number, or the [`LogWriter`] that writes from there
-//! on.
+//! Contents of the records in a backup's log: one byte for the kind, then an owner and one of its
+//! entries ([`ReplicationEntry`]), a number and a [`MetadataRecord`], or a number and the
+//! [`LogWriter`] of all records that follow.
 
 use super::entry::EntryRef;
-use super::{Entry, Mutation, RecordKey};
+use super::{Mutation, RecordKey, ReplicationEntry};
 use crate::chunks::SessionState;
 use crate::ids::{Creator, IdRange};
 use crate::overlay::{MetadataRecord, Peer};
-use crate::wire::{Reader, Wire, WireError};
+use crate::wire::{Wire, WireError, WireReader};
 
 /// The kinds of records.
 pub(super) const ENTRY: u8 = 1;
-pub(super) const NOTE: u8 = 2;
+pub(super) const METADATA: u8 = 2;
 pub(super) const WRITER: u8 = 3;
 
 /// Who writes a log, from one record on.
@@ -29,7 +29,7 @@ pub struct LogWriter {
 
 /// A record, without values.
 pub(super) enum LogRecord {
-    Entry(Peer, u64, RecordEffect, Vec<SessionState>),
+    ReplicationEntry(Peer, u64, RecordEffect, Vec<SessionState>),
     MetadataRecord(u64, MetadataRecord),
     LogWriter(u64, LogWriter),
 }
@@ -44,7 +44,7 @@ pub(super) enum RecordEffect {
     Nothing,
 }
 
-pub(super) fn entry_record(owner: Peer, entry: &Entry) -> Vec<u8> {
+pub(super) fn entry_record(owner: Peer, entry: &ReplicationEntry) -> Vec<u8> {
     let (mut entry_bytes, mut record) = (Vec::new(), Vec::new());
     entry.encode(&mut entry_bytes);
     encode_entry(owner, &entry_bytes, &mut record);
@@ -60,7 +60,7 @@ pub(super) fn encode_entry(owner: Peer, entry: &[u8], record: &mut Vec<u8>) {
 
 /// The owner and the change of a record, if it is one of that kind, without the value.
 pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
-    let mut from = Reader::new(record);
+    let mut from = WireReader::new(record);
     if u8::decode(&mut from).ok()? != ENTRY {
         return None;
     }
@@ -69,7 +69,7 @@ pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
 }
 
 pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
-    let mut from = Reader::new(record);
+    let mut from = WireReader::new(record);
     if u8::decode(&mut from).ok()? != ENTRY {
         return None;
     }
@@ -93,7 +93,7 @@ pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
 
 impl LogRecord {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let mut from = Reader::new(bytes);
+        let mut from = WireReader::new(bytes);
         let record = match u8::decode(&mut from)? {
             ENTRY => {
                 let owner = Peer::decode(&mut from)?;
@@ -109,9 +109,9 @@ impl LogRecord {
                     }
                     (None, _) => RecordEffect::Nothing,
                 };
-                Self::Entry(owner, entry.version, change, entry.sessions())
+                Self::ReplicationEntry(owner, entry.version, change, entry.sessions())
             }
-            NOTE => {
+            METADATA => {
                 let (number, note) = Wire::decode(&mut from)?;
                 Self::MetadataRecord(number, note)
             }

@@ -1,17 +1,17 @@
-//! A backup by itself: what it keeps, refuses and hands out; and an owner by itself.
+//! Tests of one backup's [`ReplicaStore`]; those of one owner are in [`mod@primary`].
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::chunks::{
-    ChunkStore, ClientId, ItemTime, ReplicaItem, Response, SessionState, StoreError,
-};
+use crate::chunks::{ClientId, ItemTime, ReplicaItem, Response, SessionState};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
 use crate::overlay::{
     Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
 };
 use crate::wire::Wire;
+
+mod primary;
 
 const SETTINGS: LogSettings = LogSettings {
     segment_bytes: 2_048,
@@ -37,8 +37,8 @@ fn replica_store(storage: MemoryStorage) -> ReplicaStore {
     ReplicaStore::open(Box::new(storage), 7, SETTINGS).expect("it opens")
 }
 
-fn entry(version: u64, mutation: Mutation) -> Entry {
-    Entry { version, mutation, sessions: Vec::new() }
+fn entry(version: u64, mutation: Mutation) -> ReplicationEntry {
+    ReplicationEntry { version, mutation, sessions: Vec::new() }
 }
 
 fn answer(replica_store: &mut ReplicaStore) -> Vec<ReplicationMessage> {
@@ -69,10 +69,13 @@ fn entries_are_taken_apart_as_they_were_put_together() {
         [Mutation::PutItem(name, vec![2; 50]), Mutation::RemoveItem(name)];
     let all = [put, remove, clear, Mutation::RepliesOnly, bury, put_item, remove_item];
     let all = all.into_iter().zip([2, 1, 0, 1, 0, 1, 0]);
-    let entry =
-        |(mutation, count)| Entry { version: 8, mutation, sessions: vec![session.clone(); count] };
-    let list: Vec<Entry> = all.map(entry).collect();
-    let entries = Entries::from(list.clone());
+    let entry = |(mutation, count)| ReplicationEntry {
+        version: 8,
+        mutation,
+        sessions: vec![session.clone(); count],
+    };
+    let list: Vec<ReplicationEntry> = all.map(entry).collect();
+    let entries = EntryBatch::from(list.clone());
     assert_eq!((entries.count(), entries.to_vec()), (7, list.clone()));
     for (seen, entry) in entries.iter().zip(&list) {
         assert_eq!(seen.sessions(), entry.sessions);
@@ -96,7 +99,8 @@ fn what_is_encoded_where_it_lies_is_the_same() {
         for (answered, sessions) in [(None, vec![]), (Some(answered), vec![session.clone()])] {
             let (mut encoded, mut expected) = (Vec::new(), Vec::new());
             changed.encode(7, answered, &mut encoded);
-            Entry { version: 7, mutation: mutation.clone(), sessions }.encode(&mut expected);
+            ReplicationEntry { version: 7, mutation: mutation.clone(), sessions }
+                .encode(&mut expected);
             assert_eq!(encoded, expected);
         }
     }
@@ -107,20 +111,20 @@ fn entries_count_once_and_in_their_order() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let put = |version, value| entry(version, Mutation::Put(id(3), vec![value]));
     replica_store.on_append(owner(), 2, 1, vec![put(1, 1), put(2, 2)]);
-    assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { link: 2, next: 3 }]);
+    assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { stream: 2, next: 3 }]);
     assert_eq!(answer(&mut replica_store), [], "nobody asked");
     replica_store.on_append(owner(), 2, 2, vec![put(2, 2), put(3, 3)]);
     replica_store.on_append(owner(), 2, 5, vec![put(5, 5)]);
     replica_store.on_append(owner(), 1, 1, vec![put(9, 9)]);
     assert_eq!(
         answer(&mut replica_store),
-        [ReplicationMessage::Appended { link: 2, next: 4 }],
+        [ReplicationMessage::Appended { stream: 2, next: 4 }],
         "4 is missing"
     );
     replica_store.seal(owner());
     assert_eq!(recovered(&mut replica_store), [(id(3), vec![3])]);
     replica_store.on_append(owner(), 2, 4, vec![put(4, 4)]);
-    let refused = ReplicationMessage::Refused { link: 2, is_sealed: true };
+    let refused = ReplicationMessage::Refused { stream: 2, is_sealed: true };
     assert_eq!(answer(&mut replica_store), [refused]);
     assert_eq!(recovered(&mut replica_store), [(id(3), vec![3])]);
 }
@@ -131,11 +135,15 @@ fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
     let answers = vec![(6, id(1), Ok(Response::Ok)), (7, id(50), Ok(Response::Ok))];
     let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
     let session = SessionState { client, lease_ms, answered_below, answers };
-    let mut entries: Vec<Entry> =
+    let mut entries: Vec<ReplicationEntry> =
         (0..6).map(|n| entry(n + 1, Mutation::Put(id(n), vec![n as u8]))).collect();
     entries.push(entry(7, Mutation::Remove(id(1))));
     entries.push(entry(8, Mutation::Clear(ids(3, 2))));
-    entries.push(Entry { version: 9, mutation: Mutation::RepliesOnly, sessions: vec![session] });
+    entries.push(ReplicationEntry {
+        version: 9,
+        mutation: Mutation::RepliesOnly,
+        sessions: vec![session],
+    });
     replica_store.on_append(owner(), 1, 1, entries);
     replica_store.seal(owner());
     let left: Vec<ChunkId> = recovered(&mut replica_store).into_iter().map(|(id, _)| id).collect();
@@ -163,15 +171,15 @@ fn the_log_is_cleaned_and_a_new_life_has_nothing() {
             (0..10).map(|n| entry(round * 10 + n, Mutation::Put(id(n), vec![round as u8; 90])));
         replica_store.on_append(owner(), 1, round * 10 + 1, entries.collect::<Vec<_>>());
         let next = round * 10 + 11;
-        assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { link: 1, next }]);
+        assert_eq!(answer(&mut replica_store), [ReplicationMessage::Appended { stream: 1, next }]);
     }
     replica_store.seal(owner());
     let expected: Vec<_> = (0..10).map(|n| (id(n), vec![199; 90])).collect();
     assert_eq!(recovered(&mut replica_store), expected);
     let mut again =
         ReplicaStore::open(replica_store.into_storage(), 7, SETTINGS).expect("it opens");
-    assert!(again.replay().records >= 10 && again.replay().damages.is_empty());
-    assert_eq!((recovered(&mut again), again.holdings()), (vec![], (0, 0)), "it has no vote");
+    assert!(again.replay_report().records >= 10 && again.replay_report().damages.is_empty());
+    assert_eq!((recovered(&mut again), again.counts()), (vec![], (0, 0)), "it has no vote");
 }
 
 #[test]
@@ -180,60 +188,13 @@ fn a_backup_without_room_says_so_and_keeps_nothing_more() {
     full.capacity_bytes = Some(4_096);
     let mut replica_store = replica_store(full);
     let entries = (0..100).map(|n| entry(n, Mutation::Put(id(n), vec![1; 90])));
-    let entries: Vec<Entry> = entries.collect();
+    let entries: Vec<ReplicationEntry> = entries.collect();
     replica_store.on_append(owner(), 1, 1, entries);
-    let refused = [ReplicationMessage::Refused { link: 1, is_sealed: false }];
+    let refused = [ReplicationMessage::Refused { stream: 1, is_sealed: false }];
     assert_eq!(answer(&mut replica_store), refused);
-    assert_eq!(replica_store.failed(), Some(LogError::Full));
+    assert_eq!(replica_store.failure(), Some(LogError::Full));
     replica_store.on_append(owner(), 1, 1, vec![entry(1, Mutation::Put(id(0), vec![1]))]);
     assert_eq!(answer(&mut replica_store), refused);
-}
-
-/// Of an owner whose chunks nobody reads.
-struct Empty;
-
-impl ChunkStore for Empty {
-    fn read(&mut self, _: ChunkId, _: &mut dyn FnMut(&[u8])) -> bool {
-        false
-    }
-
-    fn write(&mut self, _: ChunkId, _: &[u8]) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn remove(&mut self, _: ChunkId) -> bool {
-        false
-    }
-}
-
-#[test]
-fn the_only_backup_is_left_out_only_when_it_is_gone() {
-    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
-    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
-    let mut primary = ReplicationPrimary::new(owner(), settings);
-    assert!(!primary.is_ready(), "it does not know who else there is");
-    primary.set_members([owner(), other].into_iter());
-    assert!(primary.is_ready());
-    primary.own(ids(0, 10), vec![other]);
-    assert!(primary.accepts(id(1)));
-    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
-    primary.flush(0, &mut Vec::new());
-    let tick = |primary: &mut ReplicationPrimary, now_ms| {
-        let mut out = Vec::new();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
-        out
-    };
-    for now_ms in [10, 100, 1_000, 10_000] {
-        assert_eq!(tick(&mut primary, now_ms), [], "perhaps it is this node that is cut off");
-        assert!(primary.awaited(id(1)).is_some());
-        primary.take_done(|version| panic!("{version} has one copy"));
-    }
-    primary.set_members([owner()].into_iter());
-    assert_eq!(tick(&mut primary, 11_000), [ReplicationCommand::Commit(1, ids(0, 10), Vec::new())]);
-    primary.on_committed(1, Ok(5));
-    let mut done = Vec::new();
-    primary.take_done(|version| done.push(version));
-    assert_eq!(done, [1], "it is alone");
 }
 
 /// A vault, and what it was told, so that it may be told more.
@@ -299,7 +260,7 @@ impl Told {
         let belows = sessions.iter().map(|session| session.answered_below);
         self.answered_below[who] = belows.fold(self.answered_below[who], u64::max);
         let number = version - self.firsts[who];
-        let entry = Entry { version, mutation, sessions };
+        let entry = ReplicationEntry { version, mutation, sessions };
         self.replica_store.on_append(owners()[who], self.links, number, vec![entry]);
         self.replica_store.flush(&mut Vec::new());
     }
@@ -321,7 +282,7 @@ impl Told {
         let mut notes = self.catalog.take_records();
         notes.push(MetadataRecord::Promises(vec![(0, at, term)]));
         let catalog = &self.catalog;
-        self.replica_store.note(&notes, &|creator| catalog.snapshot(creator));
+        self.replica_store.append_metadata(&notes, &|creator| catalog.snapshot(creator));
         self.replica_store.flush(&mut Vec::new());
     }
 
@@ -356,7 +317,7 @@ proptest! {
             ReplicaStore::resume(storage, (7, me(life), 3), settings).expect("it is its own")
         };
         let (replica_store, recovered) = resume(Box::<MemoryStorage>::default(), 1);
-        prop_assert_eq!((recovered.since, recovered.notes), (1, vec![]));
+        prop_assert_eq!((recovered.since, recovered.metadata), (1, vec![]));
         let mut catalog = Catalog::default();
         catalog.start_recording();
         let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
@@ -368,7 +329,8 @@ proptest! {
             for (step, mutation) in (1..).zip(steps) {
                 told.tell(u64::from(life) * 250 + step, *mutation);
             }
-            prop_assert_eq!((told.replica_store.failed(), told.replica_store.notes_failed()), (None, None));
+            let store = &told.replica_store;
+            prop_assert_eq!((store.failure(), store.metadata_failure()), (None, None));
             let before = Told::all(&mut told.replica_store);
             let (mut replica_store, recovered) = resume(told.replica_store.into_storage(), 2 * life);
             prop_assert_eq!(recovered.since, 1);
@@ -382,10 +344,10 @@ proptest! {
                 prop_assert_eq!(asked(found.1), asked(before.1));
             }
             let mut again = Catalog::default();
-            recovered.notes.iter().for_each(|note| again.replay(note));
+            recovered.metadata.iter().for_each(|note| again.replay(note));
             prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
             let promises = |note: &&MetadataRecord| matches!(note, MetadataRecord::Promises(_));
-            prop_assert!(recovered.notes.iter().filter(promises).count() <= 1);
+            prop_assert!(recovered.metadata.iter().filter(promises).count() <= 1);
             // Who recovers what was adopted knows more than the log: that it was committed.
             told.replica_store = resume(replica_store.into_storage(), 2 * life + 1).0;
             told.links += 1;
@@ -406,10 +368,10 @@ fn adopt(replica_store: &mut ReplicaStore, heir: Peer) {
         |beyond| ReplicationMessage::Sealed { source: owner(), ids: ids(0, 3), last: 5, beyond };
     assert_eq!(answer, Some(sealed(Some(vec![]))), "what is beyond is not among those ids");
     assert_eq!(
-        replica_store.on_seal(owner(), ids(0, 4), 5).map(|_| replica_store.last(owner())),
+        replica_store.on_seal(owner(), ids(0, 4), 5).map(|_| replica_store.last_version(owner())),
         Some(5)
     );
-    let all = replica_store.beyond(owner(), 3, ids(0, 4));
+    let all = replica_store.keys_changed_after(owner(), 3, ids(0, 4));
     assert_eq!(all, Some(vec![RecordKey::from(id(0)), RecordKey::from(id(3))]));
     let entries = vec![entry(1, Mutation::ChangeOwner(owner(), ids(0, 3))), put(2, 2, 9)];
     replica_store.on_append(heir, 1, 1, entries);
@@ -495,7 +457,8 @@ fn answers_about_what_is_to_be_adopted_are_kept() {
     let (client, lease_ms, answered_below) = (CLIENT, 9, 0);
     let answers = vec![(6, id(0), Ok(Response::Ok))];
     let session = SessionState { client, lease_ms, answered_below, answers };
-    let answers = Entry { version: 2, mutation: Mutation::RepliesOnly, sessions: vec![session] };
+    let answers =
+        ReplicationEntry { version: 2, mutation: Mutation::RepliesOnly, sessions: vec![session] };
     replica_store.on_append(
         heir,
         1,
@@ -515,9 +478,9 @@ fn answers_about_what_is_to_be_adopted_are_kept() {
 fn who_joined_later_does_not_know_what_was_removed_before() {
     let mut replica_store = replica_store(MemoryStorage::default());
     replica_store.on_append(owner(), 1, 1, vec![entry(5, Mutation::Clear(ids(0, 9)))]);
-    assert_eq!(replica_store.beyond(owner(), 4, ids(0, 9)), None);
-    assert_eq!(replica_store.beyond(owner(), 5, ids(0, 9)), Some(vec![]));
-    assert_eq!(replica_store.beyond(owner(), 4, ids(9, 9)), Some(vec![]));
+    assert_eq!(replica_store.keys_changed_after(owner(), 4, ids(0, 9)), None);
+    assert_eq!(replica_store.keys_changed_after(owner(), 5, ids(0, 9)), Some(vec![]));
+    assert_eq!(replica_store.keys_changed_after(owner(), 4, ids(9, 9)), Some(vec![]));
 }
 
 #[test]
@@ -525,18 +488,21 @@ fn who_does_not_know_what_came_last_says_so() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let entries = (1..=20).map(|n| entry(n, Mutation::Put(id(n), vec![1; 20])));
     replica_store.on_append(owner(), 1, 1, entries.collect::<Vec<_>>());
-    assert_eq!(replica_store.beyond(owner(), 11, ids(0, 100)), None);
-    assert_eq!(replica_store.beyond(owner(), 18, ids(0, 100)).map(|keys| keys.len()), Some(2));
-    assert_eq!(replica_store.beyond(owner(), 30, ids(0, 100)), Some(vec![]));
+    assert_eq!(replica_store.keys_changed_after(owner(), 11, ids(0, 100)), None);
+    assert_eq!(
+        replica_store.keys_changed_after(owner(), 18, ids(0, 100)).map(|keys| keys.len()),
+        Some(2)
+    );
+    assert_eq!(replica_store.keys_changed_after(owner(), 30, ids(0, 100)), Some(vec![]));
     // What came since was of others' ids.
     let many = ids(1 << 20, 100);
     let entries = (21..=40).map(|n| entry(n, Mutation::Put(many.first(), vec![1; 20])));
     replica_store.on_append(owner(), 1, 21, entries.collect::<Vec<_>>());
-    assert_eq!(replica_store.beyond(owner(), 20, ids(0, 100)), Some(vec![]));
-    assert_eq!(replica_store.beyond(owner(), 19, ids(0, 100)), None);
-    assert_eq!(replica_store.beyond(owner(), 20, many), None);
+    assert_eq!(replica_store.keys_changed_after(owner(), 20, ids(0, 100)), Some(vec![]));
+    assert_eq!(replica_store.keys_changed_after(owner(), 19, ids(0, 100)), None);
+    assert_eq!(replica_store.keys_changed_after(owner(), 20, many), None);
     assert_eq!(
-        replica_store.beyond(owners()[1], 0, ids(0, 100)),
+        replica_store.keys_changed_after(owners()[1], 0, ids(0, 100)),
         Some(vec![]),
         "it never said anything"
     );
@@ -610,7 +576,7 @@ fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
     put(&mut second, 2);
     let left = medium(&mut second);
     let (third, recovered) = resume(left, 3, 2);
-    assert_eq!((recovered.since, third.holdings()), (2, (2, 1)), "{:?}", third.replay());
+    assert_eq!((recovered.since, third.counts()), (2, (2, 1)), "{:?}", third.replay_report());
 }
 
 #[test]
@@ -635,7 +601,7 @@ fn what_cannot_be_read_any_more_is_asked_for_again() {
     assert_eq!(found, [(owner(), vec![id(2)])]);
     assert_eq!(
         out,
-        [(owner(), ReplicationMessage::Lacking { link: 3, keys: vec![RecordKey::from(id(2))] })]
+        [(owner(), ReplicationMessage::Resend { stream: 3, keys: vec![RecordKey::from(id(2))] })]
     );
     replica_store.on_append(owner(), 3, 7, vec![entry(7, Mutation::Put(id(2), vec![2; 90]))]);
     out.clear();
@@ -679,7 +645,9 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
         replica_store.scrub(100, &ItemTime { now, flushes: 2 }, &mut out).is_empty(),
         "none is damaged"
     );
-    let [(to, ReplicationMessage::Lacking { link: 3, keys })] = &out[..] else { panic!("{out:?}") };
+    let [(to, ReplicationMessage::Resend { stream: 3, keys })] = &out[..] else {
+        panic!("{out:?}")
+    };
     let mut expected = vec![RecordKey::item(both, b"two"), RecordKey::item(other, b"three")];
     expected.sort_unstable();
     assert_eq!((*to, keys), (owner(), &expected), "one ended, one was dropped");
@@ -696,12 +664,12 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     let all = [(both, b"one".to_vec()), (both, b"two".to_vec()), (other, b"three".to_vec())];
     assert_eq!(read(&mut replica_store, partition), (3, all.to_vec()));
     // Slices end where an id does.
-    assert_eq!(replica_store.end_of(owner(), partition, 1), both.bits());
-    let end = replica_store.end_of(owner(), partition, 3);
+    assert_eq!(replica_store.slice_end(owner(), partition, 1), both.bits());
+    let end = replica_store.slice_end(owner(), partition, 3);
     assert_eq!(end, other.bits());
     let from_both = IdRange::new(both, partition.last()).expect("a range");
     assert_eq!(
-        replica_store.end_of(owner(), from_both, 1),
+        replica_store.slice_end(owner(), from_both, 1),
         both.bits() + 1,
         "all of it, or no end"
     );
@@ -709,115 +677,5 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     assert_eq!(read(&mut replica_store, first.expect("a range")).0, 2);
     let rest = IdRange::new(ChunkId::from_bits(end).expect("an id"), partition.last());
     assert_eq!(read(&mut replica_store, rest.expect("a range")).0, 1);
-    assert_eq!(replica_store.end_of(owner(), partition, 100), partition.last().bits() + 1);
-}
-
-#[test]
-fn an_owner_sends_again_what_a_backup_lacks() {
-    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
-    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
-    let mut primary = ReplicationPrimary::new(owner(), settings);
-    primary.set_members([owner(), other].into_iter());
-    primary.own(ids(0, 10), vec![other]);
-    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
-    let sent = |primary: &mut ReplicationPrimary| {
-        let mut out = Vec::new();
-        primary.flush(0, &mut out);
-        let Some(ReplicationCommand::Send(to, ReplicationMessage::Append { link, first, entries })) =
-            out.pop()
-        else {
-            return None;
-        };
-        assert_eq!(to, other);
-        Some((
-            link,
-            first,
-            entries.to_vec().into_iter().map(|entry| entry.mutation).collect::<Vec<_>>(),
-        ))
-    };
-    let (link, ..) = sent(&mut primary).expect("the change");
-    primary.repair(other, link, id(1), Mutation::Put(id(1), vec![1]));
-    primary.repair(other, link, id(2), Mutation::Remove(id(2)));
-    primary.repair(other, link + 1, id(3), Mutation::Remove(id(3)));
-    primary.repair(other, link, id(11), Mutation::Remove(id(11)));
-    let again = vec![Mutation::Put(id(1), vec![1]), Mutation::Remove(id(2))];
-    assert_eq!(sent(&mut primary), Some((link, 2, again)));
-}
-
-#[test]
-fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
-    let peers =
-        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
-    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
-    let mut primary = ReplicationPrimary::new(owner(), settings);
-    primary.set_members([owner(), peers[0]].into_iter());
-    primary.own(ids(0, 10), vec![peers[0]]);
-    let tick = |primary: &mut ReplicationPrimary, now_ms| {
-        let mut out = Vec::new();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
-        primary.flush(now_ms, &mut out);
-        out
-    };
-    let racks = [(owner(), "a"), (peers[0], "a"), (peers[1], "b")];
-    primary.set_racks(racks.map(|(peer, rack)| (peer.node, rack.to_owned())).into());
-    assert_eq!(tick(&mut primary, 1_000), [], "there is no other");
-    primary.set_members([owner(), peers[0], peers[1]].into_iter());
-    let sent = tick(&mut primary, 1_010);
-    let [ReplicationCommand::Send(to, ReplicationMessage::Append { link, entries, .. })] =
-        &sent[..]
-    else {
-        panic!("{sent:?}")
-    };
-    assert_eq!(*to, peers[1], "it gets all there is");
-    assert_eq!(primary.backups(id(1)), Some(&peers[..1]), "the other stays meanwhile");
-    let next = 1 + entries.to_vec().len() as u64;
-    primary.on_message(peers[1], &ReplicationMessage::Appended { link: *link, next }, 1_020);
-    let wanted = tick(&mut primary, 1_020);
-    assert_eq!(wanted, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
-    primary.on_committed(1, Ok(5));
-    let told = tick(&mut primary, 1_030);
-    let [ReplicationCommand::Send(to, ReplicationMessage::Append { entries, .. })] = &told[..]
-    else {
-        panic!("{told:?}")
-    };
-    assert_eq!((*to, &entries.to_vec()[0].mutation), (peers[0], &Mutation::Clear(ids(0, 10))));
-    assert_eq!(primary.status().1, 0, "all is well");
-}
-
-/// Others would join in vain along with it, again and again.
-#[test]
-fn who_refused_is_not_chosen_again_in_that_life() {
-    let peers =
-        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
-    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
-    let mut primary = ReplicationPrimary::new(owner(), settings);
-    primary.set_members([owner(), peers[0], peers[1]].into_iter());
-    primary.own(ids(0, 10), peers.to_vec());
-    primary.write(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
-    let mut sent = Vec::new();
-    primary.flush(1_000, &mut sent);
-    let link = sent.iter().find_map(|wanted| match wanted {
-        ReplicationCommand::Send(to, ReplicationMessage::Append { link, .. })
-            if *to == peers[0] =>
-        {
-            Some(*link)
-        }
-        _ => None,
-    });
-    let refused =
-        ReplicationMessage::Refused { link: link.expect("it was sent"), is_sealed: false };
-    primary.on_message(peers[0], &refused, 1_000);
-    let mut out = Vec::new();
-    primary.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
-    assert_eq!(out, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
-    primary.on_committed(1, Ok(5));
-    for now_ms in [1_020, 5_000, 500_000] {
-        out.clear();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
-        assert!(primary.choose_more(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
-        assert_eq!(primary.backups(id(1)), Some(&peers[1..]));
-    }
-    let again = Peer { incarnation: 2, ..peers[0] };
-    primary.set_members([owner(), again, peers[1]].into_iter());
-    assert_eq!(primary.choose_more(ids(0, 10), &peers[1..]), [again], "its next life may take it");
+    assert_eq!(replica_store.slice_end(owner(), partition, 100), partition.last().bits() + 1);
 }

@@ -30,11 +30,11 @@ impl std::error::Error for WireError {}
 
 /// Bytes that are left to decode.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'b> {
+pub struct WireReader<'b> {
     left: &'b [u8],
 }
 
-impl<'b> Reader<'b> {
+impl<'b> WireReader<'b> {
     /// All of them.
     pub fn new(bytes: &'b [u8]) -> Self {
         Self { left: bytes }
@@ -80,7 +80,7 @@ pub trait Wire: Sized {
     /// # Errors
     ///
     /// [`WireError`] if the bytes are none.
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError>;
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError>;
 
     /// Appends some, without their number.
     fn encode_all(list: &[Self], to: &mut Vec<u8>) {
@@ -92,7 +92,7 @@ pub trait Wire: Sized {
     /// # Errors
     ///
     /// [`WireError`] if one of them is none.
-    fn decode_many(count: usize, from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+    fn decode_many(count: usize, from: &mut WireReader<'_>) -> Result<Vec<Self>, WireError> {
         let mut list = Vec::with_capacity(count);
         for _ in 0..count {
             list.push(Self::decode(from)?);
@@ -105,7 +105,7 @@ pub trait Wire: Sized {
     /// # Errors
     ///
     /// As [`Self::decode`].
-    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+    fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
         Self::decode(from).map(drop)
     }
 
@@ -114,7 +114,7 @@ pub trait Wire: Sized {
     /// # Errors
     ///
     /// As [`Self::decode`].
-    fn skip_many(count: usize, from: &mut Reader<'_>) -> Result<(), WireError> {
+    fn skip_many(count: usize, from: &mut WireReader<'_>) -> Result<(), WireError> {
         (0..count).try_for_each(|_| Self::skip(from))
     }
 
@@ -124,7 +124,7 @@ pub trait Wire: Sized {
     ///
     /// [`WireError`]; [`WireError::Long`] if something is left.
     fn decode_all(bytes: &[u8]) -> Result<Self, WireError> {
-        let mut from = Reader::new(bytes);
+        let mut from = WireReader::new(bytes);
         let decoded = Self::decode(&mut from)?;
         if from.left() == 0 { Ok(decoded) } else { Err(WireError::Long) }
     }
@@ -139,7 +139,7 @@ macro_rules! wire_numbers {
                 to.extend_from_slice(&self.to_le_bytes());
             }
 
-            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
                 let bytes = from.take(size_of::<$number>())?;
                 Ok(Self::from_le_bytes(bytes.try_into().map_err(|_| WireError::Short)?))
             }
@@ -157,7 +157,7 @@ impl Wire for u8 {
         to.push(*self);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(from.take(1)?[0])
     }
 
@@ -165,11 +165,11 @@ impl Wire for u8 {
         to.extend_from_slice(list);
     }
 
-    fn decode_many(count: usize, from: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+    fn decode_many(count: usize, from: &mut WireReader<'_>) -> Result<Vec<Self>, WireError> {
         Ok(from.take(count)?.to_vec())
     }
 
-    fn skip_many(count: usize, from: &mut Reader<'_>) -> Result<(), WireError> {
+    fn skip_many(count: usize, from: &mut WireReader<'_>) -> Result<(), WireError> {
         from.take(count).map(drop)
     }
 }
@@ -181,7 +181,7 @@ impl<T: Wire> Wire for Box<T> {
         T::encode(self, to);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         T::decode(from).map(Box::new)
     }
 }
@@ -195,7 +195,7 @@ impl Wire for String {
         to.extend_from_slice(self.as_bytes());
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         let count = u32::decode(from)? as usize;
         let bytes = from.take(count)?.to_vec();
         Self::from_utf8(bytes).map_err(|_| WireError::Invalid)
@@ -209,7 +209,7 @@ impl Wire for bool {
         to.push(u8::from(*self));
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::decode(from)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -227,17 +227,17 @@ impl<T: Wire> Wire for Vec<T> {
         T::encode_all(self, to);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         T::decode_many(count_of::<T>(from)?, from)
     }
 
-    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+    fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
         T::skip_many(count_of::<T>(from)?, from)
     }
 }
 
 /// The length of a list, for which there are bytes enough.
-fn count_of<T: Wire>(from: &mut Reader<'_>) -> Result<usize, WireError> {
+fn count_of<T: Wire>(from: &mut WireReader<'_>) -> Result<usize, WireError> {
     let count = u32::decode(from)? as usize;
     if count > from.left() / T::BYTES_MIN { Err(WireError::Short) } else { Ok(count) }
 }
@@ -252,7 +252,7 @@ impl<T: Wire> Wire for Option<T> {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         bool::decode(from)?.then(|| T::decode(from)).transpose()
     }
 }
@@ -268,11 +268,11 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(if bool::decode(from)? { Ok(T::decode(from)?) } else { Err(E::decode(from)?) })
     }
 
-    fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+    fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
         if bool::decode(from)? { T::skip(from) } else { E::skip(from) }
     }
 }
@@ -286,11 +286,11 @@ macro_rules! wire_tuples {
                 $(self.$place.encode(to);)*
             }
 
-            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Ok(($($name::decode(from)?,)*))
             }
 
-            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+            fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
                 $($name::skip(from)?;)*
                 Ok(())
             }
@@ -310,11 +310,11 @@ macro_rules! wire_struct {
                 $(self.$field.encode(to);)*
             }
 
-            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Ok(Self { $($field: <$kind as Wire>::decode(from)?),* })
             }
 
-            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+            fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
                 $(<$kind as Wire>::skip(from)?;)*
                 Ok(())
             }
@@ -344,7 +344,7 @@ macro_rules! wire_enum {
                 }
             }
 
-            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
                 Ok(match u8::decode(from)? {
                     $($code => {
                         $($(let $field = Wire::decode(from)?;)*)?
@@ -355,7 +355,7 @@ macro_rules! wire_enum {
                 })
             }
 
-            fn skip(from: &mut Reader<'_>) -> Result<(), WireError> {
+            fn skip(from: &mut WireReader<'_>) -> Result<(), WireError> {
                 let is_bare = match from.peek() {
                     $(Some($code) => wire_enum!(
                         @is_bare $({ $($field),* })? $(( $($place),* ))?

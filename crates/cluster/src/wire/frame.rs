@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::codec::Reader;
+use super::codec::WireReader;
 use super::codec::{Wire, WireError, wire_struct};
 use super::layout::Packet;
 use crate::overlay::Peer;

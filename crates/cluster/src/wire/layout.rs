@@ -4,7 +4,7 @@ use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, StoreMode, Written,
 };
 
-use super::codec::{Reader, Wire, WireError, wire_enum, wire_struct};
+use super::codec::{Wire, WireError, WireReader, wire_enum, wire_struct};
 use super::frame::WIRE_SINCE;
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
@@ -18,7 +18,7 @@ use crate::overlay::{
     ReplicaSet, RequestId, RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
-use crate::replication::{Entry, LogWriter, Mutation, RecordKey, ReplicationMessage};
+use crate::replication::{LogWriter, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
 
 /// Everything that nodes and clients send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ macro_rules! wire_checked {
                 number.encode(to);
             }
 
-            fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+            fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
                 $from(<$number>::decode(from)?).map_err(|_| WireError::Invalid)
             }
         }
@@ -218,7 +218,7 @@ impl Wire for ReplicaSet {
         self.peers().for_each(|peer| peer.incarnation.encode(to));
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         let placement = Placement::decode(from)?;
         let mut incarnations = [0; BACKUPS_MAX + 1];
         for incarnation in &mut incarnations[..=placement.backups().count()] {
@@ -236,7 +236,7 @@ impl Wire for IdRange {
         self.last().encode(to);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
         let (first, last) = Wire::decode(from)?;
         Self::new(first, last).map_err(|_| WireError::Invalid)
     }
@@ -448,10 +448,10 @@ wire_enum!(MoveMessage {
     7 Cancelled { number },
 });
 wire_enum!(ReplicationMessage {
-    1 Append { link, first, entries },
-    2 Appended { link, next },
-    3 Refused { link, is_sealed },
-    4 Lacking { link, keys },
+    1 Append { stream, first, entries },
+    2 Appended { stream, next },
+    3 Refused { stream, is_sealed },
+    4 Resend { stream, keys },
     5 Seal { source, ids, last },
     6 Sealed { source, ids, last, beyond },
     7 Fetch { source, ids, keys },
@@ -459,7 +459,7 @@ wire_enum!(ReplicationMessage {
 });
 wire_struct!(LogWriter { peer: Peer, since: u32, boot: u64, is_synced: bool });
 wire_struct!(RecordKey { id: ChunkId, tag: u32 });
-wire_struct!(Entry { version: u64, mutation: Mutation, sessions: Vec<SessionState> });
+wire_struct!(ReplicationEntry { version: u64, mutation: Mutation, sessions: Vec<SessionState> });
 wire_enum!(for V, Mutation<V> {
     1 Put(id, value),
     2 Remove(id),

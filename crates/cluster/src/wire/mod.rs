@@ -16,7 +16,7 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{Reader, Wire, WireError};
+pub use codec::{Wire, WireError, WireReader};
 pub use frame::{
     FRAME_BYTES_MAX, FrameReader, Hello, HelloError, WIRE_SINCE, WIRE_VERSION, encode_frame,
 };

@@ -17,7 +17,7 @@ use crate::overlay::{
     RingSegment, Snapshot, Summary, Term, Version,
 };
 use crate::ranges::{Placement, Range};
-use crate::replication::{Entry, Mutation, RecordKey, ReplicationMessage};
+use crate::replication::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
 
 fn node(number: u16) -> NodeId {
     NodeId::new(number).expect("a node")
@@ -186,14 +186,14 @@ fn packets() -> Vec<Packet> {
         Mutation::RemoveItem(RecordKey::item(id, b"key")),
         Mutation::ChangeOwner(peer, ids),
     ];
-    let entry = |mutation| Entry { version: 3, mutation, sessions: sessions.clone() };
+    let entry = |mutation| ReplicationEntry { version: 3, mutation, sessions: sessions.clone() };
     let entries = mutation.map(entry).to_vec().into();
     let backups = [
-        ReplicationMessage::Append { link: 1, first: 2, entries },
-        ReplicationMessage::Appended { link: 1, next: 9 },
-        ReplicationMessage::Refused { link: 1, is_sealed: true },
-        ReplicationMessage::Lacking {
-            link: 1,
+        ReplicationMessage::Append { stream: 1, first: 2, entries },
+        ReplicationMessage::Appended { stream: 1, next: 9 },
+        ReplicationMessage::Refused { stream: 1, is_sealed: true },
+        ReplicationMessage::Resend {
+            stream: 1,
             keys: vec![RecordKey::from(id), RecordKey::item(id, b"key")],
         },
         ReplicationMessage::Seal { source: peer, ids, last: 7 },

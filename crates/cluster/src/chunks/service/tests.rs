@@ -12,7 +12,7 @@ use super::*;
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
 use crate::overlay::FailoverGrant;
-use crate::replication::{Entry, ReplicaStore};
+use crate::replication::{ReplicaStore, ReplicationEntry};
 
 const ALICE: ClientId = ClientId(1);
 const BOB: ClientId = ClientId(2);
@@ -250,14 +250,14 @@ impl<S: ChunkStore> BackedUp<S> {
         for command in out {
             let ChunkCommand::Replication(ReplicationCommand::Send(
                 to,
-                ReplicationMessage::Append { link, first, entries },
+                ReplicationMessage::Append { stream, first, entries },
             )) = command
             else {
                 rest.push(command);
                 continue;
             };
             assert_eq!(to, backup());
-            self.replica_store.on_append(me(), link, first, entries);
+            self.replica_store.on_append(me(), stream, first, entries);
         }
         let mut answers = Vec::new();
         self.replica_store.flush(&mut answers);
@@ -286,7 +286,7 @@ fn what_has_ended_goes_from_its_backups_too() {
     let keys = [&b"ends"[..], b"stays"].map(|key| (key, service.item_id(key).expect("a place")));
     for (_, id) in keys {
         service.owned.assign(id.bits()..id.bits() + 1, Some(5));
-        service.replication.own(IdRange::single(id), vec![backup()]);
+        service.replication.set_backups(IdRange::single(id), vec![backup()]);
     }
     let mut own = BackedUp { service, replica_store, now_ms: 1_000 };
     let open = Action::Open { lease_ms: 600_000 };
@@ -301,7 +301,7 @@ fn what_has_ended_goes_from_its_backups_too() {
     assert_eq!(own.service.execute(ASKER, &request, &mut || 1_000), None, "it waits for backups");
     let rest = own.exchange();
     let is_stored = rest.iter().any(|command| matches!(command, ChunkCommand::Reply(..)));
-    assert!(is_stored && own.replica_store.holdings().0 == 2, "{rest:?}");
+    assert!(is_stored && own.replica_store.counts().0 == 2, "{rest:?}");
     let keeps = |own: &mut BackedUp<_>| {
         // Often enough for a pass over all items, whenever one is due.
         for _ in 0..100 {
@@ -342,17 +342,17 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
         ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let put = |version| {
         let mutation = Mutation::Put(id(version), vec![version as u8]);
-        Entry { version, mutation, sessions: Vec::new() }
+        ReplicationEntry { version, mutation, sessions: Vec::new() }
     };
     replica_store.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
     let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
     let grant = FailoverGrant { ids, epoch, source, holders: vec![me()] };
-    service.replication.avoid(peer(1), 1_000);
+    service.replication.suspect(peer(1), 1_000);
     service.start_failover(&grant, &mut replica_store);
     assert_eq!(service.failovers(), 0, "whom it could choose was silent");
     service.on_tick(1_000, &mut Vec::new());
     service.start_failover(&grant, &mut replica_store);
-    let before = service.replication().status().1;
+    let before = service.replication().counts().1;
     for changes in [0, 0, 1] {
         assert_eq!(
             (
@@ -361,7 +361,7 @@ fn who_would_have_the_only_copy_takes_nothing_over() {
             ),
             (1, UnreadableChunks::default())
         );
-        assert_eq!(service.replication().status().1, before + changes, "two ids at a time");
+        assert_eq!(service.replication().counts().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
 }
@@ -387,7 +387,7 @@ fn vault_without(damaged: &[u64]) -> ReplicaStore {
         ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let put = |version| {
         let mutation = Mutation::Put(id(version), value(version));
-        Entry { version, mutation, sessions: Vec::new() }
+        ReplicationEntry { version, mutation, sessions: Vec::new() }
     };
     replica_store.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
     replica_store.flush(&mut Vec::new());
@@ -532,7 +532,7 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let later = 1_001 + 4 * settings.silent_ms;
     step(&mut service, &mut replica_store, later);
     assert!((5..10).all(|counter| service.store.has(id(counter))), "they stay");
-    assert_eq!((service.failovers(), service.replication().status().1), (1, 0));
+    assert_eq!((service.failovers(), service.replication().counts().1), (1, 0));
     let again = step(&mut service, &mut replica_store, later + 1);
     assert_eq!((asked(&again), sent(&again)), (1, [0, 0]), "it is asked once more");
     service.on_backup(holder, &sealed, &mut || later + 2, &mut Vec::new());

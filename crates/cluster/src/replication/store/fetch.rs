@@ -21,9 +21,9 @@ impl ReplicaStore {
         ids: IdRange,
         keys: &[RecordKey],
     ) -> ReplicationMessage {
-        if self.streams.contains_key(&source) {
+        if self.replicas.contains_key(&source) {
             self.seal(source);
-            self.settle(source, ids);
+            self.complete_owner_change(source, ids);
         }
         let (mut found, mut lacking, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
         let (mut about, mut bytes) = (BTreeSet::new(), 0);
@@ -31,7 +31,7 @@ impl ReplicaStore {
             if bytes >= ANSWER_BYTES_MAX {
                 break;
             }
-            let held = self.streams.get(&source).and_then(|stream| stream.records.get(name));
+            let held = self.replicas.get(&source).and_then(|replica| replica.records.get(name));
             let Some(held) = held else {
                 lacking.push(*name);
                 continue;
@@ -39,7 +39,7 @@ impl ReplicaStore {
             let is_item = name.id.creator().is_named();
             let mutation = if held.is_removed {
                 if is_item { Mutation::RemoveItem(*name) } else { Mutation::Remove(name.id) }
-            } else if let Some(value) = self.value(held.place) {
+            } else if let Some(value) = self.value(held.position) {
                 bytes += value.len();
                 if is_item {
                     Mutation::PutItem(*name, value)
@@ -53,14 +53,14 @@ impl ReplicaStore {
             about.insert(name.id);
             found.push(mutation);
         }
-        let stream = self.streams.get(&source);
+        let replica = self.replicas.get(&source);
         let sessions =
-            stream.map_or_else(Vec::new, |stream| stream.answers(|id| about.contains(&id)));
+            replica.map_or_else(Vec::new, |replica| replica.answers(|id| about.contains(&id)));
         ReplicationMessage::Fetched { source, ids, found, sessions, lacking, damaged }
     }
 
     /// The value of a copy, if it can be read.
-    fn value(&mut self, place: LogPosition) -> Option<Vec<u8>> {
-        self.log.read(place).ok().as_deref().and_then(value_of)
+    fn value(&mut self, position: LogPosition) -> Option<Vec<u8>> {
+        self.log.read(position).ok().as_deref().and_then(value_of)
     }
 }

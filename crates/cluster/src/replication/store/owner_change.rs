@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::record::{ENTRY, encode_entry};
 use super::super::{Mutation, RecordKey, ReplicationMessage, SkippedValue};
 use super::owner_replica::OwnerReplica;
-use super::{EntryRef, ReplicaStore, STREAMS_MAX};
+use super::{EntryRef, REPLICAS_MAX, ReplicaStore};
 use crate::chunks::overlap;
 use crate::ids::IdRange;
 use crate::log::{LogError, LogPosition};
@@ -41,17 +41,17 @@ pub(super) struct OwnerChanges {
 }
 
 impl OwnerChanges {
-    pub fn insert(&mut self, place: LogPosition, change: OwnerChange) {
+    pub fn insert(&mut self, position: LogPosition, change: OwnerChange) {
         self.owners.entry(change.source).or_default().insert(change.owner);
-        self.by_place.insert(place, change);
+        self.by_place.insert(position, change);
     }
 
-    pub fn get(&self, place: LogPosition) -> Option<&OwnerChange> {
-        self.by_place.get(&place)
+    pub fn get(&self, position: LogPosition) -> Option<&OwnerChange> {
+        self.by_place.get(&position)
     }
 
     /// A record lies elsewhere now.
-    pub fn set_place(&mut self, from: LogPosition, to: LogPosition) {
+    pub fn set_position(&mut self, from: LogPosition, to: LogPosition) {
         if let Some(change) = self.by_place.remove(&from) {
             self.by_place.insert(to, change);
         }
@@ -60,7 +60,7 @@ impl OwnerChanges {
     /// A segment is not there any more.
     pub fn drop_segment(&mut self, segment: u32) {
         let count = self.by_place.len();
-        self.by_place.retain(|place, _| place.segment() != segment);
+        self.by_place.retain(|position, _| position.segment() != segment);
         if self.by_place.len() < count {
             self.owners.clear();
             for OwnerChange { source, owner, .. } in self.by_place.values() {
@@ -96,24 +96,24 @@ impl OwnerChanges {
 pub(super) struct RecordRewrite {
     owner: Peer,
     name: RecordKey,
-    place: LogPosition,
+    position: LogPosition,
     record: Vec<u8>,
 }
 
 /// In whose name a copy is kept whose record names `owner`.
-pub(super) fn keeper_of(
-    streams: &BTreeMap<Peer, OwnerReplica>,
+pub(super) fn holder_of(
+    replicas: &BTreeMap<Peer, OwnerReplica>,
     owner_changes: &OwnerChanges,
     owner: Peer,
-    (name, place): (RecordKey, LogPosition),
+    (name, position): (RecordKey, LogPosition),
 ) -> Option<Peer> {
-    let held = streams.get(&owner).and_then(|stream| stream.records.get(&name));
-    if held.is_some_and(|held| held.place == place) {
+    let held = replicas.get(&owner).and_then(|replica| replica.records.get(&name));
+    if held.is_some_and(|held| held.position == position) {
         return Some(owner);
     }
     owner_changes
         .owners(owner)
-        .find_map(|one| keeper_of(streams, owner_changes, one, (name, place)))
+        .find_map(|one| holder_of(replicas, owner_changes, one, (name, position)))
 }
 
 impl RecordRewrite {
@@ -121,95 +121,105 @@ impl RecordRewrite {
         owner: Peer,
         version: u64,
         name: RecordKey,
-        place: LogPosition,
+        position: LogPosition,
         entry: &EntryRef<'_>,
     ) -> Self {
         let (mut renamed, mut record) = (Vec::new(), Vec::new());
         entry.encode_as(version, &mut renamed);
         encode_entry(owner, &renamed, &mut record);
         debug_assert_eq!(record[0], ENTRY);
-        Self { owner, name, place, record }
+        Self { owner, name, position, record }
     }
 }
 
 impl ReplicaStore {
     /// The highest version of what was kept of an owner.
-    pub fn last(&self, owner: Peer) -> u64 {
-        self.streams.get(&owner).map_or(0, |stream| stream.last)
+    pub fn last_version(&self, owner: Peer) -> u64 {
+        self.replicas.get(&owner).map_or(0, |replica| replica.last)
     }
 
     /// Which of some ids an owner changed after a version, as far as this node was told; none if
     /// that is not known any more.
-    pub fn beyond(&self, owner: Peer, version: u64, ids: IdRange) -> Option<Vec<RecordKey>> {
-        let stream = self.streams.get(&owner);
-        stream.map_or_else(|| Some(Vec::new()), |stream| stream.beyond(version, ids))
+    pub fn keys_changed_after(
+        &self,
+        owner: Peer,
+        version: u64,
+        ids: IdRange,
+    ) -> Option<Vec<RecordKey>> {
+        let replica = self.replicas.get(&owner);
+        replica.map_or_else(|| Some(Vec::new()), |replica| replica.beyond(version, ids))
     }
 
     /// An heir of ids wants to know how far this node came with what a life kept here that is over,
     /// of which it has all up to the version `last` itself. Nothing of it is taken any more. No
     /// answer if nothing could be adopted.
     pub fn on_seal(&mut self, source: Peer, ids: IdRange, last: u64) -> Option<ReplicationMessage> {
-        let is_full = self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&source);
-        if self.failed.is_some() || is_full {
+        let is_full = self.replicas.len() >= REPLICAS_MAX && !self.replicas.contains_key(&source);
+        if self.failure.is_some() || is_full {
             return None;
         }
         self.seal(source);
-        self.settle(source, ids);
-        let (own, beyond) = (self.last(source), self.beyond(source, last, ids));
+        self.complete_owner_change(source, ids);
+        let (own, beyond) = (self.last_version(source), self.keys_changed_after(source, last, ids));
         Some(ReplicationMessage::Sealed { source, ids, last: own, beyond })
     }
 
     /// An owner says all that there is of ids, from that version on.
-    pub(super) fn begin_anew_of(&mut self, owner: Peer, ids: IdRange, version: u64) {
+    pub(super) fn clear_ids(&mut self, owner: Peer, ids: IdRange, version: u64) {
         self.drop_records(owner, ids);
-        self.stream(owner).begun.assign(ids.start()..ids.end(), Some(version));
+        self.replica(owner).begun.assign(ids.start()..ids.end(), Some(version));
     }
 
     /// An owner has what was kept of ids in the name of another life, from what follows on.
-    pub(super) fn adopt(&mut self, place: LogPosition, change: OwnerChange) {
+    pub(super) fn adopt(&mut self, position: LogPosition, change: OwnerChange) {
         let OwnerChange { source, owner, ids, version } = change;
-        self.begin_anew_of(owner, ids, version);
+        self.clear_ids(owner, ids, version);
         // Lives end once: nobody adopts what is kept of himself, however indirectly.
         if source != owner && !self.owner_changes.is_adopter(source, owner) {
-            self.stream(owner).adopted.assign(ids.start()..ids.end(), Some(source));
-            self.owner_changes.insert(place, change);
+            self.replica(owner).adopted.assign(ids.start()..ids.end(), Some(source));
+            self.owner_changes.insert(position, change);
         }
     }
 
     /// The metadata names an owner the owner of ids: what it adopted of them is kept in its name
     /// from now on.
-    pub(super) fn settle(&mut self, owner: Peer, ids: IdRange) {
-        self.settle_one(owner, None, ids);
+    pub(super) fn complete_owner_change(&mut self, owner: Peer, ids: IdRange) {
+        self.complete_owner_change_from(owner, None, ids);
     }
 
     /// The same of what was kept in one name, if it says in which. What came in another name it may
     /// have adopted since, and not be the owner of yet.
-    pub(super) fn settle_one(&mut self, owner: Peer, from: Option<Peer>, ids: IdRange) {
-        let Some(stream) = self.streams.get_mut(&owner) else { return };
-        let over = stream.adopted.over(ids.start()..ids.end());
+    pub(super) fn complete_owner_change_from(
+        &mut self,
+        owner: Peer,
+        from: Option<Peer>,
+        ids: IdRange,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&owner) else { return };
+        let over = replica.adopted.over(ids.start()..ids.end());
         let over = over.filter(|(_, source)| from.is_none_or(|from| from == **source));
         let adopted: Vec<_> = over.map(|(span, source)| (span, *source)).collect();
         if adopted.is_empty() {
             return;
         }
         for (span, _) in &adopted {
-            stream.adopted.assign(span.clone(), None);
+            replica.adopted.assign(span.clone(), None);
         }
         // Their records are not older than what is written now.
         let newest = self.log.newest();
         for (span, source) in adopted {
             let ids = IdRange::from_bits(span.start, span.end);
             // What that one adopted itself comes along.
-            self.settle(source, ids);
-            let Some(former) = self.streams.get_mut(&source) else { continue };
+            self.complete_owner_change(source, ids);
+            let Some(former) = self.replicas.get_mut(&source) else { continue };
             let records = former.drop_records(ids);
-            for place in self.stream(owner).records.add(records, newest) {
-                self.log.release(place);
+            for position in self.replica(owner).records.add(records, newest) {
+                self.log.release(position);
             }
         }
-        for (place, change) in &self.owner_changes.by_place {
+        for (position, change) in &self.owner_changes.by_place {
             if change.owner == owner
-                && let Some(born) = self.marks.get_mut(place)
+                && let Some(born) = self.control_records.get_mut(position)
             {
                 *born = newest.max(*born);
             }
@@ -219,18 +229,18 @@ impl ReplicaStore {
     /// Whether somebody may yet come to own what is kept of ids in the name of another.
     pub(super) fn is_to_be_adopted(&self, source: Peer, ids: IdRange) -> bool {
         let owners = self.owner_changes.owners(source);
-        let mut streams = owners.filter_map(|owner| self.streams.get(&owner));
-        streams.any(|stream| {
-            stream.adopted.over(ids.start()..ids.end()).any(|(_, other)| *other == source)
+        let mut replicas = owners.filter_map(|owner| self.replicas.get(&owner));
+        replicas.any(|replica| {
+            replica.adopted.over(ids.start()..ids.end()).any(|(_, other)| *other == source)
         })
     }
 
     /// Writes copies in the names of those who have them now.
     pub(super) fn rename(&mut self, all: Vec<RecordRewrite>) -> Result<(), LogError> {
-        for RecordRewrite { owner, name, place, record } in all {
+        for RecordRewrite { owner, name, position, record } in all {
             let to = self.log.append_reserved(&record)?;
-            self.stream(owner).records.set_place(&name, to);
-            self.log.release(place);
+            self.replica(owner).records.set_position(&name, to);
+            self.log.release(position);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ const SHARD_MASK: u64 = 0xFFFF;
 /// A chunk or an item as it was last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredRecord {
-    pub place: LogPosition,
+    pub position: LogPosition,
     pub is_removed: bool,
 }
 
@@ -36,15 +36,15 @@ pub(super) struct RecordIndex {
     shards: BTreeMap<u64, Shard>,
     /// When those that are removals were first written: what is older may still be in the log
     /// until then is gone.
-    born: BTreeMap<RecordKey, u64>,
+    removed_at: BTreeMap<RecordKey, u64>,
     /// The highest version in a shard that is not there any more.
-    gone: u64,
+    dropped_last: u64,
 }
 
 /// Copies whose ids are neighbours.
 #[derive(Debug, Default)]
 struct Shard {
-    held: IntHashMap<RecordKey, StoredRecord>,
+    records: IntHashMap<RecordKey, StoredRecord>,
     /// All names in it.
     keys: BTreeSet<RecordKey>,
     /// The highest version of what came.
@@ -59,7 +59,7 @@ impl Shard {
         for name in keys.take_while(|name| ids.contains(name.id)).collect::<Vec<_>>() {
             self.keys.remove(&name);
             part.keys.insert(name);
-            part.held.extend(self.held.remove(&name).map(|held| (name, held)));
+            part.records.extend(self.records.remove(&name).map(|records| (name, records)));
         }
         part
     }
@@ -74,7 +74,7 @@ fn shard_of(name: &RecordKey) -> u64 {
 impl RecordIndex {
     /// How it lies, if it is there.
     pub fn get(&self, name: &RecordKey) -> Option<StoredRecord> {
-        self.shards.get(&shard_of(name))?.held.get(name).copied()
+        self.shards.get(&shard_of(name))?.records.get(name).copied()
     }
 
     /// Keeps what came under some version, a removal if it says since when. Returns what was there
@@ -82,29 +82,29 @@ impl RecordIndex {
     pub fn insert(
         &mut self,
         (name, version): (RecordKey, u64),
-        place: LogPosition,
+        position: LogPosition,
         removed: Option<u64>,
     ) -> Option<StoredRecord> {
-        let held = StoredRecord { place, is_removed: removed.is_some() };
+        let records = StoredRecord { position, is_removed: removed.is_some() };
         let shard = self.shards.entry(shard_of(&name)).or_default();
         shard.last = shard.last.max(version);
-        let old = shard.held.insert(name, held);
+        let old = shard.records.insert(name, records);
         if old.is_none() {
             shard.keys.insert(name);
         }
         match removed {
-            Some(born) => drop(self.born.insert(name, born)),
-            None if old.is_some_and(|old| old.is_removed) => drop(self.born.remove(&name)),
+            Some(removed_at) => drop(self.removed_at.insert(name, removed_at)),
+            None if old.is_some_and(|old| old.is_removed) => drop(self.removed_at.remove(&name)),
             None => {}
         }
         old
     }
 
     /// It lies elsewhere now.
-    pub fn set_place(&mut self, name: &RecordKey, place: LogPosition) {
+    pub fn set_position(&mut self, name: &RecordKey, position: LogPosition) {
         let shard = self.shards.get_mut(&shard_of(name));
-        if let Some(held) = shard.and_then(|shard| shard.held.get_mut(name)) {
-            held.place = place;
+        if let Some(records) = shard.and_then(|shard| shard.records.get_mut(name)) {
+            records.position = position;
         }
     }
 
@@ -112,16 +112,16 @@ impl RecordIndex {
     fn remove(&mut self, name: &RecordKey) -> Option<StoredRecord> {
         let number = shard_of(name);
         let shard = self.shards.get_mut(&number)?;
-        let held = shard.held.remove(name)?;
+        let records = shard.records.remove(name)?;
         shard.keys.remove(name);
         if shard.keys.is_empty() {
-            self.gone = self.gone.max(shard.last);
+            self.dropped_last = self.dropped_last.max(shard.last);
             self.shards.remove(&number);
         }
-        if held.is_removed {
-            self.born.remove(name);
+        if records.is_removed {
+            self.removed_at.remove(name);
         }
-        Some(held)
+        Some(records)
     }
 
     /// Takes out those of some ids: neighbours together, however many they are.
@@ -146,9 +146,11 @@ impl RecordIndex {
                 self.shards.insert(number, shard);
             }
         }
-        let removed = self.born.range(RecordKey::all(ids)).map(|(name, _)| *name);
+        let removed = self.removed_at.range(RecordKey::all(ids)).map(|(name, _)| *name);
         for name in removed.collect::<Vec<_>>() {
-            taken.born.extend(self.born.remove(&name).map(|born| (name, born)));
+            taken
+                .removed_at
+                .extend(self.removed_at.remove(&name).map(|removed_at| (name, removed_at)));
         }
         taken
     }
@@ -158,38 +160,40 @@ impl RecordIndex {
         let numbers =
             shard_of(&RecordKey::from(ids.first()))..=shard_of(&RecordKey::from(ids.last()));
         let lasts = self.shards.range(numbers).map(|(_, shard)| shard.last);
-        lasts.fold(self.gone, u64::max)
+        lasts.fold(self.dropped_last, u64::max)
     }
 
     /// Takes over others that it does not have itself; where the rest lay. What is gone here is to
     /// stay so though it is found there, `newest` at the latest.
     pub fn add(&mut self, others: Self, newest: u64) -> Vec<LogPosition> {
         let mut known = Vec::new();
-        let mut born = others.born;
+        let mut removed_at = others.removed_at;
         for (number, mut shard) in others.shards {
             // Nearly always there is little, or nothing: what differed.
             let own = self.shards.remove(&number).unwrap_or_default();
             shard.last = own.last;
-            for (name, held) in own.held {
-                let Some(other) = shard.held.insert(name, held) else {
+            for (name, records) in own.records {
+                let Some(other) = shard.records.insert(name, records) else {
                     shard.keys.insert(name);
                     continue;
                 };
-                known.push(other.place);
-                born.remove(&name);
-                if held.is_removed {
-                    born.insert(name, newest);
+                known.push(other.position);
+                removed_at.remove(&name);
+                if records.is_removed {
+                    removed_at.insert(name, newest);
                 }
             }
             self.shards.insert(number, shard);
         }
-        self.born.append(&mut born);
+        self.removed_at.append(&mut removed_at);
         known
     }
 
     /// Where they lie.
-    pub fn places(&self) -> impl Iterator<Item = LogPosition> {
-        self.shards.values().flat_map(|shard| shard.held.values().map(|held| held.place))
+    pub fn positions(&self) -> impl Iterator<Item = LogPosition> {
+        self.shards
+            .values()
+            .flat_map(|shard| shard.records.values().map(|records| records.position))
     }
 
     /// Names in their order.
@@ -206,7 +210,7 @@ impl RecordIndex {
     }
 
     /// The same, and how they lie.
-    pub fn held(
+    pub fn stored(
         &self,
         keys: impl RangeBounds<RecordKey>,
     ) -> impl Iterator<Item = (RecordKey, StoredRecord)> {
@@ -225,7 +229,7 @@ impl RecordIndex {
 /// See the head of this module.
 #[derive(Debug, Default)]
 pub(super) struct OwnerReplica {
-    pub link: u64,
+    pub stream: u64,
     /// The number of the entry that comes next.
     pub next: u64,
     pub is_sealed: bool,
@@ -249,7 +253,7 @@ pub(super) struct OwnerReplica {
 impl SessionState {
     fn has(&self, number: u64) -> bool {
         // Most that is asked for is older.
-        number >= self.answered_below && self.answers.iter().any(|(held, ..)| *held == number)
+        number >= self.answered_below && self.answers.iter().any(|(records, ..)| *records == number)
     }
 }
 
@@ -310,14 +314,15 @@ impl OwnerReplica {
     }
 
     /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
-    pub fn keeps(&mut self, (name, place): (RecordKey, LogPosition), oldest: u64) -> bool {
-        let Some(held) = self.records.get(&name).filter(|held| held.place == place) else {
+    pub fn keeps(&mut self, (name, position): (RecordKey, LogPosition), oldest: u64) -> bool {
+        let Some(records) = self.records.get(&name).filter(|records| records.position == position)
+        else {
             return false;
         };
         // Where all is adopted that is not said to be gone, what is older counts.
-        let is_over = held.is_removed
+        let is_over = records.is_removed
             && self.adopted.get(name.id.bits()).is_none()
-            && self.records.born.get(&name).is_none_or(|born| *born < oldest);
+            && self.records.removed_at.get(&name).is_none_or(|removed_at| *removed_at < oldest);
         if is_over {
             self.records.remove(&name);
         }
@@ -329,10 +334,11 @@ impl OwnerReplica {
         // Nearly always there are none.
         let (mut from, mut is_needed) = (entry.session_reader(), false);
         while let Some((client, _, _, count)) = from.next_session() {
-            let held = self.sessions.get(&client);
+            let records = self.sessions.get(&client);
             for _ in 0..count {
                 let number = from.number();
-                is_needed |= held.zip(number).is_some_and(|(held, number)| held.has(number));
+                is_needed |=
+                    records.zip(number).is_some_and(|(records, number)| records.has(number));
             }
         }
         if !is_needed {
@@ -340,8 +346,8 @@ impl OwnerReplica {
         }
         let mut sessions = entry.sessions();
         sessions.retain_mut(|session| {
-            let Some(held) = self.sessions.get(&session.client) else { return false };
-            session.answers.retain(|(number, ..)| held.has(*number));
+            let Some(records) = self.sessions.get(&session.client) else { return false };
+            session.answers.retain(|(number, ..)| records.has(*number));
             !session.answers.is_empty()
         });
         Some(sessions)
@@ -365,23 +371,23 @@ impl OwnerReplica {
         (client, lease_ms, answered_below): (ClientId, u64, u64),
         answers: impl Iterator<Item = Answer>,
     ) {
-        let held = self.sessions.entry(client).or_insert_with(|| SessionState {
+        let records = self.sessions.entry(client).or_insert_with(|| SessionState {
             client,
             lease_ms,
             answered_below,
             answers: Vec::new(),
         });
-        held.lease_ms = lease_ms;
-        if answered_below > held.answered_below {
-            held.answered_below = answered_below;
-            held.answers.retain(|(number, ..)| *number >= answered_below);
+        records.lease_ms = lease_ms;
+        if answered_below > records.answered_below {
+            records.answered_below = answered_below;
+            records.answers.retain(|(number, ..)| *number >= answered_below);
         }
-        let below = held.answered_below;
+        let below = records.answered_below;
         // All are read, or those of the next session would be taken for these.
-        answers.filter(|(number, ..)| *number >= below).for_each(|one| held.answers.push(one));
-        let excess = held.answers.len().saturating_sub(ANSWERS_MAX);
+        answers.filter(|(number, ..)| *number >= below).for_each(|one| records.answers.push(one));
+        let excess = records.answers.len().saturating_sub(ANSWERS_MAX);
         if excess > 0 {
-            held.answers.drain(..excess);
+            records.answers.drain(..excess);
         }
     }
 }

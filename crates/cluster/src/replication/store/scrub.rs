@@ -24,7 +24,7 @@ impl ReplicaStore {
         out: &mut Vec<(Peer, ReplicationMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
         // Nothing may follow what was committed last.
-        self.failed = self.failed.or(self.log.vouch().err());
+        self.failure = self.failure.or(self.log.vouch().err());
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
         let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
         for _ in 0..records {
@@ -33,7 +33,7 @@ impl ReplicaStore {
                 break;
             };
             self.scrubbed = Some((owner, name));
-            let record = self.log.read(held.place);
+            let record = self.log.read(held.position);
             let is_damaged = record == Err(LogError::Damaged);
             let is_dead = |record: Vec<u8>| {
                 let value = value_of(&record).filter(|_| name.id.creator().is_named());
@@ -48,8 +48,8 @@ impl ReplicaStore {
             }
         }
         for (owner, keys) in asked {
-            let link = self.stream(owner).link;
-            out.push((owner, ReplicationMessage::Lacking { link, keys }));
+            let stream = self.replica(owner).stream;
+            out.push((owner, ReplicationMessage::Resend { stream, keys }));
         }
         damaged
     }
@@ -59,7 +59,8 @@ impl ReplicaStore {
         let from = match self.scrubbed {
             Some((owner, name)) => {
                 let after = (Bound::Excluded(name), Bound::Unbounded);
-                let records = self.streams.get(&owner).map(|stream| stream.records.held(after));
+                let records =
+                    self.replicas.get(&owner).map(|replica| replica.records.stored(after));
                 if let Some((name, held)) = records.and_then(|mut records| records.next()) {
                     return Some((owner, name, held));
                 }
@@ -67,9 +68,9 @@ impl ReplicaStore {
             }
             None => Bound::Unbounded,
         };
-        let streams = self.streams.range((from, Bound::Unbounded));
-        let mut firsts = streams.filter_map(|(owner, stream)| {
-            stream.records.held(..).next().map(|(name, held)| (*owner, name, held))
+        let replicas = self.replicas.range((from, Bound::Unbounded));
+        let mut firsts = replicas.filter_map(|(owner, replica)| {
+            replica.records.stored(..).next().map(|(name, held)| (*owner, name, held))
         });
         firsts.next()
     }

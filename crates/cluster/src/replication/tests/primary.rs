@@ -1,0 +1,169 @@
+//! Tests of one owner's [`ReplicationPrimary`], without backups behind it.
+
+use super::super::*;
+use super::{id, ids, owner};
+use crate::chunks::{ChunkStore, StoreError};
+use crate::ids::{ChunkId, NodeId};
+
+/// Of an owner whose chunks nobody reads.
+struct Empty;
+
+impl ChunkStore for Empty {
+    fn read(&mut self, _: ChunkId, _: &mut dyn FnMut(&[u8])) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: ChunkId, _: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _: ChunkId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn the_only_backup_is_left_out_only_when_it_is_gone() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    assert!(!primary.is_ready(), "it does not know who else there is");
+    primary.set_members([owner(), other].into_iter());
+    assert!(primary.is_ready());
+    primary.set_backups(ids(0, 10), vec![other]);
+    assert!(primary.accepts(id(1)));
+    primary.replicate(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    primary.flush(0, &mut Vec::new());
+    let tick = |primary: &mut ReplicationPrimary, now_ms| {
+        let mut out = Vec::new();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        out
+    };
+    for now_ms in [10, 100, 1_000, 10_000] {
+        assert_eq!(tick(&mut primary, now_ms), [], "perhaps it is this node that is cut off");
+        assert!(primary.pending_version(id(1)).is_some());
+        primary.take_acknowledged(|version| panic!("{version} has one copy"));
+    }
+    primary.set_members([owner()].into_iter());
+    assert_eq!(tick(&mut primary, 11_000), [ReplicationCommand::Commit(1, ids(0, 10), Vec::new())]);
+    primary.on_committed(1, Ok(5));
+    let mut done = Vec::new();
+    primary.take_acknowledged(|version| done.push(version));
+    assert_eq!(done, [1], "it is alone");
+}
+
+#[test]
+fn an_owner_sends_again_what_a_backup_lacks() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), other].into_iter());
+    primary.set_backups(ids(0, 10), vec![other]);
+    primary.replicate(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    let sent = |primary: &mut ReplicationPrimary| {
+        let mut out = Vec::new();
+        primary.flush(0, &mut out);
+        let Some(ReplicationCommand::Send(
+            to,
+            ReplicationMessage::Append { stream, first, entries },
+        )) = out.pop()
+        else {
+            return None;
+        };
+        assert_eq!(to, other);
+        Some((
+            stream,
+            first,
+            entries.to_vec().into_iter().map(|entry| entry.mutation).collect::<Vec<_>>(),
+        ))
+    };
+    let (stream, ..) = sent(&mut primary).expect("the change");
+    primary.resend(other, stream, id(1), Mutation::Put(id(1), vec![1]));
+    primary.resend(other, stream, id(2), Mutation::Remove(id(2)));
+    primary.resend(other, stream + 1, id(3), Mutation::Remove(id(3)));
+    primary.resend(other, stream, id(11), Mutation::Remove(id(11)));
+    let again = vec![Mutation::Put(id(1), vec![1]), Mutation::Remove(id(2))];
+    assert_eq!(sent(&mut primary), Some((stream, 2, again)));
+}
+
+#[test]
+fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), peers[0]].into_iter());
+    primary.set_backups(ids(0, 10), vec![peers[0]]);
+    let tick = |primary: &mut ReplicationPrimary, now_ms| {
+        let mut out = Vec::new();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        primary.flush(now_ms, &mut out);
+        out
+    };
+    let racks = [(owner(), "a"), (peers[0], "a"), (peers[1], "b")];
+    primary.set_racks(racks.map(|(peer, rack)| (peer.node, rack.to_owned())).into());
+    assert_eq!(tick(&mut primary, 1_000), [], "there is no other");
+    primary.set_members([owner(), peers[0], peers[1]].into_iter());
+    let sent = tick(&mut primary, 1_010);
+    let [ReplicationCommand::Send(to, ReplicationMessage::Append { stream, entries, .. })] =
+        &sent[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(*to, peers[1], "it gets all there is");
+    assert_eq!(primary.backups(id(1)), Some(&peers[..1]), "the other stays meanwhile");
+    let next = 1 + entries.to_vec().len() as u64;
+    primary.on_message(peers[1], &ReplicationMessage::Appended { stream: *stream, next }, 1_020);
+    let wanted = tick(&mut primary, 1_020);
+    assert_eq!(wanted, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
+    primary.on_committed(1, Ok(5));
+    let told = tick(&mut primary, 1_030);
+    let [ReplicationCommand::Send(to, ReplicationMessage::Append { entries, .. })] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*to, &entries.to_vec()[0].mutation), (peers[0], &Mutation::Clear(ids(0, 10))));
+    assert_eq!(primary.counts().1, 0, "all is well");
+}
+
+/// Others would join in vain along with it, again and again.
+#[test]
+fn who_refused_is_not_chosen_again_in_that_life() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), peers[0], peers[1]].into_iter());
+    primary.set_backups(ids(0, 10), peers.to_vec());
+    primary.replicate(id(1), Mutation::Put(id(1), vec![1]), Vec::new());
+    let mut sent = Vec::new();
+    primary.flush(1_000, &mut sent);
+    let stream = sent.iter().find_map(|wanted| match wanted {
+        ReplicationCommand::Send(to, ReplicationMessage::Append { stream, .. })
+            if *to == peers[0] =>
+        {
+            Some(*stream)
+        }
+        _ => None,
+    });
+    let refused =
+        ReplicationMessage::Refused { stream: stream.expect("it was sent"), is_sealed: false };
+    primary.on_message(peers[0], &refused, 1_000);
+    let mut out = Vec::new();
+    primary.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+    assert_eq!(out, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
+    primary.on_committed(1, Ok(5));
+    for now_ms in [1_020, 5_000, 500_000] {
+        out.clear();
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        assert!(primary.choose_missing_backups(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
+        assert_eq!(primary.backups(id(1)), Some(&peers[1..]));
+    }
+    let again = Peer { incarnation: 2, ..peers[0] };
+    primary.set_members([owner(), again, peers[1]].into_iter());
+    assert_eq!(
+        primary.choose_missing_backups(ids(0, 10), &peers[1..]),
+        [again],
+        "its next life may take it"
+    );
+}
