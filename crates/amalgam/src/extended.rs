@@ -20,7 +20,7 @@ pub struct Extended {
     /// Options that mean nothing here, to be mentioned.
     pub ignored: Vec<String>,
     /// What such options make `stats settings` show.
-    pub knobs: Vec<(String, String)>,
+    pub tunables: Vec<(String, String)>,
 }
 
 /// What memcached knows and this server has no use for, with and without a `no_` before it.
@@ -87,12 +87,12 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             "read_buf_mem_limit" => {
                 let bytes = (number()? as usize) << 20;
                 extended.buffer_bytes = Some(bytes).filter(|bytes| *bytes > 0);
-                extended.knobs.push((name.to_owned(), bytes.to_string()));
+                extended.tunables.push((name.to_owned(), bytes.to_string()));
             }
             _ if name.starts_with("ssl_") => extended.tls.set(name, value)?,
             _ if WITHOUT_MEANING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
                 extended.ignored.push(name.to_owned());
-                extended.knobs.extend(knobs(name, value));
+                extended.tunables.extend(tunables(name, value));
             }
             _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
         }
@@ -101,7 +101,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
 }
 
 /// What `stats settings` shows of an option that means nothing here.
-fn knobs(name: &str, value: Option<&str>) -> Vec<(String, String)> {
+fn tunables(name: &str, value: Option<&str>) -> Vec<(String, String)> {
     let bytes = |unit: u64| {
         let number: u64 = value.and_then(|value| value.parse().ok()).unwrap_or(0);
         number.saturating_mul(unit).to_string()
@@ -142,9 +142,9 @@ mod tests {
         assert_eq!(extended.idle_timeout_seconds, Some(30));
         assert_eq!(extended.refuses_fast, Some(false));
         assert_eq!(extended.ignored, ["modern", "no_lru_crawler"]);
-        assert!(extended.knobs.contains(&("lru_crawler".to_owned(), "no".to_owned())));
+        assert!(extended.tunables.contains(&("lru_crawler".to_owned(), "no".to_owned())));
         let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();
-        let shown: Vec<_> = extended.knobs.iter().map(|(_, value)| value.as_str()).collect();
+        let shown: Vec<_> = extended.tunables.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(shown, ["8192", "yes", "240"]);
         for list in ["idle_timeout", "idle_timeout=x", "no_such_thing", "hashpower=99"] {
             assert!(parse(list).is_err(), "{list}");

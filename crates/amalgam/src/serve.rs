@@ -10,7 +10,7 @@ use amalgam_index::{
     Configuration, DEFAULT_ENGINE, ENGINES, Engine, EngineInfo, EngineVisitor, with_engine,
 };
 use amalgam_server::{
-    Listening, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
+    ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
 };
 use anyhow::{Context, anyhow, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -193,7 +193,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         max_connections,
         refuses_fast: extended.refuses_fast.unwrap_or(true),
         max_item_bytes,
-        requests_per_turn: options.max_reqs_per_event,
+        requests_per_batch: options.max_reqs_per_event,
         buffer_bytes: extended.buffer_bytes,
         backlog: options.listen_backlog.unwrap_or(1024),
         idle_timeout_seconds: extended.idle_timeout_seconds.unwrap_or(0),
@@ -208,7 +208,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         pins_threads: options.pin_threads,
         prefix_delimiter: options.stats_delimiter.map_or(b':', |delimiter| delimiter as u8),
         counts_prefixes: options.stats_delimiter.is_some(),
-        knobs: knobs(options, extended),
+        tunables: tunables(options, extended),
         memory_file: options.memory_file.clone(),
         is_under_test: called_as(&["memcached-debug"]),
     })
@@ -244,15 +244,15 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
 }
 
 /// What `stats settings` shows of options that mean nothing here.
-fn knobs(options: &Options, extended: &Extended) -> Vec<(String, String)> {
-    let mut knobs = extended.knobs.clone();
+fn tunables(options: &Options, extended: &Extended) -> Vec<(String, String)> {
+    let mut tunables = extended.tunables.clone();
     let growth = options.slab_growth_factor.map(|factor| format!("{factor:.2}"));
     let least = options.slab_min_size.map(|bytes| bytes.to_string());
     let hash_power = extended.hash_power.map(|power| power.to_string());
     let given = [("growth_factor", growth), ("chunk_size", least), ("hashpower_init", hash_power)];
     let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    knobs.extend(given);
-    knobs
+    tunables.extend(given);
+    tunables
 }
 
 /// Whether the program was started under one of these names.
@@ -291,7 +291,7 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
 }
 
 /// Where to listen for TCP and for UDP.
-fn listen(options: &Options) -> anyhow::Result<(Vec<Listening>, Vec<SocketAddr>)> {
+fn listen(options: &Options) -> anyhow::Result<(Vec<ListenAddress>, Vec<SocketAddr>)> {
     let udp = options.udp_port.unwrap_or(0);
     // A port given for UDP alone is that of TCP too, as in memcached.
     let tcp = options.port.unwrap_or(if udp == 0 { DEFAULT_PORT } else { udp });
@@ -310,7 +310,7 @@ fn listen(options: &Options) -> anyhow::Result<(Vec<Listening>, Vec<SocketAddr>)
 }
 
 /// Each `-l`, at its own port or at `port`.
-fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<Listening>> {
+fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>> {
     let port = match port {
         -1 => 0,
         port => u16::try_from(port).ok().with_context(|| format!("there is no port {port}"))?,
@@ -321,7 +321,7 @@ fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<Listening>> {
         let is_prefixed = security != Security::AsServer;
         ensure!(options.enable_ssl || !is_prefixed, "-l: notls:, btls: and mtls: need -Z");
         let found = resolve(name, port)?;
-        addresses.extend(found.into_iter().map(|address| Listening { address, security }));
+        addresses.extend(found.into_iter().map(|address| ListenAddress { address, security }));
     }
     if options.listen.is_empty() {
         addresses.push(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into());

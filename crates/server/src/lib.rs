@@ -1,61 +1,47 @@
-//! The server: sockets, worker threads and statistics around an index.
+//! The server: sockets, worker threads and statistics around a store.
 //!
-//! A request takes this way: `sockets` receive it, `worker` gathers what all its connections
-//! received, `batch` parses, resolves and answers, `output` leaves. `commands` are requests about
-//! the server itself; `admin` answers its operator. Everything is generic over the engine, which is
-//! chosen once at start.
+//! The path of a request: a `worker` waits on its `connections`' reactor and receives what its
+//! connections sent (`net`); `request` parses, executes and answers the requests of all of them as
+//! one batch; the answers leave through `net::output`. `state` is what all threads share, `report`
+//! writes the texts of `stats`, `watch` sends log lines to clients, `admin` serves operators over
+//! HTTP. Everything is generic over the store, which is chosen once at start.
 //!
-//! Invariants of this room:
-//! 1. Threads share nothing on the way of a request but the index.
-//! 2. What a client can make the server keep is bounded, and counted (`budget`).
-//! 3. No unsafe code but in `sys`.
+//! Modules depend only on those above them in this list, in each folder as between folders:
+//! `settings`, `compat`, `uri`; `net`, `auth`, `metrics`; `watch`; `connections`; `state`;
+//! `report`; `request`; `worker`, `admin`, `acceptor`; `server`.
+//!
+//! Invariants:
+//! 1. On the path of a request, threads share nothing but the store.
+//! 2. The memory that clients can make the server keep is bounded and counted
+//!    (`connections::budget`).
+//! 3. Only `net::sys` has unsafe code.
 
 #![deny(unsafe_code)]
 
+mod acceptor;
 mod admin;
-mod answers_left;
-mod batch;
-mod budget;
-mod channel;
-mod clock;
-mod commands;
-mod connection;
+mod affinity;
+mod auth;
+mod compat;
 mod connections;
-mod counters;
-mod datagrams;
-mod desk;
-mod dump;
-mod engine_controls;
-mod hot_keys;
-mod knobs;
-mod latency;
-mod observer;
-mod output;
-mod pin;
-mod rehearsal;
-mod restart;
-mod roster;
-mod sasl;
+mod error;
+mod in_process;
+mod metrics;
+mod net;
+mod report;
+mod request;
 mod server;
 mod settings;
-mod sockets;
-mod statistics;
-mod sweep;
-#[allow(unsafe_code, reason = "system calls that no crate wraps")]
-mod sys;
-mod tally;
-mod tls;
-mod tuning;
-mod users;
+mod state;
+mod threads;
+mod uri;
 mod watch;
 mod worker;
 
 pub use amalgam_protocol::append_base64;
-pub use rehearsal::Rehearsal;
-pub use server::{Server, ServerError, Stopper, port_file};
-pub use settings::{Listening, Settings, WireProtocol};
-pub use tls::{Security, TlsSettings, Verify};
-
-/// The version of memcached whose behaviour this server has, and which it answers to `version`:
-/// clients parse it to learn what they may send.
-pub const MEMCACHED_VERSION: &str = "1.6.45";
+pub use amalgam_tls::{Security, TlsSettings, Verify};
+pub use compat::MEMCACHED_VERSION;
+pub use error::ServerError;
+pub use in_process::InProcessServer;
+pub use server::{Server, Stopper, port_file};
+pub use settings::{ListenAddress, Settings, WireProtocol};

@@ -1,14 +1,14 @@
-//! What a server is started with.
+//! The settings of a server. [`Settings::default`] is the only place with their default values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::tls::{Security, TlsSettings};
+use amalgam_tls::{Security, TlsSettings};
 
 /// The wire protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WireProtocol {
-    /// Told by the first byte that a client sends.
+    /// Detected from the first byte that a client sends.
     #[default]
     Negotiated,
     /// Text and meta commands.
@@ -17,64 +17,63 @@ pub enum WireProtocol {
     Binary,
 }
 
-/// Where to listen for TCP.
+/// An address to listen on for TCP.
 #[derive(Clone, Copy, Debug)]
-pub struct Listening {
+pub struct ListenAddress {
     /// The address; port 0 lets the system choose.
     pub address: SocketAddr,
     /// How connections to it are secured.
     pub security: Security,
 }
 
-impl From<SocketAddr> for Listening {
+impl From<SocketAddr> for ListenAddress {
     fn from(address: SocketAddr) -> Self {
         Self { address, security: Security::default() }
     }
 }
 
-/// Settings of a server, checked by whoever builds them, fixed from then on.
+/// The settings of a server. The caller has validated them; they are fixed after start.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen for TCP.
-    pub listen: Vec<Listening>,
-    /// Where to listen for UDP.
+    /// TCP addresses to listen on.
+    pub listen: Vec<ListenAddress>,
+    /// UDP addresses to listen on.
     pub listen_udp: Vec<SocketAddr>,
-    /// Certificates, where connections over TCP are to be secured.
+    /// Certificates for TLS over TCP; None for plain connections.
     pub tls: Option<TlsSettings>,
-    /// A unix socket to listen on.
+    /// A unix socket to listen on, in place of TCP.
     pub unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket.
     pub unix_mode: u32,
-    /// Where to answer the operator over HTTP (metrics, health). It has no authentication.
+    /// The admin address: metrics, health and the live page over HTTP, without authentication.
     pub admin: Option<SocketAddr>,
     /// Worker threads.
     pub threads: usize,
-    /// Bounds items, index and buffers together, in bytes.
+    /// The limit of items, index and buffers together, in bytes.
     pub memory_bytes: usize,
-    /// Whether a full cache evicts or refuses.
+    /// Whether a full cache evicts items; otherwise it refuses stores.
     pub evicts: bool,
-    /// Connections at once.
+    /// Open connections, at most.
     pub max_connections: usize,
-    /// Refuse connections above the limit with an answer (or leave them waiting in the backlog).
+    /// Whether connections above the limit are refused with an error; otherwise they wait in the
+    /// backlog.
     pub refuses_fast: bool,
     /// The largest item in bytes.
     pub max_item_bytes: usize,
-    /// Requests of one connection that run before others have their turn; none leaves it to the
-    /// bytes that one read brings.
-    pub requests_per_turn: Option<usize>,
-    /// Bytes for what connections receive and are answered, over all threads; none leaves it to the
-    /// memory limit.
+    /// Requests of one connection in one batch, at most; None for as many as one read brings.
+    pub requests_per_batch: Option<usize>,
+    /// Bytes for all connections' buffers; None for a quarter of the memory limit.
     pub buffer_bytes: Option<usize>,
-    /// The queue of connections that wait to be accepted.
+    /// The length of the queue of connections that wait to be accepted.
     pub backlog: u32,
-    /// Close connections that sent nothing for so long; 0 for never.
+    /// Seconds without a request after which a connection is closed; 0 for never.
     pub idle_timeout_seconds: u32,
-    /// How connections speak.
+    /// The wire protocol of all connections.
     pub protocol: WireProtocol,
-    /// A file of `user:password` lines: connections must then authenticate, in the way of their
-    /// protocol, which must not be negotiated.
+    /// A file of `user:password` lines; None if clients need not authenticate. Requires that
+    /// `protocol` is not negotiated, because each protocol authenticates in its own way.
     pub users_file: Option<PathBuf>,
-    /// Whether items have CAS ids.
+    /// Whether items get CAS ids.
     pub hands_out_cas: bool,
     /// Whether the `shutdown` command is obeyed.
     pub allows_shutdown: bool,
@@ -84,19 +83,19 @@ pub struct Settings {
     pub allows_dump: bool,
     /// Whether clients may watch the log.
     pub allows_watch: bool,
-    /// How much is logged, 0 to 3.
+    /// memcached's verbosity level, 0 to 3.
     pub verbosity: u8,
-    /// What ends the prefix of a key, for `stats detail`.
+    /// The byte that ends the prefix of a key, for `stats detail`.
     pub prefix_delimiter: u8,
-    /// Whether `stats detail` counts from the start.
+    /// Whether `stats detail` is on from the start.
     pub counts_prefixes: bool,
-    /// memcached's tunables that mean nothing here: names as in `stats settings`, and values.
-    pub knobs: Vec<(String, String)>,
-    /// Where items wait for the next start, after an end that was asked for gracefully.
+    /// memcached's tunables that have no effect here: names as in `stats settings`, and values.
+    pub tunables: Vec<(String, String)>,
+    /// The file that keeps items over a graceful restart; None to start empty.
     pub memory_file: Option<PathBuf>,
-    /// Whether the commands that a test harness needs are obeyed (`debugtime`).
+    /// Whether commands for test harnesses (`debugtime`) are obeyed.
     pub is_under_test: bool,
-    /// Pin worker `i` to CPU `i` of those that the process may use.
+    /// Whether to pin worker `i` to the `i`-th of the cores that the process may use.
     pub pins_threads: bool,
 }
 
@@ -115,7 +114,7 @@ impl Default for Settings {
             max_connections: 1024,
             refuses_fast: true,
             max_item_bytes: 1 << 20,
-            requests_per_turn: None,
+            requests_per_batch: None,
             buffer_bytes: None,
             backlog: 1024,
             idle_timeout_seconds: 0,
@@ -129,7 +128,7 @@ impl Default for Settings {
             verbosity: 0,
             prefix_delimiter: b':',
             counts_prefixes: false,
-            knobs: Vec::new(),
+            tunables: Vec::new(),
             memory_file: None,
             is_under_test: false,
             pins_threads: false,

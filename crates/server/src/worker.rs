@@ -1,15 +1,16 @@
-//! A worker thread: its sockets, its turns.
+//! A worker thread: the event loop that serves its reactor's connections.
 //!
-//! A turn of the loop: wait for events; receive once from every connection that is ready; then
-//! parse, resolve and answer for all of them together ([`crate::batch`]); then send once to each.
-//! Sockets are watched edge-triggered and registered once: no call changes a registration later.
+//! An iteration of the loop waits for events, receives once from every connection that is ready,
+//! then parses, executes and answers the requests of all of them as one batch
+//! ([`crate::request::batch`]), and sends once to each. Sockets are watched edge-triggered and
+//! registered once; no system call changes a registration later.
 //!
-//! Invariants of this room:
-//! 1. A connection that may have more to read is either in `ready` or waits for its output to
-//!    drain; an edge is never lost.
+//! Invariants:
+//! 1. A connection that may have more to read either is in `ready` or waits for its output to
+//!    drain; no edge is lost.
 //! 2. A connection whose output is not drained is not read from: its memory is bounded by one read,
-//!    one unfinished request and one output.
-//! 3. Time is sampled after the requests of a batch were received.
+//!    one incomplete request and one output.
+//! 3. The time of a batch is sampled after its requests were received.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,94 +18,104 @@ use std::time::{Duration, Instant};
 use amalgam_index::{Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use crate::batch::{Batch, Seat, Turn};
-use crate::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received};
-use crate::connections::Token;
-use crate::counters::{Counters, Counts};
-use crate::datagrams::Datagrams;
-use crate::desk::{BELL, EVENTS, Held, Watch};
-use crate::hot_keys::Sampler;
-use crate::latency::Stopwatch;
-use crate::observer::Observer;
-use crate::roster::State;
-use crate::server::Shared;
-use crate::watch::{Ending, Events};
+use crate::connections::connection::{
+    Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received,
+};
+use crate::connections::reactor::{MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer};
+use crate::connections::slab::{ConnectionId, from_event_data, to_event_data};
+use crate::metrics::counters::{Counters, Counts};
+use crate::metrics::hot_keys::Sampler;
+use crate::metrics::latency::Stopwatch;
+use crate::net::registry::{CloseReason, ConnectionActivity};
+use crate::request::batch::Batch;
+use crate::request::context::BatchContext;
+use crate::request::datagrams::Datagrams;
+use crate::request::observer::Observer;
+use crate::request::slot::RequestSlot;
+use crate::state::server_state::ServerState;
+use crate::watch::events::Events;
 
-/// Received for all connections of one batch: requests and answers of a batch should stay in the
-/// core's own cache between being written and being sent.
+/// Bytes received for all connections of one batch, at most: requests and answers of a batch should
+/// stay in the core's own cache between being written and being sent.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// Answer buffers kept for reuse, and the largest of them.
+/// Output buffers kept for reuse, at most.
 const SPARE_BUFFERS: usize = 256;
+
+/// The largest output buffer that is kept for reuse.
 const SPARE_BUFFER_BYTES: usize = 256 << 10;
 
-/// The worker looks at its clock at least so often.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for events; after it the worker looks at the clock.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// After so many turns a worker lets others have its core, if there are several workers. Where more
-/// threads are busy than there are cores, whoever waits would do so until a time slice ends, which
-/// is milliseconds.
-const TURNS_PER_YIELD: u32 = 4;
+/// Iterations after which a worker yields its core, if there are several workers. Where more
+/// threads are busy than there are cores, a waiting thread would otherwise wait until a time slice
+/// ends, which takes milliseconds.
+const ITERATIONS_PER_YIELD: u32 = 4;
 
-/// How long a stopping worker tries to send what it owes.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a stopping worker tries to send the remaining output.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// Events of datagram sockets: this and the numbers after it. No token is as large.
+/// The event data of the first datagram socket; the others follow. No connection id is as large.
 const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
 /// See the head of this module.
-pub struct Worker<'s, I: Store + 's> {
-    shared: &'s Shared<I>,
+pub struct Worker<'s, S: Store + 's> {
+    state: &'s ServerState<S>,
+    /// The number of the worker, its reactor and its counters.
     number: usize,
-    index: I::Worker<'s>,
-    watch: Watch,
+    index: S::Worker<'s>,
+    stealer: WorkStealer,
     datagrams: Vec<Datagrams>,
+    /// The input of a batch, but for large values.
     scratch: Vec<u8>,
     batch: Batch,
-    inputs: Vec<(Token, Input)>,
-    seats: Vec<Seat>,
+    /// The connections of the current batch, with their inputs; parallel to `slots`.
+    inputs: Vec<(ConnectionId, Input)>,
+    slots: Vec<RequestSlot>,
     spare: Vec<Vec<u8>>,
     counts: Counts,
     stopwatch: Stopwatch,
     sampler: Sampler<'s>,
+    /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
 }
 
-impl<'s, I: Store> Worker<'s, I> {
-    /// Prepares a worker on the calling thread, which then [`Worker::run`]s it.
+impl<'s, S: Store> Worker<'s, S> {
+    /// Prepares worker `number` on the calling thread, which then calls [`Worker::run`].
     ///
     /// # Errors
     ///
-    /// If the system refuses a descriptor.
-    pub fn new(shared: &'s Shared<I>, number: usize) -> io::Result<Self> {
-        let epoll = &shared.desks[number].epoll;
-        let seconds = shared.clock.seconds();
+    /// If the system refuses a file descriptor.
+    pub fn new(state: &'s ServerState<S>, number: usize) -> io::Result<Self> {
+        let epoll = &state.reactors[number].epoll;
+        let seconds = state.clock.seconds();
         let mut datagrams = Vec::new();
-        for (place, socket) in shared.datagram_sockets.iter().enumerate() {
+        for (position, socket) in state.datagram_sockets.iter().enumerate() {
             let socket = Datagrams::new(socket.try_clone()?);
-            let data = EventData::new_u64(DATAGRAM_SOCKETS + place as u64);
-            // One of the workers that share the socket is woken, not all.
+            let data = EventData::new_u64(DATAGRAM_SOCKETS + position as u64);
+            // Exclusive: one of the workers that share the socket is woken, not all.
             epoll::add(epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
             datagrams.push(socket);
         }
         Ok(Self {
-            shared,
+            state,
             number,
-            index: shared.index.worker(),
-            watch: Watch::new(number),
+            index: state.index.worker(),
+            stealer: WorkStealer::new(number),
             datagrams,
             scratch: vec![0; BATCH_BYTES],
             batch: Batch::default(),
             inputs: Vec::new(),
-            seats: Vec::new(),
+            slots: Vec::new(),
             spare: Vec::new(),
             counts: Counts::default(),
             stopwatch: Stopwatch::default(),
-            sampler: shared.hot_keys.sampler(number),
+            sampler: state.hot_keys.sampler(number),
             seconds,
             last_tick_seconds: seconds,
         })
@@ -114,76 +125,76 @@ impl<'s, I: Store> Worker<'s, I> {
     ///
     /// # Errors
     ///
-    /// If waiting for events fails, which no client can bring about.
+    /// If waiting for events fails, which no client can cause.
     pub fn run(&mut self) -> io::Result<()> {
-        let desks = &self.shared.desks;
-        let desk = &desks[self.number];
-        let mut events = Vec::with_capacity(EVENTS);
+        let reactors = &self.state.reactors;
+        let reactor = &reactors[self.number];
+        let mut events = Vec::with_capacity(MAX_EVENTS);
         let mut has_more = false;
-        let mut turns = 0_u32;
-        while !self.shared.is_stopping() {
-            desk.wait(&mut events, if has_more { Duration::ZERO } else { LONGEST_WAIT })?;
+        let mut iterations = 0_u32;
+        while !self.state.is_stopping() {
+            reactor.wait(&mut events, if has_more { Duration::ZERO } else { MAX_WAIT })?;
             let lap = self.stopwatch.start(self.counters());
-            let mut held = desk.hold();
-            self.serve(&mut held, &events);
-            self.tick(&mut held);
-            has_more = !held.ready.is_empty();
-            drop(held);
+            let mut guard = reactor.lock();
+            self.serve(&mut guard, &events);
+            self.tick(&mut guard);
+            has_more = !guard.ready.is_empty();
+            drop(guard);
             if let Some(lap) = lap {
-                lap.end(self.counters(), &self.shared.latencies[self.number]);
+                lap.end(self.counters(), &self.state.latencies[self.number]);
             }
-            if let Some(mut held) = self.watch.look(desks, &mut events) {
-                self.serve(&mut held, &events);
-                if !held.ready.is_empty() {
-                    held.desk.ring();
+            if let Some(mut guard) = self.stealer.steal(reactors, &mut events) {
+                self.serve(&mut guard, &events);
+                if !guard.ready.is_empty() {
+                    guard.reactor.wake();
                 }
             }
             self.index.quiesce();
-            turns = turns.wrapping_add(1);
-            if desks.len() > 1 && turns.is_multiple_of(TURNS_PER_YIELD) {
+            iterations = iterations.wrapping_add(1);
+            if reactors.len() > 1 && iterations.is_multiple_of(ITERATIONS_PER_YIELD) {
                 std::thread::yield_now();
             }
         }
-        self.farewell(&mut desk.hold(), &mut events);
+        self.drain(&mut reactor.lock(), &mut events);
         Ok(())
     }
 
     fn counters(&self) -> &'s Counters {
-        self.shared.counters.of_worker(self.number)
+        self.state.counters.of_worker(self.number)
     }
 
-    /// Takes up what events say, and serves those that are ready.
-    fn serve(&mut self, held: &mut Held<'_>, events: &[Event]) {
+    /// Handles events, and serves the connections that are ready.
+    fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
         for event in events {
             match event.data.u64() {
-                BELL => self.take_arrivals(held),
+                WAKE_EVENT => self.take_arrivals(guard),
                 socket @ DATAGRAM_SOCKETS.. => {
                     self.serve_datagrams((socket - DATAGRAM_SOCKETS) as usize);
                 }
-                token => self.note(held, Token::from_bits(token), event.flags),
+                id => self.note_event(guard, from_event_data(id), event.flags),
             }
         }
-        self.serve_ready(held);
+        self.serve_ready(guard);
     }
 
-    fn take_arrivals(&mut self, held: &mut Held<'_>) {
-        let desk = held.desk;
-        for (channel, badge) in desk.arrivals() {
-            self.shared.log.opened(&badge);
-            let connection = Connection::new(channel, badge);
-            let token = held.connections.insert(connection);
+    /// Takes over the connections that the main thread accepted for this reactor.
+    fn take_arrivals(&mut self, guard: &mut ReactorGuard<'_>) {
+        let reactor = guard.reactor;
+        for (transport, info) in reactor.take_arrivals() {
+            self.state.log.opened(&info);
+            let id = guard.slab.insert(Box::new(Connection::new(transport, info)));
             self.counters().connections_opened.add(1);
-            let Some(connection) = held.connections.get(token) else { continue };
-            let data = EventData::new_u64(token.to_bits());
-            if epoll::add(&desk.epoll, &connection.channel.socket, data, WATCHED).is_err() {
-                self.close(held, token);
+            let Some(connection) = guard.slab.get_mut(id) else { continue };
+            let data = EventData::new_u64(to_event_data(id));
+            if epoll::add(&reactor.epoll, &connection.transport.socket, data, WATCHED).is_err() {
+                self.close(guard, id);
             }
         }
     }
 
-    /// Takes up what the system says of a connection.
-    fn note(&mut self, held: &mut Held<'_>, token: Token, flags: EventFlags) {
-        let Some(connection) = held.connections.get(token) else { return };
+    /// Records an event of a connection, and queues the connection if it can be served.
+    fn note_event(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, flags: EventFlags) {
+        let Some(connection) = guard.slab.get_mut(id) else { return };
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             connection.is_hung_up = true;
             connection.is_readable = true;
@@ -191,150 +202,156 @@ impl<'s, I: Store> Worker<'s, I> {
         if flags.contains(EventFlags::IN) {
             connection.is_readable = true;
         }
-        // A full socket that has room again is noticed here too: there is output to send.
-        let is_useful = connection.is_readable || connection.owes();
+        // A full socket that can be written again comes here too: there is output to send.
+        let is_useful = connection.is_readable || connection.has_unsent();
         if is_useful && !connection.is_queued {
             connection.is_queued = true;
-            held.ready.push(token);
+            guard.ready.push(id);
         }
     }
 
-    fn serve_ready(&mut self, held: &mut Held<'_>) {
-        let ready = std::mem::take(&mut held.ready);
+    fn serve_ready(&mut self, guard: &mut ReactorGuard<'_>) {
+        let ready = std::mem::take(&mut guard.ready);
         let mut rest = &ready[..];
         while !rest.is_empty() {
-            rest = self.serve_some(held, rest);
+            rest = self.serve_some(guard, rest);
         }
-        // What was put back meanwhile goes behind; the old buffer is kept.
+        // Connections that were queued again meanwhile stay; the old list's memory is kept.
         let mut buffer = ready;
         buffer.clear();
-        buffer.append(&mut held.ready);
-        held.ready = buffer;
+        buffer.append(&mut guard.ready);
+        guard.ready = buffer;
     }
 
-    /// Serves as many connections as fit one batch; returns the others.
-    fn serve_some<'r>(&mut self, held: &mut Held<'_>, ready: &'r [Token]) -> &'r [Token] {
+    /// Serves as many connections as fit into one batch; returns the others.
+    fn serve_some<'r>(
+        &mut self,
+        guard: &mut ReactorGuard<'_>,
+        ready: &'r [ConnectionId],
+    ) -> &'r [ConnectionId] {
         let mut filled = 0;
         let mut taken = 0;
         while taken < ready.len() && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
-            self.receive(held, ready[taken], &mut filled);
+            self.receive(guard, ready[taken], &mut filled);
             taken += 1;
         }
-        if !self.seats.is_empty() {
-            self.answer();
-            self.dismiss_all(held);
+        if !self.slots.is_empty() {
+            self.run_batch();
+            self.finish_batch(guard);
         }
         &ready[taken..]
     }
 
-    /// Receives once from a connection, if it may say something, and gives it a seat.
-    fn receive(&mut self, held: &mut Held<'_>, token: Token, filled: &mut usize) {
-        let Some(connection) = held.connections.get(token) else { return };
+    /// Receives once from a connection and, if there is something to parse, adds it to the batch.
+    fn receive(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, filled: &mut usize) {
+        let Some(connection) = guard.slab.get_mut(id) else { return };
         connection.is_queued = false;
-        if connection.owes() && !self.send(held, token) {
+        if connection.has_unsent() && !self.send(guard, id) {
             return;
         }
-        let Some(connection) = held.connections.get(token) else { return };
+        let Some(connection) = guard.slab.get_mut(id) else { return };
         let counters = self.counters();
         let mut bytes_read = 0;
         let bounds = Bounds {
-            buffers: &self.shared.buffers,
-            longest_line_bytes: self.shared.limits.max_get_line_bytes,
+            buffers: &self.state.buffers,
+            max_line_bytes: self.state.limits.max_get_line_bytes,
         };
         let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
         counters.bytes_read.add(bytes_read);
         match received {
-            Received::End => self.close(held, token),
-            Received::Nothing => self.rest(held, token),
+            Received::End => self.close(guard, id),
+            Received::Nothing => self.settle(guard, id),
             Received::Input(input) => {
-                connection.badge.note_activity(self.seconds);
-                let mut seat = Seat::new(
-                    std::mem::take(&mut connection.conversation),
+                connection.info.note_received(self.seconds);
+                let mut slot = RequestSlot::new(
+                    std::mem::take(&mut connection.protocol_state),
                     std::mem::take(&mut connection.output),
                 );
-                seat.number = connection.badge.number;
-                if seat.output.bytes.capacity() == 0 {
-                    seat.output.bytes = self.spare.pop().unwrap_or_default();
+                slot.number = connection.info.number;
+                if slot.output.bytes.capacity() == 0 {
+                    slot.output.bytes = self.spare.pop().unwrap_or_default();
                 }
-                self.inputs.push((token, input));
-                self.seats.push(seat);
+                self.inputs.push((id, input));
+                self.slots.push(slot);
             }
         }
     }
 
-    /// Serves a batch of datagrams.
-    fn serve_datagrams(&mut self, place: usize) {
+    /// Serves one batch of datagrams.
+    fn serve_datagrams(&mut self, position: usize) {
         let counters = self.counters();
-        let Some(datagrams) = self.datagrams.get_mut(place) else { return };
-        counters.bytes_read.add(datagrams.receive(&mut self.seats));
-        if self.seats.is_empty() {
+        let Some(datagrams) = self.datagrams.get_mut(position) else { return };
+        counters.bytes_read.add(datagrams.receive(&mut self.slots));
+        if self.slots.is_empty() {
             return;
         }
-        let mut turn = Turn {
-            shared: self.shared,
+        let mut context = BatchContext {
+            state: self.state,
             worker: self.number,
             index: &mut self.index,
             counts: &mut self.counts,
             sampler: &mut self.sampler,
-            now: self.shared.clock.begin_turn(self.number),
-            observer: Observer::of(self.shared),
+            now: self.state.clock.begin_batch(self.number),
+            observer: Observer::new(self.state),
         };
-        self.batch.run(&mut turn, datagrams.inputs(), &mut self.seats);
-        self.shared.clock.end_turn(self.number);
+        self.batch.run(&mut context, datagrams.inputs(), &mut self.slots);
+        self.state.clock.end_batch(self.number);
         counters.publish(&mut self.counts);
-        counters.bytes_written.add(datagrams.send(&mut self.seats));
+        counters.bytes_written.add(datagrams.send(&mut self.slots));
     }
 
-    fn answer(&mut self) {
-        let now = self.shared.clock.begin_turn(self.number);
+    /// Runs the requests of the connections in `slots`.
+    fn run_batch(&mut self) {
+        let now = self.state.clock.begin_batch(self.number);
         self.seconds = now.seconds;
         let (inputs, scratch) = (&self.inputs, &self.scratch);
         let inputs = inputs.iter().map(|(_, input)| input.bytes(scratch));
-        let mut turn = Turn {
-            shared: self.shared,
+        let mut context = BatchContext {
+            state: self.state,
             worker: self.number,
             index: &mut self.index,
             counts: &mut self.counts,
             sampler: &mut self.sampler,
             now,
-            observer: Observer::of(self.shared),
+            observer: Observer::new(self.state),
         };
-        self.batch.run(&mut turn, inputs, &mut self.seats);
-        self.shared.clock.end_turn(self.number);
+        self.batch.run(&mut context, inputs, &mut self.slots);
+        self.state.clock.end_batch(self.number);
         self.counters().publish(&mut self.counts);
     }
 
-    fn dismiss_all(&mut self, held: &mut Held<'_>) {
+    /// Gives the connections of a batch their state and output back, and sends to each.
+    fn finish_batch(&mut self, guard: &mut ReactorGuard<'_>) {
         let mut inputs = std::mem::take(&mut self.inputs);
-        let mut seats = std::mem::take(&mut self.seats);
-        for ((token, input), seat) in inputs.drain(..).zip(seats.drain(..)) {
-            let Some(connection) = held.connections.get(token) else { continue };
-            connection.input = input.rest(seat.consumed, &self.scratch);
-            connection.badge.set_state(match seat.conversation.wanted_bytes() {
-                0 => State::Waits,
-                _ => State::Receives,
+        let mut slots = std::mem::take(&mut self.slots);
+        for ((id, input), slot) in inputs.drain(..).zip(slots.drain(..)) {
+            let Some(connection) = guard.slab.get_mut(id) else { continue };
+            connection.input = input.rest(slot.consumed, &self.scratch);
+            connection.info.set_activity(match slot.protocol_state.wanted_bytes {
+                0 => ConnectionActivity::AwaitsRequest,
+                _ => ConnectionActivity::ReceivesValue,
             });
-            connection.conversation = seat.conversation;
-            connection.output = seat.output;
-            connection.is_closing |= seat.is_closing;
-            if seat.is_broken {
-                connection.ending = Ending::Error;
+            connection.protocol_state = slot.protocol_state;
+            connection.output = slot.output;
+            connection.is_closing |= slot.is_closing;
+            if slot.is_broken {
+                connection.close_reason = CloseReason::Error;
             }
-            if let Some(events) = seat.watches {
-                self.hand_to_log(held, token, events);
+            if let Some(events) = slot.watches {
+                self.hand_to_log(guard, id, events);
                 continue;
             }
-            self.send(held, token);
-            self.rest(held, token);
+            self.send(guard, id);
+            self.settle(guard, id);
         }
-        (self.inputs, self.seats) = (inputs, seats);
+        (self.inputs, self.slots) = (inputs, slots);
     }
 
-    /// Sends what can be sent. Whether the connection is open and owes nothing.
-    fn send(&mut self, held: &mut Held<'_>, token: Token) -> bool {
-        let Some(connection) = held.connections.get(token) else { return false };
+    /// Sends what can be sent. Returns whether the connection is open and everything was sent.
+    fn send(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) -> bool {
+        let Some(connection) = guard.slab.get_mut(id) else { return false };
         let before = connection.output.len();
-        let result = connection.output.send(&mut connection.channel);
+        let result = connection.output.send(&mut connection.transport);
         let sent = before - connection.output.len();
         self.counters().bytes_written.add(sent as u64);
         match result {
@@ -346,97 +363,108 @@ impl<'s, I: Store> Worker<'s, I> {
                     self.spare.push(buffer);
                 }
                 if is_closing {
-                    self.close(held, token);
+                    self.close(guard, id);
                 }
                 !is_closing
             }
             Ok(false) => false,
             Err(_) => {
-                self.close(held, token);
+                self.close(guard, id);
                 false
             }
         }
     }
 
-    /// A connection was served: settles what its buffers cost, and queues it if it can go on.
-    fn rest(&mut self, held: &mut Held<'_>, token: Token) {
-        let Some(connection) = held.connections.get(token) else { return };
+    /// Updates the charge for a connection's buffers after it was served, and queues the connection
+    /// if it can be served again.
+    fn settle(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        let Some(connection) = guard.slab.get_mut(id) else { return };
         let bytes = connection.buffer_bytes();
         if bytes != connection.charged_bytes {
-            self.shared.buffers.settle(connection.charged_bytes, bytes);
+            self.state.buffers.recharge(connection.charged_bytes, bytes);
             connection.charged_bytes = bytes;
         }
-        let can_go_on = connection.is_readable || connection.conversation.has_backlog();
-        if can_go_on && !connection.owes() && !connection.is_queued {
+        let can_go_on = connection.is_readable || connection.protocol_state.has_backlog();
+        if can_go_on && !connection.has_unsent() && !connection.is_queued {
             connection.is_queued = true;
-            held.ready.push(token);
+            guard.ready.push(id);
         }
     }
 
-    fn close(&mut self, held: &mut Held<'_>, token: Token) {
-        let Some(connection) = held.connections.remove(token) else { return };
-        self.shared.buffers.settle(connection.charged_bytes, 0);
-        self.shared.roster.remove(&connection.badge);
-        self.shared.log.closed(&connection.badge, connection.ending);
+    fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        let Some(connection) = guard.slab.remove(id) else { return };
+        self.state.buffers.recharge(connection.charged_bytes, 0);
+        self.state.registry.remove(&connection.info);
+        self.state.log.closed(&connection.info, connection.close_reason);
         self.counters().connections_closed.add(1);
-        // Dropping the socket closes it and takes it out of the watched set.
+        // Dropping the socket closes it and removes it from epoll.
     }
 
-    /// Gives up a connection that only listens from now on. It counts as closed here.
-    fn hand_to_log(&mut self, held: &mut Held<'_>, token: Token, events: Events) {
-        let Some(connection) = held.connections.remove(token) else { return };
-        self.shared.buffers.settle(connection.charged_bytes, 0);
+    /// Gives a connection that became a watcher to the log. The counters count it as closed.
+    fn hand_to_log(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, events: Events) {
+        let Some(connection) = guard.slab.remove(id) else { return };
+        self.state.buffers.recharge(connection.charged_bytes, 0);
         self.counters().connections_closed.add(1);
-        // Fails only for a socket that is not watched, and this one is.
-        let _ = epoll::delete(&held.desk.epoll, &connection.channel.socket);
-        let Connection { channel, badge, output, .. } = *connection;
-        self.shared.log.join(channel, badge, events, output);
+        // Fails only for a socket that is not registered, and this one is.
+        let _ = epoll::delete(&guard.reactor.epoll, &connection.transport.socket);
+        let Connection { transport, info, output, .. } = *connection;
+        self.state.log.join(transport, info, events, output);
     }
 
-    /// Once a second: closes connections that have been silent for too long.
-    fn tick(&mut self, held: &mut Held<'_>) {
-        let seconds = self.shared.clock.seconds();
+    /// Once a second: closes connections that exceeded the idle timeout.
+    fn tick(&mut self, guard: &mut ReactorGuard<'_>) {
+        let seconds = self.state.clock.seconds();
         if seconds == self.last_tick_seconds {
             return;
         }
         (self.seconds, self.last_tick_seconds) = (seconds, seconds);
         self.spare.truncate(SPARE_BUFFERS / 8);
-        let timeout = self.shared.settings.idle_timeout_seconds;
+        let timeout = self.state.settings.idle_timeout_seconds;
         if timeout == 0 {
             return;
         }
-        for place in 0..held.connections.places() {
-            let Some((token, connection)) = held.connections.at(place) else { continue };
-            if seconds.saturating_sub(connection.badge.active_seconds()) > timeout {
-                self.counters().idle_kicks.add(1);
-                connection.ending = Ending::IdleTimeout;
-                self.close(held, token);
-            }
+        let is_idle = |connection: &Connection| {
+            seconds.saturating_sub(connection.info.active_seconds()) > timeout
+        };
+        let idle = guard.slab.iter().filter(|(_, connection)| is_idle(connection));
+        for id in idle.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.counters().idle_kicks.add(1);
+            self.close_because(guard, id, CloseReason::IdleTimeout);
         }
     }
 
-    /// Answers what has arrived, sends what is owed, in bounded time, and closes everything.
-    fn farewell(&mut self, held: &mut Held<'_>, events: &mut Vec<Event>) {
-        let end = Instant::now() + FAREWELL;
-        let _ = held.desk.fetch(events, Duration::ZERO);
-        self.serve(held, events);
+    fn close_because(
+        &mut self,
+        guard: &mut ReactorGuard<'_>,
+        id: ConnectionId,
+        reason: CloseReason,
+    ) {
+        if let Some(connection) = guard.slab.get_mut(id) {
+            connection.close_reason = reason;
+        }
+        self.close(guard, id);
+    }
+
+    /// Before the worker ends: answers what has arrived, sends for up to [`DRAIN_TIMEOUT`] what is
+    /// unsent, and closes all connections.
+    fn drain(&mut self, guard: &mut ReactorGuard<'_>, events: &mut Vec<Event>) {
+        let end = Instant::now() + DRAIN_TIMEOUT;
+        let _ = guard.reactor.fetch(events, Duration::ZERO);
+        self.serve(guard, events);
         loop {
-            let mut owes = false;
-            for place in 0..held.connections.places() {
-                if let Some((token, connection)) = held.connections.at(place) {
-                    owes |= connection.owes() && !self.send(held, token);
-                }
+            let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
+            let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
+            let mut is_drained = true;
+            for id in unsent {
+                is_drained &= self.send(guard, id);
             }
-            if !owes || Instant::now() > end {
+            if is_drained || Instant::now() > end {
                 break;
             }
-            let _ = held.desk.fetch(events, Duration::from_millis(20));
+            let _ = guard.reactor.fetch(events, Duration::from_millis(20));
         }
-        for place in 0..held.connections.places() {
-            if let Some((token, connection)) = held.connections.at(place) {
-                connection.ending = Ending::Shutdown;
-                self.close(held, token);
-            }
+        for id in guard.slab.keys().collect::<Vec<_>>() {
+            self.close_because(guard, id, CloseReason::Shutdown);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a request costs in instructions, counted and therefore repeatable: a regression shows here
 //! before it shows in a benchmark. Counts hold for optimised code, so other builds have no test.
 //!
-//! The example `rehearse` runs fixed byte scripts through a worker's turns; the count of a short
-//! run taken from that of a longer one leaves the turns alone. The index behind it answers every
+//! The example `in_process` runs fixed byte scripts through a worker's batches; the count of a short
+//! run taken from that of a longer one leaves the batches alone. The index behind it answers every
 //! key at once: the instructions are those of parsing, queueing and answering.
 
 #![cfg(not(debug_assertions))]
@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A script, the operations of a turn, and the most instructions that one may cost.
+/// A script, the operations of a batch, and the most instructions that one may cost.
 const BOUNDS: &[(&str, u64, u64)] = &[
     ("get-1x1", 32, 900),
     ("get-1x32", 32 * 32, 620),
@@ -24,15 +24,15 @@ fn example() -> PathBuf {
     // target/PROFILE/deps/this-test
     let test = std::env::current_exe().expect("a path");
     let profile = test.parent().and_then(|deps| deps.parent()).expect("two folders up");
-    profile.join("examples/rehearse")
+    profile.join("examples/in_process")
 }
 
-/// Instructions of a run of so many turns.
-fn count(script: &str, turns: u64) -> u64 {
+/// Instructions of a run of so many batches.
+fn count(script: &str, batches: u64) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(example())
-        .args([script, &turns.to_string()])
+        .args([script, &batches.to_string()])
         .output()
         .expect("valgrind is installed (make test does so on Debian)");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -46,8 +46,8 @@ fn count(script: &str, turns: u64) -> u64 {
 fn requests_cost_no_more_instructions_than_they_did() {
     let mut excess = Vec::new();
     for (script, operations, bound) in BOUNDS {
-        const TURNS: u64 = 20;
-        let cost = (count(script, 2 * TURNS) - count(script, TURNS)) / (TURNS * operations);
+        const BATCHES: u64 = 20;
+        let cost = (count(script, 2 * BATCHES) - count(script, BATCHES)) / (BATCHES * operations);
         println!("{script}: {cost} instructions an operation, at most {bound}");
         if cost > *bound {
             excess.push(*script);

@@ -43,7 +43,7 @@ fn byte_by_byte() {
 #[test]
 fn one_request_a_turn() {
     let server =
-        Running::start(amalgam_server::Settings { requests_per_turn: Some(1), ..settings(1) });
+        Running::start(amalgam_server::Settings { requests_per_batch: Some(1), ..settings(1) });
     let sent: String = SCRIPTS.iter().map(|(sent, _)| *sent).collect();
     let expected: String = SCRIPTS.iter().map(|(_, expected)| *expected).collect();
     let mut client = server.connect();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_server::{Listening, Security, Settings, TlsSettings, Verify};
+use amalgam_server::{ListenAddress, Security, Settings, TlsSettings, Verify};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -46,7 +46,8 @@ fn tls() -> TlsSettings {
 /// A server that listens once in each of these ways.
 fn start(tls: TlsSettings, ways: &[Security]) -> Running {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listen = ways.iter().map(|security| Listening { address, security: *security }).collect();
+    let listen =
+        ways.iter().map(|security| ListenAddress { address, security: *security }).collect();
     Running::start(Settings { listen, tls: Some(tls), ..support::settings(2) })
 }
 

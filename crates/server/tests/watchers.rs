@@ -76,8 +76,8 @@ fn connections_are_told_with_why_they_end() {
 
 #[test]
 fn a_watcher_that_does_not_read_skips_lines_and_holds_nobody_up() {
-    let knobs = vec![("watcher_logbuf_size".to_owned(), "4096".to_owned())];
-    let server = Running::start(amalgam_server::Settings { knobs, ..settings(1) });
+    let tunables = vec![("watcher_logbuf_size".to_owned(), "4096".to_owned())];
+    let server = Running::start(amalgam_server::Settings { tunables, ..settings(1) });
     let mut watcher = Watcher::new(&server, "");
     let mut client = server.connect();
     let key = "k".repeat(250);

@@ -22,7 +22,7 @@ const UNSAFE_ALLOWED: [&str; 11] = [
     "crates/peers/src/cpp.rs",
     "crates/peers/src/external/",
     "crates/peers/src/reclamation/schemes.rs",
-    "crates/server/src/sys",
+    "crates/server/src/net/sys",
     "crates/rtl/src/model.rs",
 ];
 

@@ -1,4 +1,4 @@
-//! The last minutes, a point a second, so that the live page has a past when it opens.
+//! The history of the last minutes, one point a second, for the charts of the live page.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -6,15 +6,15 @@ use std::time::Instant;
 use amalgam_index::Store;
 use serde_json::{Value, json};
 
-use crate::latency::{BOUNDS_NS, COMMANDS, Histogram};
-use crate::server::Shared;
+use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
+use crate::state::server_state::ServerState;
 
-/// Points that are kept: five minutes and the present.
+/// Points kept: five minutes and the current second.
 const CAPACITY: usize = 301;
 
 type Buckets = [u64; BOUNDS_NS.len() + 1];
 
-/// Sums at one moment.
+/// Cumulative counts at one moment.
 #[derive(Clone, Debug)]
 struct Sums {
     at: Instant,
@@ -26,7 +26,7 @@ struct Sums {
     durations: Buckets,
 }
 
-/// What happened between two moments. Nothing was asked for where a number is none.
+/// The rates between two moments. A ratio or quantile is None if there was no request.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     commands_per_second: f64,
@@ -45,9 +45,9 @@ pub struct History {
 }
 
 impl History {
-    /// Adds what happened since the last call.
-    pub fn record<I: Store>(&mut self, shared: &Shared<I>) {
-        let sums = Sums::take(shared);
+    /// Adds a point for the time since the last call.
+    pub fn record<S: Store>(&mut self, state: &ServerState<S>) {
+        let sums = Sums::take(state);
         if let Some(before) = &self.before {
             if self.points.len() == CAPACITY {
                 self.points.pop_front();
@@ -57,7 +57,7 @@ impl History {
         self.before = Some(sums);
     }
 
-    /// The points by column, oldest first.
+    /// The points as JSON, one array for each column, oldest first.
     pub fn to_json(&self) -> Value {
         let column = |of: fn(&Point) -> Option<f64>| -> Value {
             self.points.iter().map(|point| of(point).map(rounded)).collect()
@@ -74,16 +74,16 @@ impl History {
     }
 }
 
-/// Short in JSON, and as exact as a chart can show.
+/// Rounds to four decimals, which is exact enough for a chart and short in JSON.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
 impl Sums {
-    fn take<I: Store>(shared: &Shared<I>) -> Self {
-        let counts = shared.counters.totals();
+    fn take<S: Store>(state: &ServerState<S>) -> Self {
+        let counts = state.counters.totals();
         let mut histograms = <[Histogram; COMMANDS.len()]>::default();
-        shared.latencies.iter().for_each(|worker| worker.add_to(&mut histograms));
+        state.latencies.iter().for_each(|worker| worker.add_to(&mut histograms));
         let mut durations = Buckets::default();
         for histogram in &histograms {
             for (sum, count) in durations.iter_mut().zip(&histogram.counts) {
@@ -102,7 +102,7 @@ impl Sums {
     }
 
     fn since(&self, before: &Self) -> Point {
-        // Two readings in one instant are no reason to divide by zero.
+        // At least a millisecond, so that two calls at one instant do not divide by zero.
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         let hits = self.get_hits.saturating_sub(before.get_hits);
@@ -123,8 +123,8 @@ impl Sums {
     }
 }
 
-/// The duration below which this part of all lies, even within a bucket; none without any. What
-/// lies above all bounds is told as the last bound.
+/// The quantile `part` in nanoseconds, interpolated within its bucket; None if all counts are 0. A
+/// quantile above the last bound is reported as the last bound.
 fn quantile_ns(counts: &Buckets, part: f64) -> Option<f64> {
     let all: u64 = counts.iter().sum();
     if all == 0 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_what_happened_in_between() {
+    fn a_point_holds_rates_between_two_moments() {
         let before = sums(Instant::now());
         let mut after = sums(before.at + Duration::from_secs(2));
         after.commands = 100;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn history_has_an_end() {
+    fn missing_values_are_null() {
         let point = sums(Instant::now()).since(&sums(Instant::now()));
         let mut history = History::default();
         history.points.extend(std::iter::repeat_n(point, 3));

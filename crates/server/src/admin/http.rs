@@ -1,9 +1,9 @@
-//! As much of HTTP/1.1 as an admin address needs: one GET or HEAD a connection.
+//! The part of HTTP/1.1 that the admin address needs: one GET or HEAD for each connection.
 //!
-//! Invariants of this room:
-//! 1. A request's head has at most [`HEAD_BYTES`] and [`PATIENCE`] to arrive; nothing else of it is
-//!    kept.
-//! 2. Every answer has a length, says that the connection ends, and lets nothing be loaded from
+//! Invariants:
+//! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive; nothing else of the
+//!    request is kept.
+//! 2. Every response states its length, closes the connection, and forbids loading content from
 //!    elsewhere.
 
 use std::io::{self, Read, Write};
@@ -11,82 +11,82 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The longest head of a request.
-const HEAD_BYTES: usize = 8 << 10;
+const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// The most header fields of a request.
-const FIELDS: usize = 64;
+/// Header fields of a request, at most.
+const MAX_FIELDS: usize = 64;
 
-/// How long a request may take to arrive, and an answer to be taken.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a request may take to arrive, and a response to be received.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a waiting read looks whether the server ends.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a waiting read checks whether the server shuts down.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is thrown away of a request that says too much, before the connection closes.
+/// Bytes of a request that are read and discarded before the connection is closed, at most.
 const DRAIN_BYTES: usize = 64 << 10;
 
-/// What a client asked for.
+/// A parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Only the head of the answer is wanted.
+    /// Whether the method is HEAD.
     pub is_head: bool,
-    /// The path, without what follows a question mark.
+    /// The path, without query and fragment.
     pub path: String,
-    /// The host that the client believes to talk to, without its port.
+    /// The Host header without its port; None if there is none.
     pub host: Option<String>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status and its reason.
+    /// The status code and its reason phrase.
     pub status: &'static str,
-    /// What the body is.
+    /// The media type of the body.
     pub content_type: &'static str,
     /// The body.
     pub body: String,
 }
 
 impl Response {
-    /// An answer with a body of this kind.
+    /// A response with status 200.
     pub fn ok(content_type: &'static str, body: impl Into<String>) -> Self {
         Self { status: "200 OK", content_type, body: body.into() }
     }
 
-    /// A JSON document.
+    /// A response with a JSON document.
     pub fn json(value: &serde_json::Value) -> Self {
         Self::ok("application/json", format!("{value}\n"))
     }
 
-    /// A line of plain text under a status.
+    /// A response with a line of plain text.
     pub fn line(status: &'static str, line: &str) -> Self {
         Self { status, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 }
 
-/// Reads the head of a request; an answer that refuses it if there is none.
+/// Reads the head of a request. The inner error is the response to an invalid one.
 ///
 /// # Errors
 ///
-/// If the client went away or said nothing, or `is_ending`: there is nobody to answer.
+/// If the client has gone, sends nothing in time, or `is_ending`: then nothing can be answered.
 pub fn read_request(
     stream: &mut TcpStream,
     is_ending: impl Fn() -> bool,
 ) -> io::Result<Result<Request, Response>> {
-    let deadline = Instant::now() + PATIENCE;
-    stream.set_read_timeout(Some(GLANCE))?;
+    let deadline = Instant::now() + TIMEOUT;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut head = Vec::with_capacity(1024);
     let mut buffer = [0; 1024];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => head.extend_from_slice(&buffer[..count]),
-            Err(error) if is_patience_over(&error, deadline) || is_ending() => return Err(error),
+            Err(error) if is_fatal_or_late(&error, deadline) || is_ending() => return Err(error),
             Err(_) => continue,
         }
         match parse(&head) {
             Some(result) => return Ok(result),
-            None if head.len() >= HEAD_BYTES => {
+            None if head.len() >= MAX_HEAD_BYTES => {
                 let status = "431 Request Header Fields Too Large";
                 return Ok(Err(Response::line(status, "the head of the request is too long")));
             }
@@ -96,7 +96,8 @@ pub fn read_request(
     }
 }
 
-fn is_patience_over(error: &io::Error, deadline: Instant) -> bool {
+/// Whether a read failed for good, or the deadline has passed.
+fn is_fatal_or_late(error: &io::Error, deadline: Instant) -> bool {
     let is_wait = matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
@@ -104,9 +105,9 @@ fn is_patience_over(error: &io::Error, deadline: Instant) -> bool {
     !is_wait || Instant::now() > deadline
 }
 
-/// Reads a head; none while it is not complete.
+/// Parses a head; None while it is incomplete.
 fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {
         Ok(httparse::Status::Partial) => return None,
@@ -117,7 +118,7 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         Some("GET") => false,
         Some("HEAD") => true,
         _ => {
-            let line = "only GET and HEAD are answered here";
+            let line = "only GET and HEAD are allowed";
             return Some(Err(Response::line("405 Method Not Allowed", line)));
         }
     };
@@ -135,8 +136,8 @@ fn without_port(host: &str) -> &str {
     host.split(':').next().unwrap_or(host)
 }
 
-/// Whether a host is this machine by address or by the name that is never anything else. A page
-/// from elsewhere that makes a browser resolve its own name to this machine has neither.
+/// Whether a host is an IP address or a name under `localhost`. A foreign page that makes a browser
+/// resolve the page's name to this machine (DNS rebinding) has neither.
 pub fn is_local_host(host: &str) -> bool {
     let host = host.trim_end_matches('.');
     let is_localhost =
@@ -144,11 +145,11 @@ pub fn is_local_host(host: &str) -> bool {
     is_localhost || host.parse::<IpAddr>().is_ok()
 }
 
-/// Sends an answer and ends the connection.
+/// Sends a response and closes the connection.
 ///
 /// # Errors
 ///
-/// If the client does not take it.
+/// If the client does not receive it in time.
 pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io::Result<()> {
     let Response { status, content_type, body } = response;
     let mut bytes = format!(
@@ -167,10 +168,10 @@ pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io
     if !is_head {
         bytes.push_str(body);
     }
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(bytes.as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
-    // Closing with something unread would take the answer back.
+    // Closing a socket with unread input resets the connection, which would discard the response.
     let mut rest = [0; 4096];
     let mut drained = 0;
     while drained < DRAIN_BYTES {
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_read() {
+    fn heads_are_parsed() {
         let asked = request("GET /metrics?x=1 HTTP/1.1\r\nHOST: [::1]:8080\r\n\r\n");
         assert_eq!((asked.is_head, asked.path.as_str()), (false, "/metrics"));
         assert_eq!(asked.host.as_deref(), Some("::1"));
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(status(b"POST / HTTP/1.1\r\n\r\n"), "405 Method Not Allowed");
         assert_eq!(status(b"\x00\xff\r\n\r\n"), "400 Bad Request");
         assert_eq!(status(b"GET / HTTP/9.9\r\n\r\n"), "400 Bad Request");
-        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1));
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS + 1));
         assert_eq!(status(many.as_bytes()), "400 Bad Request");
     }
 

@@ -1,19 +1,19 @@
-//! `/metrics`: a snapshot in Prometheus' text format, under names by its conventions: base units,
-//! `_total` for what only grows, one family for what is to be summed.
+//! `/metrics`: a snapshot in Prometheus' text format. Names follow its conventions: base units,
+//! `_total` for counters, one family for values that can be summed.
 
 use std::fmt::{Display, Write};
 
 use super::snapshot::Snapshot;
-use crate::latency::{BOUNDS_NS, COMMANDS, Histogram};
+use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
 
-/// What the text is, in a header.
+/// The media type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const NS_PER_SECOND: f64 = 1e9;
 
 /// Renders a snapshot.
 pub fn render(snapshot: &Snapshot) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     process(&mut text, snapshot);
     commands(&mut text, snapshot);
     durations(&mut text, &snapshot.durations);
@@ -25,11 +25,11 @@ pub fn render(snapshot: &Snapshot) -> String {
 }
 
 #[derive(Default)]
-struct Text(String);
+struct MetricsText(String);
 
 type Labels<'l> = &'l [(&'l str, &'l dyn Display)];
 
-impl Text {
+impl MetricsText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -56,12 +56,12 @@ impl Text {
     }
 }
 
-/// A label's value between its quotes.
+/// A label's value, escaped for its quotes.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
-fn process(text: &mut Text, snapshot: &Snapshot) {
+fn process(text: &mut MetricsText, snapshot: &Snapshot) {
     text.family("amalgam_build_info", "gauge", "Always 1; the labels say what runs.");
     let version: &dyn Display = &env!("CARGO_PKG_VERSION");
     text.sample("amalgam_build_info", &[("version", version), ("engine", &snapshot.engine)], 1);
@@ -76,10 +76,10 @@ fn process(text: &mut Text, snapshot: &Snapshot) {
     text.gauge("amalgam_threads", "Worker threads.", snapshot.threads);
 }
 
-fn commands(text: &mut Text, snapshot: &Snapshot) {
+fn commands(text: &mut MetricsText, snapshot: &Snapshot) {
     let counts = &snapshot.counts;
     let name = "amalgam_commands_total";
-    text.family(name, "counter", "Commands carried out; each key of a get is one.");
+    text.family(name, "counter", "Commands executed; each key of a get counts as one.");
     let rows = [
         ("get", counts.cmd_get),
         ("set", counts.cmd_set),
@@ -93,7 +93,7 @@ fn commands(text: &mut Text, snapshot: &Snapshot) {
         text.sample(name, &[("command", &command)], count);
     }
     let name = "amalgam_lookups_total";
-    text.family(name, "counter", "Commands that look for an item, by what they found.");
+    text.family(name, "counter", "Commands that look up an item, by result.");
     let rows = [
         ("get", "hit", counts.get_hits),
         ("get", "miss", counts.get_misses),
@@ -125,12 +125,12 @@ fn commands(text: &mut Text, snapshot: &Snapshot) {
     text.counter("amalgam_sent_bytes_total", "Bytes sent.", counts.bytes_written);
 }
 
-fn durations(text: &mut Text, durations: &[Histogram]) {
+fn durations(text: &mut MetricsText, durations: &[Histogram]) {
     let name = "amalgam_command_duration_seconds";
     text.family(
         name,
         "histogram",
-        "Time in the server until the answer was sent, of the commands in a sample of turns.",
+        "Time in the server until the answer was sent, from a sample of commands.",
     );
     let (bucket, sum, count) =
         (format!("{name}_bucket"), format!("{name}_sum"), format!("{name}_count"));
@@ -149,36 +149,36 @@ fn durations(text: &mut Text, durations: &[Histogram]) {
     }
 }
 
-fn connections(text: &mut Text, snapshot: &Snapshot) {
+fn connections(text: &mut MetricsText, snapshot: &Snapshot) {
     let counts = &snapshot.counts;
-    text.gauge("amalgam_connections", "Connections open now.", snapshot.connections);
+    text.gauge("amalgam_connections", "Open connections.", snapshot.connections);
     let most = snapshot.max_connections;
-    text.gauge("amalgam_connections_limit", "Connections that may be open at once.", most);
+    text.gauge("amalgam_connections_limit", "Limit of open connections.", most);
     let is_accepting = u8::from(snapshot.is_accepting);
     text.gauge("amalgam_accepting", "1 while connections are accepted.", is_accepting);
     let rows = [
-        ("amalgam_connections_opened_total", "Connections taken up.", counts.connections_opened),
-        ("amalgam_connections_closed_total", "Connections ended.", counts.connections_closed),
+        ("amalgam_connections_opened_total", "Connections opened.", counts.connections_opened),
+        ("amalgam_connections_closed_total", "Connections closed.", counts.connections_closed),
         (
             "amalgam_connections_rejected_total",
-            "Connections turned away at the limit.",
+            "Connections rejected because the limit was reached.",
             snapshot.rejected_connections,
         ),
         (
             "amalgam_connections_idle_closed_total",
-            "Connections closed for silence.",
+            "Connections closed because of the idle timeout.",
             counts.idle_kicks,
         ),
-        ("amalgam_accept_pauses_total", "Times that accepting was paused.", snapshot.accept_pauses),
+        ("amalgam_accept_pauses_total", "How often accepting was paused.", snapshot.accept_pauses),
         (
             "amalgam_connection_yields_total",
-            "Turns in which a connection had more requests than it may run at once.",
+            "Batches in which a connection had more requests than -R allows.",
             counts.conn_yields,
         ),
         (
             "amalgam_buffer_refusals_total",
-            "Requests refused for want of buffer memory.",
-            counts.read_buf_oom + counts.answers_refused,
+            "Requests refused because there was no buffer memory.",
+            counts.read_buf_oom + counts.responses_refused,
         ),
     ];
     for (name, help, value) in rows {
@@ -186,14 +186,18 @@ fn connections(text: &mut Text, snapshot: &Snapshot) {
     }
 }
 
-fn memory(text: &mut Text, snapshot: &Snapshot) {
+fn memory(text: &mut MetricsText, snapshot: &Snapshot) {
     let memory = &snapshot.index.memory;
     let limit = snapshot.memory_limit_bytes;
-    text.gauge("amalgam_memory_limit_bytes", "What items, index and buffers may take.", limit);
+    text.gauge(
+        "amalgam_memory_limit_bytes",
+        "Limit of the memory of items, index and buffers together.",
+        limit,
+    );
     let used = memory.used + snapshot.buffer_bytes as u64;
-    text.gauge("amalgam_memory_used_bytes", "What of the limit is taken.", used);
+    text.gauge("amalgam_memory_used_bytes", "Memory used of the limit.", used);
     let name = "amalgam_memory_bytes";
-    text.family(name, "gauge", "Memory by use; pages that are partly free are in no row.");
+    text.family(name, "gauge", "Memory by use; free space in partly used pages is in no row.");
     let rows = [
         ("items", memory.items),
         ("index", memory.index),
@@ -208,14 +212,18 @@ fn memory(text: &mut Text, snapshot: &Snapshot) {
     text.counter("amalgam_pages_moved_total", "Pages moved between size classes.", moved);
 }
 
-fn classes(text: &mut Text, snapshot: &Snapshot) {
+fn classes(text: &mut MetricsText, snapshot: &Snapshot) {
     let classes = &snapshot.index.memory.classes;
     type Number = fn(&amalgam_index::ClassStatistics) -> u64;
     let families: [(&str, &str, &str, Number); 4] = [
         ("amalgam_class_pages", "gauge", "Pages of a size class.", |class| class.pages),
         ("amalgam_class_slots", "gauge", "Slots of a size class.", |class| class.slots),
-        ("amalgam_class_used_slots", "gauge", "Its slots in use.", |class| class.used_slots),
-        ("amalgam_class_evictions_total", "counter", "Its evictions.", |class| class.evictions),
+        ("amalgam_class_used_slots", "gauge", "Slots of a size class in use.", |class| {
+            class.used_slots
+        }),
+        ("amalgam_class_evictions_total", "counter", "Evictions from a size class.", |class| {
+            class.evictions
+        }),
     ];
     for (name, kind, help, number) in families {
         text.family(name, kind, help);
@@ -225,44 +233,52 @@ fn classes(text: &mut Text, snapshot: &Snapshot) {
     }
 }
 
-fn index(text: &mut Text, snapshot: &Snapshot) {
+fn index(text: &mut MetricsText, snapshot: &Snapshot) {
     let index = &snapshot.index;
-    text.gauge("amalgam_items", "Items, dead ones not yet reclaimed included.", index.items);
+    text.gauge(
+        "amalgam_items",
+        "Items, including dead ones that are not reclaimed yet.",
+        index.items,
+    );
     let rows = [
-        ("amalgam_items_linked_total", "Items ever linked.", index.items_total),
+        (
+            "amalgam_items_linked_total",
+            "Items linked into the index since the start.",
+            index.items_total,
+        ),
         ("amalgam_evictions_total", "Live items evicted to make room.", index.evictions),
-        ("amalgam_reclaimed_total", "Dead items whose memory was taken back.", index.reclaimed),
+        ("amalgam_reclaimed_total", "Dead items whose memory was reclaimed.", index.reclaimed),
         ("amalgam_out_of_memory_total", "Stores that found no memory.", index.out_of_memory),
-        ("amalgam_index_expansions_total", "Expansions of the table done.", index.expansions),
+        ("amalgam_index_expansions_total", "Completed expansions of the table.", index.expansions),
     ];
     for (name, help, value) in rows {
         text.counter(name, help, value);
     }
     text.gauge("amalgam_index_buckets", "Buckets of the table.", index.buckets);
-    text.gauge("amalgam_index_slots", "Items that the table takes at load 1.", index.slots);
-    text.gauge("amalgam_index_load_factor", "Items for each slot.", snapshot.load_factor());
+    text.gauge("amalgam_index_slots", "Items that the table holds at load factor 1.", index.slots);
+    text.gauge("amalgam_index_load_factor", "Items divided by slots.", snapshot.load_factor());
     let is_expanding = u8::from(index.is_expanding);
     text.gauge("amalgam_index_expanding", "1 while the table expands.", is_expanding);
     text.gauge(
         "amalgam_index_longest_pause_seconds",
-        "The longest time that an expansion kept all workers out.",
+        "The longest time that an expansion blocked all workers.",
         index.longest_pause_ns as f64 / NS_PER_SECOND,
     );
     let name = "amalgam_index_sampled_buckets";
-    text.family(name, "gauge", "Buckets of a sample by how many items they hold.");
+    text.family(name, "gauge", "Sampled buckets by the number of items in them.");
     let last = index.length_histogram.len().saturating_sub(1);
     for (length, buckets) in index.length_histogram.iter().enumerate() {
         let and_more = if length == last && length > 0 { "+" } else { "" };
         text.sample(name, &[("length", &format_args!("{length}{and_more}"))], buckets);
     }
-    let help = "Sampled buckets of two items or more whose head item is hot.";
+    let help = "Sampled buckets of at least two items whose head item is hot.";
     text.gauge("amalgam_index_sampled_hot_heads", help, index.hot_heads);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Counts;
+    use crate::metrics::counters::Counts;
     use amalgam_index::{ClassStatistics, Statistics};
 
     fn snapshot() -> Snapshot {
@@ -280,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_under_their_names() {
+    fn values_appear_under_their_names() {
         let text = render(&snapshot());
         for line in [
             "amalgam_commands_total{command=\"get\"} 9",
@@ -300,7 +316,7 @@ mod tests {
         }
     }
 
-    /// What Prometheus' parser insists on, and its conventions for names.
+    /// The rules of Prometheus' parser, and its conventions for names.
     #[test]
     fn the_text_keeps_the_rules_of_its_format() {
         let text = render(&snapshot());

@@ -1,11 +1,11 @@
-//! The admin address: metrics, health and a live page over HTTP, beside the sockets that
-//! serve clients.
+//! The admin address: metrics, health and a live page over HTTP, apart from the sockets that serve
+//! clients.
 //!
-//! Invariants of this room:
-//! 1. It runs on threads of its own, reads what workers publish, and takes no lock that a worker
-//!    would wait for longer than it takes to copy what stands behind it.
-//! 2. It changes nothing: there are only GET and HEAD.
-//! 3. A client can hold one of [`MOST_CONNECTIONS`] threads for a few seconds at most.
+//! Invariants:
+//! 1. It runs on its own threads, reads what workers publish, and holds a lock that a worker may
+//!    wait for only as long as it takes to copy the locked data.
+//! 2. It changes nothing: only GET and HEAD are allowed.
+//! 3. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most.
 
 mod history;
 mod http;
@@ -24,18 +24,18 @@ use std::time::{Duration, Instant};
 use amalgam_index::Store;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::server::Shared;
+use crate::state::server_state::ServerState;
 use history::History;
 use http::{Request, Response};
 use snapshot::Snapshot;
 
-/// Connections that are answered at once; more are closed unanswered.
-const MOST_CONNECTIONS: usize = 16;
+/// Connections that are answered at once; further ones are closed unanswered.
+const MAX_CONNECTIONS: usize = 16;
 
-/// How long to leave connections waiting when the system refuses one.
-const RESPITE: Duration = Duration::from_millis(200);
+/// The pause after the system refused a connection or a thread.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Between two points of the history.
+/// The interval of the history.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A listening admin address.
@@ -44,27 +44,27 @@ pub struct Admin {
     address: SocketAddr,
     history: Mutex<History>,
     is_ending: AtomicBool,
-    /// Written to wake the thread that accepts.
-    bell: OwnedFd,
+    /// An eventfd that wakes the accepting thread.
+    waker: OwnedFd,
 }
 
-/// Ends the admin address when dropped.
-pub struct Ending<'a>(&'a Admin);
+/// Ends [`Admin::serve`] when dropped.
+pub struct AdminShutdownGuard<'a>(&'a Admin);
 
-impl Drop for Ending<'_> {
+impl Drop for AdminShutdownGuard<'_> {
     fn drop(&mut self) {
         self.0.is_ending.store(true, Ordering::SeqCst);
-        // Fails only when the bell rings already.
-        let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
+        // Fails only if a wake-up is pending already.
+        let _ = rustix::io::write(&self.0.waker, &1_u64.to_ne_bytes());
     }
 }
 
 impl Admin {
-    /// Listens. Whether everybody may reach the address is for the caller to decide.
+    /// Listens. The caller decides whether the address may be reachable by others.
     ///
     /// # Errors
     ///
-    /// If the address cannot be bound; the text names it.
+    /// If the address cannot be bound; the message names it.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let explain = |error: io::Error| {
             io::Error::new(
@@ -75,57 +75,57 @@ impl Admin {
         let listener = TcpListener::bind(address).map_err(explain)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let (history, is_ending) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { listener, address, history, is_ending, bell })
+        Ok(Self { listener, address, history, is_ending, waker })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What ends [`Admin::serve`].
-    pub fn ending(&self) -> Ending<'_> {
-        Ending(self)
+    /// A guard that ends [`Admin::serve`].
+    pub fn shutdown_guard(&self) -> AdminShutdownGuard<'_> {
+        AdminShutdownGuard(self)
     }
 
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
     }
 
-    /// Answers until told to end, on this thread and a few of its own.
-    pub fn serve<I: Store>(&self, shared: &Shared<I>) {
+    /// Answers requests until the guard is dropped, on this thread and a few others.
+    pub fn serve<S: Store>(&self, state: &ServerState<S>) {
         let open = AtomicUsize::new(0);
         let mut next_tick = Instant::now();
         thread::scope(|scope| {
             while !self.is_ending() {
                 let now = Instant::now();
                 if now >= next_tick {
-                    self.history().record(shared);
+                    self.history().record(state);
                     next_tick = now + TICK;
                 }
                 let stream = match self.accept(next_tick - now) {
                     Ok(Some(stream)) => stream,
                     Ok(None) => continue,
                     Err(_) => {
-                        thread::sleep(RESPITE);
+                        thread::sleep(RETRY_DELAY);
                         continue;
                     }
                 };
-                if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+                if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
                     open.fetch_sub(1, Ordering::Relaxed);
                     continue;
                 }
                 let open = &open;
                 let body = move || {
-                    // A client that went away has nobody to be told.
-                    let _ = self.answer(stream, shared);
+                    // An error means that the client has gone; there is nobody to report it to.
+                    let _ = self.answer(stream, state);
                     open.fetch_sub(1, Ordering::Relaxed);
                 };
                 if thread::Builder::new().name("admin".into()).spawn_scoped(scope, body).is_err() {
                     open.fetch_sub(1, Ordering::Relaxed);
-                    thread::sleep(RESPITE);
+                    thread::sleep(RETRY_DELAY);
                 }
             }
         });
@@ -135,10 +135,10 @@ impl Admin {
         self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits for a connection or the bell.
+    /// Waits for a connection or the waker; None after a timeout or a wake-up.
     fn accept(&self, timeout: Duration) -> io::Result<Option<TcpStream>> {
         let mut watched =
-            [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.waker, PollFlags::IN)];
         let timeout = rustix::time::Timespec {
             tv_sec: timeout.as_secs().cast_signed(),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -155,25 +155,26 @@ impl Admin {
         }
     }
 
-    fn answer<I: Store>(&self, mut stream: TcpStream, shared: &Shared<I>) -> io::Result<()> {
+    fn answer<S: Store>(&self, mut stream: TcpStream, state: &ServerState<S>) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         let (response, is_head) = match http::read_request(&mut stream, || self.is_ending())? {
             Err(response) => (response, false),
-            Ok(request) if !self.may_ask(&request) => {
-                let line = "ask for this machine by its address, or for localhost";
+            Ok(request) if !self.is_host_allowed(&request) => {
+                let line = "the Host header must be the address of this machine, or localhost";
                 (Response::line("403 Forbidden", line), request.is_head)
             }
-            Ok(request) => (self.route(&request.path, shared), request.is_head),
+            Ok(request) => (self.route(&request.path, state), request.is_head),
         };
         http::respond(&mut stream, &response, is_head)
     }
 
-    /// On a loopback address, which has no password, a name that is not this machine's means that
-    /// some page has led a browser here.
-    fn may_ask(&self, request: &Request) -> bool {
+    /// Protects a loopback address, which has no password, from DNS rebinding: a request under a name
+    /// that is not this machine's was sent by a browser on behalf of a foreign page.
+    fn is_host_allowed(&self, request: &Request) -> bool {
         !self.address.ip().is_loopback() || request.host.as_deref().is_none_or(http::is_local_host)
     }
-    fn route<I: Store>(&self, path: &str, shared: &Shared<I>) -> Response {
+
+    fn route<S: Store>(&self, path: &str, state: &ServerState<S>) -> Response {
         match path {
             "/" => Response::ok("text/html; charset=utf-8", include_str!("page/index.html")),
             "/page.css" => Response::ok("text/css; charset=utf-8", include_str!("page/page.css")),
@@ -182,13 +183,13 @@ impl Admin {
             }
             "/icon.svg" => Response::ok("image/svg+xml", include_str!("page/icon.svg")),
             "/metrics" => {
-                Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(shared)))
+                Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(state)))
             }
-            "/api/status" => Response::json(&status::all(shared, &self.history())),
-            "/api/hotkeys" => Response::json(&status::hot_keys(shared)),
+            "/api/status" => Response::json(&status::all(state, &self.history())),
+            "/api/hotkeys" => Response::json(&status::hot_keys(state)),
             "/healthz" => Response::line("200 OK", "alive"),
-            "/readyz" if shared.is_stopping() => {
-                Response::line("503 Service Unavailable", "the server is ending")
+            "/readyz" if state.is_stopping() => {
+                Response::line("503 Service Unavailable", "the server is shutting down")
             }
             "/readyz" => Response::line("200 OK", "ready"),
             _ => Response::line("404 Not Found", "nothing is here; the page is at /"),

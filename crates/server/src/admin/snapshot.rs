@@ -1,15 +1,15 @@
-//! What the admin address shows, read once for an answer.
+//! All numbers that the admin address shows, read once for each response.
 
 use std::sync::atomic::Ordering;
 
 use amalgam_index::{Statistics, Store};
 
-use crate::counters::Counts;
-use crate::latency::{COMMANDS, Histogram};
-use crate::server::Shared;
-use crate::statistics::cpu_seconds;
+use crate::metrics::counters::Counts;
+use crate::metrics::latency::{COMMANDS, Histogram};
+use crate::report::general::cpu_seconds;
+use crate::state::server_state::ServerState;
 
-/// The numbers of one moment; each is right by itself, together they may be a moment apart.
+/// The numbers at one moment. Each is exact, but they are read one after another.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The engine's name.
@@ -20,60 +20,60 @@ pub struct Snapshot {
     pub start_unix_seconds: i64,
     /// CPU time of the process in seconds.
     pub cpu_seconds: f64,
-    /// Memory of the process that is resident, in bytes.
+    /// Resident memory of the process in bytes.
     pub resident_bytes: u64,
     /// Worker threads.
     pub threads: usize,
-    /// What workers counted since the start: unlike in `stats`, no reset is seen here.
+    /// The workers' counts since the start; unlike in `stats`, a reset does not affect them.
     pub counts: Counts,
-    /// Connections open now.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that may be open at once.
+    /// Limit of open connections.
     pub max_connections: usize,
-    /// Connections turned away.
+    /// Connections rejected because the limit was reached.
     pub rejected_connections: u64,
     /// How often accepting was paused.
     pub accept_pauses: u64,
-    /// Whether connections are accepted now.
+    /// Whether connections are accepted at the moment.
     pub is_accepting: bool,
     /// The limit that items, index and buffers share, in bytes.
     pub memory_limit_bytes: usize,
-    /// What connections keep between turns, in bytes.
+    /// Bytes of connections' buffers.
     pub buffer_bytes: usize,
-    /// Of the index.
+    /// The index's statistics.
     pub index: Statistics,
-    /// Durations in the order of [`COMMANDS`].
+    /// Latency histograms in the order of [`COMMANDS`].
     pub durations: [Histogram; COMMANDS.len()],
 }
 
 impl Snapshot {
-    /// Reads everything. Takes no lock that a worker would wait for longer than to read a number.
-    pub fn take<I: Store>(shared: &Shared<I>) -> Self {
-        let uptime_seconds = shared.clock.uptime_seconds();
+    /// Reads all numbers. A lock that a worker may wait for is held only to read a number.
+    pub fn take<S: Store>(state: &ServerState<S>) -> Self {
+        let uptime_seconds = state.clock.uptime_seconds();
         let (user, system) = cpu_seconds();
         let mut durations = <[Histogram; COMMANDS.len()]>::default();
-        shared.latencies.iter().for_each(|worker| worker.add_to(&mut durations));
+        state.latencies.iter().for_each(|worker| worker.add_to(&mut durations));
         Self {
-            engine: I::NAME,
+            engine: S::NAME,
             uptime_seconds,
-            start_unix_seconds: shared.clock.unix_seconds() - i64::from(uptime_seconds),
+            start_unix_seconds: state.clock.unix_seconds() - i64::from(uptime_seconds),
             cpu_seconds: user + system,
             resident_bytes: resident_bytes().unwrap_or(0),
-            threads: shared.settings.threads,
-            counts: shared.counters.totals(),
-            connections: shared.counters.connections(),
-            max_connections: shared.settings.max_connections,
-            rejected_connections: shared.gate.rejected.load(Ordering::Relaxed),
-            accept_pauses: shared.gate.closed_count.load(Ordering::Relaxed),
-            is_accepting: shared.gate.is_open.load(Ordering::Relaxed),
-            memory_limit_bytes: shared.memory_limit(),
-            buffer_bytes: shared.buffers.used_bytes(),
-            index: shared.index.statistics(),
+            threads: state.settings.threads,
+            counts: state.counters.totals(),
+            connections: state.counters.connections(),
+            max_connections: state.settings.max_connections,
+            rejected_connections: state.accept_gate.rejected.load(Ordering::Relaxed),
+            accept_pauses: state.accept_gate.pauses.load(Ordering::Relaxed),
+            is_accepting: state.accept_gate.is_open(),
+            memory_limit_bytes: state.memory_limit(),
+            buffer_bytes: state.buffers.used_bytes(),
+            index: state.index.statistics(),
             durations,
         }
     }
 
-    /// Items for each slot of the table; 0 where the engine has none.
+    /// Items divided by slots; 0 if the engine has no slots.
     pub fn load_factor(&self) -> f64 {
         match self.index.slots {
             0 => 0.0,

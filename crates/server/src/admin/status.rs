@@ -1,4 +1,4 @@
-//! What the admin address tells programs, and the live page, in JSON.
+//! The status of the server in JSON, for programs and for the live page.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,27 +7,27 @@ use serde_json::{Map, Value, json};
 
 use super::history::History;
 use super::snapshot::Snapshot;
-use crate::hot_keys::uri_encoded;
-use crate::server::Shared;
+use crate::state::server_state::ServerState;
+use crate::uri::uri_encoded;
 
-/// The hottest keys, hottest first; null where keys may not be listed. Keys are bytes, so they are
-/// written as in a URI.
-pub fn hot_keys<I: Store>(shared: &Shared<I>) -> Value {
-    if !shared.settings.allows_dump {
+/// The hot keys, hottest first; null if keys may not be listed. Keys are arbitrary bytes, so they are
+/// percent-encoded.
+pub fn hot_keys<S: Store>(state: &ServerState<S>) -> Value {
+    if !state.settings.allows_dump {
         return Value::Null;
     }
-    let hottest = shared.hot_keys.hottest(shared.clock.seconds());
+    let hottest = state.hot_keys.hottest(state.clock.seconds());
     let rows = hottest
         .iter()
         .map(|hot| json!({ "key": uri_encoded(&hot.key), "share": hot.share, "error": hot.error }));
     rows.collect()
 }
 
-/// Everything that the live page draws.
-pub fn all<I: Store>(shared: &Shared<I>, history: &History) -> Value {
-    let mut status = of_snapshot(&Snapshot::take(shared));
-    status.insert("is_stopping".into(), shared.is_stopping().into());
-    status.insert("hot_keys".into(), hot_keys(shared));
+/// All data of the live page.
+pub fn all<S: Store>(state: &ServerState<S>, history: &History) -> Value {
+    let mut status = of_snapshot(&Snapshot::take(state));
+    status.insert("is_stopping".into(), state.is_stopping().into());
+    status.insert("hot_keys".into(), hot_keys(state));
     status.insert("history".into(), history.to_json());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_millis());
     status.insert("unix_ms".into(), json!(now as u64));

@@ -1,70 +1,58 @@
-//! The lines of the log, in memcached's words.
+//! The lines that watchers receive, in memcached's words.
 
 use amalgam_index::mem::Evicted;
 
-use super::{Events, Log};
-use crate::hot_keys::uri_encoded;
-use crate::roster::Badge;
+use crate::net::registry::{CloseReason, ConnectionInfo};
+use crate::uri::uri_encoded;
+use crate::watch::events::Events;
+use crate::watch::log::WatchLog;
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Get {
-    /// An item with a value of so many bytes.
+pub enum ReadResult {
+    /// An item; the length of its value in bytes.
     Found(usize),
-    /// None.
+    /// No item.
     NotFound,
-    /// One that was flushed.
+    /// An item that was flushed.
     Flushed,
-    /// One that had expired.
+    /// An item that had expired.
     Expired,
 }
 
-/// What came of a store.
+/// An executed store.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored<'s> {
-    /// memcached's word for what came of it.
+pub struct StoreEvent<'s> {
+    /// memcached's word for its outcome.
     pub status: &'s str,
     /// The name of the command.
     pub command: &'s str,
-    /// Seconds to live; 0 for ever.
+    /// Seconds until the item expires; 0 for never.
     pub ttl_seconds: u32,
-    /// Bytes of the value that was sent.
+    /// Length of the value in bytes.
     pub value_bytes: usize,
 }
 
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It broke, or the client broke the protocol.
-    Error,
-    /// The client closed it.
-    Normal,
-    /// It was silent for too long.
-    IdleTimeout,
-    /// The server shuts down.
-    Shutdown,
-}
-
-/// Makes lines of what happens on one connection.
+/// Writes lines about the requests of one batch.
 #[derive(Clone, Copy)]
 pub struct Lines<'s> {
-    /// Where they go.
-    pub log: &'s Log,
-    /// What is asked for.
+    /// The log to append to.
+    pub log: &'s WatchLog,
+    /// The kinds that watchers asked for when the batch began.
     pub wanted: Events,
 }
 
-/// memcached's class of an item is not known here; its smallest stands for all.
+/// The slab class in all lines about requests: the item's real class is not known here.
 const CLASS: u32 = 1;
 
 impl Lines<'_> {
-    /// A key was read on the connection with this number.
-    pub fn get(&self, key: &[u8], get: Get, number: i32) {
+    /// Reports that a key was read on the connection with file descriptor `number`.
+    pub fn get(&self, key: &[u8], get: ReadResult, number: i32) {
         let (status, class, bytes) = match get {
-            Get::Found(bytes) => ("found", CLASS, bytes),
-            Get::NotFound => ("not_found", 0, 0),
-            Get::Flushed => ("flushed", CLASS, 0),
-            Get::Expired => ("expired", CLASS, 0),
+            ReadResult::Found(bytes) => ("found", CLASS, bytes),
+            ReadResult::NotFound => ("not_found", 0, 0),
+            ReadResult::Flushed => ("flushed", CLASS, 0),
+            ReadResult::Expired => ("expired", CLASS, 0),
         };
         let key = uri_encoded(key);
         self.log.add(
@@ -75,9 +63,9 @@ impl Lines<'_> {
         );
     }
 
-    /// A value was to be stored.
-    pub fn stored(&self, key: &[u8], stored: &Stored<'_>, number: i32) {
-        let Stored { status, command, ttl_seconds, value_bytes } = stored;
+    /// Reports a store.
+    pub fn stored(&self, key: &[u8], stored: &StoreEvent<'_>, number: i32) {
+        let StoreEvent { status, command, ttl_seconds, value_bytes } = stored;
         let key = uri_encoded(key);
         self.log.add(
             Events::MUTATIONS,
@@ -88,7 +76,7 @@ impl Lines<'_> {
         );
     }
 
-    /// An item whose value had so many bytes was deleted.
+    /// Reports the deletion of an item with a value of `value_bytes`.
     pub fn deleted(&self, key: &[u8], command: &str, value_bytes: usize) {
         let key = uri_encoded(key);
         self.log.add(
@@ -98,8 +86,8 @@ impl Lines<'_> {
     }
 }
 
-impl Log {
-    /// An item was removed to make room.
+impl WatchLog {
+    /// Reports an eviction.
     pub fn evicted(&self, evicted: &Evicted, class: u32) {
         let Evicted { key, is_fetched, ttl_seconds, value_bytes, .. } = evicted;
         let (key, fetched) = (uri_encoded(key), if *is_fetched { "yes" } else { "no" });
@@ -113,11 +101,11 @@ impl Log {
         );
     }
 
-    /// A connection began.
-    pub fn opened(&self, badge: &Badge) {
+    /// Reports a new connection.
+    pub fn opened(&self, info: &ConnectionInfo) {
         if self.wanted().meets(Events::CONNECTIONS) {
-            let (ip, port, transport) = endpoint(badge);
-            let number = badge.number;
+            let (ip, port, transport) = endpoint(info);
+            let number = info.number;
             self.add(
                 Events::CONNECTIONS,
                 format_args!(
@@ -127,16 +115,16 @@ impl Log {
         }
     }
 
-    /// A connection ended.
-    pub fn closed(&self, badge: &Badge, ending: Ending) {
+    /// Reports that a connection was closed.
+    pub fn closed(&self, info: &ConnectionInfo, reason: CloseReason) {
         if self.wanted().meets(Events::CONNECTIONS) {
-            let (ip, port, transport) = endpoint(badge);
-            let number = badge.number;
-            let reason = match ending {
-                Ending::Error => "error",
-                Ending::Normal => "normal",
-                Ending::IdleTimeout => "idle_timeout",
-                Ending::Shutdown => "shutdown",
+            let (ip, port, transport) = endpoint(info);
+            let number = info.number;
+            let reason = match reason {
+                CloseReason::Error => "error",
+                CloseReason::Normal => "normal",
+                CloseReason::IdleTimeout => "idle_timeout",
+                CloseReason::Shutdown => "shutdown",
             };
             self.add(
                 Events::CONNECTIONS,
@@ -149,8 +137,8 @@ impl Log {
     }
 }
 
-fn endpoint(badge: &Badge) -> (String, u16, &'static str) {
-    match badge.peer {
+fn endpoint(info: &ConnectionInfo) -> (String, u16, &'static str) {
+    match info.peer {
         Some(peer) => (peer.ip().to_string(), peer.port(), "tcp"),
         None => ("unix".to_owned(), 0, "local"),
     }

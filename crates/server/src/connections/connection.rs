@@ -1,0 +1,210 @@
+//! One client's connection: its received and its unsent bytes, and how both stay bounded.
+//!
+//! Invariants:
+//! 1. An idle connection owns no buffers.
+//! 2. The input buffer grows with what has arrived, at most doubling (or by [`MIN_GROWTH_BYTES`]): a
+//!    client that announces a large value must send it before memory is allocated for it.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::connections::budget::BufferBudget;
+use crate::connections::protocol_state::ProtocolState;
+use crate::net::output::Output;
+use crate::net::registry::{CloseReason, ConnectionInfo};
+use crate::net::transport::Transport;
+
+/// Bytes received for one connection in one batch, at most, apart from the rest of a large value.
+pub const READ_BYTES: usize = 16 << 10;
+
+/// An incomplete request longer than this is received into the connection's own buffer.
+pub const OWN_BUFFER_BYTES: usize = READ_BYTES / 2;
+
+/// The smallest growth of a connection's own buffer, which otherwise doubles.
+const MIN_GROWTH_BYTES: usize = 64 << 10;
+
+/// See the head of this module.
+pub struct Connection {
+    /// The socket, with its TLS session if it has one.
+    pub transport: Transport,
+    /// What the protocol carries over from one batch to the next.
+    pub protocol_state: ProtocolState,
+    /// Bytes received but not consumed.
+    pub input: Vec<u8>,
+    /// Answers not sent yet.
+    pub output: Output,
+    /// What other threads may know of the connection.
+    pub info: Arc<ConnectionInfo>,
+    /// Whether the socket may hold something to read.
+    pub is_readable: bool,
+    /// Whether the peer will send no more.
+    pub is_hung_up: bool,
+    /// Whether to close once the output is sent.
+    pub is_closing: bool,
+    /// The reason to report when the connection closes.
+    pub close_reason: CloseReason,
+    /// Whether the connection is in the reactor's ready list.
+    pub is_queued: bool,
+    /// Bytes of buffers charged to the server's budget.
+    pub charged_bytes: usize,
+}
+
+/// Where a connection's input for this batch lies.
+pub enum Input {
+    /// In this range of the worker's scratch buffer.
+    Scratch(Range<usize>),
+    /// In the connection's own buffer.
+    Own(Vec<u8>),
+}
+
+impl Input {
+    /// The bytes.
+    pub fn bytes<'i>(&'i self, scratch: &'i [u8]) -> &'i [u8] {
+        match self {
+            Self::Scratch(range) => &scratch[range.clone()],
+            Self::Own(bytes) => bytes,
+        }
+    }
+
+    /// The bytes behind the first `consumed`, in a buffer of their own.
+    pub fn rest(self, consumed: usize, scratch: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Scratch(range) => scratch[range.start + consumed..range.end].to_vec(),
+            Self::Own(bytes) if consumed >= bytes.len() => Vec::new(),
+            Self::Own(mut bytes) => {
+                bytes.drain(..consumed);
+                bytes
+            }
+        }
+    }
+}
+
+/// The bounds of a connection's own buffer.
+pub struct Bounds<'b> {
+    /// The budget of all connections together.
+    pub buffers: &'b BufferBudget,
+    /// A longer line is parsed before it is complete, and refused.
+    pub max_line_bytes: usize,
+}
+
+/// The result of receiving from a connection.
+pub enum Received {
+    /// There is nothing to parse yet.
+    Nothing,
+    /// There is this input to parse.
+    Input(Input),
+    /// The stream ended or broke.
+    End,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(transport: Transport, info: Arc<ConnectionInfo>) -> Self {
+        Self {
+            transport,
+            protocol_state: ProtocolState::default(),
+            input: Vec::new(),
+            output: Output::default(),
+            info,
+            is_readable: true,
+            is_hung_up: false,
+            is_closing: false,
+            close_reason: CloseReason::Normal,
+            is_queued: false,
+            charged_bytes: 0,
+        }
+    }
+
+    /// Receives once, into `scratch` from `filled` on (and advances `filled`) or into the connection's
+    /// own buffer. Adds the number of bytes received to `count`.
+    pub fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        filled: &mut usize,
+        bounds: &Bounds<'_>,
+        count: &mut u64,
+    ) -> Received {
+        if self.protocol_state.has_backlog() {
+            // Nothing further is read before what was read is answered.
+            return Received::Input(Input::Own(std::mem::take(&mut self.input)));
+        }
+        if !self.is_readable {
+            return Received::Nothing;
+        }
+        let is_large = self.input.len().max(self.protocol_state.wanted_bytes) > OWN_BUFFER_BYTES;
+        let old_bytes = self.input.len();
+        if is_large && !bounds.buffers.allows(self.growth_bytes()) {
+            // The parser will find that there is no memory for the value, and refuse it.
+            return Received::Input(Input::Own(std::mem::take(&mut self.input)));
+        }
+        let result = if is_large {
+            self.receive_own()
+        } else {
+            let buffer = &mut scratch[*filled + old_bytes..*filled + old_bytes + READ_BYTES];
+            self.transport.receive(buffer)
+        };
+        match result {
+            Ok((0, _)) => return Received::End,
+            Ok((bytes, is_full)) => {
+                *count += bytes as u64;
+                self.is_readable = is_full || self.is_hung_up;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                return Received::Nothing;
+            }
+            Err(_) => {
+                self.close_reason = CloseReason::Error;
+                return Received::End;
+            }
+        }
+        if is_large {
+            return self.check_own_input(old_bytes, bounds);
+        }
+        let bytes = old_bytes + result.map_or(0, |(bytes, _)| bytes);
+        scratch[*filled..*filled + old_bytes].copy_from_slice(&self.input);
+        self.input = Vec::new();
+        let range = *filled..*filled + bytes;
+        *filled += bytes;
+        Received::Input(Input::Scratch(range))
+    }
+
+    /// By how many bytes to grow the buffer before the next receive.
+    fn growth_bytes(&self) -> usize {
+        let wanted = self.protocol_state.wanted_bytes.saturating_sub(self.input.len());
+        let growth = self.input.len().max(MIN_GROWTH_BYTES);
+        if wanted == 0 { growth } else { wanted.min(growth) }
+    }
+
+    fn receive_own(&mut self) -> io::Result<(usize, bool)> {
+        self.input.reserve_exact(self.growth_bytes());
+        self.transport.append_received(&mut self.input)
+    }
+
+    /// The input, if it is enough to parse; its first `old_bytes` bytes were not.
+    fn check_own_input(&mut self, old_bytes: usize, bounds: &Bounds<'_>) -> Received {
+        let wanted = self.protocol_state.wanted_bytes;
+        let is_enough = if wanted == 0 {
+            self.input[old_bytes..].contains(&b'\n') || self.input.len() > bounds.max_line_bytes
+        } else {
+            self.input.len() >= wanted
+        };
+        if is_enough {
+            Received::Input(Input::Own(std::mem::take(&mut self.input)))
+        } else {
+            Received::Nothing
+        }
+    }
+
+    /// Bytes of the buffers that the connection keeps while it waits.
+    pub fn buffer_bytes(&self) -> usize {
+        self.input.capacity() + self.output.buffer_bytes() + self.transport.kept_bytes()
+    }
+
+    /// Whether a part of an answer has not been sent yet.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        !self.output.is_empty() || self.transport.has_unsent()
+    }
+}

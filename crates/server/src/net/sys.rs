@@ -1,0 +1,122 @@
+//! System calls that no crate in use wraps: the only module of the server with unsafe code.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Datagrams received by one call.
+pub const DATAGRAMS: usize = 32;
+
+/// A datagram: its length and its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Bytes received; those that do not fit into its part of the buffer are lost.
+    pub length: usize,
+    /// The address to answer to.
+    pub sender: SocketAddr,
+}
+
+/// Receives up to [`DATAGRAMS`] datagrams, each into its part of `buffer`, which is divided into
+/// that many equal parts. Appends one entry for each datagram to `received`; None for a sender that
+/// is not an internet address. Does not wait.
+///
+/// # Errors
+///
+/// `WouldBlock` if none waits, otherwise the error of the socket.
+pub fn receive_many(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    received: &mut Vec<Option<Datagram>>,
+) -> io::Result<()> {
+    let part_bytes = buffer.len() / DATAGRAMS;
+    let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::zeroed() }; DATAGRAMS];
+    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; DATAGRAMS];
+    let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; DATAGRAMS];
+    for (place, part) in buffer.chunks_exact_mut(part_bytes).take(DATAGRAMS).enumerate() {
+        let vector = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part_bytes };
+        let vector = vectors[place].write(vector);
+        // SAFETY: all zeros are a value of this plain structure of numbers and pointers.
+        let header = unsafe { headers[place].assume_init_mut() };
+        header.msg_hdr.msg_name = names[place].as_mut_ptr().cast();
+        header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_hdr.msg_iov = vector;
+        header.msg_hdr.msg_iovlen = 1;
+    }
+    // SAFETY: the headers are initialised (the loop ran over all of them), and the names, vectors
+    // and buffer parts they point to outlive the call; the parts do not overlap.
+    let count = unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr().cast(),
+            DATAGRAMS as libc::c_uint,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+        )
+    };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    for (header, name) in headers.iter().zip(&names).take(count) {
+        // SAFETY: initialised above, and by the system with what it received.
+        let (header, name) = unsafe { (header.assume_init_ref(), name.assume_init_ref()) };
+        let length = (header.msg_len as usize).min(part_bytes);
+        received.push(address(name).map(|sender| Datagram { length, sender }));
+    }
+    Ok(())
+}
+
+/// The internet address that the system wrote; None for other families.
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let name: *const libc::sockaddr_storage = name;
+    // SAFETY: the storage is large and aligned enough for every address, and starts with the
+    // family in all of them.
+    match i32::from(unsafe { (*name).ss_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says which structure the storage holds.
+            let name = unsafe { &*name.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some((ip, u16::from_be(name.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { &*name.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(SocketAddrV6::new(ip, port, name.sin6_flowinfo, name.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn datagrams_come_with_their_senders() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine without IPv6 has only the first.
+            let Ok(server) = UdpSocket::bind(host) else { continue };
+            let clients: Vec<_> = (0..40).map(|_| UdpSocket::bind(host).unwrap()).collect();
+            for (number, client) in clients.iter().enumerate() {
+                client.send_to(&vec![number as u8; number], server.local_addr().unwrap()).unwrap();
+            }
+            let mut buffer = vec![0; DATAGRAMS * 20];
+            let mut all = Vec::new();
+            while all.len() < clients.len() {
+                let mut received = Vec::new();
+                receive_many(server.as_fd(), &mut buffer, &mut received).unwrap();
+                for (datagram, part) in received.iter().zip(buffer.chunks_exact(20)) {
+                    let datagram = datagram.unwrap();
+                    assert!(part[..datagram.length].iter().all(|byte| *byte == all.len() as u8));
+                    assert_eq!(datagram.length, all.len().min(20));
+                    assert_eq!(datagram.sender, clients[all.len()].local_addr().unwrap());
+                    all.push(datagram);
+                }
+            }
+            let nothing = receive_many(server.as_fd(), &mut buffer, &mut Vec::new());
+            assert_eq!(nothing.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Runs the requests of many connections together.
+//!
+//! All requests that the connections sent are parsed into *stages*. The first stage holds, of each
+//! connection, its reads up to its first other request, then its other requests up to its next
+//! read; there the second stage begins, and so on. The reads of a stage are one batch for the
+//! store, whose answers go in order straight into each connection's output. The other requests
+//! follow one by one; their buckets were prefetched when they were parsed.
+//!
+//! Invariants:
+//! 1. The requests of a connection are executed, and answered, in the order of their arrival.
+//! 2. Serving a request copies and allocates nothing but what enters its connection's output.
+//! 3. A connection whose output passes [`MAX_OUTPUT_BYTES`](crate::request::slot::MAX_OUTPUT_BYTES)
+//!    stalls: its requests from there on stay in its input and are parsed again when the output is
+//!    drained.
+
+use amalgam_index::Store;
+
+use crate::request::context::BatchContext;
+use crate::request::dump::continue_dump;
+use crate::request::parse::parse;
+use crate::request::reads::execute_reads;
+use crate::request::slot::RequestSlot;
+use crate::request::stage::BatchStage;
+use crate::request::writes::execute_writes;
+
+/// Runs batches, and keeps the memory of their stages for the next batch.
+#[derive(Default)]
+pub struct Batch {
+    stages: Vec<BatchStage<'static>>,
+}
+
+/// Stages whose memory is kept from one batch to the next.
+const STAGES_KEPT: usize = 64;
+
+impl Batch {
+    /// Executes the requests in `inputs`, one input for each slot.
+    pub fn run<'i, 's, S: Store>(
+        &mut self,
+        context: &mut BatchContext<'_, 's, S>,
+        inputs: impl Iterator<Item = &'i [u8]>,
+        slots: &mut [RequestSlot],
+    ) {
+        let mut stages: Vec<BatchStage<'i>> = std::mem::take(&mut self.stages);
+        for (number, input) in inputs.enumerate() {
+            parse(context, input, number, &mut slots[number], &mut stages);
+        }
+        for stage in &mut stages {
+            if stage.is_empty() {
+                break;
+            }
+            execute_reads(context, stage, slots);
+            execute_writes(context, stage, slots);
+        }
+        for slot in slots.iter_mut().filter(|slot| slot.protocol_state.dump.is_some()) {
+            continue_dump(context, slot);
+        }
+        stages.truncate(STAGES_KEPT);
+        self.stages = stages.into_iter().map(BatchStage::recycle).collect();
+    }
+}

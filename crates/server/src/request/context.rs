@@ -1,0 +1,27 @@
+//! What the requests of one batch are executed with.
+
+use amalgam_index::Store;
+use amalgam_op::Now;
+
+use crate::metrics::counters::Counts;
+use crate::metrics::hot_keys::Sampler;
+use crate::request::observer::Observer;
+use crate::state::server_state::ServerState;
+
+/// The server, and the worker's own part of it, for the duration of one batch.
+pub struct BatchContext<'t, 's, S: Store + 's> {
+    /// What all threads share.
+    pub state: &'s ServerState<S>,
+    /// The number of the worker that runs the batch.
+    pub worker: usize,
+    /// The worker's access to the store.
+    pub index: &'t mut S::Worker<'s>,
+    /// Counts of this batch; published when it ends.
+    pub counts: &'t mut Counts,
+    /// Samples the accessed keys.
+    pub sampler: &'t mut Sampler<'s>,
+    /// The time of the batch, sampled after its requests were received.
+    pub now: Now,
+    /// Reports each request to watchers and prefix counts; None if nobody asked for that.
+    pub observer: Option<Observer<'s>>,
+}

@@ -1,0 +1,116 @@
+//! Requests that come as datagrams: received many at a time, answered many at a time.
+//!
+//! No state is kept from one datagram to the next. Off by default: a small request with a forged
+//! sender address makes the server send a large answer to a victim.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+use amalgam_protocol::datagram::{FRAME_HEADER_BYTES, decode_request, split_answer};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+
+use crate::connections::protocol_state::ProtocolState;
+use crate::net::output::Output;
+use crate::net::sys::{DATAGRAMS, Datagram, receive_many};
+use crate::request::slot::RequestSlot;
+
+/// The largest request in bytes, as in memcached. Memory of the buffer beyond the end of received
+/// datagrams is never touched.
+const LONGEST_BYTES: usize = 64 << 10;
+
+/// Datagrams sent by one system call.
+const SENT_AT_ONCE: usize = 64;
+
+/// One worker's handle of a datagram socket, which all workers share.
+pub struct Datagrams {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    received: Vec<Option<Datagram>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Datagrams {
+    /// A handle around a worker's own descriptor of the socket.
+    pub fn new(socket: OwnedFd) -> Self {
+        let buffer = vec![0; DATAGRAMS * LONGEST_BYTES];
+        Self { socket, buffer, received: Vec::new(), outputs: Vec::new() }
+    }
+
+    /// The socket, for registration with epoll.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Receives the waiting datagrams, at most [`DATAGRAMS`], and appends a slot for each. Returns the
+    /// number of bytes received.
+    pub fn receive(&mut self, slots: &mut Vec<RequestSlot>) -> u64 {
+        self.received.clear();
+        if receive_many(self.socket.as_fd(), &mut self.buffer, &mut self.received).is_err() {
+            // Nothing waits, or the system reports that an earlier answer could not be delivered.
+            return 0;
+        }
+        for _ in &self.received {
+            let mut output = Output::default();
+            output.bytes = self.outputs.pop().unwrap_or_default();
+            slots.push(RequestSlot::for_datagram(ProtocolState::default(), output));
+        }
+        self.received.iter().flatten().map(|datagram| datagram.length as u64).sum()
+    }
+
+    /// The requests, one for each slot; empty for a dropped datagram.
+    pub fn inputs(&self) -> impl Iterator<Item = &[u8]> {
+        let parts = self.buffer.chunks_exact(LONGEST_BYTES);
+        self.received.iter().zip(parts).map(|(datagram, part)| request(datagram, part).1)
+    }
+
+    /// Sends the answers and removes the slots. Returns the number of bytes sent.
+    pub fn send(&mut self, slots: &mut Vec<RequestSlot>) -> u64 {
+        let mut pieces = Vec::new();
+        let parts = self.buffer.chunks_exact(LONGEST_BYTES);
+        for ((datagram, part), slot) in self.received.iter().zip(parts).zip(slots.iter()) {
+            let Some(Datagram { sender, .. }) = datagram else { continue };
+            let (id, _) = request(datagram, part);
+            let answer = split_answer(id, &slot.output.bytes);
+            let sender = SocketAddrAny::from(*sender);
+            pieces.extend(answer.map(|(header, body)| (sender.clone(), header, body)));
+        }
+        let sent = pieces.chunks(SENT_AT_ONCE).map(|pieces| send_some(&self.socket, pieces)).sum();
+        drop(pieces);
+        for slot in slots.drain(..) {
+            let mut bytes = slot.output.bytes;
+            bytes.clear();
+            self.outputs.push(bytes);
+        }
+        self.outputs.truncate(DATAGRAMS);
+        sent
+    }
+}
+
+/// The id and bytes of a request; empty if the datagram is malformed and dropped.
+fn request<'p>(datagram: &Option<Datagram>, part: &'p [u8]) -> (u16, &'p [u8]) {
+    let length = datagram.map_or(0, |datagram| datagram.length);
+    decode_request(&part[..length]).unwrap_or_default()
+}
+
+type Piece<'p> = (SocketAddrAny, [u8; FRAME_HEADER_BYTES], &'p [u8]);
+
+/// Sends datagrams. Those that do not fit into the socket's buffer are lost, as datagrams may be.
+fn send_some(socket: &OwnedFd, pieces: &[Piece<'_>]) -> u64 {
+    let slices: Vec<_> =
+        pieces.iter().map(|(_, head, body)| [IoSlice::new(head), IoSlice::new(body)]).collect();
+    let mut controls: Vec<_> = pieces.iter().map(|_| SendAncillaryBuffer::default()).collect();
+    let messages = pieces.iter().zip(&slices).zip(&mut controls);
+    let mut messages: Vec<_> = messages
+        .map(|(((sender, ..), slices), control)| MMsgHdr::new_with_addr(sender, slices, control))
+        .collect();
+    let mut done = 0;
+    while done < messages.len() {
+        match sendmmsg(socket, &mut messages[done..], SendFlags::DONTWAIT) {
+            Ok(count) if count > 0 => done += count,
+            Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
+            // The first cannot be sent; the others perhaps can.
+            _ => done += 1,
+        }
+    }
+    messages.iter().map(|message| message.bytes_sent() as u64).sum()
+}

@@ -1,0 +1,204 @@
+//! Parses what connections sent into the stages of a batch.
+
+use amalgam_index::{Store, Worker};
+use amalgam_op::Key;
+use amalgam_protocol::{
+    Authentication, Command, KeyScratch, Limits, Protocol, Read, Request, Step,
+};
+
+use crate::connections::connection::OWN_BUFFER_BYTES;
+use crate::connections::protocol_state::ProtocolState;
+use crate::request::context::BatchContext;
+use crate::request::response_budget::ResponseBudget;
+use crate::request::slot::RequestSlot;
+use crate::request::stage::{BatchStage, Operation, ReadRequest, RequestSpan, WriteRequest};
+use crate::settings::WireProtocol;
+
+/// Parses the input of the connection in slot `number` into `stages`, and prefetches the buckets of
+/// its writes. Stops at the first incomplete request.
+pub fn parse<'i, S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    input: &'i [u8],
+    number: usize,
+    slot: &mut RequestSlot,
+    stages: &mut Vec<BatchStage<'i>>,
+) {
+    if slot.protocol_state.dump.is_some() {
+        return;
+    }
+    let settings = &context.state.settings;
+    let discarded = slot.protocol_state.discard_bytes.min(input.len());
+    slot.protocol_state.discard_bytes -= discarded;
+    slot.protocol_state.has_unparsed_input = false;
+    slot.protocol_state.wanted_bytes = 0;
+    let mut at = discarded;
+    let Some(protocol) = protocol_of(&mut slot.protocol_state, settings.protocol, &input[at..])
+    else {
+        slot.consumed = at;
+        return;
+    };
+    let mut skip = std::mem::take(&mut slot.protocol_state.skip_keys);
+    let limits = Limits {
+        authentication: match (&context.state.users, slot.protocol_state.is_authenticated) {
+            (None, _) => Authentication::NotOffered,
+            (Some(_), false) => Authentication::Missing,
+            (Some(_), true) => Authentication::Given,
+        },
+        ..context.state.limits
+    };
+    let mut requests_left = settings.requests_per_batch.unwrap_or(usize::MAX);
+    let mut response_budget = ResponseBudget::new(settings);
+    let mut stage = 0;
+    let mut is_in_writes = false;
+    while at < input.len() {
+        if requests_left == 0 {
+            if slot.protocol_state.has_unparsed_input {
+                break;
+            }
+            slot.protocol_state.has_unparsed_input = true;
+            context.counts.conn_yields += 1;
+            break;
+        }
+        requests_left -= 1;
+        let mut step = parse_one(context, protocol, &input[at..], &limits);
+        if !response_budget.admits(&mut step) {
+            context.counts.responses_refused += 1;
+            if !matches!(step, Step::Refused { .. }) {
+                return slot.abort(input.len());
+            }
+        }
+        let used = match step {
+            Step::Request { used, .. } | Step::Refused { used, .. } => used,
+            Step::Incomplete { at_least } => {
+                slot.protocol_state.wanted_bytes = wanted_bytes(&input[at..], at_least);
+                break;
+            }
+        };
+        let span = RequestSpan { slot: number as u32, start: at as u32, end: (at + used) as u32 };
+        at += used;
+        let is_read = matches!(step, Step::Request { request: Request::Read(_), .. });
+        stage += usize::from(is_in_writes && is_read);
+        is_in_writes = !is_read;
+        if stage == stages.len() {
+            stages.push(BatchStage::default());
+        }
+        let stage = &mut stages[stage];
+        let operation = match step {
+            Step::Request { request: Request::Read(read), .. } => {
+                push_read(context, stage, read, span, std::mem::take(&mut skip));
+                continue;
+            }
+            Step::Request { request, .. } => {
+                to_operation(context, request, std::mem::take(&mut skip))
+            }
+            Step::Refused { refusal, .. } => {
+                at += refusal.swallow;
+                if refusal.closes {
+                    at = input.len();
+                }
+                Operation::Refusal(refusal)
+            }
+            Step::Incomplete { .. } => break,
+        };
+        if let Operation::Command { command, .. } = &operation {
+            match command {
+                Command::Quit | Command::Watch(_) => at = input.len(),
+                // What follows is parsed under other limits once this is done, or waits for a dump.
+                Command::LogIn { .. }
+                | Command::Authenticate { .. }
+                | Command::Stats(_)
+                | Command::LruCrawler(_) => {
+                    slot.protocol_state.has_unparsed_input = at < input.len();
+                    requests_left = 0;
+                }
+                _ => {}
+            }
+        }
+        stage.writes.push(WriteRequest { span, operation });
+    }
+    slot.protocol_state.discard_bytes += at.saturating_sub(input.len());
+    slot.consumed = at.min(input.len());
+}
+
+/// Parses the first request of `rest`. Refuses one whose value has not fully arrived if there is no
+/// memory for it.
+#[inline]
+fn parse_one<'i, S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    protocol: Protocol,
+    rest: &'i [u8],
+    limits: &Limits,
+) -> Step<'i> {
+    let step = protocol.parse(rest, limits);
+    if let Step::Incomplete { at_least } = step
+        && at_least > OWN_BUFFER_BYTES
+        && !context.state.buffers.allows(at_least - rest.len())
+    {
+        // Under a stricter limit the same bytes are a refusal, which knows how many to discard.
+        let strict = Limits { max_item_bytes: 0, ..*limits };
+        if let Step::Refused { refusal, used } = protocol.parse(rest, &strict) {
+            context.counts.read_buf_oom += 1;
+            return Step::Refused { refusal: refusal.out_of_memory(), used };
+        }
+    }
+    step
+}
+
+/// The length of the request at the start of `rest` in bytes, or 0 if its line is not complete.
+fn wanted_bytes(rest: &[u8], at_least: usize) -> usize {
+    let is_exact = at_least > rest.len() + 1 || rest.contains(&b'\n');
+    if is_exact { at_least } else { 0 }
+}
+
+/// The protocol of the connection: as set, or told by the first byte. None before that has arrived.
+fn protocol_of(
+    protocol_state: &mut ProtocolState,
+    setting: WireProtocol,
+    input: &[u8],
+) -> Option<Protocol> {
+    if protocol_state.protocol.is_none() {
+        let first = *input.first()?;
+        protocol_state.protocol = Some(match setting {
+            WireProtocol::Negotiated => Protocol::detect(first),
+            WireProtocol::Text => Protocol::Text,
+            WireProtocol::Binary => Protocol::Binary,
+        });
+    }
+    protocol_state.protocol
+}
+
+/// Appends a read and its keys, without the first `skip`, to the stage.
+#[inline]
+fn push_read<'i, S: Store>(
+    context: &BatchContext<'_, '_, S>,
+    stage: &mut BatchStage<'i>,
+    read: Read<'i>,
+    span: RequestSpan,
+    skip: usize,
+) {
+    let seed = context.state.index.seed();
+    for key in read.keys.skip(skip) {
+        stage.keys.push(Key::new(key, seed));
+    }
+    let keys_end = stage.keys.len() as u32;
+    stage.reads.push(ReadRequest { read, span, keys_end, skipped: skip as u32 });
+}
+
+/// What a request other than a read asks for; the bucket of its key is prefetched.
+fn to_operation<'i, S: Store>(
+    context: &BatchContext<'_, '_, S>,
+    request: Request<'i>,
+    skipped: usize,
+) -> Operation<'i> {
+    match request {
+        Request::Apply(apply) => {
+            let mut scratch: KeyScratch = [0; _];
+            let key = Key::new(apply.key.resolve(&mut scratch), context.state.index.seed());
+            context.index.prefetch(&key);
+            Operation::Apply { apply, hash: key.hash() }
+        }
+        Request::Each(each) => Operation::Each { each, skipped },
+        Request::Command { command, reply } => Operation::Command { command, reply },
+        Request::Read(_) => unreachable!("the caller has taken reads out"),
+    }
+}

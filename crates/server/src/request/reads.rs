@@ -1,0 +1,251 @@
+//! Executes the reads of a stage as one batch of the index.
+
+use std::ops::ControlFlow;
+
+use amalgam_index::{Found, Sink, Store, Worker};
+use amalgam_op::{Key, Now, Op, Outcome};
+use amalgam_protocol::Reply;
+
+use crate::request::context::BatchContext;
+use crate::request::observer::Observer;
+use crate::request::slot::RequestSlot;
+use crate::request::stage::{BatchStage, ReadRequest};
+use crate::watch::lines::ReadResult;
+
+/// Values of this length and more are sent from where they lie, without a copy.
+const PIN_BYTES: usize = 16 << 10;
+
+/// Why the store stopped before the end of a batch of reads.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Stop {
+    #[default]
+    Not,
+    /// The item must be changed to be answered.
+    MustApply,
+    /// The connection's output is full.
+    Full,
+}
+
+/// Writes the answers to a stage's reads into the outputs of their connections.
+struct ReadAnswers<'r, 'i> {
+    reads: &'r [ReadRequest<'i>],
+    keys: &'r [Key<'i>],
+    slots: &'r mut [RequestSlot],
+    now: &'r Now,
+    observer: Option<Observer<'r>>,
+    /// The position in `reads` of the request that is being answered.
+    current: usize,
+    /// The position in `keys` of the first key handed to the store.
+    first: usize,
+    hits: u64,
+    misses: u64,
+    expired: u64,
+    flushed: u64,
+    stop: Stop,
+}
+
+impl ReadAnswers<'_, '_> {
+    /// Ends the answer to the key at `position` of the stage; breaks if the output is full.
+    #[inline]
+    fn next(&mut self, position: usize) -> ControlFlow<()> {
+        let request = &self.reads[self.current];
+        let slot = &mut self.slots[request.span.slot as usize];
+        if position + 1 == request.keys_end as usize {
+            request.read.reply.end(&mut slot.output.bytes);
+            self.current += 1;
+        }
+        if slot.is_full() {
+            self.stop = Stop::Full;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The position in the stage of the first key of a request.
+    fn first_key(&self, request: usize) -> usize {
+        request.checked_sub(1).map_or(0, |before| self.reads[before].keys_end as usize)
+    }
+
+    /// Stalls the connection whose output the answer before `position` filled.
+    fn stall(&mut self, position: usize) {
+        let before = self.first_key(self.current);
+        if position == before {
+            let span = self.reads[self.current - 1].span;
+            self.slots[span.slot as usize].stall(span.end as usize, 0);
+        } else {
+            let request = &self.reads[self.current];
+            let answered = request.skipped as usize + position - before;
+            let span = request.span;
+            self.slots[span.slot as usize].stall(span.start as usize, answered);
+        }
+    }
+
+    /// The longest run of keys, from `position` on, of connections that are not stalled.
+    fn runnable(&mut self, mut position: usize) -> std::ops::Range<usize> {
+        let is_stalled =
+            |request: &ReadRequest<'_>| self.slots[request.span.slot as usize].is_stalled;
+        while self.reads.get(self.current).is_some_and(is_stalled) {
+            position = self.reads[self.current].keys_end as usize;
+            self.current += 1;
+        }
+        let rest = &self.reads[self.current..];
+        let count = rest.iter().position(is_stalled).unwrap_or(rest.len());
+        let end = count.checked_sub(1).map_or(position, |last| rest[last].keys_end as usize);
+        position..end
+    }
+}
+
+impl ReadAnswers<'_, '_> {
+    #[inline]
+    fn missed(&mut self, position: usize, result: ReadResult) -> ControlFlow<()> {
+        let request = &self.reads[self.current];
+        let slot = &mut self.slots[request.span.slot as usize];
+        request.read.reply.miss(&mut slot.output.bytes);
+        self.misses += 1;
+        if let Some(observer) = &self.observer {
+            observer.read(self.keys[self.first + position].bytes(), result, slot.number);
+        }
+        self.next(self.first + position)
+    }
+}
+
+impl Sink for ReadAnswers<'_, '_> {
+    #[inline]
+    fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        let request = &self.reads[self.current];
+        if request.read.must_apply(&found.item) {
+            self.stop = Stop::MustApply;
+            return ControlFlow::Break(());
+        }
+        let slot = &mut self.slots[request.span.slot as usize];
+        answer_hit(&request.read.reply, slot, found, self.now);
+        self.hits += 1;
+        if let Some(observer) = &self.observer {
+            observer.read(found.item.key, ReadResult::Found(found.item.value.len()), slot.number);
+        }
+        self.next(self.first + position)
+    }
+
+    #[inline]
+    fn miss(&mut self, position: usize) -> ControlFlow<()> {
+        self.missed(position, ReadResult::NotFound)
+    }
+
+    #[cold]
+    fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
+        *(if is_flushed { &mut self.flushed } else { &mut self.expired }) += 1;
+        self.missed(position, if is_flushed { ReadResult::Flushed } else { ReadResult::Expired })
+    }
+}
+
+/// Appends a found item to the output, pinned where it is large.
+#[inline]
+fn answer_hit(reply: &Reply<'_>, slot: &mut RequestSlot, found: &Found<'_>, now: &Now) {
+    let output = &mut slot.output;
+    if !reply.hit_head(&mut output.bytes, &found.item, found.hit, now) {
+        return;
+    }
+    if slot.allows_pins
+        && found.item.value.len() >= PIN_BYTES
+        && let Some(value) = found.pin()
+    {
+        output.push_pinned(value);
+    } else {
+        output.bytes.extend_from_slice(found.item.value.as_bytes());
+    }
+    reply.hit_tail(&mut output.bytes);
+}
+
+/// Executes the reads of a stage.
+pub fn execute_reads<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    stage: &BatchStage<'_>,
+    slots: &mut [RequestSlot],
+) {
+    let now = context.now;
+    let mut answers = ReadAnswers {
+        reads: &stage.reads,
+        keys: &stage.keys,
+        slots,
+        now: &now,
+        observer: context.observer,
+        current: 0,
+        first: 0,
+        hits: 0,
+        misses: 0,
+        expired: 0,
+        flushed: 0,
+        stop: Stop::Not,
+    };
+    let mut position = 0;
+    loop {
+        let keys = answers.runnable(position);
+        if keys.is_empty() {
+            break;
+        }
+        answers.first = keys.start;
+        let done = context.index.get_batch(&stage.keys[keys.clone()], &now, &mut answers);
+        position = keys.start + done;
+        context.sampler.record(&stage.keys[keys.start..position], now.seconds);
+        if answers.stop == Stop::MustApply {
+            answers.stop = Stop::Not;
+            apply_read(context, &stage.keys[position - 1], &mut answers);
+            let _ = answers.next(position - 1);
+        }
+        if answers.stop == Stop::Full {
+            answers.stop = Stop::Not;
+            answers.stall(position);
+        }
+    }
+    context.counts.cmd_get += answers.hits + answers.misses;
+    context.counts.get_hits += answers.hits;
+    context.counts.get_misses += answers.misses;
+    context.counts.get_expired += answers.expired;
+    context.counts.get_flushed += answers.flushed;
+}
+
+/// ReadAnswers a key whose item has to change for it, such as one that gets its CAS id now.
+fn apply_read<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    key: &Key<'_>,
+    answers: &mut ReadAnswers<'_, '_>,
+) {
+    let request = &answers.reads[answers.current];
+    let slot = &mut answers.slots[request.span.slot as usize];
+    let number = slot.number;
+    let op = Op { key: *key, verb: request.read.verb() };
+    let mut sink = SingleAnswer { reply: &request.read.reply, slot, now: answers.now };
+    let mut result = ReadResult::Found(0);
+    match context.index.apply(&op, answers.now, &mut sink) {
+        Outcome::Hit(_) => answers.hits += 1,
+        outcome => {
+            request.read.reply.outcome(&mut slot.output.bytes, &outcome, answers.now);
+            answers.misses += 1;
+            result = ReadResult::NotFound;
+        }
+    }
+    if let Some(observer) = &answers.observer {
+        observer.read(key.bytes(), result, number);
+    }
+}
+
+/// Writes the answer to an operation on one key.
+pub struct SingleAnswer<'r, 'i> {
+    /// How to answer.
+    pub reply: &'r Reply<'i>,
+    /// The connection that asked.
+    pub slot: &'r mut RequestSlot,
+    /// The time of the batch.
+    pub now: &'r Now,
+}
+
+impl Sink for SingleAnswer<'_, '_> {
+    fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
+        answer_hit(self.reply, self.slot, found, self.now);
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}

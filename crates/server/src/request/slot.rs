@@ -1,0 +1,83 @@
+//! One connection's part in a batch: its protocol state and its output, lent for the duration.
+
+use crate::connections::protocol_state::ProtocolState;
+use crate::net::output::Output;
+use crate::watch::events::Events;
+
+/// Bytes of a connection's output from which on its requests wait until the output is drained.
+pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
+
+/// See the head of this module.
+pub struct RequestSlot {
+    /// What the protocol carries over from earlier batches.
+    pub protocol_state: ProtocolState,
+    /// Where answers go.
+    pub output: Output,
+    /// The file descriptor of the connection, by which watchers know it; 0 for a datagram.
+    pub number: i32,
+    /// Bytes of the input that were dealt with and can be discarded.
+    pub consumed: usize,
+    /// Whether to close the connection once the output is sent.
+    pub is_closing: bool,
+    /// Whether the client violated the protocol.
+    pub is_broken: bool,
+    /// The kinds of lines to send if the connection becomes a watcher after this batch.
+    pub watches: Option<Events>,
+    /// Whether the output is full; `consumed` then ends before the first unanswered request.
+    pub is_stalled: bool,
+    /// Whether large values may be sent from where they lie, without a copy. False for datagrams.
+    pub allows_pins: bool,
+}
+
+impl RequestSlot {
+    /// A slot for a connection.
+    pub fn new(protocol_state: ProtocolState, output: Output) -> Self {
+        Self {
+            protocol_state,
+            output,
+            number: 0,
+            consumed: 0,
+            is_closing: false,
+            is_broken: false,
+            watches: None,
+            is_stalled: false,
+            allows_pins: true,
+        }
+    }
+
+    /// A slot for a datagram, whose output holds a copy of every byte of the answer.
+    pub fn for_datagram(protocol_state: ProtocolState, output: Output) -> Self {
+        Self { allows_pins: false, ..Self::new(protocol_state, output) }
+    }
+
+    /// Whether the slot belongs to a connection, not to a datagram.
+    pub fn is_connection(&self) -> bool {
+        self.allows_pins
+    }
+
+    /// Whether the output has reached [`MAX_OUTPUT_BYTES`].
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.output.bytes.len() + self.output.pinned_bytes() >= MAX_OUTPUT_BYTES
+    }
+
+    /// Closes the connection without executing the requests that it sent in this batch, which are
+    /// `input_bytes` long.
+    pub fn abort(&mut self, input_bytes: usize) {
+        self.stall(input_bytes, 0);
+        self.protocol_state.has_unparsed_input = false;
+        self.is_closing = true;
+        self.is_broken = true;
+    }
+
+    /// Stops parsing and executing here. The next batch begins with the request at byte `start`,
+    /// of which `skip_keys` keys are answered already.
+    pub fn stall(&mut self, start: usize, skip_keys: usize) {
+        self.is_stalled = true;
+        self.consumed = start;
+        self.protocol_state.discard_bytes = 0;
+        self.protocol_state.has_unparsed_input = true;
+        self.protocol_state.skip_keys = skip_keys;
+        self.protocol_state.wanted_bytes = 0;
+    }
+}

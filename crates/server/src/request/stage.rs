@@ -1,0 +1,96 @@
+//! A stage of a batch: parsed requests that are executed together.
+
+use amalgam_op::Key;
+use amalgam_protocol::{Apply, Command, Each, Read, Refusal, Reply};
+
+/// Where a request lies in the input of its connection.
+#[derive(Clone, Copy)]
+pub struct RequestSpan {
+    /// The number of the connection's slot.
+    pub slot: u32,
+    /// The offset of the request's first byte.
+    pub start: u32,
+    /// The offset behind its last byte.
+    pub end: u32,
+}
+
+/// A read; its keys stand in [`BatchStage::keys`].
+pub struct ReadRequest<'t> {
+    /// The parsed request.
+    pub read: Read<'t>,
+    /// Where it lies.
+    pub span: RequestSpan,
+    /// The position in the stage's keys behind the request's last key.
+    pub keys_end: u32,
+    /// Keys that were answered before the connection stalled, and are not in the stage.
+    pub skipped: u32,
+}
+
+/// A request that is executed by itself: everything but plain reads.
+pub struct WriteRequest<'t> {
+    /// Where it lies.
+    pub span: RequestSpan,
+    /// What it asks for.
+    pub operation: Operation<'t>,
+}
+
+/// What a [`WriteRequest`] asks for.
+pub enum Operation<'t> {
+    /// An operation on one key, with the hash of the key.
+    Apply {
+        /// The parsed request.
+        apply: Apply<'t>,
+        /// The hash of its key.
+        hash: u64,
+    },
+    /// The same operation on each of several keys.
+    Each {
+        /// The parsed request.
+        each: Each<'t>,
+        /// Keys that were answered before the connection stalled.
+        skipped: usize,
+    },
+    /// A request about the server itself.
+    Command {
+        /// The parsed request.
+        command: Command<'t>,
+        /// How to answer it.
+        reply: Reply<'t>,
+    },
+    /// A request that was refused when it was parsed.
+    Refusal(Refusal<'t>),
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct BatchStage<'t> {
+    /// The keys of all reads, in the order of the reads.
+    pub keys: Vec<Key<'t>>,
+    /// The reads, executed first.
+    pub reads: Vec<ReadRequest<'t>>,
+    /// The other requests, executed after the reads.
+    pub writes: Vec<WriteRequest<'t>>,
+}
+
+/// Empties a vector and gives its memory to one of another lifetime.
+fn recycle<T, U>(mut vector: Vec<T>) -> Vec<U> {
+    vector.clear();
+    // The standard library collects in place, as source and target have the same layout.
+    vector.into_iter().map(|_| unreachable!("the vector is empty")).collect()
+}
+
+impl BatchStage<'_> {
+    /// An empty stage in the memory of this one.
+    pub fn recycle<'u>(self) -> BatchStage<'u> {
+        BatchStage {
+            keys: recycle(self.keys),
+            reads: recycle(self.reads),
+            writes: recycle(self.writes),
+        }
+    }
+
+    /// Whether the stage holds no request.
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
+}

@@ -1,0 +1,148 @@
+//! Executes the requests of a stage that are not reads, one by one.
+
+use std::ops::ControlFlow;
+
+use amalgam_index::{Found, Sink, Store, Worker};
+use amalgam_op::{Delete, Key, Op, Outcome, StoreMode, Verb};
+use amalgam_protocol::{Apply, Each, KeyScratch, Problem, Refusal};
+
+use crate::request::command_counters::count_operation;
+use crate::request::commands;
+use crate::request::context::BatchContext;
+use crate::request::observer::AppliedOperation;
+use crate::request::reads::SingleAnswer;
+use crate::request::slot::RequestSlot;
+use crate::request::stage::{BatchStage, Operation, RequestSpan};
+use crate::watch::lines::ReadResult;
+
+/// Executes the requests of a stage that are not reads.
+pub fn execute_writes<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    stage: &BatchStage<'_>,
+    slots: &mut [RequestSlot],
+) {
+    for write in &stage.writes {
+        let slot = &mut slots[write.span.slot as usize];
+        if slot.is_stalled {
+            continue;
+        }
+        match &write.operation {
+            Operation::Apply { apply, hash } => execute_apply(context, slot, apply, *hash),
+            Operation::Each { each, skipped } => {
+                execute_each(context, slot, each, *skipped, write.span);
+            }
+            Operation::Command { command, reply } => commands::run(context, slot, command, reply),
+            Operation::Refusal(refusal) => execute_refusal(context, slot, refusal),
+        }
+        if slot.is_full() && !slot.is_stalled {
+            slot.stall(write.span.end as usize, 0);
+        }
+    }
+}
+
+fn execute_apply<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    apply: &Apply<'_>,
+    hash: u64,
+) {
+    let mut scratch: KeyScratch = [0; _];
+    let key = Key::with_hash(apply.key.resolve(&mut scratch), hash);
+    let op = Op { key, verb: apply.verb };
+    let before = lookup_before(context, &op.key);
+    let mut sink = SingleAnswer { reply: &apply.reply, slot: &mut *slot, now: &context.now };
+    let outcome = context.index.apply(&op, &context.now, &mut sink);
+    context.sampler.record(&[key], context.now.seconds);
+    apply.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
+    count_operation(context.counts, &op.verb, &outcome);
+    if let Some(observer) = &context.observer {
+        let (is_meta, number) = (apply.reply.is_meta(), slot.number);
+        let applied = AppliedOperation { op: &op, outcome: &outcome, before, is_meta, number };
+        observer.applied(&applied, &context.now);
+    }
+    let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
+    let is_set = matches!(op.verb, Verb::Store(store)
+        if store.mode == StoreMode::Set && store.compare.is_none());
+    if is_lost && is_set {
+        // So that no client reads the value that this one meant to replace.
+        remove(context, key);
+    }
+}
+
+/// What a key holds before it is changed, if an observer wants to know.
+#[inline]
+fn lookup_before<S: Store>(context: &mut BatchContext<'_, '_, S>, key: &Key<'_>) -> ReadResult {
+    match context.observer {
+        Some(observer) => observer.lookup_before(&mut *context.index, key, &context.now),
+        None => ReadResult::NotFound,
+    }
+}
+
+/// Deletes a key without an answer.
+fn remove<S: Store>(context: &mut BatchContext<'_, '_, S>, key: Key<'_>) {
+    struct Ignore;
+    impl Sink for Ignore {
+        fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+        fn miss(&mut self, _: usize) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+    }
+    let op = Op { key, verb: Verb::Delete(Delete::default()) };
+    context.index.apply(&op, &context.now, &mut Ignore);
+}
+
+fn execute_each<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    each: &Each<'_>,
+    skipped: usize,
+    span: RequestSpan,
+) {
+    let verb = Verb::Get(each.get);
+    for (number, key) in each.keys.enumerate().skip(skipped) {
+        if slot.is_full() {
+            slot.stall(span.start as usize, number);
+            return;
+        }
+        let op = Op { key: Key::new(key, context.state.index.seed()), verb };
+        let before = lookup_before(context, &op.key);
+        let mut sink = SingleAnswer { reply: &each.reply, slot: &mut *slot, now: &context.now };
+        let outcome = context.index.apply(&op, &context.now, &mut sink);
+        context.sampler.record(&[op.key], context.now.seconds);
+        each.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
+        count_operation(context.counts, &verb, &outcome);
+        if let Some(observer) = &context.observer {
+            let number = slot.number;
+            let applied =
+                AppliedOperation { op: &op, outcome: &outcome, before, is_meta: false, number };
+            observer.applied(&applied, &context.now);
+        }
+        context.counts.cmd_get += 1;
+        let is_hit = matches!(outcome, Outcome::Hit(_));
+        context.counts.get_hits += u64::from(is_hit);
+        context.counts.get_misses += u64::from(!is_hit);
+    }
+    each.reply.end(&mut slot.output.bytes);
+}
+
+fn execute_refusal<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    refusal: &Refusal<'_>,
+) {
+    refusal.write(&mut slot.output.bytes);
+    match refusal.problem() {
+        Some(Problem::TOO_LARGE) => context.counts.store_too_large += 1,
+        Some(Problem::OUT_OF_MEMORY) => context.counts.store_no_memory += 1,
+        _ => {}
+    }
+    slot.is_closing |= refusal.closes;
+    slot.is_broken |= refusal.closes;
+    if let Some(key) = &refusal.removes {
+        let mut scratch: KeyScratch = [0; _];
+        let key = Key::new(key.resolve(&mut scratch), context.state.index.seed());
+        remove(context, key);
+    }
+}

@@ -1,0 +1,299 @@
+//! What all threads of a server share.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use amalgam_index::mem::Evictions;
+use amalgam_index::{ClassStatistics, Statistics, Store};
+use amalgam_op::ItemView;
+use amalgam_protocol::{Limits, item_bytes};
+use amalgam_tls::ServerTls;
+
+use crate::auth::users::Users;
+use crate::compat::slab_classes::SlabClasses;
+use crate::compat::tunables::CompatTunables;
+use crate::connections::budget::BufferBudget;
+use crate::connections::reactor::Reactor;
+use crate::metrics::counters::AllCounters;
+use crate::metrics::hot_keys::HotKeys;
+use crate::metrics::latency::Latencies;
+use crate::metrics::prefixes::Prefixes;
+use crate::net::registry::ConnectionRegistry;
+use crate::net::sockets::ListenerInfo;
+use crate::settings::Settings;
+use crate::state::accept_gate::AcceptGate;
+use crate::state::clock::Clock;
+use crate::state::engine_controls::EngineControls;
+use crate::state::sweep::Crawler;
+use crate::state::warm_restart;
+use crate::watch::events::Events;
+use crate::watch::log::WatchLog;
+
+/// The smallest budget for connection buffers.
+const MIN_BUFFER_BYTES: usize = 8 << 20;
+
+/// See the head of this module.
+pub struct ServerState<S> {
+    /// The settings, fixed at start.
+    pub settings: Settings,
+    /// The limits that the protocols enforce.
+    pub limits: Limits,
+    /// The items.
+    pub index: S,
+    /// None if the index was opened, and is maintained, by somebody else.
+    pub engine_controls: Option<EngineControls<S>>,
+    /// The users; None if clients need not authenticate.
+    pub users: Option<Users>,
+    /// Certificates and keys; None if no connection is secured.
+    pub tls: Option<ServerTls>,
+    /// The time, and the flush generation.
+    pub clock: Clock,
+    /// The listening sockets, as `stats conns` shows them.
+    pub listeners: Vec<ListenerInfo>,
+    /// The open connections.
+    pub registry: ConnectionRegistry,
+    /// memcached's tunables, which are only kept and shown.
+    pub tunables: CompatTunables,
+    /// memcached's slab class numbers.
+    pub slab_classes: SlabClasses,
+    /// Counts of requests by key prefix.
+    pub prefixes: Prefixes,
+    /// Sweeps on an operator's request.
+    pub crawler: Crawler,
+    /// Lines for watchers.
+    pub log: WatchLog,
+    /// The index's statistics at the last `stats reset`.
+    statistics_baseline: Mutex<Statistics>,
+    /// The workers' counters.
+    pub counters: AllCounters,
+    /// The most accessed keys.
+    pub hot_keys: HotKeys,
+    /// How long commands take; one entry for each worker.
+    pub latencies: Box<[Latencies]>,
+    /// The workers' connections; one reactor for each worker.
+    pub reactors: Vec<Reactor>,
+    /// The sockets for datagrams, shared by all workers.
+    pub datagram_sockets: Vec<OwnedFd>,
+    /// The budget for connections' buffers.
+    pub buffers: BufferBudget,
+    /// Whether connections are accepted.
+    pub accept_gate: AcceptGate,
+    /// memcached's verbosity level, as last set.
+    pub verbosity: AtomicU8,
+    /// The TCP port in use; unset without TCP.
+    pub tcp_port: OnceLock<u16>,
+    memory_limit: AtomicUsize,
+    is_stopping: AtomicBool,
+    /// Whether all threads have ended.
+    pub has_ended: Arc<AtomicBool>,
+    /// Whether to write the items to the memory file, if there is one, when the server stops.
+    pub saves_on_stop: Arc<AtomicBool>,
+    /// The end of a pipe; a byte written to it wakes the main thread.
+    pub waker: OwnedFd,
+}
+
+/// The parts of a [`ServerState`] that are opened before it.
+pub struct OpenedParts<S> {
+    /// The items.
+    pub index: S,
+    /// None if the index is maintained by somebody else.
+    pub engine_controls: Option<EngineControls<S>>,
+    /// The clock under which the index was opened.
+    pub clock: Clock,
+    /// The listening sockets.
+    pub listeners: Vec<ListenerInfo>,
+    /// The TCP port in use, if any.
+    pub tcp_port: Option<u16>,
+    /// The sockets for datagrams.
+    pub datagram_sockets: Vec<OwnedFd>,
+    /// See [`ServerState::waker`].
+    pub waker: OwnedFd,
+}
+
+impl<S: Store> ServerState<S> {
+    /// Puts the parts together, and reads the users and the certificates.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be used or the system refuses a file descriptor.
+    pub fn new(settings: Settings, parts: OpenedParts<S>) -> io::Result<Self> {
+        let OpenedParts { index, engine_controls, clock, listeners, tcp_port, .. } = parts;
+        let threads = settings.threads;
+        let tunables = CompatTunables::new(&settings.tunables);
+        let growth = tunables.get("growth_factor").parse().unwrap_or(1.25);
+        let log = WatchLog::new(
+            tunables.number("worker_logbuf_size").saturating_mul(threads),
+            tunables.number("watcher_logbuf_size"),
+        )?;
+        let limits = Limits {
+            max_item_bytes: settings.max_item_bytes,
+            hands_out_cas: settings.hands_out_cas,
+            ..Limits::default()
+        };
+        let users = settings.users_file.as_deref().map(Users::load).transpose()?;
+        let tls = match settings.tls.clone() {
+            None => None,
+            Some(tls) => Some(ServerTls::open(tls, clock.seconds()).map_err(io::Error::other)?),
+        };
+        Ok(Self {
+            limits,
+            index,
+            engine_controls,
+            users,
+            tls,
+            clock,
+            listeners,
+            registry: ConnectionRegistry::default(),
+            slab_classes: SlabClasses::new(tunables.number("chunk_size") as u32, growth),
+            tunables,
+            prefixes: Prefixes::new(settings.prefix_delimiter, settings.counts_prefixes),
+            crawler: Crawler::default(),
+            log,
+            statistics_baseline: Mutex::default(),
+            counters: AllCounters::new(threads),
+            hot_keys: HotKeys::new(threads),
+            latencies: (0..threads).map(|_| Latencies::default()).collect(),
+            reactors: (0..threads).map(|_| Reactor::new()).collect::<io::Result<_>>()?,
+            datagram_sockets: parts.datagram_sockets,
+            buffers: BufferBudget::new(buffer_limit(settings.memory_bytes, &settings)),
+            accept_gate: AcceptGate::default(),
+            verbosity: AtomicU8::new(settings.verbosity),
+            tcp_port: tcp_port.map_or_else(OnceLock::new, OnceLock::from),
+            memory_limit: AtomicUsize::new(settings.memory_bytes),
+            is_stopping: AtomicBool::new(false),
+            has_ended: Arc::default(),
+            saves_on_stop: Arc::default(),
+            waker: parts.waker,
+            settings,
+        })
+    }
+
+    /// Whether the server is shutting down.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Shuts the server down: workers answer what has arrived and close all connections.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.wake_main();
+        self.log.wake();
+        self.reactors.iter().for_each(Reactor::wake);
+    }
+
+    /// Shuts the server down, and saves the items for the next start if there is a memory file.
+    pub fn stop_gracefully(&self) {
+        self.saves_on_stop.store(true, Ordering::SeqCst);
+        self.stop();
+    }
+
+    /// Saves the items for the next start, if that was asked for. Requires: the workers have ended.
+    ///
+    /// # Errors
+    ///
+    /// If the memory file cannot be written.
+    pub fn save(&self) -> io::Result<()> {
+        let Some(path) = &self.settings.memory_file else { return Ok(()) };
+        if !self.saves_on_stop.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let name = path.display();
+        let report = warm_restart::save(&self.index, &self.clock, self.memory_limit(), path)
+            .map_err(|error| {
+                let text = format!("cannot save the items to {name}, they are lost: {error}");
+                io::Error::other(text)
+            })?;
+        log::info!(file:% = name, report:%; "saved the items for the next start");
+        Ok(())
+    }
+
+    /// The index's record of evicted items; None if it keeps none.
+    pub fn evictions(&self) -> Option<&Evictions> {
+        self.engine_controls.as_ref().and_then(|controls| controls.evictions(&self.index))
+    }
+
+    /// Sends watchers the items that were evicted since the last call.
+    pub fn report_evictions(&self) {
+        let Some(evictions) = self.evictions() else { return };
+        evictions.watch(self.log.wanted().meets(Events::EVICTIONS));
+        for evicted in evictions.take() {
+            let has_cas = self.limits.hands_out_cas;
+            let (key, value) = (evicted.key.len(), evicted.value_bytes);
+            let bytes = item_bytes(key, value, evicted.flags, has_cas);
+            self.log.evicted(&evicted, self.slab_classes.class(bytes));
+        }
+    }
+
+    /// memcached's slab class of an item, and the bytes that memcached would count for it.
+    pub fn class_of(&self, item: &ItemView<'_>) -> (u32, usize) {
+        let has_cas = self.limits.hands_out_cas;
+        let bytes = item_bytes(item.key.len(), item.value.len(), item.flags, has_cas);
+        (self.slab_classes.class(bytes), bytes)
+    }
+
+    /// The index's statistics; those that only grow are counted from the last `stats reset`.
+    pub fn index_statistics(&self) -> Statistics {
+        let mut index = self.index.statistics();
+        let baseline = self.statistics_baseline.lock();
+        let baseline = baseline.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let subtract = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
+        subtract(&mut index.items_total, baseline.items_total);
+        subtract(&mut index.evictions, baseline.evictions);
+        subtract(&mut index.reclaimed, baseline.reclaimed);
+        subtract(&mut index.evicted_unfetched, baseline.evicted_unfetched);
+        subtract(&mut index.expired_unfetched, baseline.expired_unfetched);
+        for class in &mut index.memory.classes {
+            let is_same = |old: &&ClassStatistics| old.class == class.class;
+            let old = baseline.memory.classes.iter().find(is_same);
+            subtract(&mut class.evictions, old.map_or(0, |old| old.evictions));
+            subtract(&mut class.mortal_evictions, old.map_or(0, |old| old.mortal_evictions));
+        }
+        index
+    }
+
+    /// Makes all statistics that only grow start from zero again.
+    pub fn reset_statistics(&self) {
+        self.counters.reset();
+        self.prefixes.clear();
+        self.crawler.reset();
+        let now = self.index.statistics();
+        *self.statistics_baseline.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = now;
+    }
+
+    /// Reads the certificates again, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be used; the old certificates then stay in use.
+    pub fn refresh_certificates(&self) -> Result<(), String> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.refresh(self.clock.seconds()))
+    }
+
+    /// Makes the main thread return from waiting.
+    pub fn wake_main(&self) {
+        // Fails only if the pipe is full of earlier wake-ups.
+        let _ = rustix::io::write(&self.waker, b"!");
+    }
+
+    /// The memory limit in bytes.
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the memory limit; items above it are evicted over time.
+    pub fn set_memory_limit(&self, bytes: usize) {
+        self.memory_limit.store(bytes, Ordering::Relaxed);
+        self.buffers.set_limit(buffer_limit(bytes, &self.settings));
+        self.index.set_memory_limit(bytes.saturating_sub(self.buffers.used_bytes()));
+    }
+}
+
+/// The share of the memory limit that connections' buffers may take: a quarter or the configured
+/// part, but at least two of the largest values and [`MIN_BUFFER_BYTES`].
+fn buffer_limit(memory_bytes: usize, settings: &Settings) -> usize {
+    let two_values = settings.max_item_bytes.saturating_mul(2);
+    let share = (memory_bytes / 4).min(settings.buffer_bytes.unwrap_or(usize::MAX));
+    share.max(two_values).max(MIN_BUFFER_BYTES)
+}

@@ -1,0 +1,103 @@
+//! Sweeps: the removal of every dead item, so that the flush generation may go on.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use amalgam_index::{Cursor, Found, Sink, Store, Worker};
+use amalgam_op::{Get, ItemView, Key, Op, Verb};
+
+use crate::compat::slab_classes::CLASSES;
+use crate::state::clock::Clock;
+
+/// Buckets scanned between two quiescent states.
+const SLICE_BUCKETS: usize = 256;
+
+/// Ignores what an operation shows.
+struct Ignore;
+
+impl Sink for Ignore {
+    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Sweeps that operators request (`lru_crawler crawl`), and their statistics. Shared by all threads.
+pub struct Crawler {
+    /// Whether a sweep is requested or runs.
+    pub is_requested: AtomicBool,
+    /// The number of requests.
+    pub starts: AtomicU64,
+    /// Items examined by sweeps.
+    pub checked: AtomicU64,
+    /// Items removed by sweeps, by memcached's slab class.
+    reclaimed: [AtomicU64; CLASSES as usize],
+}
+
+impl Default for Crawler {
+    fn default() -> Self {
+        Self {
+            is_requested: AtomicBool::new(false),
+            starts: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+            reclaimed: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Crawler {
+    /// Items of a slab class that sweeps removed.
+    pub fn reclaimed_of(&self, class: u32) -> u64 {
+        self.reclaimed.get(class as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Items that sweeps removed.
+    pub fn reclaimed(&self) -> u64 {
+        (0..CLASSES).map(|class| self.reclaimed_of(class)).sum()
+    }
+
+    /// Resets the counts of examined and removed items.
+    pub fn reset(&self) {
+        self.checked.store(0, Ordering::Relaxed);
+        self.reclaimed.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Removes every item that is dead when the sweep starts. `class_of` returns an item's slab class.
+pub fn sweep<S: Store>(
+    index: &S,
+    clock: &Clock,
+    crawler: &Crawler,
+    class_of: impl Fn(&ItemView<'_>) -> u32,
+) {
+    let target = clock.begin_sweep();
+    let mut worker = index.worker();
+    let mut dead: Vec<Vec<u8>> = Vec::new();
+    let mut cursor = Some(Cursor::START);
+    // A read that finds a dead item removes it. A quiet one leaves the recency bits alone.
+    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    while let Some(from) = cursor {
+        let now = clock.now();
+        let mut checked = 0;
+        cursor = worker.scan(from, SLICE_BUCKETS, &mut |item| {
+            checked += 1;
+            if !now.is_live(item.expiry, item.generation) {
+                dead.push(item.key.to_vec());
+                if let Some(count) = crawler.reclaimed.get(class_of(item) as usize) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        crawler.checked.fetch_add(checked, Ordering::Relaxed);
+        for key in dead.drain(..) {
+            let key = Key::new(&key, index.seed());
+            worker.apply(&Op { key, verb }, &now, &mut Ignore);
+        }
+        worker.quiesce();
+    }
+    clock.end_sweep(target);
+}
