@@ -7,6 +7,7 @@ use std::sync::Arc;
 use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 
 use crate::mem::{Evictions, ItemRef, Memory, Pinned};
+use crate::signal::Signal;
 use crate::{Configuration, OpenError, Statistics};
 
 /// What a server needs of whatever holds its items: an [`Engine`] in this process, or a gateway to
@@ -61,7 +62,7 @@ pub trait Engine: Store {
     fn open(configuration: &Configuration) -> Result<Self, OpenError>;
 
     /// Wakes and parks the thread that calls [`Engine::maintain`] (see [`crate::maintenance`]).
-    fn maintenance_signal(&self) -> &crate::maintenance::Signal;
+    fn maintenance_signal(&self) -> &Signal;
 
     /// Does a bounded slice of background work: growth, sweeping, moving pages. Returns whether
     /// more waits. One thread at a time should call it; others may, and find nothing to do.

@@ -46,7 +46,7 @@
 //! own concurrency protocol, calls it, and carries the answer out.
 //!
 //! Invariants of this room:
-//! 1. No engine imports another; what they share lives in `mem`, `rolling`, `simd` and
+//! 1. No engine imports another; what they share lives in `mem`, `software_pipeline`, `simd` and
 //!    `shaped`.
 //! 2. No sockets, no wire bytes, and no clock but in `map`: [`amalgam_op::Now`] is an argument.
 //! 3. An item never changes after publication, but for its in-place word and the mutable bits of
@@ -54,6 +54,7 @@
 //! 4. No bucket or stripe lock is held across allocation or eviction.
 //! 5. It depends on `amalgam-op` and `libc`, on nothing else.
 
+mod answer;
 mod configuration;
 mod engine;
 #[cfg(not(loom))]
@@ -68,9 +69,11 @@ pub mod memc3;
 pub mod mercury;
 pub mod model;
 pub mod pipeline;
-mod rolling;
+
 mod shaped;
+mod signal;
 mod simd;
+mod software_pipeline;
 mod statistics;
 mod sync;
 
@@ -84,6 +87,7 @@ pub use mercury::Mercury;
 #[cfg(not(loom))]
 pub use pipeline::Pipeline;
 
+pub use answer::show_outcome;
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::Engine;
 pub use engine::{Cursor, Flush, Found, Sink, Store, Worker};

@@ -1,43 +1,12 @@
-//! The background thread of an index: growth, sweeping, moving pages, ahead of the requests.
+//! The background thread of an engine: growth, sweeping and moving pages, ahead of the requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex};
-use std::time::Duration;
 
 use amalgam_op::Now;
 
 use crate::{Engine, Worker};
 
-/// How long the thread sleeps when nobody wakes it: sweeping goes on at this pace.
-const NAP: Duration = Duration::from_millis(100);
-
-/// Wakes the maintenance thread when a worker sees work for it.
-#[derive(Default)]
-pub struct Signal {
-    is_raised: AtomicBool,
-    mutex: Mutex<()>,
-    condition: Condvar,
-}
-
-impl Signal {
-    /// Wakes the thread. Cheap when it was woken before and has not slept since.
-    pub fn raise(&self) {
-        // Relaxed: a raise that is missed here costs one nap, never correctness.
-        if !self.is_raised.load(Ordering::Relaxed) && !self.is_raised.swap(true, Ordering::Relaxed)
-        {
-            drop(self.mutex.lock());
-            self.condition.notify_one();
-        }
-    }
-
-    /// Sleeps until raised, a nap at most.
-    pub fn wait(&self) {
-        let guard = self.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_quiet = |(): &mut ()| !self.is_raised.load(Ordering::Relaxed);
-        drop(self.condition.wait_timeout_while(guard, NAP, is_quiet));
-        self.is_raised.store(false, Ordering::Relaxed);
-    }
-}
+pub use crate::signal::Signal;
 
 /// Runs an engine's background work on the calling thread until `stop` is set. An engine without
 /// such a thread stays correct: its workers then grow and evict as they go, less smoothly.

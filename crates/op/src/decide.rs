@@ -17,12 +17,12 @@ pub enum Decision<'a> {
     Remove(Outcome),
     /// Put this item where the present one was, or where none was, and answer. On
     /// [`Outcome::Hit`] the *new* item goes to the sink.
-    Replace(Draft<'a>, Outcome),
+    Replace(ItemWrite<'a>, Outcome),
 }
 
 /// An item to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Draft<'a> {
+pub struct ItemWrite<'a> {
     /// The value: these parts, one behind the other.
     pub parts: [Part<'a>; 2],
     /// See [`ItemView::flags`].
@@ -32,12 +32,12 @@ pub struct Draft<'a> {
     /// See [`ItemView::cas`].
     pub cas: Option<u64>,
     /// Bits that meta commands read and write.
-    pub marks: Marks,
+    pub meta_flags: MetaFlags,
 }
 
 /// The bits of an item that meta commands read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct MetaFlags {
     /// See [`ItemView::fetched`].
     pub fetched: bool,
     /// See [`ItemView::stale`].
@@ -84,9 +84,9 @@ impl Part<'_> {
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> ItemWrite<'a> {
     fn of_value(value: Part<'a>, flags: u32, expiry: Expiry, cas: Option<u64>) -> Self {
-        Self { parts: [value, Part::Empty], flags, expiry, cas, marks: Marks::default() }
+        Self { parts: [value, Part::Empty], flags, expiry, cas, meta_flags: MetaFlags::default() }
     }
 
     /// The present item with the same value.
@@ -96,7 +96,7 @@ impl<'a> Draft<'a> {
             flags: item.flags,
             expiry: item.expiry,
             cas: item.cas,
-            marks: Marks { fetched: item.fetched, stale: item.stale, won: item.won },
+            meta_flags: MetaFlags { fetched: item.fetched, stale: item.stale, won: item.won },
         }
     }
 
@@ -105,7 +105,7 @@ impl<'a> Draft<'a> {
         self.parts.iter().map(|part| part.len(current)).sum()
     }
 
-    /// Writes the new value to `target`, which has exactly [`Draft::value_bytes`] bytes.
+    /// Writes the new value to `target`, which has exactly [`ItemWrite::value_bytes`] bytes.
     ///
     /// # Panics
     ///
@@ -117,7 +117,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether what `op` writes follows from the value that was there: then it has to be the same
-    /// still when the draft takes its place.
+    /// still when the item_write takes its place.
     pub fn depends_on_value(&self, op: &Op<'_>) -> bool {
         let is_read = match op.verb {
             Verb::Arithmetic(_) => true,
@@ -138,8 +138,8 @@ impl<'a> Draft<'a> {
             && self.expiry == item.expiry
             && self.cas.is_none()
             && item.cas.is_none()
-            && self.marks.stale == item.stale
-            && self.marks.won == item.won
+            && self.meta_flags.stale == item.stale
+            && self.meta_flags.won == item.won
             && now.generation == item.generation;
         if !same {
             return None;
@@ -190,16 +190,17 @@ fn decide_get<'a>(
         let Some(expiry) = get.vivify else { return Decision::Keep(Outcome::NotFound) };
         let cas = (get.wants_cas || get.new_cas.is_some())
             .then(|| next_cas(get.new_cas, None, fresh_cas));
-        let mut draft = Draft::of_value(Part::Empty, 0, Expiry::from_client(expiry, now), cas);
-        draft.marks.won = true;
+        let mut item_write =
+            ItemWrite::of_value(Part::Empty, 0, Expiry::from_client(expiry, now), cas);
+        item_write.meta_flags.won = true;
         let hit = Hit { won: true, created: true, ..Hit::default() };
-        return Decision::Replace(draft, Outcome::Hit(hit));
+        return Decision::Replace(item_write, Outcome::Hit(hit));
     };
-    let mut draft = Draft::of_item(item);
+    let mut item_write = ItemWrite::of_item(item);
     if let Some(expiry) = get.touch {
-        draft.expiry = Expiry::from_client(expiry, now);
+        item_write.expiry = Expiry::from_client(expiry, now);
     }
-    let judged = if get.touches_before_recache { draft.expiry } else { item.expiry };
+    let judged = if get.touches_before_recache { item_write.expiry } else { item.expiry };
     let hit = Hit {
         won: !item.won && ((get.minds_stale && item.stale) || ends_soon(judged, get, now)),
         already_won: item.won,
@@ -207,16 +208,17 @@ fn decide_get<'a>(
         created: false,
         expiry_before: item.expiry,
     };
-    draft.marks.won |= hit.won;
+    item_write.meta_flags.won |= hit.won;
     if get.wants_cas && item.cas.is_none() {
-        draft.cas = Some(fresh_cas);
+        item_write.cas = Some(fresh_cas);
     }
-    let unchanged =
-        draft.marks.won == item.won && draft.expiry == item.expiry && draft.cas == item.cas;
+    let unchanged = item_write.meta_flags.won == item.won
+        && item_write.expiry == item.expiry
+        && item_write.cas == item.cas;
     if unchanged {
         Decision::Keep(Outcome::Hit(hit))
     } else {
-        Decision::Replace(draft, Outcome::Hit(hit))
+        Decision::Replace(item_write, Outcome::Hit(hit))
     }
 }
 
@@ -258,29 +260,30 @@ fn decide_store<'a>(
     let stored = |value_bytes| Outcome::Stored(Written { cas, value_bytes });
     let outcome = stored(store.value.len());
     let value = Part::Bytes(store.value);
-    let new = Draft::of_value(value, store.flags, Expiry::from_client(store.expiry, now), cas);
+    let new = ItemWrite::of_value(value, store.flags, Expiry::from_client(store.expiry, now), cas);
     let Some(item) = item else {
         return match store.mode {
             StoreMode::Set if store.compare.is_some() => Decision::Keep(Outcome::NotFound),
             StoreMode::Set | StoreMode::Add => Decision::Replace(new, outcome),
             StoreMode::Append | StoreMode::Prepend if store.vivify.is_some() => {
                 let expiry = Expiry::from_client(store.vivify.unwrap_or(0), now);
-                Decision::Replace(Draft { expiry, ..new }, outcome)
+                Decision::Replace(ItemWrite { expiry, ..new }, outcome)
             }
             _ => Decision::Keep(Outcome::NotStored),
         };
     };
     let comparison = compare_cas(store, item, fresh_cas);
     let joined = |parts| {
-        let marks = Marks::default();
-        let draft = Draft { parts, flags: item.flags, expiry: item.expiry, cas, marks };
-        Decision::Replace(draft, stored(draft.value_bytes(item.value.len())))
+        let meta_flags = MetaFlags::default();
+        let item_write =
+            ItemWrite { parts, flags: item.flags, expiry: item.expiry, cas, meta_flags };
+        Decision::Replace(item_write, stored(item_write.value_bytes(item.value.len())))
     };
     match store.mode {
         StoreMode::Add => Decision::Keep(Outcome::NotStored),
         StoreMode::Set if comparison == Comparison::Older => {
-            let marks = Marks { stale: true, won: item.won, ..Marks::default() };
-            Decision::Replace(Draft { expiry: item.expiry, marks, ..new }, outcome)
+            let meta_flags = MetaFlags { stale: true, won: item.won, ..MetaFlags::default() };
+            Decision::Replace(ItemWrite { expiry: item.expiry, meta_flags, ..new }, outcome)
         }
         StoreMode::Replace if store.compare.is_none() => Decision::Replace(new, outcome),
         _ if matches!(comparison, Comparison::Older | Comparison::Different) => {
@@ -303,10 +306,10 @@ fn decide_arithmetic<'a>(
     let Some(item) = item else {
         let Some(initial) = arithmetic.initial else { return Decision::Keep(Outcome::NotFound) };
         let expiry = Expiry::from_client(arithmetic.initial_expiry, now);
-        let draft = Draft::of_value(digits(initial), 0, expiry, cas);
+        let item_write = ItemWrite::of_value(digits(initial), 0, expiry, cas);
         let counted =
             Counted { number: initial, created: true, cas, expiry, expiry_before: Expiry::NEVER };
-        return Decision::Replace(draft, Outcome::Number(counted));
+        return Decision::Replace(item_write, Outcome::Number(counted));
     };
     if item.value.is_empty() {
         return Decision::Keep(Outcome::NotANumber);
@@ -322,21 +325,26 @@ fn decide_arithmetic<'a>(
     } else {
         number.wrapping_add(arithmetic.delta)
     };
-    let mut draft = Draft::of_item(item);
-    draft.cas = cas;
+    let mut item_write = ItemWrite::of_item(item);
+    item_write.cas = cas;
     // A number never gets shorter: memcached fills up with spaces.
     let digits = digits(number);
-    draft.parts = [digits, Part::Spaces(item.value.len().saturating_sub(digits.len(0)))];
-    if draft.value_bytes(0) > item.value.len() {
+    item_write.parts = [digits, Part::Spaces(item.value.len().saturating_sub(digits.len(0)))];
+    if item_write.value_bytes(0) > item.value.len() {
         // memcached makes a new item of a number that grew.
-        draft.marks = Marks::default();
+        item_write.meta_flags = MetaFlags::default();
     }
     if let Some(expiry) = arithmetic.touch {
-        draft.expiry = Expiry::from_client(expiry, now);
+        item_write.expiry = Expiry::from_client(expiry, now);
     }
-    let counted =
-        Counted { number, created: false, cas, expiry: draft.expiry, expiry_before: item.expiry };
-    Decision::Replace(draft, Outcome::Number(counted))
+    let counted = Counted {
+        number,
+        created: false,
+        cas,
+        expiry: item_write.expiry,
+        expiry_before: item.expiry,
+    };
+    Decision::Replace(item_write, Outcome::Number(counted))
 }
 
 fn decide_delete<'a>(
@@ -353,18 +361,18 @@ fn decide_delete<'a>(
         return Decision::Remove(Outcome::Deleted);
     }
     let touch = delete.touch.map(|expiry| Expiry::from_client(expiry, now));
-    let mut draft = match delete.drops_value {
-        true => Draft::of_value(Part::Empty, delete.flags, touch.unwrap_or_default(), item.cas),
-        false => Draft { expiry: touch.unwrap_or(item.expiry), ..Draft::of_item(item) },
+    let mut item_write = match delete.drops_value {
+        true => ItemWrite::of_value(Part::Empty, delete.flags, touch.unwrap_or_default(), item.cas),
+        false => ItemWrite { expiry: touch.unwrap_or(item.expiry), ..ItemWrite::of_item(item) },
     };
     if delete.marks_stale {
-        draft.marks.stale = true;
-        draft.marks.won = false;
+        item_write.meta_flags.stale = true;
+        item_write.meta_flags.won = false;
         // The id moves on only where somebody may hold the old one.
-        draft.cas = item.cas.map(|_| next_cas(None, Some(item), fresh_cas));
+        item_write.cas = item.cas.map(|_| next_cas(None, Some(item), fresh_cas));
     }
-    draft.cas = delete.new_cas.or(draft.cas);
-    Decision::Replace(draft, Outcome::Invalidated)
+    item_write.cas = delete.new_cas.or(item_write.cas);
+    Decision::Replace(item_write, Outcome::Invalidated)
 }
 
 /// The longest value that counts as a number. memcached keeps longer ones in pieces and refuses.
@@ -444,9 +452,9 @@ mod tests {
         decide(item, &Op { key, verb }, &NOW, FRESH)
     }
 
-    fn replaced<'a>(item: &ItemView<'_>, verb: Verb<'a>) -> (Draft<'a>, Outcome) {
+    fn replaced<'a>(item: &ItemView<'_>, verb: Verb<'a>) -> (ItemWrite<'a>, Outcome) {
         match run(Some(item), verb) {
-            Decision::Replace(draft, outcome) => (draft, outcome),
+            Decision::Replace(item_write, outcome) => (item_write, outcome),
             other => panic!("{other:?}"),
         }
     }
@@ -454,38 +462,50 @@ mod tests {
     #[test]
     fn dropping_the_value_drops_flags_and_expiry_but_not_the_id() {
         let delete = Delete { drops_value: true, ..Delete::default() };
-        let (draft, outcome) = replaced(&item(b"value"), Verb::Delete(delete));
+        let (item_write, outcome) = replaced(&item(b"value"), Verb::Delete(delete));
         assert_eq!(outcome, Outcome::Invalidated);
-        assert_eq!((draft.value_bytes(5), draft.flags, draft.cas), (0, 0, Some(20)));
-        assert_eq!((draft.expiry, draft.marks), (Expiry::NEVER, Marks::default()));
+        assert_eq!((item_write.value_bytes(5), item_write.flags, item_write.cas), (0, 0, Some(20)));
+        assert_eq!(
+            (item_write.expiry, item_write.meta_flags),
+            (Expiry::NEVER, MetaFlags::default())
+        );
         let delete = Delete { flags: 3, touch: Some(10), new_cas: Some(9), ..delete };
-        let (draft, _) = replaced(&item(b"value"), Verb::Delete(delete));
-        assert_eq!((draft.flags, draft.expiry, draft.cas), (3, Expiry(1010), Some(9)));
+        let (item_write, _) = replaced(&item(b"value"), Verb::Delete(delete));
+        assert_eq!(
+            (item_write.flags, item_write.expiry, item_write.cas),
+            (3, Expiry(1010), Some(9))
+        );
     }
 
     #[test]
     fn marking_stale_keeps_the_item_and_moves_its_id_on() {
         let delete = Delete { marks_stale: true, ..Delete::default() };
         let won = ItemView { won: true, ..item(b"value") };
-        let (draft, _) = replaced(&won, Verb::Delete(delete));
-        assert_eq!((draft.value_bytes(5), draft.flags, draft.expiry), (5, 7, Expiry(1060)));
-        assert_eq!((draft.cas, draft.marks.stale, draft.marks.won), (Some(FRESH), true, false));
+        let (item_write, _) = replaced(&won, Verb::Delete(delete));
+        assert_eq!(
+            (item_write.value_bytes(5), item_write.flags, item_write.expiry),
+            (5, 7, Expiry(1060))
+        );
+        assert_eq!(
+            (item_write.cas, item_write.meta_flags.stale, item_write.meta_flags.won),
+            (Some(FRESH), true, false)
+        );
         let without_id = ItemView { cas: None, ..item(b"value") };
-        let (draft, _) = replaced(&without_id, Verb::Delete(delete));
-        assert_eq!(draft.cas, None);
+        let (item_write, _) = replaced(&without_id, Verb::Delete(delete));
+        assert_eq!(item_write.cas, None);
     }
 
     #[test]
     fn recache_compares_with_the_expiry_of_its_place_in_the_line() {
         let get = Get { touch: Some(20), recache_below_seconds: Some(30), ..Get::default() };
-        let (draft, outcome) = replaced(&item(b"value"), Verb::Get(get));
+        let (item_write, outcome) = replaced(&item(b"value"), Verb::Get(get));
         assert!(matches!(outcome, Outcome::Hit(Hit { won: false, .. })));
-        assert_eq!(draft.expiry, Expiry(1020));
+        assert_eq!(item_write.expiry, Expiry(1020));
         let get = Get { touches_before_recache: true, ..get };
-        let (draft, outcome) = replaced(&item(b"value"), Verb::Get(get));
+        let (item_write, outcome) = replaced(&item(b"value"), Verb::Get(get));
         let hit = Hit { won: true, expiry_before: Expiry(1060), ..Hit::default() };
         assert_eq!(outcome, Outcome::Hit(hit));
-        assert!(draft.marks.won);
+        assert!(item_write.meta_flags.won);
         // Zero is no threshold, and an item without expiry never ends soon.
         let get = Get { recache_below_seconds: Some(0), ..Get::default() };
         let keep = run(Some(&item(b"value")), Verb::Get(get));
@@ -500,12 +520,15 @@ mod tests {
     fn only_a_meta_get_is_told_to_recache_a_stale_item() {
         let stale = ItemView { stale: true, ..item(b"value") };
         let touch = Get { touch: Some(10), wants_cas: true, ..Get::default() };
-        let (draft, outcome) = replaced(&stale, Verb::Get(touch));
+        let (item_write, outcome) = replaced(&stale, Verb::Get(touch));
         let hit = Hit { stale: true, expiry_before: Expiry(1060), ..Hit::default() };
-        assert_eq!((outcome, draft.marks.won), (Outcome::Hit(hit), false));
+        assert_eq!((outcome, item_write.meta_flags.won), (Outcome::Hit(hit), false));
         let meta = Get { minds_stale: true, ..Get::default() };
-        let (draft, outcome) = replaced(&stale, Verb::Get(meta));
-        assert_eq!((outcome, draft.marks.won), (Outcome::Hit(Hit { won: true, ..hit }), true));
+        let (item_write, outcome) = replaced(&stale, Verb::Get(meta));
+        assert_eq!(
+            (outcome, item_write.meta_flags.won),
+            (Outcome::Hit(Hit { won: true, ..hit }), true)
+        );
         let won = ItemView { won: true, ..stale };
         let kept = run(Some(&won), Verb::Get(meta));
         assert!(matches!(kept, Decision::Keep(Outcome::Hit(Hit { won: false, .. }))));
@@ -518,9 +541,9 @@ mod tests {
             Verb::Store(Store { compare, ..Store::new(StoreMode::Set, b"new", 0, 0) })
         };
         let without_id = ItemView { cas: None, ..item(b"value") };
-        let (draft, _) = replaced(&without_id, store(FRESH - 1));
-        assert!(draft.marks.stale);
-        assert_eq!(draft.expiry, Expiry(1060));
+        let (item_write, _) = replaced(&without_id, store(FRESH - 1));
+        assert!(item_write.meta_flags.stale);
+        assert_eq!(item_write.expiry, Expiry(1060));
         let refused = run(Some(&without_id), store(FRESH));
         assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
         let refused = run(Some(&item(b"value")), store(21));
@@ -531,11 +554,11 @@ mod tests {
     fn a_number_that_grows_is_a_new_item() {
         let add = |delta| Verb::Arithmetic(Arithmetic { delta, ..Arithmetic::default() });
         let stale = ItemView { stale: true, won: true, ..item(b"9") };
-        let (draft, _) = replaced(&stale, add(1));
-        assert_eq!((draft.marks, draft.flags), (Marks::default(), 7));
+        let (item_write, _) = replaced(&stale, add(1));
+        assert_eq!((item_write.meta_flags, item_write.flags), (MetaFlags::default(), 7));
         let stale = ItemView { stale: true, ..item(b"9 ") };
-        let (draft, outcome) = replaced(&stale, add(1));
-        assert!(draft.marks.stale);
+        let (item_write, outcome) = replaced(&stale, add(1));
+        assert!(item_write.meta_flags.stale);
         let counted = Counted {
             number: 10,
             expiry: Expiry(1060),
@@ -557,8 +580,8 @@ mod tests {
     #[test]
     fn a_store_tells_the_whole_length() {
         let store = Store::new(StoreMode::Append, b"de", 1, 5);
-        let (draft, outcome) = replaced(&item(b"abc"), Verb::Store(store));
+        let (item_write, outcome) = replaced(&item(b"abc"), Verb::Store(store));
         assert_eq!(outcome, Outcome::Stored(Written { cas: None, value_bytes: 5 }));
-        assert_eq!((draft.flags, draft.expiry), (7, Expiry(1060)));
+        assert_eq!((item_write.flags, item_write.expiry), (7, Expiry(1060)));
     }
 }

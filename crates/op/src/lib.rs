@@ -18,7 +18,7 @@ mod now;
 mod operation;
 mod outcome;
 
-pub use decide::{Decision, Draft, Marks, Part, decide};
+pub use decide::{Decision, ItemWrite, MetaFlags, Part, decide};
 pub use item::{ItemView, Value};
 pub use key::{HashSeed, Key, MAX_KEY_BYTES};
 pub use lookup3::lookup3;

@@ -173,21 +173,21 @@ fn carry_out(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen)
     let (after, outcome) = match decide(view.as_ref(), op, now, FRESH) {
         Decision::Keep(outcome) => (item, outcome),
         Decision::Remove(outcome) => (None, outcome),
-        Decision::Replace(draft, outcome) => {
+        Decision::Replace(item_write, outcome) => {
             let current = item.as_ref().map_or(&[][..], |item| &item.value);
-            let mut value = vec![0xcc; draft.value_bytes(current.len())];
-            draft.write_value(current, &mut value);
+            let mut value = vec![0xcc; item_write.value_bytes(current.len())];
+            item_write.write_value(current, &mut value);
             if let Outcome::Stored(written) = outcome {
                 assert_eq!(written.value_bytes, value.len(), "the answer has the new length");
             }
             if let Some(view) = view
-                && let Some(word) = draft.sole_word_change(&view, now)
+                && let Some(word) = item_write.sole_word_change(&view, now)
             {
                 assert_eq!(&word[..value.len()], value, "the word is the value");
                 assert_eq!(value.len(), current.len());
             }
-            let ends = u64::from(draft.expiry.0);
-            let (flags, cas, generation) = (draft.flags, draft.cas, now.generation);
+            let ends = u64::from(item_write.expiry.0);
+            let (flags, cas, generation) = (item_write.flags, item_write.cas, now.generation);
             (Some(Item { value, flags, ends, cas, generation }), outcome)
         }
     };

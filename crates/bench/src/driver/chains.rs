@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use amalgam_index::mem::{Layout, Memory, Table};
+use amalgam_index::mem::{Memory, SlotLayout, Table};
 use amalgam_index::{Configuration, OpenError};
 use amalgam_op::HashSeed;
 
@@ -52,8 +52,10 @@ pub fn fill(buckets: usize, seed: u64) -> Result<Chains, OpenError> {
     assert!(buckets.is_power_of_two(), "{buckets} buckets");
     let items = buckets * ITEMS / BUCKETS;
     let memory_bytes = (buckets + items) * size_of::<u64>() + (64 << 20);
-    let memory =
-        Memory::new(&Configuration { memory_bytes, ..Configuration::default() }, Layout::Plain)?;
+    let memory = Memory::new(
+        &Configuration { memory_bytes, ..Configuration::default() },
+        SlotLayout::Plain,
+    )?;
     let (heads, links) = (memory.table(buckets)?, memory.table(items)?);
     let bytes = heads.bytes() + links.bytes();
     let chains = Chains { bytes, items, heads, links };

@@ -39,7 +39,7 @@ fn locate_from<S: Space>(space: &S, target: Target<'_>, head: Head) -> Option<Pl
         let node = space.bits().node_of(walk.at)?;
         let link = space.load_link(node);
         if link.is_occupied() {
-            bypass(&mut walk, node, link)?;
+            unlink_in_passing(&mut walk, node, link)?;
             continue;
         }
         let event = walk.step();
@@ -65,9 +65,9 @@ fn is_behind<S: Space>(walk: &Walk<'_, '_, S>, before: Step) -> bool {
 }
 
 /// Unlinks the occupied item that the walk is at, and goes on behind it.
-fn bypass<S: Space>(walk: &mut Walk<'_, '_, S>, node: Node, link: Link) -> Option<()> {
+fn unlink_in_passing<S: Space>(walk: &mut Walk<'_, '_, S>, node: Node, link: Link) -> Option<()> {
     let space = walk.space;
-    leave(space, order_of(space, node, link).hash, node);
+    retarget_head(space, order_of(space, node, link).hash, node);
     let before = walk.before.as_mut()?;
     let next = before.link.with_address(link.address());
     if before.link.address() != walk.at {
@@ -81,7 +81,7 @@ fn bypass<S: Space>(walk: &mut Walk<'_, '_, S>, node: Node, link: Link) -> Optio
 }
 
 /// Returns when the occupied item stands in no ring any more. `order` is its order.
-pub(super) fn expel<S: Space>(space: &S, order: Order<'_>) -> Option<Node> {
+pub(super) fn unlink_slow<S: Space>(space: &S, order: Order<'_>) -> Option<Node> {
     // An item with the same key can only stand behind the occupied one, so whoever comes to the
     // place from before it has passed (and unlinked) the occupied one.
     match locate(space, order) {
@@ -92,7 +92,7 @@ pub(super) fn expel<S: Space>(space: &S, order: Order<'_>) -> Option<Node> {
 
 /// Makes sure that the head of the ring of `hash` does not lead to `node`, which is occupied; from
 /// then on it never will (race 5). An empty ring may result.
-pub(super) fn leave<S: Space>(space: &S, hash: u64, node: Node) {
+pub(super) fn retarget_head<S: Space>(space: &S, hash: u64, node: Node) {
     loop {
         let (word, head) = space.head(hash);
         if space.bits().node_of(head.address()) != Some(node) {
@@ -132,7 +132,8 @@ pub(super) fn move_head<S: Space>(space: &S, word: &AtomicU64, head: Head, targe
 }
 
 /// Sets Occupied in the item's link: from now on it is deleted. Returns the link before, or none if
-/// it was occupied already. The caller goes on with [`leave`] and [`expel`], and retires the item.
+/// it was occupied already. The caller goes on with [`retarget_head`] and [`unlink_slow`], and
+/// retires the item.
 pub(super) fn occupy<S: Space>(space: &S, node: Node) -> Option<Link> {
     let mut link = space.load_link(node);
     loop {
@@ -205,7 +206,7 @@ pub(super) fn unlink<S: Space>(
     node: Node,
     before: Option<Step>,
 ) -> Option<Node> {
-    leave(space, order.hash, node);
+    retarget_head(space, order.hash, node);
     if let Some(before) = before
         && space.bits().node_of(before.link.address()) == Some(node)
     {
@@ -215,5 +216,5 @@ pub(super) fn unlink<S: Space>(
             return Some(before.node);
         }
     }
-    expel(space, order)
+    unlink_slow(space, order)
 }

@@ -9,14 +9,16 @@ use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 
 use super::change::{Place, locate, occupy, replace, unlink};
 use super::cost::Cost;
-use super::grow::Growth;
+use super::growth::Growth;
 use super::items::{Items, node_of, place_bits};
 use super::space::{Order, Space};
 use super::table::{HeadTable, Tables};
 use super::word::{Bits, Head, MOST_WORKERS, Node};
 use super::{movement, sample};
 use crate::maintenance::Signal;
-use crate::mem::{Expected, Guard, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Writer};
+use crate::mem::{
+    Guard, HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Writer,
+};
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
 /// R: every so many requests a worker looks whether a head should move (section 3.2), if the
@@ -87,7 +89,7 @@ pub struct HotRingWorker<'i, S> {
     pub(super) number: u64,
     /// Requests of this worker, modulo 2^32.
     pub(super) requests: u32,
-    pub(super) expected: Expected,
+    pub(super) predictor: HeaderPredictor,
     cost: Cost,
 }
 
@@ -103,7 +105,7 @@ impl<S: Strategy> Store for HotRing<S> {
             pool,
             number,
             requests: 0,
-            expected: Expected::NOTHING,
+            predictor: HeaderPredictor::UNTRAINED,
             cost: Cost::default(),
         }
     }
@@ -133,7 +135,7 @@ impl<S: Strategy> Engine for HotRing<S> {
                 configuration.workers
             )));
         }
-        let memory = Memory::new(configuration, Layout::Linked)?;
+        let memory = Memory::new(configuration, SlotLayout::Linked)?;
         let buckets = tuning.buckets.unwrap_or(configuration.expected_items / ITEMS_PER_RING);
         let heads = memory.table(buckets.next_power_of_two().max(2))?;
         if configuration.prefault {

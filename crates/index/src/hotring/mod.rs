@@ -18,7 +18,7 @@ mod cost;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
-mod grow;
+mod growth;
 #[cfg(not(loom))]
 mod items;
 #[cfg(all(test, loom))]
@@ -26,13 +26,15 @@ mod loom_tests;
 mod movement;
 #[cfg(not(loom))]
 mod read;
+#[cfg(not(loom))]
+mod rehash;
+#[cfg(not(loom))]
+mod ring_sampling;
 mod sample;
 #[cfg(not(loom))]
 mod scan;
 mod space;
 mod split;
-#[cfg(not(loom))]
-mod survey;
 #[cfg(not(loom))]
 mod table;
 #[cfg(all(test, not(loom)))]

@@ -208,7 +208,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     fn ask_ahead(&self, items: &Items<'_>, search: &Search) {
         let Some(node) = search.node(items) else { return };
         match search.state {
-            State::Likely => items.prefetch_item(node, self.expected.reach_bytes()),
+            State::Likely => items.prefetch_item(node, self.predictor.reach_bytes()),
             State::Open | State::Unclear => items.prefetch_link(node),
             State::Absent => {}
         }
@@ -239,8 +239,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         if let Some(node) = node {
             let item = items.item(node);
             let header = item.header_in_order();
-            if self.expected.look().is_live(now)
-                && let Some(view) = item.view_of_as(header, self.expected.look(), key.bytes())
+            if self.predictor.template().is_live(now)
+                && let Some(view) = item.view_of_as(header, self.predictor.template(), key.bytes())
             {
                 let flow = sink.hit(position, &self.found(&item, view));
                 self.note_read(items, search, node, key);
@@ -251,7 +251,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
             let is_linked = header.is_live() && !header.is_sealed();
             if is_linked && item.is_of(header, key.bytes()) {
                 let memory = &self.index.memory;
-                let flow = self.expected.show(&item, header, position, now, memory, sink);
+                let flow = self.predictor.show(&item, header, position, now, memory, sink);
                 self.note_read(items, search, node, key);
                 return flow;
             }
@@ -259,7 +259,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         match self.walk(items, search.head, key) {
             Some(item) => {
                 let memory = &self.index.memory;
-                self.expected.show(&item, item.header(), position, now, memory, sink)
+                self.predictor.show(&item, item.header(), position, now, memory, sink)
             }
             None => sink.miss(position),
         }

@@ -1,6 +1,8 @@
 //! Rehash of one ring (section 3.4): its two halves get heads of their own, and part.
 
-use super::change::{Place, expel, insert, insert_first, leave, locate, move_head, occupy};
+use super::change::{
+    Place, insert, insert_first, locate, move_head, occupy, retarget_head, unlink_slow,
+};
 use super::space::{Order, Space, boundary, exchange_head, exchange_link, load};
 use super::walk::Step;
 use super::word::{Head, Link, Node};
@@ -93,8 +95,8 @@ pub(super) fn part<S: Space>(space: &S, lower: Node) {
         let link = space.load_link(node);
         let order = Order { hash: boundary(space, node, link), key: &[] };
         occupy(space, node);
-        leave(space, order.hash, node);
-        expel(space, order);
+        retarget_head(space, order.hash, node);
+        unlink_slow(space, order);
     }
 }
 
@@ -115,7 +117,7 @@ fn try_cut<S: Space>(space: &S, own: Node) -> bool {
             (true, _) if node == own => return true,
             (true, _) => address,
             (false, true) => {
-                leave(space, space.order(node).hash, node);
+                retarget_head(space, space.order(node).hash, node);
                 link.address()
             }
             (false, false) => {

@@ -4,7 +4,7 @@
 //! Linearization points: see docs/hotring.md. What is decided without a change takes effect where
 //! the item (or its absence) was seen.
 
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
+use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, decide};
 
 use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
@@ -13,8 +13,8 @@ use super::read::{Search, State};
 use super::space::{Order, Space, Target};
 use super::walk::{Event, Step, Walk};
 use super::word::{Head, Link, Node};
-use crate::Sink;
-use crate::mem::{Attempt, ItemRef, Shape, Slot, Writer, changes_in_place, show_outcome};
+use crate::mem::{Attempt, ItemLayout, ItemRef, Slot, Writer, changes_in_place};
+use crate::{Sink, show_outcome};
 
 /// What a walk from the head found.
 struct View {
@@ -124,14 +124,14 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         slot: &mut Option<Slot>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (draft, outcome) =
+        let (item_write, outcome) =
             match decide(None, job.op, job.now, self.pool.fresh_cas(job.op, None)) {
                 Decision::Keep(outcome) | Decision::Remove(outcome) => {
                     return Attempt::Done(outcome);
                 }
-                Decision::Replace(draft, outcome) => (draft, outcome),
+                Decision::Replace(item_write, outcome) => (item_write, outcome),
             };
-        let new = match self.write(job, &draft, &[], slot) {
+        let new = match self.write(job, &item_write, &[], slot) {
             Ok(new) => new,
             Err(attempt) => return attempt,
         };
@@ -184,11 +184,12 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 self.note_if_dead(job, &current, &attempt);
                 attempt
             }
-            Decision::Replace(draft, outcome) => {
+            Decision::Replace(item_write, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
-                if in_place && let Some(bytes) = draft.sole_word_change(&current, job.now) {
+                if in_place && let Some(bytes) = item_write.sole_word_change(&current, job.now) {
                     let word_after = u64::from_le_bytes(bytes);
-                    if !item.exchange_word(header, word, word_after, draft.marks.fetched) {
+                    if !item.exchange_word(header, word, word_after, item_write.meta_flags.fetched)
+                    {
                         return Attempt::Again;
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
@@ -204,17 +205,17 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                     self.note_access(job.items, view.head, job.hash(), found);
                     return Attempt::Done(outcome);
                 }
-                let Some(shape) = self.shape(job, &draft, current.value.len()) else {
+                let Some(layout) = self.item_layout(job, &item_write, current.value.len()) else {
                     return Attempt::Done(Outcome::TooLarge);
                 };
-                if !self.has_slot(shape, slot) {
-                    return Attempt::Needs(shape);
+                if !self.has_slot(layout, slot) {
+                    return Attempt::Needs(layout);
                 }
                 // Sealed before it is copied: what is copied is final.
                 if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
                     return Attempt::Again;
                 }
-                match self.write(job, &draft, current.value.as_bytes(), slot) {
+                match self.write(job, &item_write, current.value.as_bytes(), slot) {
                     Ok(new) => {
                         let attempt = self.update(job, view, found, new, outcome, sink);
                         self.note_if_dead(job, &current, &attempt);
@@ -292,34 +293,39 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    fn shape(&self, job: &Job<'_, '_>, draft: &Draft<'_>, current: usize) -> Option<Shape> {
-        Shape::new(job.op.key.bytes().len(), draft, current, job.now)
+    fn item_layout(
+        &self,
+        job: &Job<'_, '_>,
+        item_write: &ItemWrite<'_>,
+        current: usize,
+    ) -> Option<ItemLayout> {
+        ItemLayout::new(job.op.key.bytes().len(), item_write, current, job.now)
     }
 
-    /// Whether `slot` holds one of this shape, reserving it if that needs no eviction.
-    fn has_slot(&mut self, shape: Shape, slot: &mut Option<Slot>) -> bool {
+    /// Whether `slot` holds one of this layout, reserving it if that needs no eviction.
+    fn has_slot(&mut self, layout: ItemLayout, slot: &mut Option<Slot>) -> bool {
         if slot.is_none() {
-            *slot = self.pool.reserve(shape).ok();
+            *slot = self.pool.reserve(layout).ok();
         }
-        slot.as_ref().is_some_and(|slot| slot.shape() == shape)
+        slot.as_ref().is_some_and(|slot| slot.layout() == layout)
     }
 
     /// Writes an item, unpublished, if there is a slot for it.
     fn write(
         &mut self,
         job: &Job<'_, '_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current: &[u8],
         slot: &mut Option<Slot>,
     ) -> Result<ItemRef, Attempt> {
-        let Some(shape) = self.shape(job, draft, current.len()) else {
+        let Some(layout) = self.item_layout(job, item_write, current.len()) else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
-        if !self.has_slot(shape, slot) {
-            return Err(Attempt::Needs(shape));
+        if !self.has_slot(layout, slot) {
+            return Err(Attempt::Needs(layout));
         }
-        let slot = slot.take().ok_or(Attempt::Needs(shape))?;
-        Ok(self.pool.fill(slot, job.op.key.bytes(), draft, current))
+        let slot = slot.take().ok_or(Attempt::Needs(layout))?;
+        Ok(self.pool.fill(slot, job.op.key.bytes(), item_write, current))
     }
 }
 

@@ -6,10 +6,10 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Draft, Marks, Now, Part};
+use amalgam_op::{ItemWrite, MetaFlags, Now, Part};
 
 use super::counters::add;
-use super::header::{Header, Shape};
+use super::header::{Header, ItemLayout};
 use super::large::Large;
 use super::page::PageState;
 use super::pool::Need;
@@ -434,20 +434,20 @@ impl Pool<'_> {
             return false;
         }
         let Some(slot) = self.take_slot_without_page(class) else { return false };
-        let marks = Marks { fetched: view.fetched, stale: view.stale, won: view.won };
-        let draft = Draft {
+        let meta_flags = MetaFlags { fetched: view.fetched, stale: view.stale, won: view.won };
+        let item_write = ItemWrite {
             parts: [Part::Current, Part::Empty],
             flags: view.flags,
             expiry: view.expiry,
             cas: view.cas,
-            marks,
+            meta_flags,
         };
         let value = view.value.as_bytes();
         let seconds = item.header().last_access_seconds();
         let then = Now { seconds, generation: view.generation, ..*now };
-        let shape = Shape::new(view.key.len(), &draft, value.len(), &then);
-        let shape = shape.expect("as long as the item that it copies");
-        let copy = self.fill_at(slot, shape, view.key, &draft, value);
+        let layout = ItemLayout::new(view.key.len(), &item_write, value.len(), &then);
+        let layout = layout.expect("as long as the item that it copies");
+        let copy = self.fill_at(slot, layout, view.key, &item_write, value);
         let has_moved = swap(self.memory.seed.hash(view.key), item.reference(), Some(copy));
         let (gone, kept) = if has_moved { (item.reference(), copy) } else { (copy, copy) };
         // SAFETY: either the engine swapped the old item out for us, or the copy was never

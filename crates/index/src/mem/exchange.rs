@@ -1,9 +1,10 @@
-//! Changing an item's word, header and word at once.
+//! Changes of an item's word in place: header and word are exchanged at once.
 //!
-//! A word that changes in place must not change any more once somebody copies the item to replace
-//! it, or the change is acknowledged and lost. So whoever replaces an item *seals* it first, and an
-//! in-place change exchanges header and word together: it fails where the seal (or anything else in
-//! the header) came in between. Needs `Layout::Linked`, which puts both on one 16-byte boundary.
+//! A word that changes in place must not change any more once a thread copies the item to replace
+//! it, or the change is acknowledged and lost. So a thread that replaces an item *seals* it first,
+//! and an in-place change exchanges header and word together: it fails if the seal (or anything
+//! else in the header) came in between. Requires: `SlotLayout::Linked`, which puts both on one
+//! 16-byte boundary.
 
 use std::sync::atomic::Ordering;
 
@@ -135,11 +136,11 @@ unsafe fn compare_exchange_16(target: *mut u64, old: (u64, u64), new: (u64, u64)
 
 #[cfg(test)]
 mod tests {
-    use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+    use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 
     use super::*;
     use crate::Configuration;
-    use crate::mem::{Layout, Memory, Pool};
+    use crate::mem::{Memory, Pool, SlotLayout};
 
     /// Adders change an item's word in place until it is sealed: what they were told had worked is
     /// in the final word, and nothing comes after it.
@@ -148,19 +149,20 @@ mod tests {
         if !changes_in_place() {
             return;
         }
-        let memory = Memory::new(&Configuration::default(), Layout::Linked).expect("memory");
+        let memory = Memory::new(&Configuration::default(), SlotLayout::Linked).expect("memory");
         for _ in 0..200 {
             let mut pool = Pool::new(&memory);
-            let draft = Draft {
+            let item_write = ItemWrite {
                 parts: [Part::Bytes(&[0; 8]), Part::Empty],
                 flags: 0,
                 expiry: Expiry::NEVER,
                 cas: None,
-                marks: Marks::default(),
+                meta_flags: MetaFlags::default(),
             };
-            let shape = pool.shape(b"key", &draft, 0, &Now::at(1)).expect("it fits a header");
-            let slot = pool.reserve(shape).expect("there is room");
-            let reference = pool.fill(slot, b"key", &draft, &[]);
+            let layout =
+                pool.item_layout(b"key", &item_write, 0, &Now::at(1)).expect("it fits a header");
+            let slot = pool.reserve(layout).expect("there is room");
+            let reference = pool.fill(slot, b"key", &item_write, &[]);
             let add = || {
                 let pool = Pool::new(&memory);
                 let guard = pool.pin();

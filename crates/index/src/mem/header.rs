@@ -17,7 +17,7 @@
 //! more than 8 bytes. An engine that links items asks for a link word *before* the header: header
 //! and word then lie on 16 bytes that can be exchanged at once.
 
-use amalgam_op::{Draft, Marks, Now};
+use amalgam_op::{ItemWrite, MetaFlags, Now};
 
 /// The longest value that lives in the item's word.
 pub const WORD_BYTES: usize = 8;
@@ -142,8 +142,8 @@ impl Header {
     }
 
     #[inline]
-    pub(super) fn marks(self) -> Marks {
-        Marks {
+    pub(super) fn marks(self) -> MetaFlags {
+        MetaFlags {
             fetched: self.0 & Self::FETCHED != 0,
             stale: self.0 >> STALE_SHIFT & 1 != 0,
             won: self.0 >> WON_SHIFT & 1 != 0,
@@ -206,32 +206,33 @@ impl std::fmt::Debug for Header {
 
 /// What an item needs: enough to find a slot for it before its contents are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ItemLayout {
     pub(super) header: Header,
 }
 
-impl Shape {
-    /// The shape of the item that `draft` describes, where the present value has `current_bytes`.
+impl ItemLayout {
+    /// The layout of the item that `item_write` describes, where the present value has
+    /// `current_bytes` bytes.
     /// None if no header can hold its lengths.
     pub fn new(
         key_bytes: usize,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current_bytes: usize,
         now: &Now,
     ) -> Option<Self> {
-        let value_bytes = draft.value_bytes(current_bytes);
+        let value_bytes = item_write.value_bytes(current_bytes);
         if value_bytes > MAX_VALUE_BYTES || key_bytes > usize::from(u8::MAX) {
             return None;
         }
         let choose = |condition, bit| if condition { bit } else { 0 };
         let header = LIVE
             | choose(value_bytes <= WORD_BYTES, HAS_WORD)
-            | choose(draft.cas.is_some(), HAS_CAS)
-            | choose(draft.flags != 0, HAS_FLAGS)
-            | choose(draft.expiry.0 != 0, HAS_EXPIRY)
-            | choose(draft.marks.fetched, Header::FETCHED)
-            | choose(draft.marks.stale, 1 << STALE_SHIFT)
-            | choose(draft.marks.won, 1 << WON_SHIFT)
+            | choose(item_write.cas.is_some(), HAS_CAS)
+            | choose(item_write.flags != 0, HAS_FLAGS)
+            | choose(item_write.expiry.0 != 0, HAS_EXPIRY)
+            | choose(item_write.meta_flags.fetched, Header::FETCHED)
+            | choose(item_write.meta_flags.stale, 1 << STALE_SHIFT)
+            | choose(item_write.meta_flags.won, 1 << WON_SHIFT)
             | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
             | access_code(now.seconds) << ACCESS_SHIFT
             | (key_bytes as u64) << KEY_SHIFT
@@ -281,23 +282,23 @@ mod tests {
     fn the_header_knows_where_the_fields_lie() {
         for fields in 0..16_u32 {
             let value = vec![b'v'; if fields & 1 != 0 { 8 } else { 9 }];
-            let draft = Draft {
+            let item_write = ItemWrite {
                 parts: [Part::Bytes(&value), Part::Empty],
                 cas: (fields & 2 != 0).then_some(5),
                 flags: fields >> 2 & 1,
                 expiry: Expiry(fields >> 3),
-                marks: Marks::default(),
+                meta_flags: MetaFlags::default(),
             };
             let now = Now { generation: 63, ..Now::at(1) };
-            let shape = Shape::new(250, &draft, 0, &now).expect("it fits");
-            let header = shape.header;
+            let layout = ItemLayout::new(250, &item_write, 0, &now).expect("it fits");
+            let header = layout.header;
             let extras = 8 * (fields & 1) + 8 * (fields >> 1 & 1) + 4 * (fields >> 2).count_ones();
             assert_eq!(header.key_offset(), 8 + extras as usize);
             assert_eq!(header.key_bytes(), 250);
             assert_eq!(header.value_bytes(), value.len());
             assert_eq!(header.generation(), 63);
             let outside = if fields & 1 != 0 { 0 } else { 9 };
-            assert_eq!(shape.bytes(), header.key_offset() + 250 + outside);
+            assert_eq!(layout.bytes(), header.key_offset() + 250 + outside);
         }
     }
 }

@@ -68,7 +68,7 @@ impl<'g> Item<'g> {
         Header(self.header_word().load(Ordering::Relaxed))
     }
 
-    /// The link word before the header. Only where the engine asked for one (`Layout::Linked`).
+    /// The link word before the header. Only where the engine asked for one (`SlotLayout::Linked`).
     #[inline]
     pub fn link(&self) -> &'g AtomicU64 {
         // SAFETY: linked layouts have 8 bytes before the header, and engines call this under them
@@ -133,7 +133,7 @@ impl<'g> Item<'g> {
         } else {
             Value::Bytes(self.bytes(header.key_offset() + header.key_bytes(), value_bytes))
         };
-        let marks = header.marks();
+        let meta_flags = header.marks();
         ItemView {
             key: self.bytes(header.key_offset(), header.key_bytes()),
             value,
@@ -141,9 +141,9 @@ impl<'g> Item<'g> {
             expiry: self.expiry_of(header),
             cas: header.has_cas().then(|| self.u64_at(header.cas_offset())),
             generation: header.generation(),
-            fetched: marks.fetched,
-            stale: marks.stale,
-            won: marks.won,
+            fetched: meta_flags.fetched,
+            stale: meta_flags.stale,
+            won: meta_flags.won,
             last_access_seconds: Some(header.last_access_seconds()),
         }
     }
@@ -193,9 +193,9 @@ impl<'g> Item<'g> {
         // or the CLOCK hand clears meanwhile: hints, no part of the value. Nobody else writes the
         // header of an item that is linked and whose word the caller may change.
         let header = self.header_word();
-        let marks = header.load(Ordering::Relaxed);
-        if !is_fetched && marks & Header::FETCHED != 0 {
-            header.store(marks & !Header::FETCHED, Ordering::Relaxed);
+        let word = header.load(Ordering::Relaxed);
+        if !is_fetched && word & Header::FETCHED != 0 {
+            header.store(word & !Header::FETCHED, Ordering::Relaxed);
         }
     }
 
@@ -233,7 +233,7 @@ pub(super) struct NewItem<'a> {
 impl NewItem<'_> {
     /// The bytes from `offset` on, to be written.
     fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
-        // SAFETY: the slot is at least as long as its shape says, and nobody else looks at it
+        // SAFETY: the slot is at least as long as its layout says, and nobody else looks at it
         // before its header says that it is live.
         unsafe { std::slice::from_raw_parts_mut(self.header.add(offset).as_ptr(), length) }
     }
@@ -243,33 +243,33 @@ impl NewItem<'_> {
         mut self,
         header: Header,
         key: &[u8],
-        draft: &amalgam_op::Draft<'_>,
+        item_write: &amalgam_op::ItemWrite<'_>,
         current: &[u8],
     ) {
         let length = header.value_bytes();
         if header.has_word() {
             let mut word = [0; WORD_BYTES];
-            draft.write_value(current, &mut word[..length]);
+            item_write.write_value(current, &mut word[..length]);
             // SAFETY: the word follows the header, 8-byte aligned; ours alone. An atomic, because
             // it stays one.
             let target = unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() };
             target.store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
-        if let Some(cas) = draft.cas {
+        if let Some(cas) = item_write.cas {
             self.bytes(header.cas_offset(), 8).copy_from_slice(&cas.to_le_bytes());
         }
         let mut offset = header.flags_offset();
         if header.has_flags() {
-            self.bytes(offset, 4).copy_from_slice(&draft.flags.to_le_bytes());
+            self.bytes(offset, 4).copy_from_slice(&item_write.flags.to_le_bytes());
             offset += 4;
         }
         if header.has_expiry() {
-            self.bytes(offset, 4).copy_from_slice(&draft.expiry.0.to_le_bytes());
+            self.bytes(offset, 4).copy_from_slice(&item_write.expiry.0.to_le_bytes());
         }
         self.bytes(header.key_offset(), key.len()).copy_from_slice(key);
         if !header.has_word() {
             let target = self.bytes(header.key_offset() + key.len(), length);
-            draft.write_value(current, target);
+            item_write.write_value(current, target);
         }
         // SAFETY: the slot starts with its header, 8-byte aligned.
         let word = unsafe { self.header.cast::<AtomicU64>().as_ref() };

@@ -24,11 +24,11 @@ mod counters;
 mod epoch;
 mod evictions;
 mod exchange;
-mod expected;
 mod header;
+mod header_predictor;
+mod header_template;
 mod item;
 mod large;
-mod look;
 mod page;
 mod pin;
 mod pool;
@@ -41,11 +41,11 @@ pub use clock::Swap;
 pub use epoch::Guard;
 pub use evictions::{Evicted, Evictions};
 pub use exchange::changes_in_place;
-pub use expected::{Expected, show_outcome};
-pub use header::{Header, Shape, WORD_BYTES};
+pub use header::{Header, ItemLayout, WORD_BYTES};
+pub use header_predictor::HeaderPredictor;
+pub use header_template::HeaderTemplate;
 pub use item::{Item, ItemRef};
 pub(crate) use item::{prefetch, prefetch_for_write};
-pub use look::Look;
 pub use pin::Pinned;
 pub use pool::{Grace, Pinner, Pool, Shortage, Slot};
 pub use table::{Table, Zeroable};
@@ -72,7 +72,7 @@ use pool::{Bag, Retired};
 
 /// How an engine's items look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum SlotLayout {
     /// Header first; slots by 8 bytes.
     Plain,
     /// A link word before the header; header and word on one 16-byte boundary; slots by 16 bytes.
@@ -81,7 +81,7 @@ pub enum Layout {
     Chained,
 }
 
-impl Layout {
+impl SlotLayout {
     const fn link_bytes(self) -> usize {
         match self {
             Self::Plain => 0,
@@ -124,7 +124,7 @@ const LARGE_SPACE: usize = if cfg!(miri) { 1 } else { 4 };
 /// The memory of one index.
 pub struct Memory {
     arena: Arena,
-    layout: Layout,
+    layout: SlotLayout,
     seed: HashSeed,
     evicts: bool,
     max_item_bytes: usize,
@@ -206,7 +206,7 @@ impl Memory {
     /// # Errors
     ///
     /// If the limit is too small for the largest item, or the system refuses the address space.
-    pub fn new(configuration: &Configuration, layout: Layout) -> Result<Arc<Self>, OpenError> {
+    pub fn new(configuration: &Configuration, layout: SlotLayout) -> Result<Arc<Self>, OpenError> {
         let limit = configuration.memory_bytes;
         let page_bytes =
             (limit / PAGES_PER_LIMIT).next_power_of_two().clamp(MIN_PAGE_BYTES, MAX_PAGE_BYTES);

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use super::Layout;
+use super::SlotLayout;
 use super::class::Classes;
 
 /// Where a page stands in its life.
@@ -108,7 +108,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    fn new(page_bytes: usize, slot_bytes: usize, layout: Layout) -> Self {
+    fn new(page_bytes: usize, slot_bytes: usize, layout: SlotLayout) -> Self {
         let link_bytes = layout.link_bytes();
         let first_slot = |slots: usize| {
             let bitmap_bytes = slots.div_ceil(64) * 8;
@@ -155,7 +155,11 @@ impl Geometry {
 }
 
 /// The geometries of all classes.
-pub(super) fn geometries(classes: &Classes, page_bytes: usize, layout: Layout) -> Box<[Geometry]> {
+pub(super) fn geometries(
+    classes: &Classes,
+    page_bytes: usize,
+    layout: SlotLayout,
+) -> Box<[Geometry]> {
     let geometry = |class| Geometry::new(page_bytes, classes.slot_bytes(class), layout);
     (0..classes.count()).map(geometry).collect()
 }
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn slots_fill_the_page_and_do_not_overlap() {
-        for layout in [Layout::Plain, Layout::Linked, Layout::Chained] {
+        for layout in [SlotLayout::Plain, SlotLayout::Linked, SlotLayout::Chained] {
             let link = layout.link_bytes();
             for page_bytes in if cfg!(miri) { vec![1 << 16] } else { vec![1 << 16, 2 << 20] } {
                 let classes = Classes::new(layout.step_bytes(), page_bytes / 4);
@@ -183,7 +187,7 @@ mod tests {
                     let waste = page_bytes as u64 - end;
                     assert!(waste < u64::from(geometry.slot_bytes) + 2 * 64, "{geometry:?}");
                     assert!(geometry.first_header >= geometry.words * 8 + link as u32);
-                    assert!(layout != Layout::Linked || geometry.first_header % 16 == 0);
+                    assert!(layout != SlotLayout::Linked || geometry.first_header % 16 == 0);
                     let first = geometry.first_header
                         - if layout.aligns_header() { 0 } else { link as u32 };
                     assert_eq!(first % LINE_BYTES as u32, 0);

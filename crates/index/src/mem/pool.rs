@@ -9,12 +9,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Draft, ItemView, Now, Op};
+use amalgam_op::{ItemView, ItemWrite, Now, Op};
 
 use super::cas::CasIds;
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
-use super::header::{Header, Shape};
+use super::header::{Header, ItemLayout};
 use super::item::NewItem;
 use super::large::Large;
 use super::page::{LINE_BYTES, PageState};
@@ -30,7 +30,7 @@ const BAG_SHARE: usize = 256;
 const FREES_AHEAD: usize = 8;
 /// Slots past their grace period that a pool keeps at hand for each class; of long items fewer, as
 /// many as a bag may hold.
-const WARM_SLOTS: usize = BAG_ITEMS;
+const MAGAZINE_SLOTS: usize = BAG_ITEMS;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 /// Lines of the next slot that are asked for ahead; of longer items the processor sees the stream.
@@ -43,7 +43,7 @@ pub struct Pool<'m> {
     /// The page that each class's slots come from.
     current: Box<[Current]>,
     /// For each class, slots whose grace period has passed, the latest last.
-    warm: Box<[Warm]>,
+    magazines: Box<[Magazine]>,
     bag: Vec<Retired>,
     bag_bytes: usize,
     max_bag_bytes: usize,
@@ -95,7 +95,7 @@ struct Current {
 /// Slots that go from an item to the next without a detour over the bitmap: they were in use a
 /// short while ago, so they are in a cache more often than those that the bitmap names.
 #[derive(Default)]
-struct Warm {
+struct Magazine {
     slots: Vec<ItemRef>,
     /// Slots taken since a bag was emptied: no more are worth keeping.
     taken: usize,
@@ -132,13 +132,13 @@ pub(super) struct Bag {
 #[derive(Debug)]
 pub struct Slot {
     reference: ItemRef,
-    shape: Shape,
+    layout: ItemLayout,
 }
 
 impl Slot {
     /// What the slot was reserved for.
-    pub fn shape(&self) -> Shape {
-        self.shape
+    pub fn layout(&self) -> ItemLayout {
+        self.layout
     }
 }
 
@@ -175,7 +175,7 @@ impl<'m> Pool<'m> {
             memory,
             slot,
             current: vec![Current::default(); memory.classes.count()].into(),
-            warm: (0..memory.classes.count()).map(|_| Warm::default()).collect(),
+            magazines: (0..memory.classes.count()).map(|_| Magazine::default()).collect(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
             max_bag_bytes: BAG_BYTES.min(memory.budget.limit() / BAG_SHARE),
@@ -231,7 +231,7 @@ impl<'m> Pool<'m> {
         self.cas_ids.fresh(self.memory, op, current)
     }
 
-    /// Finds memory for an item of `shape`. Call it without a guard and without a lock of the
+    /// Finds memory for an item of `layout`. Call it without a guard and without a lock of the
     /// engine.
     ///
     /// # Errors
@@ -239,8 +239,8 @@ impl<'m> Pool<'m> {
     /// If there is none: [`Pool::make_room`] evicts, then try again; see also
     /// [`Shortage::is_too_large`].
     #[inline]
-    pub fn reserve(&mut self, shape: Shape) -> Result<Slot, Shortage> {
-        let bytes = shape.bytes() + self.memory.layout.link_bytes();
+    pub fn reserve(&mut self, layout: ItemLayout) -> Result<Slot, Shortage> {
+        let bytes = layout.bytes() + self.memory.layout.link_bytes();
         if bytes > self.memory.max_item_bytes {
             return Err(Shortage(Need::TooLarge));
         }
@@ -248,25 +248,25 @@ impl<'m> Pool<'m> {
             Some(class) => self.take_slot(class)?,
             None => self.take_large(bytes)?,
         };
-        Ok(Slot { reference, shape })
+        Ok(Slot { reference, layout })
     }
 
     /// As [`Pool::reserve`], if a slot is at hand: of those that were claimed together with an
     /// earlier one. Takes no lock and frees nothing, so it may be called with a guard; it spares a
     /// write a second attempt.
     #[inline]
-    pub fn reserve_at_hand(&mut self, shape: Shape) -> Option<Slot> {
-        let bytes = shape.bytes() + self.memory.layout.link_bytes();
+    pub fn reserve_at_hand(&mut self, layout: ItemLayout) -> Option<Slot> {
+        let bytes = layout.bytes() + self.memory.layout.link_bytes();
         let class = self.memory.classes.of(bytes)?;
         if bytes > self.memory.max_item_bytes || self.is_trading(class) {
             return None;
         }
-        let reference = match self.take_warm(class) {
+        let reference = match self.take_from_magazine(class) {
             Some(reference) => reference,
             None if self.current[class].claimed == 0 => return None,
             None => self.take_claimed(class),
         };
-        Some(Slot { reference, shape })
+        Some(Slot { reference, layout })
     }
 
     /// Writes an item into a slot. It can be published as often as that fails; when it never is,
@@ -274,41 +274,52 @@ impl<'m> Pool<'m> {
     ///
     /// # Panics
     ///
-    /// If `draft` has another shape than the slot was reserved for.
+    /// If `item_write` has another layout than the slot was reserved for.
     #[inline]
-    pub fn fill(&mut self, slot: Slot, key: &[u8], draft: &Draft<'_>, current: &[u8]) -> ItemRef {
-        let header = slot.shape.header;
+    pub fn fill(
+        &mut self,
+        slot: Slot,
+        key: &[u8],
+        item_write: &ItemWrite<'_>,
+        current: &[u8],
+    ) -> ItemRef {
+        let header = slot.layout.header;
         assert_eq!(header.key_bytes(), key.len(), "the key the slot was reserved for");
         assert_eq!(
             header.value_bytes(),
-            draft.value_bytes(current.len()),
+            item_write.value_bytes(current.len()),
             "the value the slot was reserved for"
         );
-        assert_eq!(header.has_cas(), draft.cas.is_some(), "the fields it was reserved for");
-        assert!(header.has_flags() || draft.flags == 0, "the fields it was reserved for");
-        assert!(header.has_expiry() || draft.expiry.0 == 0, "the fields it was reserved for");
+        assert_eq!(header.has_cas(), item_write.cas.is_some(), "the fields it was reserved for");
+        assert!(header.has_flags() || item_write.flags == 0, "the fields it was reserved for");
+        assert!(header.has_expiry() || item_write.expiry.0 == 0, "the fields it was reserved for");
         add(&self.counters().items_total, 1);
-        self.fill_at(slot.reference, slot.shape, key, draft, current)
+        self.fill_at(slot.reference, slot.layout, key, item_write, current)
     }
 
     pub(super) fn fill_at(
         &mut self,
         slot: ItemRef,
-        shape: Shape,
+        layout: ItemLayout,
         key: &[u8],
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current: &[u8],
     ) -> ItemRef {
         let memory = self.memory.arena.at(slot.to_bits());
-        NewItem { header: memory, owner: PhantomData }.write(shape.header, key, draft, current);
+        NewItem { header: memory, owner: PhantomData }.write(
+            layout.header,
+            key,
+            item_write,
+            current,
+        );
         let has_mortal_items = &self.memory.has_mortal_items;
-        if !shape.header.never_expires() && !has_mortal_items.load(Ordering::Relaxed) {
+        if !layout.header.never_expires() && !has_mortal_items.load(Ordering::Relaxed) {
             has_mortal_items.store(true, Ordering::Relaxed);
         }
         let counters = self.counters();
         add(&counters.items, 1);
-        add(&counters.bytes, shape.bytes() as u64);
-        if let Some(class) = self.class_of(shape.bytes()) {
+        add(&counters.bytes, layout.bytes() as u64);
+        if let Some(class) = self.class_of(layout.bytes()) {
             add(&counters.class_items[class], 1);
         }
         slot
@@ -325,7 +336,7 @@ impl<'m> Pool<'m> {
 
     /// Gives back a slot that was not filled.
     pub fn give_back(&mut self, slot: Slot) {
-        self.push_retired(Retired::item(slot.reference), slot.shape.bytes());
+        self.push_retired(Retired::item(slot.reference), slot.layout.bytes());
     }
 
     /// Frees a slot that was just taken.
@@ -460,11 +471,11 @@ impl<'m> Pool<'m> {
             if let Some(ahead) = bag.retired.get(place + FREES_AHEAD) {
                 self.memory.prefetch_bitmap(*ahead);
             }
-            if !self.keep_warm(*retired) {
+            if !self.keep_in_magazine(*retired) {
                 self.free(*retired);
             }
         }
-        self.warm.iter_mut().for_each(|warm| warm.taken = 0);
+        self.magazines.iter_mut().for_each(|magazine| magazine.taken = 0);
         bag.retired.clear();
         subtract(&self.counters().waiting_bytes, bag.bytes as u64);
         if self.spare_bags.len() < SPARE_BAGS {
@@ -473,12 +484,12 @@ impl<'m> Pool<'m> {
     }
 
     /// Keeps a slot at hand that is past its grace period, if it is likely to be taken soon.
-    fn keep_warm(&mut self, retired: Retired) -> bool {
+    fn keep_in_magazine(&mut self, retired: Retired) -> bool {
         let Some(item) = retired.as_item() else { return false };
         let Some(class) = self.memory.class_to_reuse(item) else { return false };
-        let Warm { slots, taken } = &mut self.warm[class];
+        let Magazine { slots, taken } = &mut self.magazines[class];
         let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-        let most = WARM_SLOTS.min(self.max_bag_bytes / slot_bytes);
+        let most = MAGAZINE_SLOTS.min(self.max_bag_bytes / slot_bytes);
         let is_wanted = slots.len() < most.min(*taken);
         if is_wanted {
             slots.push(item);
@@ -520,7 +531,7 @@ impl<'m> Pool<'m> {
 
     #[inline]
     pub(super) fn take_free_slot(&mut self, class: usize) -> Option<ItemRef> {
-        if let Some(slot) = self.take_warm(class) {
+        if let Some(slot) = self.take_from_magazine(class) {
             return Some(slot);
         }
         let has_free = self.current[class].claimed != 0 || self.claim(class);
@@ -548,11 +559,11 @@ impl<'m> Pool<'m> {
 
     /// A slot that was in use a short while ago.
     #[inline]
-    fn take_warm(&mut self, class: usize) -> Option<ItemRef> {
-        let warm = &mut self.warm[class];
-        warm.taken += 1;
-        let slot = warm.slots.pop()?;
-        if let Some(next) = warm.slots.last().copied() {
+    fn take_from_magazine(&mut self, class: usize) -> Option<ItemRef> {
+        let magazine = &mut self.magazines[class];
+        magazine.taken += 1;
+        let slot = magazine.slots.pop()?;
+        if let Some(next) = magazine.slots.last().copied() {
             self.ask_for(class, next.to_bits());
         }
         Some(slot)
@@ -605,7 +616,7 @@ impl<'m> Pool<'m> {
 
     /// A slot of `class` from the pages that the class has.
     pub(super) fn take_slot_without_page(&mut self, class: usize) -> Option<ItemRef> {
-        if let Some(slot) = self.take_warm(class) {
+        if let Some(slot) = self.take_from_magazine(class) {
             return Some(slot);
         }
         while self.current[class].claimed == 0 && !self.claim_word(class) {
@@ -661,7 +672,7 @@ impl<'m> Pool<'m> {
         let none = Current { is_trading: self.is_trading(class), ..Current::default() };
         let current = std::mem::replace(&mut self.current[class], none);
         // From now on none is kept until one is taken.
-        for slot in std::mem::take(&mut self.warm[class]).slots {
+        for slot in std::mem::take(&mut self.magazines[class]).slots {
             self.free_slot(slot);
         }
         let Some(page_number) = current.page else { return };
@@ -753,9 +764,15 @@ impl<'m> Pool<'m> {
         Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
     }
 
-    /// The shape of the item that `draft` describes, or none if no header can hold it.
-    pub fn shape(&self, key: &[u8], draft: &Draft<'_>, current: usize, now: &Now) -> Option<Shape> {
-        Shape::new(key.len(), draft, current, now)
+    /// The layout of the item that `item_write` describes, or none if no header can hold it.
+    pub fn item_layout(
+        &self,
+        key: &[u8],
+        item_write: &ItemWrite<'_>,
+        current: usize,
+        now: &Now,
+    ) -> Option<ItemLayout> {
+        ItemLayout::new(key.len(), item_write, current, now)
     }
 }
 

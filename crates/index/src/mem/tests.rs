@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 
-use super::{Item, ItemRef, Layout, Memory, Pool};
+use super::{Item, ItemRef, Memory, Pool, SlotLayout};
 use crate::Configuration;
 
 const NOW: Now = Now::at(10);
@@ -25,9 +25,15 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (number * 31 + at) as u8).collect()
 }
 
-fn draft(value: &[u8]) -> Draft<'_> {
+fn item_write(value: &[u8]) -> ItemWrite<'_> {
     let parts = [Part::Bytes(value), Part::Empty];
-    Draft { parts, flags: 0, expiry: Expiry::NEVER, cas: None, marks: Marks::default() }
+    ItemWrite {
+        parts,
+        flags: 0,
+        expiry: Expiry::NEVER,
+        cas: None,
+        meta_flags: MetaFlags::default(),
+    }
 }
 
 impl Toy {
@@ -39,7 +45,8 @@ impl Toy {
             workers: 8,
             ..Configuration::default()
         };
-        let memory = Memory::new(&configuration, Layout::Linked).expect("a valid configuration");
+        let memory =
+            Memory::new(&configuration, SlotLayout::Linked).expect("a valid configuration");
         Self { memory, words: (0..keys).map(|_| AtomicU64::new(0)).collect() }
     }
 
@@ -57,10 +64,11 @@ impl Toy {
     /// Returns false where there is no memory.
     fn set(&self, pool: &mut Pool<'_>, helper: &Pool<'_>, number: usize, length: usize) -> bool {
         let (key, value) = (key(number), value(number, length));
-        let draft = draft(&value);
-        let shape = pool.shape(key.as_bytes(), &draft, 0, &NOW).expect("it fits a header");
+        let item_write = item_write(&value);
+        let layout =
+            pool.item_layout(key.as_bytes(), &item_write, 0, &NOW).expect("it fits a header");
         let slot = loop {
-            match pool.reserve(shape) {
+            match pool.reserve(layout) {
                 Ok(slot) => break slot,
                 Err(shortage) => {
                     let mut swap = |_, old, new| self.swap(old, new, helper);
@@ -70,7 +78,7 @@ impl Toy {
                 }
             }
         };
-        let item = pool.fill(slot, key.as_bytes(), &draft, &[]);
+        let item = pool.fill(slot, key.as_bytes(), &item_write, &[]);
         let old = self.words[number].swap(item.to_bits(), Ordering::AcqRel);
         if let Some(old) = ItemRef::from_bits(old) {
             // SAFETY: we took it out of its only word.

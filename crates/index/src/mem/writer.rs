@@ -3,7 +3,7 @@
 
 use amalgam_op::{Now, Outcome};
 
-use super::header::Shape;
+use super::header::ItemLayout;
 use super::pool::{Pool, Shortage, Slot};
 
 /// Attempts of a write. Each fails only because another thread's write came first, so this bound is
@@ -16,8 +16,8 @@ pub enum Attempt {
     Done(Outcome),
     /// Somebody else's write came first.
     Again,
-    /// An item of this shape has to be written, and there was no slot for it.
-    Needs(Shape),
+    /// An item of this layout has to be written, and there was no slot for it.
+    Needs(ItemLayout),
 }
 
 /// A worker that writes by attempts.
@@ -28,14 +28,14 @@ pub trait Writer<'i> {
     /// As [`Pool::make_room`], through the engine's index. The worker holds no guard.
     fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool;
 
-    /// A slot for `shape`, evicting where that is allowed.
+    /// A slot for `layout`, evicting where that is allowed.
     ///
     /// # Errors
     ///
     /// `TooLarge`, or `OutOfMemory` where nothing can be evicted.
-    fn reserve(&mut self, shape: Shape, now: &Now) -> Result<Slot, Outcome> {
+    fn reserve(&mut self, layout: ItemLayout, now: &Now) -> Result<Slot, Outcome> {
         loop {
-            let shortage = match self.pool().reserve(shape) {
+            let shortage = match self.pool().reserve(layout) {
                 Ok(slot) => return Ok(slot),
                 Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
                 Err(shortage) => shortage,
@@ -63,11 +63,11 @@ pub trait Writer<'i> {
                     break;
                 }
                 Attempt::Again => {}
-                Attempt::Needs(shape) => {
+                Attempt::Needs(layout) => {
                     if let Some(slot) = slot.take() {
                         self.pool().give_back(slot);
                     }
-                    match self.reserve(shape, now) {
+                    match self.reserve(layout, now) {
                         Ok(reserved) => slot = Some(reserved),
                         Err(refused) => {
                             outcome = refused;

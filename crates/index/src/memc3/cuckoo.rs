@@ -239,7 +239,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// The first slot with the right tag where it most likely is. Its word was in the table, so if
     /// its item is the one looked for that is a hit; anything else means nothing.
     #[inline]
-    pub(super) fn glance<P: Probe>(&self, spot: &Spot) -> Place<'g, SLOTS> {
+    pub(super) fn optimistic_probe<P: Probe>(&self, spot: &Spot) -> Place<'g, SLOTS> {
         let places = spot.buckets.map(|bucket| self.likely(bucket));
         let buckets = places.map(|(layer, bucket)| layer.table.bucket(bucket));
         let slot = first_match::<P, SLOTS>(buckets, spot.tag);
@@ -248,8 +248,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         Place { layer, bucket, slot, word: layer.table.word(bucket, slot) }
     }
 
-    /// The word of [`View::glance`]. Which of the two buckets has the item is as good as random, so
-    /// no branch depends on it: the processor goes on with the next key meanwhile.
+    /// The word of [`View::optimistic_probe`]. Which of the two buckets has the item is as good as
+    /// random, so no branch depends on it: the processor goes on with the next key meanwhile.
     #[inline]
     pub(super) fn glance_at_word<P: Probe>(&self, spot: &Spot) -> Word {
         let [first, second] = match self.root.next() {

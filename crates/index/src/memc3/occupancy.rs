@@ -7,7 +7,7 @@ pub use super::path::MAX_DISPLACEMENTS;
 use super::path::PathFinder;
 use super::table::Table;
 use super::word::{Geometry, Word};
-use crate::mem::{Layout, Memory};
+use crate::mem::{Memory, SlotLayout};
 use crate::{Configuration, OpenError, PathSearch};
 
 /// How many items before its own insert an item's buckets are asked for.
@@ -59,7 +59,7 @@ pub fn fill<const SLOTS: usize>(
 ) -> Result<Filling, OpenError> {
     let configuration =
         Configuration { memory_bytes: slots * 8 + (64 << 20), ..Configuration::default() };
-    let memory = Memory::new(&configuration, Layout::Plain)?;
+    let memory = Memory::new(&configuration, SlotLayout::Plain)?;
     let table = Table::<SLOTS>::new(slots / SLOTS, &memory)?;
     let hashes = HashSeed::new(seed);
     let mut paths = PathFinder::new(search, max_displacements, seed);

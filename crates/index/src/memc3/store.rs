@@ -9,7 +9,7 @@ use super::path::{MAX_DISPLACEMENTS, PathFinder};
 use super::table::Table;
 use super::word::Word;
 use crate::maintenance::Signal;
-use crate::mem::{Grace, Guard, Item, ItemRef, Layout, Memory, Pool};
+use crate::mem::{Grace, Guard, Item, ItemRef, Memory, Pool, SlotLayout};
 use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
 
@@ -67,7 +67,7 @@ impl Items for Keyed<'_> {
 impl<const SLOTS: usize> Store<SLOTS> {
     pub(super) fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let tuning = &configuration.tuning;
-        let memory = Memory::new(configuration, Layout::Plain)?;
+        let memory = Memory::new(configuration, SlotLayout::Plain)?;
         let slots = configuration.expected_items * 64 / OPEN_LOAD;
         let buckets = tuning.buckets.unwrap_or(slots.div_ceil(SLOTS));
         let buckets = buckets.max(MIN_BUCKETS).next_power_of_two();

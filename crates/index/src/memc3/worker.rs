@@ -9,7 +9,7 @@ use std::hint::select_unpredictable;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, decide};
+use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, decide};
 
 use super::cuckoo::{Insertion, Place, Spot, View, first_word};
 use super::factors::{Factors, WithoutTags};
@@ -19,12 +19,12 @@ use super::store::Store;
 use super::table::Bucket;
 use super::word::{Geometry, Word};
 use crate::mem::{
-    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Swap, Writer, prefetch,
-    show_outcome,
+    Attempt, Guard, HeaderPredictor, Item, ItemLayout, ItemRef, Pool, Shortage, Slot, Swap, Writer,
+    prefetch,
 };
-use crate::rolling::roll;
 use crate::simd::each_way;
-use crate::{Cursor, Found, Sink, Worker};
+use crate::software_pipeline;
+use crate::{Cursor, Found, Sink, Worker, show_outcome};
 
 /// Buckets that an insert helps to move while the table grows: twice as many as are needed to be
 /// done before it could be full again.
@@ -39,7 +39,7 @@ pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     store: &'i Store<SLOTS>,
     pool: Pool<'i>,
     paths: PathFinder,
-    expected: Expected,
+    predictor: HeaderPredictor,
     inserts: u32,
     random: u64,
     hints: Hints,
@@ -79,7 +79,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             store,
             pool,
             paths: store.paths(),
-            expected: Expected::NOTHING,
+            predictor: HeaderPredictor::UNTRAINED,
             inserts: 0,
             random,
             hints: Hints::default(),
@@ -88,7 +88,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
 
     /// The item of `key`, wherever it is.
     #[inline(never)]
-    fn get_carefully<'g>(
+    fn validated_lookup<'g>(
         &self,
         view: &View<'g, SLOTS>,
         spot: &Spot,
@@ -122,21 +122,21 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         'i: 'g,
     {
         let is_likely = word.tag() == Geometry::<SLOTS>::tag(key.hash());
-        if is_likely && self.expected.look().is_live(now) {
+        if is_likely && self.predictor.template().is_live(now) {
             let item = self.store.item(word, guard);
-            if let Some(seen) = item.view_as(self.expected.look(), key.bytes()) {
+            if let Some(seen) = item.view_as(self.predictor.template(), key.bytes()) {
                 return sink.hit(position, &self.found(&item, seen));
             }
         }
         let word = if is_likely { word } else { Word::EMPTY };
-        self.answer_otherwise(view, position, key, word, now, guard, sink)
+        self.answer_slow_path(view, position, key, word, now, guard, sink)
     }
 
     /// As [`Self::answer`], for items that look different, and for keys that are not there or not
     /// where they were first looked for. `word` is empty if it does not have the key's tag.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "the parts of one read")]
-    fn answer_otherwise<'g>(
+    fn answer_slow_path<'g>(
         &mut self,
         view: &View<'g, SLOTS>,
         position: usize,
@@ -152,7 +152,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let likely = word.is_item().then(|| self.store.item(word, guard));
         let item = likely.filter(|item| item.has_key(key.bytes())).or_else(|| {
             let spot = Spot::of::<SLOTS>(key.hash());
-            self.get_carefully(view, &spot, key, guard)
+            self.validated_lookup(view, &spot, key, guard)
         });
         self.answer_any(position, item, now, sink)
     }
@@ -170,7 +170,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     {
         let Some(item) = item else { return sink.miss(position) };
         let memory = &self.store.memory;
-        self.expected.show(&item, item.header(), position, now, memory, sink)
+        self.predictor.show(&item, item.header(), position, now, memory, sink)
     }
 
     #[inline]
@@ -227,7 +227,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let view = store.view(&guard);
         // Of a key: the bucket that it is in if it is there, then its word there.
         let nowhere = (view.likely_bucket(0), Word::EMPTY);
-        roll::<2, 16, _, _>(
+        software_pipeline::run::<2, 16, _, _>(
             self,
             keys.len(),
             nowhere,
@@ -258,7 +258,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         // A word of another key costs a line that nobody wanted.
         let item = self.store.memory.address_of(word.reference());
         let next = select_unpredictable(is_there, item, second.as_ptr().cast());
-        let reach_bytes = select_unpredictable(is_there, self.expected.reach_bytes(), 0);
+        let reach_bytes = select_unpredictable(is_there, self.predictor.reach_bytes(), 0);
         prefetch(next);
         prefetch(next.wrapping_add(reach_bytes));
         (select_unpredictable(is_there, first, second), Word::EMPTY)
@@ -268,7 +268,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn prefetch_item(&self, word: Word) {
         if let Some(reference) = ItemRef::from_bits(word.reference()) {
             self.store.memory.prefetch_item(reference);
-            self.store.memory.prefetch_item_at(reference, self.expected.reach_bytes());
+            self.store.memory.prefetch_item_at(reference, self.predictor.reach_bytes());
         }
     }
 
@@ -303,7 +303,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let is_wanted = |word| self.store.item(word, guard).has_key(key);
         let place = match self.store.factors {
             Some(factors) => view.find_with(factors, spot, is_wanted)?,
-            None => match each_way!(self.store.probe, P => view.glance::<P>(spot)) {
+            None => match each_way!(self.store.probe, P => view.optimistic_probe::<P>(spot)) {
                 place if place.word.tag() == spot.tag && is_wanted(place.word) => place,
                 _ => view.find(spot, is_wanted)?,
             },
@@ -338,11 +338,11 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 Some(seen) => self.remove(&view, &seen, writing.now, outcome),
                 None => Attempt::Done(outcome),
             },
-            Decision::Replace(draft, outcome) => match seen {
+            Decision::Replace(item_write, outcome) => match seen {
                 Some(seen) => {
-                    self.replace(&view, &mut writing, &seen, &draft, outcome, &guard, sink)
+                    self.replace(&view, &mut writing, &seen, &item_write, outcome, &guard, sink)
                 }
-                None => self.insert(&view, &mut writing, &draft, outcome, &guard, sink),
+                None => self.insert(&view, &mut writing, &item_write, outcome, &guard, sink),
             },
         }
     }
@@ -372,7 +372,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         view: &View<'_, SLOTS>,
         writing: &mut Writing<'_, '_>,
         seen: &Seen<'_, SLOTS>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
@@ -380,16 +380,16 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let item = &seen.item;
         // The word may change until we hold the lock: what depends on it has to be the same then.
         let is_same = || match seen.view.value {
-            Value::Word(word, _) if draft.depends_on_value(writing.op) => {
+            Value::Word(word, _) if item_write.depends_on_value(writing.op) => {
                 item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
             }
             _ => true,
         };
-        if let Some(word) = draft.sole_word_change(&seen.view, writing.now) {
+        if let Some(word) = item_write.sole_word_change(&seen.view, writing.now) {
             let writer = self.store.lock_writer();
             let is_done = view.under_lock(&seen.place, || {
                 is_same() && {
-                    item.change_word(word, draft.marks.fetched);
+                    item.change_word(word, item_write.meta_flags.fetched);
                     true
                 }
             });
@@ -403,7 +403,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return Attempt::Done(outcome);
         }
         let current = seen.view.value.as_bytes();
-        let new = match self.write(writing, draft, current) {
+        let new = match self.write(writing, item_write, current) {
             Ok(new) => new,
             Err(attempt) => return attempt,
         };
@@ -430,12 +430,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         &mut self,
         view: &View<'_, SLOTS>,
         writing: &mut Writing<'_, '_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let new = match self.write(writing, draft, &[]) {
+        let new = match self.write(writing, item_write, &[]) {
             Ok(new) => new,
             Err(attempt) => return attempt,
         };
@@ -526,18 +526,18 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn write(
         &mut self,
         writing: &mut Writing<'_, '_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current: &[u8],
     ) -> Result<ItemRef, Attempt> {
         let key = writing.op.key.bytes();
-        let Some(shape) = Shape::new(key.len(), draft, current.len(), writing.now) else {
+        let Some(shape) = ItemLayout::new(key.len(), item_write, current.len(), writing.now) else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
-        let reserved = writing.slot.take_if(|slot| slot.shape() == shape);
+        let reserved = writing.slot.take_if(|slot| slot.layout() == shape);
         let Some(slot) = reserved.or_else(|| self.pool.reserve_at_hand(shape)) else {
             return Err(Attempt::Needs(shape));
         };
-        Ok(self.pool.fill(slot, key, draft, current))
+        Ok(self.pool.fill(slot, key, item_write, current))
     }
 
     /// Lets the pool evict and move items through the table.

@@ -11,7 +11,7 @@ use super::expand::{Expander, least_buckets};
 use super::locking::Locking;
 use super::tables::{Seat, Tables};
 use crate::maintenance::Signal;
-use crate::mem::{Expected, ItemRef, Layout, Memory, Pinner, Pool, Shortage, Swap};
+use crate::mem::{HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap};
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
 /// Items that a worker inserts between two looks at the load.
@@ -41,7 +41,7 @@ pub struct MercuryWorker<'i, L: Locking> {
     pub(super) engine: &'i MercuryEngine<L>,
     pub(super) seat: Seat<'i, L>,
     pub(super) pool: Pool<'i>,
-    pub(super) expected: Expected,
+    pub(super) predictor: HeaderPredictor,
     inserts: u32,
     /// Whether the table is far smaller than it should be.
     is_overdue: bool,
@@ -57,7 +57,7 @@ impl<L: Locking> Store for MercuryEngine<L> {
             engine: self,
             seat: self.tables.seat(),
             pool: Pool::new(&self.memory),
-            expected: Expected::NOTHING,
+            predictor: HeaderPredictor::UNTRAINED,
             inserts: 0,
             is_overdue: false,
             scanned: Vec::new(),
@@ -92,7 +92,7 @@ impl<L: Locking> Store for MercuryEngine<L> {
 impl<L: Locking> Engine for MercuryEngine<L> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         configuration.tuning.check_disabled(&[])?;
-        let memory = Memory::new(configuration, Layout::Chained)?;
+        let memory = Memory::new(configuration, SlotLayout::Chained)?;
         let smallest = least_buckets(configuration.expected_items);
         let buckets = configuration.tuning.buckets.unwrap_or(smallest);
         let buckets = buckets.max(MIN_BUCKETS).checked_next_power_of_two().ok_or_else(|| {

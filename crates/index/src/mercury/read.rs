@@ -21,7 +21,7 @@ use super::engine::MercuryWorker;
 use super::links;
 use super::locking::Locking;
 use super::tables::Inside;
-use crate::mem::{Guard, Item, ItemRef, Look, Memory};
+use crate::mem::{Guard, HeaderTemplate, Item, ItemRef, Memory};
 use crate::{Found, Sink};
 
 /// Keys of a batch that go from stage to stage together. They keep the processor busy for longer
@@ -91,7 +91,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
                     probes[at] = reader.look(key);
                 }
                 if let Some((key, at)) = stage(1) {
-                    reader.go_on(key, &mut probes[at], self.expected.look());
+                    reader.go_on(key, &mut probes[at], self.predictor.template());
                 }
                 if let Some((key, at)) = stage(0) {
                     probes[at].found = reader.confirm(key, &probes[at]);
@@ -121,7 +121,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
         inside: &'r Inside<'r, 'r, L>,
     ) -> Reader<'r, 'g, L> {
         let follow = Follow::new(memory, guard);
-        Reader { memory, inside, follow, reach_bytes: self.expected.reach_bytes() }
+        Reader { memory, inside, follow, reach_bytes: self.predictor.reach_bytes() }
     }
 
     /// Hands one answer to the sink.
@@ -136,8 +136,8 @@ impl<L: Locking> MercuryWorker<'_, L> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         let Some(item) = found else { return sink.miss(position) };
-        if self.expected.look().is_live(now)
-            && let Some(view) = item.view_like(self.expected.look())
+        if self.predictor.template().is_live(now)
+            && let Some(view) = item.view_like(self.predictor.template())
         {
             let found = Found::in_memory(view, &self.engine.memory, item.reference());
             return sink.hit(position, &found);
@@ -146,7 +146,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
         if !now.is_live(item.expiry_of(header), header.generation()) {
             self.reclaim(key, item, guard);
         }
-        self.expected.show(&item, header, position, now, &self.engine.memory, sink)
+        self.predictor.show(&item, header, position, now, &self.engine.memory, sink)
     }
 
     /// Unlinks a dead item that a read met.
@@ -222,10 +222,10 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
 
     /// Looks at the first item, and asks for the one behind it if the key is another's.
     #[inline]
-    fn go_on(&self, key: &Key<'_>, probe: &mut Probe, look: &Look) {
+    fn go_on(&self, key: &Key<'_>, probe: &mut Probe, template: &HeaderTemplate) {
         let Some(first) = probe.first else { return };
         let item = self.follow.item(first);
-        probe.is_met = item.has_key_as(look, key.bytes());
+        probe.is_met = item.has_key_as(template, key.bytes());
         // Without a branch, which would be foretold wrongly time and again.
         probe.found = if probe.is_met { Some(first) } else { next_of(item) };
         self.prefetch(probe.found);

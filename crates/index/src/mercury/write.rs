@@ -9,14 +9,14 @@
 //! Linearization point: the store that unlocks the bucket (for what leaves everything as it is: any
 //! moment in that critical section).
 
-use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Part, decide};
+use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Part, decide};
 
 use super::chain::{Follow, Place};
 use super::engine::MercuryWorker;
 use super::locking::Locking;
 use super::tables::Seat;
-use crate::Sink;
-use crate::mem::{Guard, Item, ItemRef, Memory, Shape, Shortage, show_outcome};
+use crate::mem::{Guard, Item, ItemLayout, ItemRef, Memory, Shortage};
+use crate::{Sink, show_outcome};
 use std::sync::atomic::Ordering;
 
 /// What an operation saw under its key.
@@ -51,7 +51,7 @@ impl<'g> Seen<'g> {
 /// An item that was built, and is not yet published.
 #[derive(Clone, Copy)]
 struct Built<'a, 'g> {
-    draft: Draft<'a>,
+    item_write: ItemWrite<'a>,
     item: Item<'g>,
     /// The item as the sink may see it; afterwards its word may change.
     view: ItemView<'g>,
@@ -163,22 +163,22 @@ impl<L: Locking> MercuryWorker<'_, L> {
         now: &Now,
         follow: &Follow<'g>,
     ) -> Result<Option<Built<'a, 'g>>, Option<Shortage>> {
-        let Decision::Replace(draft, _) = decision else { return Ok(None) };
-        if seen.is_some_and(|seen| draft.sole_word_change(&seen.view, now).is_some()) {
+        let Decision::Replace(item_write, _) = decision else { return Ok(None) };
+        if seen.is_some_and(|seen| item_write.sole_word_change(&seen.view, now).is_some()) {
             return Ok(None);
         }
         let current = seen.map_or(&[][..], |seen| seen.view.value.as_bytes());
         let key = op.key.bytes();
-        let shape = Shape::new(key.len(), draft, current.len(), now).ok_or(None)?;
-        let slot = self.pool.reserve(shape).map_err(Some)?;
-        let item = follow.item(self.pool.fill(slot, key, draft, current));
-        Ok(Some(Built { draft: *draft, item, view: item.view() }))
+        let layout = ItemLayout::new(key.len(), item_write, current.len(), now).ok_or(None)?;
+        let slot = self.pool.reserve(layout).map_err(Some)?;
+        let item = follow.item(self.pool.fill(slot, key, item_write, current));
+        Ok(Some(Built { item_write: *item_write, item, view: item.view() }))
     }
 }
 
 /// Whether the operation leaves the recency and fetched bits alone.
-/// Whether two drafts write the same, whatever is there now.
-fn is_same_write(left: &Draft<'_>, right: &Draft<'_>) -> bool {
+/// Whether two writes give the same item, whatever is there now.
+fn is_same_write(left: &ItemWrite<'_>, right: &ItemWrite<'_>) -> bool {
     let same_part = |left: &Part<'_>, right: &Part<'_>| match (left, right) {
         (Part::Empty, Part::Empty) => true,
         (Part::Bytes(left), Part::Bytes(right)) => std::ptr::eq(*left, *right),
@@ -189,7 +189,7 @@ fn is_same_write(left: &Draft<'_>, right: &Draft<'_>) -> bool {
         && left.flags == right.flags
         && left.expiry == right.expiry
         && left.cas == right.cas
-        && left.marks == right.marks
+        && left.meta_flags == right.meta_flags
 }
 
 /// What an operation is about to do.
@@ -220,11 +220,16 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
         }
     }
 
-    /// The built item, if it is what `draft` asks for in place of `actual`.
+    /// The built item, if it is what `item_write` asks for in place of `actual`.
     #[inline]
-    fn built_for(&self, draft: &Draft<'_>, actual: Option<&Seen<'g>>) -> Option<Built<'a, 'g>> {
+    fn built_for(
+        &self,
+        item_write: &ItemWrite<'_>,
+        actual: Option<&Seen<'g>>,
+    ) -> Option<Built<'a, 'g>> {
         let is_same = |built: &Built<'_, '_>| {
-            Seen::is_same(self.seen.as_ref(), actual) || is_same_write(&built.draft, draft)
+            Seen::is_same(self.seen.as_ref(), actual)
+                || is_same_write(&built.item_write, item_write)
         };
         self.built.filter(is_same)
     }
@@ -255,7 +260,7 @@ impl<L: Locking> Seat<'_, L> {
         if plan.is_behind(actual.as_ref()) {
             return Committed::Changed(actual);
         }
-        let (draft, outcome) = match plan.decision_on(actual.as_ref()) {
+        let (item_write, outcome) = match plan.decision_on(actual.as_ref()) {
             Decision::Keep(outcome) => return done(outcome, actual, None),
             Decision::Remove(outcome) => {
                 let unlinked = place.map(|place| {
@@ -264,15 +269,15 @@ impl<L: Locking> Seat<'_, L> {
                 });
                 return done(outcome, None, unlinked);
             }
-            Decision::Replace(draft, outcome) => (draft, outcome),
+            Decision::Replace(item_write, outcome) => (item_write, outcome),
         };
         if let Some(actual) = actual
-            && let Some(word) = draft.sole_word_change(&actual.view, plan.now)
+            && let Some(word) = item_write.sole_word_change(&actual.view, plan.now)
         {
-            actual.item.change_word(word, draft.marks.fetched);
+            actual.item.change_word(word, item_write.meta_flags.fetched);
             return done(outcome, Some(Seen::new(actual.item)), None);
         }
-        let Some(built) = plan.built_for(&draft, actual.as_ref()) else {
+        let Some(built) = plan.built_for(&item_write, actual.as_ref()) else {
             return Committed::Changed(actual);
         };
         match place {

@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 
 use amalgam_op::{
-    Decision, Draft, Expiry, HashSeed, ItemView, Key, Marks, Now, Op, Outcome, Value, Verb, decide,
+    Decision, Expiry, HashSeed, ItemView, ItemWrite, Key, MetaFlags, Now, Op, Outcome, Value, Verb,
+    decide,
 };
 
 use crate::maintenance::Signal;
@@ -50,7 +51,7 @@ struct Item {
     expiry: Expiry,
     cas: Option<u64>,
     generation: u8,
-    marks: Marks,
+    meta_flags: MetaFlags,
     accessed_seconds: u32,
 }
 
@@ -63,25 +64,25 @@ impl Item {
             expiry: self.expiry,
             cas: self.cas,
             generation: self.generation,
-            fetched: self.marks.fetched,
-            stale: self.marks.stale,
-            won: self.marks.won,
+            fetched: self.meta_flags.fetched,
+            stale: self.meta_flags.stale,
+            won: self.meta_flags.won,
             last_access_seconds: Some(self.accessed_seconds),
         }
     }
 
-    fn new(id: u64, draft: &Draft<'_>, current: &[u8], now: &Now) -> Self {
-        let mut value = vec![0; draft.value_bytes(current.len())];
-        draft.write_value(current, &mut value);
+    fn new(id: u64, item_write: &ItemWrite<'_>, current: &[u8], now: &Now) -> Self {
+        let mut value = vec![0; item_write.value_bytes(current.len())];
+        item_write.write_value(current, &mut value);
         Self {
             id,
             value,
-            flags: draft.flags,
-            expiry: draft.expiry,
-            cas: draft.cas,
+            flags: item_write.flags,
+            expiry: item_write.expiry,
+            cas: item_write.cas,
             generation: now.generation,
             accessed_seconds: now.seconds,
-            marks: draft.marks,
+            meta_flags: item_write.meta_flags,
         }
     }
 }
@@ -217,7 +218,7 @@ impl Worker for ModelWorker<'_> {
                 }
                 Some(item) => {
                     let flow = sink.hit(position, &Found::new(item.view(key.bytes())));
-                    item.marks.fetched = true;
+                    item.meta_flags.fetched = true;
                     item.accessed_seconds = now.seconds;
                     flow
                 }
@@ -245,10 +246,10 @@ impl Worker for ModelWorker<'_> {
                 state.remove(&place);
                 outcome
             }
-            Decision::Replace(draft, outcome) => {
+            Decision::Replace(item_write, outcome) => {
                 let old = current.as_ref().map_or(&[][..], |item| item.value.as_bytes());
                 state.next_id += 1;
-                let item = Item::new(state.next_id, &draft, old, now);
+                let item = Item::new(state.next_id, &item_write, old, now);
                 let old_charge = current.map_or(0, |item| charge(op.key.bytes(), item.value.len()));
                 let bytes = charge(op.key.bytes(), item.value.len());
                 if bytes > self.0.max_item_bytes {
@@ -273,7 +274,7 @@ impl Worker for ModelWorker<'_> {
             if let Verb::Get(get) = op.verb
                 && !get.is_quiet_access
             {
-                item.marks.fetched = true;
+                item.meta_flags.fetched = true;
                 item.accessed_seconds = now.seconds;
             }
         }

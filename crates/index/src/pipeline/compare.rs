@@ -5,8 +5,7 @@
 //! the language and serves Miri, loom and other processors. The answer names candidates: who
 //! follows one loads its locator again and compares the item's key.
 
-use super::layout::{KEYS, LOCATORS, Pattern};
-use super::slots::{Bucket, Line};
+use super::layout::{Bucket, KEYS, LOCATORS, Line, Pattern};
 use crate::simd::Scalar;
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 use crate::simd::{Avx2, Avx512};

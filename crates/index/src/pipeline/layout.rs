@@ -15,6 +15,8 @@
 
 use amalgam_op::Expiry;
 
+use crate::sync::AtomicU64;
+
 /// Bytes that a slot has of a memory line.
 pub(super) const STRIPE_BYTES: usize = 8;
 /// Memory lines for keys.
@@ -29,6 +31,11 @@ pub(super) const KEYS: usize = 1;
 pub(super) const TERMS: usize = KEYS + KEY_LINES;
 /// Keys of up to this many bytes lie in their slot whole; of longer ones only the end does.
 pub(super) const SLOT_KEY_BYTES: usize = KEY_LINES * STRIPE_BYTES;
+
+/// One memory line: a stripe of each slot.
+pub(super) type Line<const SLOTS: usize> = [AtomicU64; SLOTS];
+/// One bucket.
+pub(super) type Bucket<const SLOTS: usize> = [Line<SLOTS>; LINES];
 
 /// Bits of a locator that hold a reference.
 const REFERENCE_BITS: u32 = 48;

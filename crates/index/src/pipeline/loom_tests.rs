@@ -78,7 +78,7 @@ impl Model {
 
     /// The item of a key, as a reader finds it.
     fn get(&self, key: &[u8]) -> Option<usize> {
-        let locator = self.slots.glance::<Scalar>(0, pattern(key).tag, || pattern(key));
+        let locator = self.slots.optimistic_probe::<Scalar>(0, pattern(key).tag, || pattern(key));
         if locator.is_free() {
             return None;
         }

@@ -17,7 +17,7 @@ use super::compare::Compare;
 use super::layout::{Locator, Pattern, tag_of};
 use super::worker::StoreWorker;
 use crate::mem::{Guard, Item, ItemRef};
-use crate::rolling::roll;
+use crate::software_pipeline;
 use crate::{Found, Sink};
 
 impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
@@ -25,7 +25,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     #[inline]
     pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
         let guard = self.pool.pin();
-        let locator = self.glance::<C>(key);
+        let locator = self.optimistic_probe::<C>(key);
         // There is nothing behind this key that a break could keep from being read.
         let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
     }
@@ -39,7 +39,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         sink: &mut impl Sink,
     ) -> usize {
         let guard = self.pool.pin();
-        roll::<1, 16, _, _>(
+        software_pipeline::run::<1, 16, _, _>(
             self,
             keys.len(),
             Locator::FREE,
@@ -48,10 +48,10 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 slots.prefetch(slots.bucket_of(keys[at].hash()), 0);
             },
             |worker, at, _, locator| {
-                *locator = worker.glance::<C>(&keys[at]);
+                *locator = worker.optimistic_probe::<C>(&keys[at]);
                 if let Some(reference) = ItemRef::from_bits(locator.reference()) {
                     worker.store.memory.prefetch_item(reference);
-                    let reach = worker.expected.reach_bytes();
+                    let reach = worker.predictor.reach_bytes();
                     worker.store.memory.prefetch_item_at(reference, reach);
                 }
             },
@@ -59,13 +59,13 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         )
     }
 
-    /// See [`super::slots::Slots::glance`].
+    /// See [`super::slots::Slots::optimistic_probe`].
     #[inline]
-    fn glance<C: Compare>(&self, key: &Key<'_>) -> Locator {
+    fn optimistic_probe<C: Compare>(&self, key: &Key<'_>) -> Locator {
         let slots = &self.store.slots;
         let (key, hash) = (key.bytes(), key.hash());
         let pattern = || Pattern::new(key, hash);
-        slots.glance::<C>(slots.bucket_of(hash), tag_of(key, hash), pattern)
+        slots.optimistic_probe::<C>(slots.bucket_of(hash), tag_of(key, hash), pattern)
     }
 
     /// Answers a key whose item `locator` most likely names: at once if it does and the item looks
@@ -87,8 +87,8 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
             return sink.miss(position);
         }
         let item = self.store.item(locator, guard);
-        if self.expected.look().is_live(now)
-            && let Some(seen) = item.view_as(self.expected.look(), key.bytes())
+        if self.predictor.template().is_live(now)
+            && let Some(seen) = item.view_as(self.predictor.template(), key.bytes())
         {
             return sink.hit(position, &self.found(&item, seen));
         }
@@ -99,7 +99,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         match item {
             Some(item) => {
                 let memory = &self.store.memory;
-                self.expected.show(&item, item.header(), position, now, memory, sink)
+                self.predictor.show(&item, item.header(), position, now, memory, sink)
             }
             None => sink.miss(position),
         }

@@ -16,14 +16,9 @@
 //! 4. A key lies in one slot of one bucket, for writers look under the lock before they insert.
 
 use super::compare::Compare;
-use super::layout::{KEYS, LINES, LOCATORS, Locator, Pattern, TERMS, Terms};
+use super::layout::{Bucket, KEYS, LOCATORS, Locator, Pattern, TERMS, Terms};
 use crate::sync::{AtomicU64, Ordering, spin};
 use amalgam_op::Expiry;
-
-/// One memory line: a stripe of each slot.
-pub(super) type Line<const SLOTS: usize> = [AtomicU64; SLOTS];
-/// One bucket.
-pub(super) type Bucket<const SLOTS: usize> = [Line<SLOTS>; LINES];
 
 #[cfg(not(loom))]
 type Storage<const SLOTS: usize> = crate::mem::Table<Bucket<SLOTS>>;
@@ -98,7 +93,7 @@ impl<const SLOTS: usize> Slots<SLOTS> {
     /// The locator of the first slot that may hold the key with this tag; that of a free slot says
     /// that the key is absent. Its pattern decides where two slots have the tag.
     #[inline]
-    pub(super) fn glance<C: Compare>(
+    pub(super) fn optimistic_probe<C: Compare>(
         &self,
         index: usize,
         tag: u64,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::layout::Locator;
-use super::slots::{Bucket, Held, Slots};
+use super::layout::{Bucket, Locator};
+use super::slots::{Held, Slots};
 use crate::maintenance::Signal;
-use crate::mem::{Guard, Item, ItemRef, Layout, Memory};
+use crate::mem::{Guard, Item, ItemRef, Memory, SlotLayout};
 use crate::simd::Fastest;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Configuration, OpenError, Statistics};
@@ -38,7 +38,8 @@ pub(super) struct Store<const SLOTS: usize> {
 impl<const SLOTS: usize> Store<SLOTS> {
     pub(super) fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let seed = configuration.seed.clone().with_lookup3();
-        let memory = Memory::new(&Configuration { seed, ..configuration.clone() }, Layout::Plain)?;
+        let memory =
+            Memory::new(&Configuration { seed, ..configuration.clone() }, SlotLayout::Plain)?;
         let buckets = Self::bucket_count(configuration);
         let table = memory.table(buckets).map_err(|error| match error.kind() {
             std::io::ErrorKind::OutOfMemory => OpenError::Configuration(format!(

@@ -3,8 +3,8 @@
 
 use amalgam_op::{Expiry, lookup3};
 
-use super::layout::{Locator, Pattern, Terms};
-use super::slots::{Bucket, Held, Slots};
+use super::layout::{Bucket, Locator, Pattern, Terms};
+use super::slots::{Held, Slots};
 use crate::mem::Table;
 use crate::simd::{Fastest, Scalar, each_way};
 use crate::sync::Ordering;
@@ -55,8 +55,10 @@ impl Twin {
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (pattern, hash) = Self::pattern(key);
         let bucket = self.slots.bucket_of(hash);
-        !each_way!(Fastest::here(), C => self.slots.glance::<C>(bucket, pattern.tag, || pattern))
-            .is_free()
+        !each_way!(Fastest::here(), C => {
+            self.slots.optimistic_probe::<C>(bucket, pattern.tag, || pattern)
+        })
+        .is_free()
     }
 
     fn give_up(held: &Held<'_, SLOTS>, slot: usize, returned: &mut Vec<u64>) {

@@ -6,7 +6,7 @@ use amalgam_op::{ItemView, Key, Now, Op, Outcome};
 
 use super::layout::{Pattern, SLOT_KEY_BYTES, STRIPE_BYTES};
 use super::store::Store;
-use crate::mem::{Expected, ItemRef, Pool, Shortage, Swap, Writer};
+use crate::mem::{HeaderPredictor, ItemRef, Pool, Shortage, Swap, Writer};
 use crate::simd::each_way;
 use crate::{Cursor, Sink, Worker};
 
@@ -14,12 +14,12 @@ use crate::{Cursor, Sink, Worker};
 pub(super) struct StoreWorker<'i, const SLOTS: usize> {
     pub(super) store: &'i Store<SLOTS>,
     pub(super) pool: Pool<'i>,
-    pub(super) expected: Expected,
+    pub(super) predictor: HeaderPredictor,
 }
 
 impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
-        Self { store, pool: Pool::new(&store.memory), expected: Expected::NOTHING }
+        Self { store, pool: Pool::new(&store.memory), predictor: HeaderPredictor::UNTRAINED }
     }
 
     /// Lets the pool evict and move items through the slots.

@@ -7,15 +7,15 @@
 //!
 //! Every change of a bucket gives up its expired slots first, as the hardware's write unit does.
 
-use amalgam_op::{Decision, Draft, ItemView, Now, Op, Outcome, Value, decide};
+use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Value, decide};
 
 use super::compare::Compare;
 use super::layout::{Locator, Terms};
 use super::slots::Held;
 use super::worker::{Sought, StoreWorker};
-use crate::Sink;
-use crate::mem::{Attempt, Guard, Item, ItemRef, Shape, Slot, Writer, show_outcome};
+use crate::mem::{Attempt, Guard, Item, ItemLayout, ItemRef, Slot, Writer};
 use crate::sync::Ordering;
+use crate::{Sink, show_outcome};
 
 /// The most slots of a bucket.
 const MAX_SLOTS: usize = 16;
@@ -113,12 +113,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
                 Some(seen) => self.remove(&writing, &seen, outcome),
                 None => Attempt::Done(outcome),
             },
-            Decision::Replace(draft, outcome) => match seen {
-                Some(seen) => match draft.sole_word_change(&seen.view, writing.now) {
-                    Some(word) => self.change(&writing, &seen, &draft, word, outcome, sink),
-                    None => self.replace(&mut writing, &seen, &draft, outcome, &guard, sink),
+            Decision::Replace(item_write, outcome) => match seen {
+                Some(seen) => match item_write.sole_word_change(&seen.view, writing.now) {
+                    Some(word) => self.change(&writing, &seen, &item_write, word, outcome, sink),
+                    None => self.replace(&mut writing, &seen, &item_write, outcome, &guard, sink),
                 },
-                None => self.insert::<C>(&mut writing, &draft, outcome, &guard, sink),
+                None => self.insert::<C>(&mut writing, &item_write, outcome, &guard, sink),
             },
         }
     }
@@ -170,16 +170,16 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         &mut self,
         writing: &Writing<'_, '_>,
         seen: &Seen<'_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         word: [u8; 8],
         outcome: Outcome,
         sink: &mut impl Sink,
     ) -> Attempt {
         let mut expired = Unlinked::new();
         let held = self.hold(writing, seen, &mut expired);
-        let is_done = held.is_some() && is_same(seen, writing.op, draft);
+        let is_done = held.is_some() && is_same(seen, writing.op, item_write);
         if is_done {
-            seen.item.change_word(word, draft.marks.fetched);
+            seen.item.change_word(word, item_write.meta_flags.fetched);
         }
         drop(held);
         self.retire_all(&expired, writing.now);
@@ -204,12 +204,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         &mut self,
         writing: &mut Writing<'_, '_>,
         seen: &Seen<'_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (new, locator) = match self.write(writing, draft, seen.view.value.as_bytes()) {
+        let (new, locator) = match self.write(writing, item_write, seen.view.value.as_bytes()) {
             Ok(written) => written,
             Err(attempt) => return attempt,
         };
@@ -218,9 +218,9 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         let shown = new_item.view();
         let mut expired = Unlinked::new();
         let held = self.hold(writing, seen, &mut expired);
-        let is_done = held.is_some() && is_same(seen, writing.op, draft);
+        let is_done = held.is_some() && is_same(seen, writing.op, item_write);
         if let (Some(held), true) = (&held, is_done) {
-            held.overwrite(seen.slot, locator, Terms::new(draft.expiry, shown.value.len()));
+            held.overwrite(seen.slot, locator, Terms::new(item_write.expiry, shown.value.len()));
         }
         drop(held);
         self.retire_all(&expired, writing.now);
@@ -237,12 +237,12 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     fn insert<C: Compare>(
         &mut self,
         writing: &mut Writing<'_, '_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (new, locator) = match self.write(writing, draft, &[]) {
+        let (new, locator) = match self.write(writing, item_write, &[]) {
             Ok(written) => written,
             Err(attempt) => return attempt,
         };
@@ -263,7 +263,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         held.reclaim(writing.now.seconds, None, |locator| unlinked.push(locator));
         let slot = self.make_slot(&held, writing, guard, &mut unlinked);
         if let Some(slot) = slot {
-            let terms = Terms::new(draft.expiry, shown.value.len());
+            let terms = Terms::new(item_write.expiry, shown.value.len());
             held.take(slot, pattern, locator, terms);
         }
         drop(held);
@@ -309,30 +309,31 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
         Some(slot)
     }
 
-    /// Writes an item into the memory at hand, if its shape is right.
+    /// Writes an item into the memory at hand, if its layout is right.
     fn write(
         &mut self,
         writing: &mut Writing<'_, '_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current: &[u8],
     ) -> Result<(ItemRef, Locator), Attempt> {
         let key = writing.op.key.bytes();
-        let Some(shape) = Shape::new(key.len(), draft, current.len(), writing.now) else {
+        let Some(layout) = ItemLayout::new(key.len(), item_write, current.len(), writing.now)
+        else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
-        let Some(slot) = writing.slot.take_if(|slot| slot.shape() == shape) else {
-            return Err(Attempt::Needs(shape));
+        let Some(slot) = writing.slot.take_if(|slot| slot.layout() == layout) else {
+            return Err(Attempt::Needs(layout));
         };
-        let new = self.pool.fill(slot, key, draft, current);
+        let new = self.pool.fill(slot, key, item_write, current);
         Ok((new, Locator::new(&writing.sought.pattern, new.to_bits())))
     }
 }
 
 /// Whether the item's word is as it was seen, where what is written follows from it. The caller
 /// holds the bucket's lock, under which alone words change.
-fn is_same(seen: &Seen<'_>, op: &Op<'_>, draft: &Draft<'_>) -> bool {
+fn is_same(seen: &Seen<'_>, op: &Op<'_>, item_write: &ItemWrite<'_>) -> bool {
     match seen.view.value {
-        Value::Word(word, _) if draft.depends_on_value(op) => {
+        Value::Word(word, _) if item_write.depends_on_value(op) => {
             seen.item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
         }
         _ => true,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use amalgam_index::Configuration;
-use amalgam_index::mem::{ItemRef, Layout, Memory, Pool};
-use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+use amalgam_index::mem::{ItemRef, Memory, Pool, SlotLayout};
+use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 use anyhow::Context;
 use crossbeam_epoch::{Atomic, Collector, LocalHandle, Owned};
 
@@ -90,14 +90,20 @@ impl<const N: usize> OursThread<'_, N> {
         let bytes: [u8; N] = contents(place);
         let (key, value) = bytes.split_at(KEY_BYTES);
         let parts = [Part::Bytes(value), Part::Empty];
-        let draft =
-            Draft { parts, flags: 0, expiry: Expiry::NEVER, cas: None, marks: Marks::default() };
-        let shape = self.pool.shape(key, &draft, 0, &NOW).context("an item too long")?;
-        let slot = match self.pool.reserve(shape) {
+        let item_write = ItemWrite {
+            parts,
+            flags: 0,
+            expiry: Expiry::NEVER,
+            cas: None,
+            meta_flags: MetaFlags::default(),
+        };
+        let layout =
+            self.pool.item_layout(key, &item_write, 0, &NOW).context("an item too long")?;
+        let slot = match self.pool.reserve(layout) {
             Ok(slot) => slot,
             Err(_) => anyhow::bail!("the arena is full of items that wait to be freed"),
         };
-        Ok(self.pool.fill(slot, key, &draft, &[]).to_bits())
+        Ok(self.pool.fill(slot, key, &item_write, &[]).to_bits())
     }
 }
 
@@ -115,7 +121,7 @@ impl<const N: usize> Scheme<N> for Ours {
             prefault: true,
             ..Configuration::default()
         };
-        let memory = Memory::new(&configuration, Layout::Plain)?;
+        let memory = Memory::new(&configuration, SlotLayout::Plain)?;
         let words: Vec<_> = (0..places).map(|_| AtomicU64::new(0)).collect();
         let mut key_offset = 0;
         let mut thread = OursThread::<N> { pool: Pool::new(&memory), words: &[], key_offset };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_op::{Decision, Draft, Expiry, Hit, ItemView, Marks, Now, Op, Outcome, Value, decide};
+use amalgam_op::{
+    Decision, Expiry, Hit, ItemView, ItemWrite, MetaFlags, Now, Op, Outcome, Value, decide,
+};
 
 /// The largest item the store takes, in bytes of its value.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
@@ -20,7 +22,7 @@ pub struct Item {
     expiry: Expiry,
     cas: Option<u64>,
     generation: u8,
-    marks: Marks,
+    meta_flags: MetaFlags,
 }
 
 impl Item {
@@ -32,23 +34,23 @@ impl Item {
             expiry: self.expiry,
             cas: self.cas,
             generation: self.generation,
-            fetched: self.marks.fetched,
-            stale: self.marks.stale,
-            won: self.marks.won,
+            fetched: self.meta_flags.fetched,
+            stale: self.meta_flags.stale,
+            won: self.meta_flags.won,
             last_access_seconds: None,
         }
     }
 
-    fn new(draft: &Draft<'_>, current: &[u8], now: &Now) -> Self {
-        let mut value = vec![0; draft.value_bytes(current.len())];
-        draft.write_value(current, &mut value);
+    fn new(item_write: &ItemWrite<'_>, current: &[u8], now: &Now) -> Self {
+        let mut value = vec![0; item_write.value_bytes(current.len())];
+        item_write.write_value(current, &mut value);
         Self {
             value,
-            flags: draft.flags,
-            expiry: draft.expiry,
-            cas: draft.cas,
+            flags: item_write.flags,
+            expiry: item_write.expiry,
+            cas: item_write.cas,
             generation: now.generation,
-            marks: draft.marks,
+            meta_flags: item_write.meta_flags,
         }
     }
 }
@@ -62,7 +64,7 @@ impl Store {
 
     pub fn mark_fetched(&mut self, key: &[u8]) {
         if let Some(item) = self.items.get_mut(key) {
-            item.marks.fetched = true;
+            item.meta_flags.fetched = true;
         }
     }
 
@@ -81,12 +83,12 @@ impl Store {
                 self.items.remove(key);
                 outcome
             }
-            Decision::Replace(draft, outcome) => {
+            Decision::Replace(item_write, outcome) => {
                 let old = current.as_ref().map_or(&[][..], |item| item.value.as_bytes());
-                if draft.value_bytes(old.len()) > MAX_VALUE_BYTES {
+                if item_write.value_bytes(old.len()) > MAX_VALUE_BYTES {
                     return Outcome::TooLarge;
                 }
-                let item = Item::new(&draft, old, now);
+                let item = Item::new(&item_write, old, now);
                 self.items.insert(key.to_vec(), item);
                 outcome
             }
@@ -94,7 +96,7 @@ impl Store {
         if let (Outcome::Hit(how), Some(item)) = (outcome, self.items.get_mut(key)) {
             hit(&item.view(key), how);
             if let amalgam_op::Verb::Get(get) = op.verb {
-                item.marks.fetched |= !get.is_quiet_access;
+                item.meta_flags.fetched |= !get.is_quiet_access;
             }
         }
         outcome

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_index::maintenance::Signal;
-use amalgam_index::mem::{Guard, Item, ItemRef, Layout, Memory, Table};
+use amalgam_index::mem::{Guard, Item, ItemRef, Memory, SlotLayout, Table};
 use amalgam_index::{Configuration, Engine, OpenError, Statistics, Store};
 use amalgam_op::{HashSeed, Key, Now};
 
@@ -81,7 +81,7 @@ impl<const MEMCMP: bool> Engine for Chaining<MEMCMP> {
         let buckets = configuration.tuning.buckets.unwrap_or(fitting);
         // Each worker takes two places: its own, and one for what eviction calls back.
         let doubled = Configuration { workers: 2 * configuration.workers, ..configuration.clone() };
-        let memory = Memory::new(&doubled, Layout::Linked)?;
+        let memory = Memory::new(&doubled, SlotLayout::Linked)?;
         let table = memory.table(buckets.max(1).next_power_of_two())?;
         if configuration.prefault {
             table.populate();

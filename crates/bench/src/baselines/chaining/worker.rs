@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use amalgam_index::mem::{
-    Attempt, Expected, Guard, Item, ItemRef, Pool, Shape, Shortage, Slot, Writer, changes_in_place,
-    show_outcome,
+    Attempt, Guard, HeaderPredictor, Item, ItemLayout, ItemRef, Pool, Shortage, Slot, Writer,
+    changes_in_place,
 };
-use amalgam_index::{Cursor, Sink, Worker};
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, decide};
+use amalgam_index::{Cursor, Sink, Worker, show_outcome};
+use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, decide};
 
 use super::{Chaining, exchange};
 
@@ -21,7 +21,7 @@ pub struct ChainingWorker<'i, const MEMCMP: bool> {
     pub(super) pool: Pool<'i>,
     /// For guards while `pool` is busy evicting.
     pub(super) pins: Pool<'i>,
-    expected: Expected,
+    predictor: HeaderPredictor,
 }
 
 impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
@@ -30,7 +30,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
             index,
             pool: Pool::new(&index.memory),
             pins: Pool::new(&index.memory),
-            expected: Expected::NOTHING,
+            predictor: HeaderPredictor::UNTRAINED,
         }
     }
 
@@ -44,7 +44,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
         let Some(item) = self.index.get(key, guard) else { return sink.miss(position) };
-        self.expected.show(&item, item.header(), position, now, &self.index.memory, sink)
+        self.predictor.show(&item, item.header(), position, now, &self.index.memory, sink)
     }
 
     fn attempt(
@@ -61,9 +61,9 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         let Some(item) = item else {
             return match decide(None, op, now, self.pool.fresh_cas(op, None)) {
                 Decision::Keep(outcome) | Decision::Remove(outcome) => Attempt::Done(outcome),
-                Decision::Replace(draft, outcome) => {
-                    let Some(new) = self.write(op, &draft, &[], now, slot) else {
-                        return self.needs(op, &draft, 0, now);
+                Decision::Replace(item_write, outcome) => {
+                    let Some(new) = self.write(op, &item_write, &[], now, slot) else {
+                        return self.needs(op, &item_write, 0, now);
                     };
                     self.insert((op, now), head, new, &guard, outcome, sink)
                 }
@@ -87,11 +87,12 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                 unsafe { self.pool.retire(item.reference()) };
                 Attempt::Done(outcome)
             }
-            Decision::Replace(draft, outcome) => {
+            Decision::Replace(item_write, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
-                if in_place && let Some(new_word) = draft.sole_word_change(&view, now) {
+                if in_place && let Some(new_word) = item_write.sole_word_change(&view, now) {
                     let word_after = u64::from_le_bytes(new_word);
-                    if !item.exchange_word(header, word, word_after, draft.marks.fetched) {
+                    if !item.exchange_word(header, word, word_after, item_write.meta_flags.fetched)
+                    {
                         return Attempt::Again;
                     }
                     view.value = amalgam_op::Value::Word(new_word, header.value_bytes());
@@ -99,18 +100,18 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                     return Attempt::Done(outcome);
                 }
                 let old = view.value.as_bytes();
-                let Some(shape) = Shape::new(key.len(), &draft, old.len(), now) else {
+                let Some(layout) = ItemLayout::new(key.len(), &item_write, old.len(), now) else {
                     return Attempt::Done(Outcome::TooLarge);
                 };
-                if slot.as_ref().is_none_or(|slot| slot.shape() != shape) {
-                    return Attempt::Needs(shape);
+                if slot.as_ref().is_none_or(|slot| slot.layout() != layout) {
+                    return Attempt::Needs(layout);
                 }
                 // Sealed before it is copied: what is copied is final.
                 if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
                     return Attempt::Again;
                 }
-                let Some(new) = self.write(op, &draft, old, now, slot) else {
-                    return Attempt::Needs(shape);
+                let Some(new) = self.write(op, &item_write, old, now, slot) else {
+                    return Attempt::Needs(layout);
                 };
                 self.exchange_items((op, now), &item, new, &guard, outcome, sink)
             }
@@ -118,25 +119,31 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
     }
 
     /// The answer to an attempt that has no slot.
-    fn needs(&self, op: &Op<'_>, draft: &Draft<'_>, old_bytes: usize, now: &Now) -> Attempt {
-        match Shape::new(op.key.bytes().len(), draft, old_bytes, now) {
-            Some(shape) => Attempt::Needs(shape),
+    fn needs(
+        &self,
+        op: &Op<'_>,
+        item_write: &ItemWrite<'_>,
+        old_bytes: usize,
+        now: &Now,
+    ) -> Attempt {
+        match ItemLayout::new(op.key.bytes().len(), item_write, old_bytes, now) {
+            Some(layout) => Attempt::Needs(layout),
             None => Attempt::Done(Outcome::TooLarge),
         }
     }
 
-    /// Writes an item into the slot, if it is there and of the right shape.
+    /// Writes an item into the slot, if it is there and of the right layout.
     fn write(
         &mut self,
         op: &Op<'_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         old: &[u8],
         now: &Now,
         slot: &mut Option<Slot>,
     ) -> Option<ItemRef> {
-        let shape = Shape::new(op.key.bytes().len(), draft, old.len(), now)?;
-        let slot = slot.take_if(|slot| slot.shape() == shape)?;
-        Some(self.pool.fill(slot, op.key.bytes(), draft, old))
+        let layout = ItemLayout::new(op.key.bytes().len(), item_write, old.len(), now)?;
+        let slot = slot.take_if(|slot| slot.layout() == layout)?;
+        Some(self.pool.fill(slot, op.key.bytes(), item_write, old))
     }
 
     fn insert(

@@ -7,7 +7,7 @@
 //!      3  last access, expiry      7  key, a zero byte, room for the suffix; then the value
 //! ```
 
-use amalgam_op::{Draft, Expiry, Marks, Now};
+use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now};
 
 pub(super) use super::super::words::Words;
 use super::super::words::suffix_bytes;
@@ -44,7 +44,7 @@ pub(super) struct Fields {
     pub(super) expiry: Expiry,
     pub(super) cas: Option<u64>,
     pub(super) generation: u8,
-    pub(super) marks: Marks,
+    pub(super) meta_flags: MetaFlags,
 }
 
 /// Words before the value: the header, then the key, a zero byte and ` flags length\r\n`.
@@ -64,23 +64,23 @@ impl Words {
         place: Place,
         class: usize,
         key: &[u8],
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         value: &[u8],
         now: &Now,
     ) {
         let choose = |condition, bit| if condition { bit } else { 0 };
-        self.store(place, TIMES, u64::from(now.seconds) | u64::from(draft.expiry.0) << 32);
+        self.store(place, TIMES, u64::from(now.seconds) | u64::from(item_write.expiry.0) << 32);
         let lengths = value.len() as u64 | (key.len() as u64) << KEY_SHIFT;
         self.store(place, LENGTHS, lengths | (class as u64) << CLASS_SHIFT);
-        let marks = choose(draft.marks.fetched, FETCHED)
-            | choose(draft.marks.stale, STALE)
-            | choose(draft.marks.won, WON)
-            | choose(draft.cas.is_some(), HAS_CAS);
+        let marks = choose(item_write.meta_flags.fetched, FETCHED)
+            | choose(item_write.meta_flags.stale, STALE)
+            | choose(item_write.meta_flags.won, WON)
+            | choose(item_write.cas.is_some(), HAS_CAS);
         let generation = u64::from(now.generation) << GENERATION_SHIFT;
-        self.store(place, MARKS, u64::from(draft.flags) | generation | marks | LIVE);
-        self.store(place, CAS, draft.cas.unwrap_or(0));
+        self.store(place, MARKS, u64::from(item_write.flags) | generation | marks | LIVE);
+        self.store(place, CAS, item_write.cas.unwrap_or(0));
         self.write_bytes(place + KEY, key);
-        let before = words_before_value(key.len(), value.len(), draft.flags);
+        let before = words_before_value(key.len(), value.len(), item_write.flags);
         self.write_bytes(place + before, value);
     }
 
@@ -105,7 +105,7 @@ impl Words {
             expiry: Expiry((times >> 32) as u32),
             cas: (marks & HAS_CAS != 0).then(|| self.load(place, CAS)),
             generation: (marks >> GENERATION_SHIFT) as u8,
-            marks: Marks {
+            meta_flags: MetaFlags {
                 fetched: marks & FETCHED != 0,
                 stale: marks & STALE != 0,
                 won: marks & WON != 0,

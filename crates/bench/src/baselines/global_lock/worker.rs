@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use amalgam_index::{Cursor, Found, Sink, Worker};
-use amalgam_op::{Decision, Draft, ItemView, Key, Now, Op, Outcome, Value, Verb, decide};
+use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, Verb, decide};
 
 use super::GlobalLock;
 use super::layout::{Place, item_bytes};
@@ -40,9 +40,9 @@ fn view<'c>(state: &State, place: Place, key: &'c [u8], value: &'c mut Vec<u8>) 
         expiry: fields.expiry,
         cas: fields.cas,
         generation: fields.generation,
-        fetched: fields.marks.fetched,
-        stale: fields.marks.stale,
-        won: fields.marks.won,
+        fetched: fields.meta_flags.fetched,
+        stale: fields.meta_flags.stale,
+        won: fields.meta_flags.won,
         last_access_seconds: Some(state.words.accessed(place)),
     }
 }
@@ -52,17 +52,17 @@ impl<'i> GlobalLockWorker<'i> {
         Self { index, key: Vec::new(), value: Vec::new(), fresh: Vec::new() }
     }
 
-    /// Writes the item that `draft` describes in place of `current`.
+    /// Writes the item that `item_write` describes in place of `current`.
     fn replace(
         &mut self,
         state: &mut State,
         op: &Op<'_>,
-        draft: &Draft<'_>,
+        item_write: &ItemWrite<'_>,
         current: Option<Place>,
         now: &Now,
     ) -> Result<Place, Outcome> {
         let (hash, key) = (op.key.hash(), op.key.bytes());
-        let bytes = item_bytes(key.len(), self.fresh.len(), draft.flags);
+        let bytes = item_bytes(key.len(), self.fresh.len(), item_write.flags);
         if bytes > state.max_item_bytes {
             return Err(Outcome::TooLarge);
         }
@@ -72,7 +72,7 @@ impl<'i> GlobalLockWorker<'i> {
         if let Some(current) = current {
             state.remove(hash, current);
         }
-        state.words.write(place, class, key, draft, &self.fresh, now);
+        state.words.write(place, class, key, item_write, &self.fresh, now);
         state.link(hash, place);
         Ok(place)
     }
@@ -124,16 +124,16 @@ impl Worker for GlobalLockWorker<'_> {
                 }
                 (outcome, None)
             }
-            Decision::Replace(draft, outcome) => {
+            Decision::Replace(item_write, outcome) => {
                 let old = shown.as_ref().map_or(&[][..], |item| item.value.as_bytes());
-                let bytes = draft.value_bytes(old.len());
+                let bytes = item_write.value_bytes(old.len());
                 if bytes > state.max_item_bytes {
                     (Outcome::TooLarge, None)
                 } else {
                     self.fresh.clear();
                     self.fresh.resize(bytes, 0);
-                    draft.write_value(old, &mut self.fresh);
-                    match self.replace(state, op, &draft, current, now) {
+                    item_write.write_value(old, &mut self.fresh);
+                    match self.replace(state, op, &item_write, current, now) {
                         Ok(place) => (outcome, Some(place)),
                         Err(refused) => (refused, None),
                     }

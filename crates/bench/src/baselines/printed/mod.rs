@@ -49,14 +49,14 @@ pub struct Printed<O: Order> {
     evicts: bool,
     seed: HashSeed,
     /// That of the first item.
-    shape: OnceLock<Shape>,
+    shape: OnceLock<ItemLayout>,
     writer: Mutex<Writer>,
     kept: Mutex<O::Kept>,
 }
 
 /// What all items have in common.
 #[derive(Clone, Copy)]
-struct Shape {
+struct ItemLayout {
     key_bytes: usize,
     value_bytes: usize,
     chunk_words: usize,
@@ -85,22 +85,22 @@ impl<O: Order> Printed<O> {
     }
 
     #[inline]
-    fn chunks(&self, shape: &Shape) -> Chunks<'_> {
+    fn chunks(&self, shape: &ItemLayout) -> Chunks<'_> {
         Chunks { words: &self.words, chunk_words: shape.chunk_words }
     }
 
     #[inline]
-    fn key_at(&self, shape: &Shape, item: u64) -> usize {
+    fn key_at(&self, shape: &ItemLayout, item: u64) -> usize {
         self.chunks(shape).place(item) + O::HEADER_WORDS
     }
 
     #[inline]
-    fn value_at(&self, shape: &Shape, item: u64) -> usize {
+    fn value_at(&self, shape: &ItemLayout, item: u64) -> usize {
         self.key_at(shape, item) + shape.key_bytes.div_ceil(8)
     }
 
     #[inline]
-    fn has_key(&self, shape: &Shape, item: u64, key: &Key<'_>) -> bool {
+    fn has_key(&self, shape: &ItemLayout, item: u64, key: &Key<'_>) -> bool {
         self.words.holds(self.key_at(shape, item), key.bytes())
     }
 
@@ -121,7 +121,7 @@ impl<O: Order> Printed<O> {
         found.is_some()
     }
 
-    fn write(&self, shape: &Shape, key: &Key<'_>, value: &[u8]) -> bool {
+    fn write(&self, shape: &ItemLayout, key: &Key<'_>, value: &[u8]) -> bool {
         let chunks = self.chunks(shape);
         let mut writer = self.lock();
         let is_same = |item: u64| self.has_key(shape, item, key).then_some(item);
@@ -150,7 +150,7 @@ impl<O: Order> Printed<O> {
     }
 
     /// An item's memory; another's, if there is no more. Not that of `keep`.
-    fn allocate(&self, shape: &Shape, writer: &mut Writer, keep: Option<u64>) -> Option<u64> {
+    fn allocate(&self, shape: &ItemLayout, writer: &mut Writer, keep: Option<u64>) -> Option<u64> {
         if let Some(item) = writer.free.pop() {
             return Some(item);
         }
@@ -251,7 +251,7 @@ impl<O: Order> SubjectWorker for PrintedWorker<'_, O> {
         let (key_bytes, value_bytes) = (key.bytes().len(), value.len());
         let shape = self.cache.shape.get_or_init(|| {
             let chunk_words = O::item_bytes(key_bytes, value_bytes).div_ceil(8);
-            Shape { key_bytes, value_bytes, chunk_words }
+            ItemLayout { key_bytes, value_bytes, chunk_words }
         });
         assert_eq!((shape.key_bytes, shape.value_bytes), (key_bytes, value_bytes), "one shape");
         self.cache.write(shape, &key, value)

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use amalgam_op::HashSeed;
 
 use super::*;
-use crate::mem::{Layout, Memory};
+use crate::mem::{Memory, SlotLayout};
 use crate::{Configuration, PathSearch};
 
 const SLOTS: usize = 4;
@@ -114,7 +114,7 @@ fn a_present_key_is_found_while_others_displace_it() {
     let effort = std::env::var("AMALGAM_EFFORT").ok().and_then(|text| text.parse().ok());
     let turns = TURNS * effort.unwrap_or(1_usize).max(1);
     for (writers, stripes) in [(1, BUCKETS), (2, BUCKETS), (2, 2)] {
-        let memory = Memory::new(&Configuration::default(), Layout::Plain).expect("memory");
+        let memory = Memory::new(&Configuration::default(), SlotLayout::Plain).expect("memory");
         let table = Table::new(BUCKETS, &memory).expect("memory");
         let numbers = Numbers(HashSeed::new(7));
         let race = Race { cuckoo: Cuckoo::new(table, stripes), numbers };

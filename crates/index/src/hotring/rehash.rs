@@ -1,113 +1,34 @@
-//! Rehash of the whole table (section 3.4), a slice at a time: rings are split, and after one grace
-//! period for many of them parted.
+//! Rehash of the whole table (section 3.4), a slice at a time: rings are split and, after a grace
+//! period that a batch of rings shares, parted. Between rehashes, rings are sampled for statistics.
 //!
-//! Thread safety: one mutex, taken by whoever steps and only tried for; nobody waits for it but
-//! those who read statistics.
+//! Thread safety: the state is behind one mutex, which workers only try to take: one works, the
+//! others go on.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
 
-use amalgam_op::{Draft, Expiry, Marks, Now, Part};
+use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 
 use super::engine::{HotRing, HotRingWorker, Strategy};
+use super::growth::RehashState;
 use super::items::{Items, node_of};
+use super::ring_sampling::{RINGS, RingSample};
 use super::space::load;
 use super::split::{Buckets, move_vacant, part, split};
-use super::survey::{Sample, Survey};
-use super::table::{HeadTable, RetiredTable};
+use super::table::HeadTable;
+use super::walk::tour;
 use super::word::Head;
-use crate::Statistics;
-use crate::mem::{Grace, ItemRef, Pool, Shape, Writer};
+use crate::mem::{ItemLayout, ItemRef, Pool, Writer};
 
-/// Rings that one step splits or parts: a tenth of a millisecond's work. Between two steps its
-/// thread looks after all memory.
+/// Rings that one step splits or parts: a tenth of a millisecond's work. Between two steps the
+/// thread does the rest of an engine's background work.
 const SLICE: usize = 1024;
-/// How many rings ahead the item that a head leads to is asked for.
+/// Rings that one step samples.
+const SAMPLED_RINGS: usize = 64;
+/// Distance in rings at which the item that a head leads to is prefetched.
 const RINGS_AHEAD: usize = 8;
 /// Rings that share a grace period.
 const BATCH: usize = if cfg!(test) { 4 } else { 8192 };
-
-const MILLION: u64 = 1_000_000;
-
-/// What an index knows of its rehashes.
-#[derive(Default)]
-pub(super) struct Growth {
-    state: Mutex<State>,
-    /// Numbers for statistics.
-    rings: AtomicU64,
-    table_bytes: AtomicU64,
-    finished: AtomicU64,
-    is_under_way: AtomicBool,
-    items_per_ring: AtomicU64,
-    /// Items passed by a million accesses.
-    passed: AtomicU64,
-    /// Pairs of rehash items in memory: no items of users.
-    pairs: AtomicU64,
-    pair_bytes: AtomicU64,
-    survey: Survey,
-}
-
-#[derive(Default)]
-struct State {
-    /// Rings looked at between rehashes.
-    sample: Sample,
-    /// The next ring to split; none while there is no rehash.
-    next_ring: Option<usize>,
-    /// Pairs whose rings are split, before the grace period.
-    split: Vec<ItemRef>,
-    /// Pairs during and after it.
-    waiting: Option<(Grace, Vec<ItemRef>)>,
-    retired: Option<(Grace, RetiredTable)>,
-}
-
-impl Growth {
-    /// Tells of a table that is in use from now on.
-    pub(super) fn note_table(&self, table: &HeadTable) {
-        self.rings.store(table.len() as u64, Ordering::Relaxed);
-        self.table_bytes.store(table.bytes() as u64, Ordering::Relaxed);
-    }
-
-    /// How many items a ring had on average when that was last counted.
-    pub(super) fn items_per_ring(&self) -> u64 {
-        self.items_per_ring.load(Ordering::Relaxed)
-    }
-
-    /// Counts anew how many items a ring has on average.
-    pub(super) fn note_items(&self, items: u64) {
-        let rings = self.rings.load(Ordering::Relaxed).max(1);
-        self.items_per_ring.store(items.div_ceil(rings), Ordering::Relaxed);
-    }
-
-    /// Tells how many items some requests passed; what was told before counts seven times as much.
-    pub(super) fn note_passed(&self, items: u32, requests: u32) {
-        let passed = u64::from(items) * MILLION / u64::from(requests.max(1));
-        let before = self.passed.load(Ordering::Relaxed);
-        let average = if before == 0 { passed } else { (7 * before + passed) / 8 };
-        self.passed.store(average, Ordering::Relaxed);
-    }
-
-    pub(super) fn fill(&self, statistics: &mut Statistics) {
-        let passed = self.passed.load(Ordering::Relaxed);
-        statistics.items_passed = passed as f64 / MILLION as f64;
-        let pairs = self.pairs.load(Ordering::Relaxed);
-        let is_under_way = self.is_under_way.load(Ordering::Relaxed);
-        let tables = if is_under_way { 3 } else { 1 };
-        statistics.items = statistics.items.saturating_sub(pairs);
-        let pair_bytes = self.pair_bytes.load(Ordering::Relaxed);
-        statistics.memory.items = statistics.memory.items.saturating_sub(pair_bytes);
-        statistics.buckets = self.rings.load(Ordering::Relaxed) * tables;
-        statistics.slots = self.rings.load(Ordering::Relaxed);
-        statistics.memory.index = self.table_bytes.load(Ordering::Relaxed) * tables;
-        statistics.expansions = self.finished.load(Ordering::Relaxed);
-        statistics.is_expanding = is_under_way;
-        self.survey.fill(statistics);
-    }
-
-    /// What samples of the rings have shown.
-    pub(super) fn survey(&self) -> &Survey {
-        &self.survey
-    }
-}
 
 impl<S: Strategy> HotRingWorker<'_, S> {
     /// Does a slice of a rehash, or begins one. Returns whether more waits.
@@ -116,7 +37,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         let mut state = match index.growth.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Somebody else steps.
+            // Another worker steps.
             Err(TryLockError::WouldBlock) => return false,
         };
         if let Some((grace, _)) = &state.retired {
@@ -131,7 +52,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         if state.next_ring.is_none() {
             let begins = self.begin(&mut state);
             if !begins {
-                self.survey(&mut state.sample);
+                self.sample_rings(&mut state.sample);
             }
             return begins;
         }
@@ -141,7 +62,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         self.split_slice(&mut state, now)
     }
 
-    fn begin(&mut self, state: &mut State) -> bool {
+    fn begin(&mut self, state: &mut RehashState) -> bool {
         let index = self.index;
         if !index.wants_growth.load(Ordering::Relaxed) {
             return false;
@@ -154,7 +75,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             return false;
         }
         let Ok(heads) = index.memory.table(current.len() * 2) else {
-            // No room for a larger table: it goes on as it is.
+            // There is no memory for a larger table: the index goes on with this one.
             index.wants_growth.store(false, Ordering::Relaxed);
             return false;
         };
@@ -165,7 +86,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     }
 
     /// Splits some rings.
-    fn split_slice(&mut self, state: &mut State, now: &Now) -> bool {
+    fn split_slice(&mut self, state: &mut RehashState, now: &Now) -> bool {
         let index = self.index;
         let Some(first) = state.next_ring else { return false };
         let guard = self.pool.pin();
@@ -189,7 +110,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             drop(guard);
             return self.make_room_for_pair(now);
         }
-        // For want of memory the pairs that stand now go first: the next ones take their places.
+        // Without memory for another pair, the pairs so far are parted first, which frees theirs.
         let is_last = state.next_ring == Some(table.len());
         if is_short || state.split.len() >= BATCH || is_last {
             state.waiting = Some((self.pool.begin_grace(), std::mem::take(&mut state.split)));
@@ -197,11 +118,11 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         true
     }
 
-    /// Evicts, where that is allowed, until a pair of rehash items has room. Returns whether it
-    /// has.
+    /// Makes room for a pair of rehash items, by evicting if that is allowed. Returns whether
+    /// there is room.
     fn make_room_for_pair(&mut self, now: &Now) -> bool {
-        let Some(shape) = pair_shape(now) else { return false };
-        match self.reserve(shape, now) {
+        let Some(layout) = pair_layout(now) else { return false };
+        match self.reserve(layout, now) {
             Ok(slot) => {
                 self.pool.give_back(slot);
                 true
@@ -211,7 +132,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     }
 
     /// Parts some of the rings that were split, after their grace period.
-    fn part_slice(&mut self, state: &mut State) -> bool {
+    fn part_slice(&mut self, state: &mut RehashState) -> bool {
         let index = self.index;
         let Some((grace, pairs)) = &mut state.waiting else { return false };
         if !self.pool.is_over(*grace) {
@@ -226,8 +147,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             let bytes = items.item(node_of(pair)).bytes_held() as u64;
             // SAFETY: both items of the pair left their rings.
             unsafe { self.pool.retire(pair) };
-            index.growth.pairs.fetch_sub(1, Ordering::Relaxed);
-            index.growth.pair_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            index.growth.remove_pair(bytes);
         }
         if pairs.is_empty() {
             state.waiting = None;
@@ -244,9 +164,35 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
         true
     }
+
+    /// Visits a few more rings for the sample; a complete one is published.
+    fn sample_rings(&self, sample: &mut RingSample) {
+        let guard = self.pool.pin();
+        let items = self.items(&guard);
+        let table = self.index.tables.current(&guard);
+        if sample.rings != table.len() {
+            *sample = RingSample::new(table.len());
+        }
+        let stride = table.len().div_ceil(RINGS);
+        for _ in 0..SAMPLED_RINGS {
+            if sample.next >= table.len() {
+                self.index.growth.last_sample.publish(std::mem::take(sample));
+                return;
+            }
+            let (mut length, mut is_hot) = (0, false);
+            tour(&items, (sample.next as u64) << table.shift(), |step| {
+                if length == 0 {
+                    is_hot = items.item(step.node).header().is_recent();
+                }
+                length += 1;
+            });
+            sample.add(length, is_hot);
+            sample.next += stride;
+        }
+    }
 }
 
-/// Asks for the item that the head of a ring leads to, if there is such a ring.
+/// Prefetches the item that the head of a ring leads to, if there is such a ring.
 fn ask_ahead(items: &Items<'_>, table: &HeadTable, ring: usize) {
     if ring < table.len()
         && let Some(node) = items.bits.node_of(Head(load(table.head_at(ring))).address())
@@ -275,32 +221,30 @@ fn split_ring<S: Strategy>(
     }
     let division = (2 * ring as u64 + 1) << next.shift();
     let Some(pair) = make_pair(pool, division, now) else { return false };
-    // No read takes it for the item of a key.
+    // A sealed item is never taken for the item of a key.
     items.seal(node_of(pair));
-    index.growth.pairs.fetch_add(1, Ordering::Relaxed);
-    let bytes = items.item(node_of(pair)).bytes_held() as u64;
-    index.growth.pair_bytes.fetch_add(bytes, Ordering::Relaxed);
+    index.growth.add_pair(items.item(node_of(pair)).bytes_held() as u64);
     split(items, &buckets, node_of(pair));
     pairs.push(pair);
     true
 }
 
-/// What a pair of rehash items is written from: the word becomes the second one's link.
-const PAIR: Draft<'_> = Draft {
+/// The item in whose memory a pair of rehash items lies: its word becomes the second one's link.
+const PAIR: ItemWrite<'_> = ItemWrite {
     parts: [Part::Bytes(&[0; 8]), Part::Empty],
     flags: 0,
     expiry: Expiry::NEVER,
     cas: None,
-    marks: Marks { fetched: false, stale: false, won: false },
+    meta_flags: MetaFlags { fetched: false, stale: false, won: false },
 };
 
-/// The shape of a pair; its key is the division.
-fn pair_shape(now: &Now) -> Option<Shape> {
-    Shape::new(size_of::<u64>(), &PAIR, 0, now)
+/// The layout of a pair, whose key is the division.
+fn pair_layout(now: &Now) -> Option<ItemLayout> {
+    ItemLayout::new(size_of::<u64>(), &PAIR, 0, now)
 }
 
 /// Two rehash items in the memory of one item with a word: the item's link, and the word.
 fn make_pair(pool: &mut Pool<'_>, division: u64, now: &Now) -> Option<ItemRef> {
-    let slot = pool.reserve(pair_shape(now)?).ok()?;
+    let slot = pool.reserve(pair_layout(now)?).ok()?;
     Some(pool.fill(slot, &division.to_le_bytes(), &PAIR, &[]))
 }

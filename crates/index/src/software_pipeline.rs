@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 /// remembered of `HINTS` keys, so `HINTS / LOOKS` keys lie between one step of a key and its next:
 /// enough for a line to come, few enough that a batch is soon under way.
 #[inline]
-pub(crate) fn roll<const LOOKS: usize, const HINTS: usize, W, H: Copy>(
+pub(crate) fn run<const LOOKS: usize, const HINTS: usize, W, H: Copy>(
     worker: &mut W,
     count: usize,
     none: H,
@@ -48,7 +48,7 @@ mod tests {
     fn answers<const LOOKS: usize, const HINTS: usize>(count: usize, end: usize) -> Vec<usize> {
         let asked = std::cell::Cell::new(0);
         let mut answered = Vec::new();
-        let done = roll::<LOOKS, HINTS, _, _>(
+        let done = run::<LOOKS, HINTS, _, _>(
             &mut answered,
             count,
             0,
