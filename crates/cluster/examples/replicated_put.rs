@@ -1,6 +1,6 @@
-//! What a put costs beside the system calls: an owner of chunks and its backups in one thread, each
-//! message encoded and decoded as on a wire, logs in memory. For a profiler, or to count
-//! instructions.
+//! The cost of a put without system calls: an owner of chunks and its backups in one thread, with
+//! each message encoded and decoded as on the wire, and logs in memory. For profilers and for
+//! counting instructions.
 //!
 //! usage: replicated_put [BATCHES [BACKUPS [IN_FLIGHT]]]
 
@@ -94,7 +94,7 @@ impl Cluster {
         Self { owner, backups, client: Default::default(), number: 0 }
     }
 
-    /// A request, until its reply has arrived.
+    /// Sends a request and waits for its reply.
     fn call(&mut self, actions: impl Iterator<Item = Action>) -> Reply {
         let operation =
             |(place, action)| Operation { number: self.number + place as u64, epoch: 1, action };

@@ -1,5 +1,5 @@
-//! A whole cluster loses its power, or all its processes, and starts again from its logs: what was
-//! acknowledged is there. Nodes in memory, in one thread; nothing is lost but by the crash.
+//! A whole cluster is killed or loses power, and starts again from its logs: acknowledged writes
+//! are there. The nodes run in memory, in one thread; the crash is the only fault.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 
 const LEASE_MS: u64 = 400;
 const TICK_MS: u64 = 10;
-/// Longer than anything here takes.
+/// Longer than any wait in these tests.
 const PATIENCE_MS: u64 = 40_000;
 
 /// A disk that outlives the node that uses it.
@@ -74,14 +74,14 @@ impl ChunkStore for Chunks {
     }
 }
 
-/// What was written to a chunk: the last value that was acknowledged, and the last that was tried.
+/// A chunk's last acknowledged value, and the last one whose write was started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     acknowledged: u64,
     tried: u64,
 }
 
-/// What an operation is about.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug)]
 enum About {
     Creation,
@@ -100,12 +100,12 @@ struct World {
     written: BTreeMap<ChunkId, Written>,
     read: BTreeMap<ChunkId, Result<Vec<u8>, ChunkError>>,
     now_ms: u64,
-    /// How often the machines were started.
+    /// Number of starts of the machines.
     boot: u64,
-    /// Packets that are delivered before everything stops.
+    /// Packets to deliver before everything stops.
     left: u64,
     is_forgotten: bool,
-    /// A life whose lease is prolonged until then though it is over: the coordinator was away.
+    /// A dead incarnation whose lease is renewed until this time, as when the coordinator was away.
     outlasts: Option<(Peer, u64)>,
 }
 
@@ -165,7 +165,7 @@ impl World {
         Ok(())
     }
 
-    /// All processes end; of what was not synced so many writes survive, if the power goes.
+    /// Stops all processes. In a power loss, `power` unsynced writes survive on each disk.
     fn crash(&mut self, power: Option<usize>) {
         self.nodes.clear();
         (self.mail, self.doing) = Default::default();
@@ -234,7 +234,7 @@ impl World {
         let now_ms = self.now_ms;
         for number in 0..self.disks.len() {
             let Some(peer) = self.nodes.get(&number).map(|(peer, _)| *peer) else { continue };
-            // Who is cut off from the coordinator would be a test of something else.
+            // Keep the lease: a node that is cut off from the coordinator is not tested here.
             self.coordinator.keep_alive(peer, now_ms).expect("it is a member");
             let view = self.coordinator.view().clone();
             let (_, node) = self.nodes.get_mut(&number).expect("it runs");
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Writes here and there; every third time a new chunk.
+    /// Writes to existing chunks; every third time creates one.
     fn write(&mut self, count: u64) {
         for step in 0..count {
             let number = (step % self.disks.len() as u64) as usize;
@@ -298,7 +298,7 @@ impl World {
         self.doing.values().any(|about| matches!(about, About::Get(own) if *own == id))
     }
 
-    /// Reads all that was acknowledged, through a node, until it is there.
+    /// Reads all acknowledged values through a node, until they are there.
     fn check(&mut self, number: usize) {
         self.read.clear();
         let end_ms = self.now_ms + PATIENCE_MS;
@@ -320,19 +320,19 @@ impl World {
             let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
             let Written { acknowledged, tried } = self.written[&id];
             assert!((acknowledged..=tried).contains(&value), "{id}: {value}, not {acknowledged}");
-            // What was read once stays.
+            // A value that was read once must stay.
             self.written.insert(id, Written { acknowledged: value, tried });
         }
     }
 
-    /// What everybody knows, for who has to find out why.
+    /// The state of all nodes, for failure messages.
     fn state(&self) -> String {
         let mut text = format!("{:?}\n", self.coordinator.view());
         for (peer, node) in self.nodes.values() {
-            let (replication, heirs) =
+            let (replication, failovers) =
                 (node.chunks().replication().counts(), node.chunks().failovers());
             let kept = node.replica_store().map(ReplicaStore::counts);
-            text += &format!("{peer:?}: {replication:?} {heirs} heirs, keeps {kept:?}\n");
+            text += &format!("{peer:?}: {replication:?} {failovers} failovers, keeps {kept:?}\n");
             let catalog = node.super_peer().catalog();
             for summary in catalog.summaries() {
                 let leads = node.super_peer().leads(position(summary.creator)).is_some();
@@ -364,7 +364,7 @@ fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
         let mut world = World::new(4, durability);
         world.write(200);
         assert!(world.written.len() > 40, "only {}", world.written.len());
-        // Once more after it was whole again: the second life's logs count, too.
+        // Twice: the logs of the second incarnation count, too.
         for _ in 0..2 {
             world.crash((durability == Durability::Synced).then_some(0));
             (0..4).for_each(|number| world.start(number).expect("its own log"));
@@ -380,7 +380,7 @@ fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
 fn a_log_that_may_lack_something_does_not_count() {
     let mut world = World::new(4, Durability::Buffered);
     world.write(60);
-    // The power was gone, and nobody had synced: what was there is given up, and told so.
+    // Power loss without synced disks: the metadata is given up, and this is reported.
     world.crash(Some(3));
     (0..4).for_each(|number| world.start(number).expect("its own log"));
     world.wait_for("it is said that metadata is lost", |world| world.is_forgotten);
@@ -389,7 +389,7 @@ fn a_log_that_may_lack_something_does_not_count() {
     world.wait_for("it is known", |world| world.read.contains_key(&first));
     let answer = world.read[&first].clone().expect_err("nobody has it");
     assert_ne!(answer, ChunkError::NoChunk, "it is not as if it had never been");
-    // Another node's log.
+    // A log of another node is refused.
     let (taken, own) = (world.disks[1].clone(), world.disks[2].clone());
     world.crash(None);
     world.disks[2] = taken;
@@ -404,11 +404,11 @@ fn who_comes_back_without_a_disk_does_not_take_the_last_for_the_only_one() {
     world.write(20);
     world.crash(None);
     world.disks[0] = Disk::default();
-    // The first leads, and has no log that says that all were there before.
+    // The first node leads, and has no log that lists the earlier members.
     (0..3).for_each(|number| world.start(number).expect("its own log"));
     world.tick();
     world.tick();
-    // Until now its former life looked alive.
+    // Until now its former incarnation looked alive.
     world.start(3).expect("its own log");
     world.check(3);
 }
@@ -416,8 +416,8 @@ fn who_comes_back_without_a_disk_does_not_take_the_last_for_the_only_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Everything stops at any packet; nodes come back one after the other, one of them perhaps
-    /// without its disk, and the last looks alive until then or for a while.
+    /// Everything stops at any packet. Nodes come back one after the other, one of them perhaps
+    /// without its disk, and the last one looks alive until then or for a while.
     #[test]
     fn nothing_acknowledged_is_lost(
         (writes, left, power) in (20..120_u64, 0..400_u64, prop::option::of(0..4_usize)),

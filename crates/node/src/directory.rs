@@ -370,7 +370,7 @@ mod tests {
         }
         let view = directory.coordinator.view();
         let leader = view.supers().next().expect("one");
-        let segment = view.segment(leader).expect("an segment");
+        let segment = view.segment(leader).expect("a segment");
         let term = amalgam_cluster::overlay::Term { number: 1, leader };
         let group = Group { term, members: view.wanted_group(leader) };
         let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };

@@ -1,4 +1,4 @@
-//! Nodes whose clients work on chunks, without backups and with them.
+//! The chunk workload: clients that create, read, write and lock chunks, with backups or without.
 
 use amalgam_cluster::chunks::{Action, ChunkError, Response};
 use amalgam_cluster::ids::{ChunkId, IdRange};
@@ -12,22 +12,21 @@ use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
 
-/// Creates, reads, writes, locks and moves everybody's chunks. If `SAFE`, it removes some as well,
-/// is more eager, and nodes keep backups, so that they may crash.
+/// Creates, reads, writes, locks and moves chunks of all nodes. If `REPLICATED`, nodes keep backups
+/// and may crash, and clients also remove chunks and have more operations in flight.
 #[derive(Debug, Default)]
 pub struct ChunkWorkload<const REPLICATED: bool> {
-    /// The number of the last value.
+    /// Number of the last value.
     next_value: u64,
 }
 
-/// A node whose client creates, reads and writes everybody's chunks, while the node moves those it
-/// owns to others.
+/// A node that runs the chunk workload without backups, and moves chunks that it owns to others.
 pub type ChunkNode = WorkloadNode<ChunkWorkload<false>>;
 
-/// The same, with backups.
+/// A node that runs the chunk workload with backups.
 pub type ReplicatedChunkNode = WorkloadNode<ChunkWorkload<true>>;
 
-/// Backups of whatever a node holds.
+/// Replication settings of all nodes with backups.
 pub(crate) const COPIES: ReplicationSettings = ReplicationSettings {
     backups: 3,
     min_replicas: 2,
@@ -37,8 +36,8 @@ pub(crate) const COPIES: ReplicationSettings = ReplicationSettings {
     copy_sets: 0,
 };
 
-/// Where a node keeps backups of others, in segments of some length, and what its former lives left
-/// there.
+/// Opens the replica store of a node, in segments of `segment_bytes`, with what its earlier
+/// incarnations left there.
 pub(crate) fn open_replica_store(
     peer: Peer,
     segment_bytes: u32,
@@ -55,7 +54,7 @@ pub(crate) fn open_replica_store(
         observed.coverage.record("a torn write");
     }
     if replica_store.replay_report().records > 0 && recovered.since == peer.incarnation {
-        observed.coverage.record("a log that does not count");
+        observed.coverage.record("a log that is not authoritative");
     }
     (replica_store, recovered)
 }
@@ -64,7 +63,7 @@ fn number_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
-/// The value that nobody reads: of a removal that began then.
+/// The value that stands for a removal that began at this time; nobody reads it.
 fn removal_of(value: u64) -> u64 {
     value | 1 << 63
 }
@@ -109,7 +108,7 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
             (Action::Delete(id), Ok(Response::Ok)) => {
                 history.write_ends(*id, removal_of(began_ms), now_ms);
             }
-            // A lock of somebody else, and who does not hold one (any more).
+            // Another client holds a lock, or this one does not hold it any more.
             (
                 Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
                 Err(ChunkError::Locked | ChunkError::NotLocked),
@@ -120,10 +119,10 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
                     history.missing(id, now_ms);
                 }
             }
-            // Nobody knows.
+            // The result is unknown.
             (_, Err(ChunkError::Unavailable)) => {}
             (action, result) => {
-                observed.wrong.push(format!("{now_ms}: {action:?} came to {result:?}"));
+                observed.wrong_answers.push(format!("{now_ms}: {action:?} got {result:?}"));
             }
         }
     }
@@ -140,7 +139,7 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
 }
 
 impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
-    /// Operations of a client at once.
+    /// Operations of a client in flight at most.
     const IN_FLIGHT_MAX: usize = if REPLICATED { 32 } else { 8 };
 
     /// Reads a chunk.

@@ -1,4 +1,4 @@
-//! Which races a run came across: seen from outside, in packets, edits and views.
+//! Coverage: which faults and races a run went through, as seen in packets, edits and views.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,48 +7,48 @@ use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
 use amalgam_cluster::replication::ReplicationMessage;
 use amalgam_cluster::wire::Packet;
 
-/// How often each fault and race came up.
+/// Number of occurrences of each fault and race.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage(BTreeMap<&'static str, u64>);
 
 impl Coverage {
-    /// What a thousand runs must come across.
+    /// Races that a thousand runs must go through.
     pub const REQUIRED: [&str; 24] = [
-        "a pause between the look at the clock and the answer",
+        "a stall between reading the clock and replying",
         "a pause, perhaps past the lease",
         "a torn write",
         "the coordinator away",
         "an append after the seal",
-        "a set changed by an owner whose life is over",
-        "a set changed towards a backup whose life is over",
-        "a move committed though its source's life is over",
-        "a move committed though its target's life is over",
-        "a move's end that got lost",
-        "an heir that died while it recovered",
-        "a backup that adopted what it had",
-        "holders that had come to different changes",
-        "a leader that stood still when its group changed",
-        "a member of a set that came back in a new life",
-        "a request by a stale cache",
+        "a replica set changed by a dead owner",
+        "a replica set changed to include a dead backup",
+        "a move committed after its source died",
+        "a move committed after its target died",
+        "the last message of a move lost",
+        "a new owner that died during failover",
+        "a backup in place after failover",
+        "holders with different last changes",
+        "a leader paused while its group changed",
+        "a member of a replica set restarted",
+        "a request sent by a stale cache",
         "an operation answered again by another owner",
-        "a read of a write that is not answered yet",
-        "all processes ended at once",
-        "all nodes lost their power",
-        "all nodes ended again while they came back",
-        "a backup whose new life has all it had",
-        "a backup whose new life has nothing",
-        "a log that does not count",
+        "a read of an unacknowledged write",
+        "all processes killed at once",
+        "all nodes lost power at once",
+        "all nodes stopped again during recovery",
+        "a backup back with all its replicas",
+        "a backup back without its replicas",
+        "a log that is not authoritative",
     ];
 
-    /// What only some scenarios come across.
-    const SCENARIO_ONLY: [&str; 1] = ["an heir that fetched what it could not read"];
+    /// Races that only some scenarios go through.
+    const SCENARIO_ONLY: [&str; 1] = ["a new owner that fetched unreadable chunks"];
 
-    /// It did once more.
+    /// Counts one occurrence.
     pub fn record(&mut self, what: &'static str) {
         self.record_times(what, 1);
     }
 
-    /// It did so many times more.
+    /// Counts occurrences.
     pub fn record_times(&mut self, what: &'static str, times: u64) {
         debug_assert!(
             Self::REQUIRED.iter().chain(&Self::SCENARIO_ONLY).any(|known| *known == what)
@@ -56,22 +56,22 @@ impl Coverage {
         *self.0.entry(what).or_default() += times;
     }
 
-    /// What came up, and how often.
+    /// The names and numbers of occurrences.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(what, times)| (*what, *times))
     }
 }
 
-/// Looks for races.
+/// Detects races in what nodes send.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// Who answered an operation first that changed something.
+    /// The node that first answered an operation that changed something.
     answered: BTreeMap<(Peer, u64), Peer>,
     leaders: BTreeSet<Peer>,
 }
 
 impl RaceDetector {
-    /// A node sends a packet, of which so many copies will arrive.
+    /// A node sends a packet of which `copies` will arrive.
     pub fn sent(
         &mut self,
         (from, to): (Peer, Peer),
@@ -84,22 +84,22 @@ impl RaceDetector {
                 coverage.record("an append after the seal");
             }
             Packet::Replication(ReplicationMessage::Append { entries, .. }) if entries.adopts() => {
-                coverage.record("a backup that adopted what it had");
+                coverage.record("a backup in place after failover");
             }
             Packet::Replication(ReplicationMessage::Sealed { beyond: Some(beyond), .. })
                 if !beyond.is_empty() =>
             {
-                coverage.record("holders that had come to different changes");
+                coverage.record("holders with different last changes");
             }
             Packet::Replication(ReplicationMessage::Fetched { found, .. }) if !found.is_empty() => {
-                coverage.record("an heir that fetched what it could not read");
+                coverage.record("a new owner that fetched unreadable chunks");
             }
             Packet::Move(
                 MoveMessage::Declined { .. }
                 | MoveMessage::Transferred { .. }
                 | MoveMessage::TransferAck { .. }
                 | MoveMessage::Cancelled { .. },
-            ) if copies == 0 => coverage.record("a move's end that got lost"),
+            ) if copies == 0 => coverage.record("the last message of a move lost"),
             Packet::Reply(reply) => self.replied(from, to, reply, coverage),
             _ => {}
         }
@@ -109,7 +109,7 @@ impl RaceDetector {
         for (number, result) in reply {
             match result {
                 Err(ChunkError::Outdated | ChunkError::Moved(_) | ChunkError::Restarted(_)) => {
-                    coverage.record("a request by a stale cache");
+                    coverage.record("a request sent by a stale cache");
                 }
                 Ok(Response::Ok | Response::Created(_))
                     if *self.answered.entry((to, *number)).or_insert(from) != from =>
@@ -121,29 +121,29 @@ impl RaceDetector {
         }
     }
 
-    /// The view changed; these stand still.
+    /// The view has changed while the `paused` nodes stand still.
     pub fn viewed(&mut self, view: &View, paused: &BTreeSet<Peer>, coverage: &mut Coverage) {
         let groups = view.groups.iter();
         let leaders: BTreeSet<Peer> =
             groups.filter_map(|(_, group)| group.members.first().copied()).collect();
         if self.leaders.difference(&leaders).any(|leader| paused.contains(leader)) {
-            coverage.record("a leader that stood still when its group changed");
+            coverage.record("a leader paused while its group changed");
         }
         self.leaders = leaders;
     }
 }
 
-/// Edits were committed.
+/// Detects races in committed edits.
 pub fn committed(edits: &[Edit], view: &View, coverage: &mut Coverage) {
     for edit in edits {
         let set = match edit.change {
             Change::Migrate(set) => set,
             Change::Rejoin(..) => {
-                coverage.record("a backup whose new life has all it had");
+                coverage.record("a backup back with all its replicas");
                 continue;
             }
             Change::MarkLost(_) => {
-                coverage.record("a backup whose new life has nothing");
+                coverage.record("a backup back without its replicas");
                 continue;
             }
             _ => continue,
@@ -152,23 +152,23 @@ pub fn committed(edits: &[Edit], view: &View, coverage: &mut Coverage) {
         let Some(owner) = peers.next().filter(|owner| owner.incarnation > 0) else { continue };
         let asker = edit.request.peer;
         let race = match owner.node == asker.node {
-            true if !view.has(asker) => "a set changed by an owner whose life is over",
+            true if !view.has(asker) => "a replica set changed by a dead owner",
             true if !peers.all(|backup| view.has(backup)) => {
-                "a set changed towards a backup whose life is over"
+                "a replica set changed to include a dead backup"
             }
-            false if !view.has(asker) => "a move committed though its source's life is over",
-            false if !view.has(owner) => "a move committed though its target's life is over",
+            false if !view.has(asker) => "a move committed after its source died",
+            false if !view.has(owner) => "a move committed after its target died",
             _ => continue,
         };
         coverage.record(race);
     }
 }
 
-/// A node starts in a life.
+/// A node starts in this incarnation.
 pub fn started(peer: Peer, truth: &Catalog, coverage: &mut Coverage) {
     let former = Peer { incarnation: peer.incarnation.saturating_sub(1), ..peer };
     let mut creators = truth.summaries().map(|summary| summary.creator);
     if creators.any(|creator| truth.replica_sets(creator).any(|peers| peers.contains(&former))) {
-        coverage.record("a member of a set that came back in a new life");
+        coverage.record("a member of a replica set restarted");
     }
 }

@@ -1,4 +1,4 @@
-//! Disks that outlive the nodes on them.
+//! Simulated disks, which outlive the processes that use them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -6,19 +6,19 @@ use amalgam_cluster::log::{Crash, MemoryStorage, Storage};
 
 use crate::random::Random;
 
-/// Bytes of a segment of which one changes when it rots.
+/// One byte per this many bytes of a segment changes when it rots.
 const ROT_BYTES: u64 = 512;
 
-/// One node's disk. A crash tears what was not synced.
+/// The disk of one node. A crash tears what was not synced.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     storage: Arc<Mutex<MemoryStorage>>,
-    /// How often its machine lost its power.
+    /// Power losses of its machine.
     pub power_losses: u64,
 }
 
 impl Disk {
-    /// What a node writes to.
+    /// The storage that a node writes to.
     pub fn storage(&self) -> Box<dyn Storage> {
         Box::new(Arc::clone(&self.storage))
     }
@@ -27,7 +27,7 @@ impl Disk {
         self.storage.lock().expect("one thread")
     }
 
-    /// The process dies; or the machine does, if it has no power any more.
+    /// The process dies; without power, its machine does.
     pub fn crash(&mut self, has_power: bool, random: &mut Random) {
         self.power_losses += u64::from(!has_power);
         let mut disk = self.lock();
@@ -42,7 +42,7 @@ impl Disk {
         disk.crash(crash);
     }
 
-    /// Bytes of a segment change by themselves.
+    /// Flips bits in one segment.
     pub fn corrupt(&mut self, random: &mut Random) {
         let mut disk = self.lock();
         let segments = disk.segments().expect("it is in memory");

@@ -1,14 +1,14 @@
-//! Events in the order of simulated time.
+//! A queue of events in the order of simulated time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Things that will happen, by time; those of one time in the order in which they were planned.
+/// Scheduled events by time; events of the same time keep the order in which they were scheduled.
 ///
-/// The heap holds times and places only: things are large, and a heap moves what it holds often.
+/// The heap holds only times and indices: events are large, and a heap moves its elements often.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    /// When, its number, and where it lies; the least is on top.
+    /// Time, sequence number and index of each event; the earliest is on top.
     times: BinaryHeap<Reverse<(u64, u64, usize)>>,
     things: Vec<Option<T>>,
     free: Vec<usize>,
@@ -22,7 +22,7 @@ impl<T> Default for EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// Plans a thing.
+    /// Schedules an event.
     pub fn schedule(&mut self, at_ms: u64, thing: T) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.things.push(None);
@@ -33,7 +33,7 @@ impl<T> EventQueue<T> {
         self.next += 1;
     }
 
-    /// The next thing up to a time, and when it happens.
+    /// Takes out the next event that is due by `until_ms`, with its time.
     pub fn pop_until(&mut self, until_ms: u64) -> Option<(u64, T)> {
         self.times.peek().filter(|Reverse((at_ms, ..))| *at_ms <= until_ms)?;
         let Reverse((at_ms, _, place)) = self.times.pop()?;

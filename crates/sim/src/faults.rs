@@ -1,48 +1,48 @@
-//! Which faults a run injects.
+//! The faults that a run injects.
 
-/// How bad the network is.
+/// Faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkFaults {
-    /// Messages of a hundred that get lost.
+    /// Percentage of messages that get lost.
     pub lost_percent: u64,
-    /// Messages of a hundred that arrive twice.
+    /// Percentage of messages that arrive twice.
     pub twice_percent: u64,
-    /// Messages of a hundred that are late by up to half a second.
+    /// Percentage of messages that are late, by up to half a second.
     pub late_percent: u64,
 }
 
 impl NetworkFaults {
-    /// Everything arrives within 10 ms.
+    /// Every message arrives within 10 ms.
     pub const NONE: Self = Self { lost_percent: 0, twice_percent: 0, late_percent: 0 };
-    /// Everything happens.
+    /// All of them, often.
     pub const HEAVY: Self = Self { lost_percent: 5, twice_percent: 5, late_percent: 5 };
 }
 
-/// What happens to the cluster.
+/// The kinds of faults that a run injects.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// What happens to messages.
+    /// Faults of the network.
     pub network: NetworkFaults,
-    /// Nodes crash and come back without their memory; never so many at once that all who hold a
-    /// committed edit are gone.
+    /// Nodes crash and come back without their memory, but never all holders of a committed edit at
+    /// once.
     pub crashes: bool,
-    /// Nodes are cut off from each other, and nodes stand still.
+    /// Nodes are partitioned from each other, and pause for less than a lease.
     pub partitions: bool,
-    /// What is worst for who has backups: nodes stand still for longer than their lease, also in
-    /// the middle of a request; their clocks differ in time and pace; the coordinator is away;
-    /// disks lose what was not synced.
+    /// The worst faults for replication: nodes pause for longer than their lease, even in the
+    /// middle of a request; their clocks differ in time and rate; the coordinator is away; disks
+    /// lose what was not synced.
     pub worst: bool,
-    /// All nodes end at once, as processes or because the power is gone, and start again in any
-    /// order, in half of the runs more than once in a row. Where what was acknowledged would be
-    /// lost by that, as whoever kept it has just died, they do not.
+    /// All nodes stop at once, by kill or by power loss, and start again in any order; in half of
+    /// the runs more than once in a row. They do not where that would lose acknowledged writes,
+    /// since a holder has just died.
     pub power: bool,
-    /// Bytes on the disk of one node change by themselves, also when somebody has just died whose
-    /// place it may take. No range is left to that node alone, and it starts without that disk.
+    /// Bytes on the disk of one node change, even when another node has just died that it may
+    /// replace. No range is left to that node alone, and it restarts with an empty disk.
     pub rot: bool,
 }
 
 impl Faults {
-    /// Nothing happens.
+    /// No faults.
     pub const NONE: Self = Self {
         network: NetworkFaults::NONE,
         crashes: false,
@@ -51,9 +51,9 @@ impl Faults {
         power: false,
         rot: false,
     };
-    /// Everything happens.
+    /// The common faults.
     pub const ALL: Self =
         Self { network: NetworkFaults::HEAVY, crashes: true, partitions: true, ..Self::NONE };
-    /// And the worst.
+    /// All faults except rot.
     pub const WORST: Self = Self { worst: true, power: true, ..Self::ALL };
 }

@@ -1,40 +1,43 @@
-//! Chunks of a simulated node, and what is said of them.
+//! The history of chunks as clients saw it, and its check for linearizability.
 
 use std::collections::BTreeMap;
 
 use amalgam_cluster::ids::ChunkId;
 
-/// A value, which is written once, and all that is known of it.
+/// What is known of a value. Each value is written once.
 #[derive(Clone, Copy, Debug)]
 struct Written {
-    /// When the write began, and when it or the first read of the value ended: it was in force.
+    /// `began_ms`: when the write began. `known_ms`: when the write, or the first read of the
+    /// value, ended; the value was in force by then.
     began_ms: u64,
     known_ms: u64,
-    /// When the last operation on the value began: it still was in force then, or came to be later.
+    /// When the last operation on the value began; the value was in force then or later.
     last_began_ms: u64,
-    /// Whether the write was answered, or the value read.
+    /// Whether the write was acknowledged, or the value was read.
     is_certain: bool,
 }
 
 impl Written {
-    /// From when on to when the value was in force for sure, if so (a *forward zone*); else when
-    /// its operations all ran (a *backward zone*).
+    /// The zone of the value: whether it is a *forward zone* (the value was in force from the first
+    /// time to the second), or else a *backward zone* (all its operations were concurrent within
+    /// these times).
     fn zone(&self) -> (bool, u64, u64) {
         let (known, last) = (self.known_ms, self.last_began_ms);
         (known < last, known.min(last), known.max(last))
     }
 }
 
-/// What clients wrote and read of each chunk, each value once: a register whose linearizability is
-/// decided exactly, by the zones of its values (Gibbons and Korach, 1997). There is an order of all
-/// operations if no value is read before its write began, no two forward zones overlap, and no
-/// backward zone lies within a forward one. Writes that were not answered may count or not.
+/// The writes and reads of each chunk, where each value is written once: a register, whose
+/// linearizability is decided exactly by the zones of its values (Gibbons and Korach, 1997). The
+/// history is linearizable if no value is read before its write began, no two forward zones
+/// overlap, and no backward zone lies within a forward one. Unacknowledged writes may or may not
+/// have happened.
 #[derive(Debug, Default)]
 pub struct History {
     written: BTreeMap<(ChunkId, u64), Written>,
-    /// Values of chunks whose creation was not answered, and when it began.
+    /// Values of chunks whose creation is not acknowledged, and when it began.
     creating: BTreeMap<u64, u64>,
-    /// When a chunk was to be removed first.
+    /// When the first removal of a chunk began.
     removing: BTreeMap<ChunkId, u64>,
     wrong: Vec<String>,
     reads: usize,
@@ -64,12 +67,12 @@ impl History {
         }
     }
 
-    /// A chunk is being created with a value; nobody knows its id yet.
+    /// A chunk is being created with a value; its id is unknown yet.
     pub fn creation_begins(&mut self, value: u64, at_ms: u64) {
         self.creating.insert(value, at_ms);
     }
 
-    /// It was.
+    /// The creation of a chunk was acknowledged.
     pub fn creation_ends(&mut self, id: ChunkId, value: u64, at_ms: u64) {
         let began_ms = self.creating.remove(&value).unwrap_or(at_ms);
         self.write_begins(id, value, began_ms);
@@ -82,7 +85,7 @@ impl History {
         self.removing.entry(id).or_insert(at_ms);
     }
 
-    /// An operation found no chunk: somebody must have been removing it.
+    /// An operation found no chunk, so a removal must have begun before.
     pub fn missing(&mut self, id: ChunkId, ended_ms: u64) {
         if self.removing.get(&id).is_none_or(|began_ms| *began_ms > ended_ms) {
             self.wrong.push(format!("{id} was gone at {ended_ms}, and nobody removed it"));
@@ -108,23 +111,23 @@ impl History {
         self.known(id, value, ended_ms);
     }
 
-    /// How many reads there were.
+    /// Number of reads.
     pub fn reads(&self) -> usize {
         self.reads
     }
 
-    /// How many of them saw a write first whose client did not know yet, or never came to know.
+    /// Number of reads that saw a write before it was acknowledged, if it ever was.
     pub fn early_reads(&self) -> u64 {
         self.early_reads
     }
 
-    /// How many writes were answered.
+    /// Number of acknowledged writes.
     pub fn acknowledged(&self) -> usize {
         self.acknowledged
     }
 
-    /// What no register would have answered. A write that was acknowledged and lost is among it as
-    /// soon as the chunk is read again.
+    /// What contradicts a linearizable register. A lost acknowledged write is among it as soon as
+    /// the chunk is read again.
     pub fn violations(&self) -> Vec<String> {
         let mut violations = self.wrong.clone();
         let mut zones: BTreeMap<ChunkId, Vec<(u64, u64, bool, u64)>> = BTreeMap::new();
@@ -134,7 +137,7 @@ impl History {
         }
         for (id, mut zones) in zones {
             zones.sort_unstable();
-            // The forward zone that reaches furthest so far.
+            // The forward zone with the latest end so far.
             let mut furthest: Option<(u64, u64)> = None;
             let forward = zones.iter().filter(|(_, _, is_forward, _)| *is_forward);
             for (from, to, _, value) in forward.clone() {

@@ -1,43 +1,43 @@
-//! What clients were told about named items, and whether one server could have said it.
+//! The history of named items as clients saw it, and its check against a single server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What clients were answered about names.
+/// What clients observed about named items.
 #[derive(Debug, Default)]
 pub struct ItemHistory {
     /// How often each key was stored by an `add`.
     pub stored: BTreeMap<Vec<u8>, u64>,
-    /// When each key was counted up, as far as that was answered.
+    /// When each increment of a key was acknowledged.
     pub(crate) counted_ms: BTreeMap<Vec<u8>, Vec<u64>>,
-    /// How often it was begun to add a key or to count it up, and nobody was answered: who asked
-    /// may be gone.
+    /// Number of `add`s and increments of a key that began and were never answered; their client
+    /// may be dead.
     pub(crate) unknown: BTreeMap<Vec<u8>, u64>,
-    /// When each key that is set was answered about first.
+    /// When each set key was first known to exist.
     pub(crate) known_ms: BTreeMap<Vec<u8>, u64>,
-    /// How often each key that is set was deleted: it goes on under another name.
+    /// How often each set key was deleted; each deletion changes the key's name.
     pub(crate) deleted: BTreeMap<u64, u64>,
-    /// What counters showed in the end, and which added keys were there.
+    /// `read`: the final values of counters. `present`: added keys that were there in the end.
     pub(crate) read: BTreeMap<Vec<u8>, u64>,
     pub(crate) present: BTreeSet<Vec<u8>>,
     /// Operations that were answered.
     pub answered: u64,
-    /// Moves that began.
+    /// Moves that were started.
     pub moves: u64,
 }
 
 impl ItemHistory {
-    /// How many keys were counted up.
+    /// Number of keys with an acknowledged increment.
     pub fn counters(&self) -> usize {
         self.counted_ms.len()
     }
 
-    /// Writes that were acknowledged, but for those of keys that are set.
+    /// Acknowledged writes, without those of set keys.
     pub fn acknowledged(&self) -> usize {
         let counted: usize = self.counted_ms.values().map(Vec::len).sum();
         self.stored.values().sum::<u64>() as usize + counted
     }
 
-    /// What is not as on one server, once all was read.
+    /// What a single server would not have answered, once all keys have been read.
     pub fn violations(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let unknown = |key| self.unknown.get(key).copied().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Nodes whose clients work on named items: `add` and `incr` of few keys, by all at once; and,
-//! where there are backups, `set`, `get` and `delete`.
+//! The item workload: clients that `add` and `incr` a few common keys; with backups they also
+//! `set`, `get` and `delete`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,23 +21,24 @@ use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
 
-/// Keys that are added, keys that are counted up, and keys that are set.
+/// Number of keys of each kind: added, counted and set.
 const KEYS: u64 = 60;
-/// Operations of a client at once.
+/// Operations of a client in flight at most.
 const IN_FLIGHT_MAX: usize = 6;
 
-/// A node whose client adds and counts.
+/// A node that runs the item workload without backups.
 pub type ItemNode = WorkloadNode<ItemWorkload<false>>;
 
-/// The same with backups, so that nodes may crash; its client sets, reads and deletes as well.
+/// A node that runs the item workload with backups, and may crash.
 pub type ReplicatedItemNode = WorkloadNode<ItemWorkload<true>>;
 
-/// See [`ItemNode`] and [`ReplicatedItemNode`].
+/// The item workload. If `REPLICATED`, nodes keep backups and clients also set, read and delete
+/// keys.
 #[derive(Debug)]
 pub struct ItemWorkload<const REPLICATED: bool> {
-    /// The number of the last value that was set.
+    /// Number of the last value that was set.
     next_value: u64,
-    /// Those of the node, which is dropped before.
+    /// The engines of the node; the node is dropped before them.
     _engines: Engines,
 }
 
@@ -46,12 +47,11 @@ fn seed() -> HashSeed {
 }
 
 thread_local! {
-    /// Engines of lives that are over, for those to come: a node borrows its engines, so they live
-    /// as long as the program.
+    /// Engines of dead nodes, for reuse. A node borrows its engines, so they are leaked.
     static FREE: RefCell<Vec<&'static Model>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The engines of one life, which go back when it is over.
+/// The two engines of one node; they are emptied and reused when it dies.
 struct Engines([&'static Model; 2]);
 
 impl fmt::Debug for Engines {
@@ -93,7 +93,7 @@ impl Drop for Engines {
     }
 }
 
-/// Who is shown nothing.
+/// A sink that ignores everything.
 struct Nobody;
 
 impl Sink for Nobody {
@@ -127,13 +127,13 @@ fn number_in(answer: &ItemAnswer) -> u64 {
     text.trim().parse().unwrap_or(u64::MAX)
 }
 
-/// The value that nobody reads: of a deletion that began then.
+/// The value that stands for a deletion that began at this time; nobody reads it.
 fn deletion_of(began_ms: u64) -> u64 {
     began_ms | 1 << 63
 }
 
 impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
-    /// The keys of a number, one of each kind.
+    /// The keys with a number, one of each kind.
     pub fn keys(number: u64, observed: &Observations) -> Vec<String> {
         let set = REPLICATED.then(|| register(number, observed));
         let keys = [format!("counter{number}"), format!("once{number}")];
@@ -147,7 +147,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         }
     }
 
-    /// Moves the place of one of the keys, or the partition around it, to some node.
+    /// Moves the id of one of the keys, or the partition around it, to a random node.
     fn move_random(
         &mut self,
         observed: &mut Observations,
@@ -192,17 +192,17 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         self.submit(action(key, verb), now_ms, out);
     }
 
-    /// The node is about to leave, and its client does nothing more.
+    /// The node starts to leave, and its client does nothing more.
     pub fn leave(&mut self) {
         self.node.leave();
     }
 
-    /// Whether others have all it had, and its client was answered.
+    /// Whether others own all it had, and its client has no operation in flight.
     pub fn has_left(&self) -> bool {
         self.in_flight.is_empty() && self.node.has_left()
     }
 
-    /// How many keys there are of each kind.
+    /// Number of keys of each kind.
     pub fn keys_of_each_kind() -> u64 {
         KEYS
     }
@@ -213,7 +213,7 @@ fn register(number: u64, observed: &Observations) -> String {
     format!("set{number}.{deleted}")
 }
 
-/// A key that is set was read, set or deleted: all of that is one register's history.
+/// Records a set, read or delete of a set key in the register's history.
 fn observe_register(
     observed: &mut Observations,
     (id, op): (ChunkId, &ItemOp),
@@ -224,11 +224,11 @@ fn observe_register(
     let (history, known_ms) = (&mut observed.history, &mut observed.items.known_ms);
     let outcome = match result {
         Ok(Response::Item(answer)) => Some((answer.outcome, number_in(answer))),
-        // Its partition has no owner: as if there was no item.
+        // The partition has no owner, so there is no item.
         Err(ChunkError::NoChunk) => None,
-        // Nobody knows.
+        // The result is unknown.
         Err(ChunkError::Unavailable) => return,
-        other => return observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+        other => return observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
     };
     match (&op.verb, outcome) {
         (ItemVerb::Read, Some((Outcome::Hit(_), value))) => {
@@ -244,12 +244,12 @@ fn observe_register(
             history.write_ends(id, deletion_of(began_ms), now_ms);
         }
         (_, None | Some((Outcome::NotFound, _))) => {
-            // Before its first value it is not there either.
+            // Before its first value the item does not exist either.
             if known_ms.get(&op.key).is_some_and(|known_ms| *known_ms < began_ms) {
                 history.missing(id, now_ms);
             }
         }
-        (_, Some(other)) => observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+        (_, Some(other)) => observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
     }
 }
 
@@ -271,7 +271,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         peer: Peer,
         observed: &mut Observations,
     ) -> Option<(ReplicaStore, RecoveredState)> {
-        // The metadata of thousands of partitions lies there, too.
+        // The store also logs the metadata of thousands of partitions.
         REPLICATED.then(|| open_replica_store(peer, 256 << 10, observed))
     }
 
@@ -297,10 +297,10 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         }
         let answer = match result {
             Ok(Response::Item(answer)) => answer,
-            // No partition has an owner at first. What was there would be missed in the end.
+            // No partition has an owner at first. A lost item would be missed at the end.
             Err(ChunkError::NoChunk) => return,
             Err(ChunkError::Unavailable) if REPLICATED => return,
-            other => return observed.wrong.push(format!("{now_ms}: {op:?} came to {other:?}")),
+            other => return observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
         };
         match (&op.verb, answer.outcome) {
             (ItemVerb::Store(..), Outcome::Stored(_)) => {
@@ -314,7 +314,9 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
                 let before = known.iter().filter(|known_ms| **known_ms < began_ms).count() as u64;
                 if counted.number <= before {
                     let number = counted.number;
-                    observed.wrong.push(format!("{now_ms}: {op:?} is {number} after {before}"));
+                    observed
+                        .wrong_answers
+                        .push(format!("{now_ms}: {op:?} is {number} after {before}"));
                 }
                 known.push(now_ms);
             }
@@ -325,7 +327,9 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
                 names.read.insert(op.key.clone(), number_in(answer));
             }
             (ItemVerb::Read, Outcome::NotFound) => {}
-            (_, outcome) => observed.wrong.push(format!("{now_ms}: {op:?} came to {outcome:?}")),
+            (_, outcome) => {
+                observed.wrong_answers.push(format!("{now_ms}: {op:?} got {outcome:?}"))
+            }
         }
     }
 

@@ -1,12 +1,13 @@
-//! A whole cluster in one thread: nodes, network, clock and crashes, all from one seed.
+//! A simulation of a whole cluster in one thread: nodes, network, clock and crashes, all from one
+//! seed.
 //!
-//! [`World`] runs the cluster's logic and a workload; [`MetadataOracle`] and the tests in `tests/`, one
-//! invariant a file, look for what must not be. The same seed gives the same run.
+//! [`World`] runs the cluster's logic and a workload. [`MetadataOracle`] and the tests in `tests/`,
+//! one invariant per file, look for violations. The same seed gives the same run.
 //!
-//! Invariants of this room:
-//! 1. No clock, no thread, no chance but [`Random`]; ordered maps only.
-//! 2. A message reaches only the life of a node that it was sent to.
-//! 3. What the world plants as a fault it does outside the logic: that has no switch for tests.
+//! Invariants of this crate:
+//! 1. No clock, no thread, no randomness except [`Random`]; ordered maps only.
+//! 2. A message reaches only the incarnation of a node that it was sent to.
+//! 3. Mutants ([`Mutant`]) act on packets and inputs: the logic under test has no switch for them.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! A chunk store that is a map, in place of an engine.
+//! A chunk store on a map, in place of an engine.
 
 use std::collections::BTreeMap;
 
 use amalgam_cluster::chunks::{ChunkStore, StoreError};
 use amalgam_cluster::ids::ChunkId;
 
-/// A map, in place of an engine.
+/// Chunks by id.
 #[derive(Debug, Default)]
 pub struct MemoryStore(BTreeMap<ChunkId, Vec<u8>>);
 

@@ -1,4 +1,4 @@
-//! Checks what leaders say that they committed.
+//! The metadata oracle: checks what leaders say that they committed.
 
 use std::collections::BTreeMap;
 
@@ -11,40 +11,40 @@ use amalgam_cluster::overlay::{
 /// A batch that a leader proposed.
 type Proposed = (Version, Vec<Edit>);
 
-/// All batches that were committed, in their order.
+/// All committed batches in order.
 ///
-/// Invariant 2 of the overlay: of each creator, one batch is committed under a sequence number, and
-/// every leader to come holds it. Batches are carried out on a catalog beside; a leader's digest
-/// must be that catalog's.
+/// It checks invariant 2 of the overlay: one batch of a creator is committed under a sequence
+/// number, and every later leader holds it. It applies committed batches to a catalog of its own; a
+/// leader's digest must equal that catalog's.
 #[derive(Debug, Default)]
 pub struct MetadataOracle {
     proposed: BTreeMap<(Creator, u64), Vec<Proposed>>,
     committed: BTreeMap<(Creator, u64), Vec<Edit>>,
     truth: Catalog,
-    /// The latest term that came into force at each position.
+    /// The latest active term at each position.
     terms: IntervalMap<Term>,
-    /// Whether what a node keeps may become unreadable.
+    /// Whether disks may rot, so that replicas may become unreadable.
     pub has_rot: bool,
-    /// What was found wrong.
+    /// Violations that were found.
     pub violations: Vec<String>,
-    /// Edits that were committed.
+    /// Number of committed edits.
     pub edits: u64,
-    /// How often an segment got another leader or group.
+    /// Number of times that a segment got another leader or group.
     pub takeovers: u64,
 }
 
 impl MetadataOracle {
-    /// Who owns what, by all that was committed.
+    /// The catalog of all committed batches.
     pub fn truth(&self) -> &Catalog {
         &self.truth
     }
 
-    /// The edits of a batch that was committed.
+    /// The edits of a committed batch.
     pub fn edits_of(&self, creator: Creator, version: Version) -> &[Edit] {
         self.committed.get(&(creator, version.sequence)).map_or(&[], Vec::as_slice)
     }
 
-    /// A node logged something.
+    /// Takes an event of a node's log.
     pub fn on_event(&mut self, event: &OverlayEvent) {
         match event {
             OverlayEvent::Proposed(creator, version, edits) => {
@@ -68,7 +68,7 @@ impl MetadataOracle {
         }
     }
 
-    /// A node was told that its request was carried out.
+    /// A node was told that its request was executed.
     pub fn on_answer(&mut self, creator: Creator, request: RequestId, epoch: u64) {
         let batch = self.committed.get(&(creator, epoch));
         if !batch.is_some_and(|batch| batch.iter().any(|edit| edit.request == request)) {
@@ -102,10 +102,11 @@ impl MetadataOracle {
         self.committed.insert((creator, version.sequence), edits);
     }
 
-    /// A new leader holds all that was committed, and of each creator at most one batch more: then
-    /// that one is committed now.
+    /// A new leader must hold everything committed; of each creator it may hold one batch more,
+    /// which is committed by that.
     fn on_leads(&mut self, segment: RingSegment, term: Term, held: &[Summary]) {
-        // It may learn that it leads so late that somebody else does already, in a part of the segment.
+        // The node may learn so late that it leads that another leads already, in a part of the
+        // segment.
         let is_new = |position: u64| {
             let is_new = self.terms.get(position).is_none_or(|latest| *latest <= term);
             segment.contains(position) && is_new

@@ -1,4 +1,4 @@
-//! A node without chunks whose client changes the owners of ids at random.
+//! The metadata workload: nodes without chunks whose clients change the owners of ids at random.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::node_process::NodeProcess;
 use crate::observations::Observations;
 use crate::random::Random;
 
-/// Ids of a creator that are in use; few, so that many contend for the same.
+/// Ids of a creator that are in use; few, so that clients contend for them.
 pub const IDS: u64 = 200;
 
-/// Changes owners at random.
+/// A node that runs the metadata workload.
 #[derive(Debug)]
 pub struct MetadataNode {
     peer: Peer,
@@ -27,7 +27,7 @@ pub struct MetadataNode {
 }
 
 impl MetadataNode {
-    /// Asks where an id is.
+    /// Looks up an id.
     pub fn look_up(&mut self, id: ChunkId, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let mut commands = Vec::new();
         self.locator.look_up(id, now_ms, &mut commands);

@@ -1,4 +1,4 @@
-//! Defects around the logic, each of which the simulation must find.
+//! Mutants: deliberate defects around the logic, each of which the simulation must find.
 
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::node::NodeCommand;
@@ -6,39 +6,38 @@ use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
 use amalgam_cluster::replication::{Mutation, ReplicationMessage};
 use amalgam_cluster::wire::Packet;
 
-/// A defect that the world plants around the logic.
+/// A defect that the world introduces in what passes between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// None.
+    /// No defect.
     None,
-    /// Leaders count replicas that never got the batch: replication whose failures are ignored.
+    /// Leaders count replicas that never got the batch, as if replication errors were ignored.
     CommitsWithoutMajority,
     /// New leaders do not wait for what the old group holds.
     NoSeal,
-    /// What was written while chunks were copied does not reach the target.
+    /// The last page of a move, with the writes made meanwhile, does not arrive.
     LostLastPage,
-    /// Puts do not reach backups, which are taken to have them.
+    /// Writes do not reach backups, which count as having them.
     NoReplication,
-    /// What a backup failed to get is taken to be kept: messages of one way whose errors nobody
-    /// looks at.
+    /// A write whose message was lost counts as stored at the backup.
     IgnoredReplicationErrors,
-    /// Owners do not stop when their lease ends, and backups take what a deposed owner sends.
+    /// Owners do not stop when their lease ends, and backups accept what a deposed owner sends.
     NoFencing,
     /// The last buffer of a copy to a new backup is not sent.
     LostLastBuffer,
-    /// Backups that adopt what they have are not sent what of it is not as the heir's.
+    /// Backups in place are not sent what differs between their replicas and the new owner's.
     UnreconciledReplicas,
-    /// Holders do not hear what an heir asks them for that it cannot read.
+    /// Holders ignore requests for what a new owner cannot read.
     SilentHolders,
-    /// A node that restarts takes up its former life: its number did not survive.
+    /// A restarted node reuses its former incarnation.
     ReusedIncarnation,
-    /// What was not created by the owner that died is looked for under its creator.
+    /// A failover looks for chunks under their creator instead of their last owner.
     WrongSource,
-    /// Replicas that count as many batches as their leader are taken to hold the same.
+    /// Replicas with as many batches as their leader count as equal to it.
     ComparesCountsOnly,
 }
 
-/// What a backup would answer that kept it.
+/// The answer of a backup that stored the message.
 pub(crate) fn as_if_stored(message: &ReplicationMessage) -> ReplicationMessage {
     match message {
         ReplicationMessage::Append { stream, first, entries } => {
@@ -51,8 +50,7 @@ pub(crate) fn as_if_stored(message: &ReplicationMessage) -> ReplicationMessage {
     }
 }
 
-/// What a leader would say that it holds if it held what a member does wherever both count as many
-/// batches.
+/// A leader's summaries, with a member's digests wherever both have applied as many batches.
 pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary> {
     let as_if = |leader: &Summary| {
         let own = members.summary(leader.creator);
@@ -62,7 +60,8 @@ pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary>
     leaders.iter().map(as_if).collect()
 }
 
-/// What becomes of a packet about backups under a defect; none if nothing comes of it but `out`.
+/// Applies a mutant to a packet about replication or failover. None if nothing arrives; answers go
+/// to `out`.
 pub(crate) fn mutate(
     mutant: Mutant,
     packet: Packet,

@@ -1,4 +1,4 @@
-//! What becomes of messages: they are late, out of order, repeated or lost.
+//! The simulated network: delays, reordering, repetition, loss and partitions.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,23 @@ use amalgam_cluster::overlay::Peer;
 use crate::faults::NetworkFaults;
 use crate::random::Random;
 
-/// Who is cut off from whom.
+/// A network partition: the nodes of one side.
 #[derive(Clone, Debug, Default)]
 pub struct Partition(BTreeSet<Peer>);
 
 impl Partition {
-    /// Some of `peers` on one side, the others on the other.
+    /// Splits `peers` at random.
     pub fn draw(peers: &[Peer], random: &mut Random) -> Self {
         Self(peers.iter().copied().filter(|_| random.percent(40)).collect())
     }
 
-    /// Whether a message between two passes.
+    /// Whether messages between two nodes pass.
     pub fn lets_through(&self, one: Peer, other: Peer) -> bool {
         self.0.contains(&one) == self.0.contains(&other)
     }
 }
 
-/// After how many milliseconds each copy of a message arrives.
+/// The delay of each copy of a message, in milliseconds; empty if it is lost.
 pub fn arrivals(network: NetworkFaults, random: &mut Random) -> Vec<u64> {
     let copies = match (random.percent(network.lost_percent), random.percent(network.twice_percent))
     {

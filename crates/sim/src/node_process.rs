@@ -1,4 +1,4 @@
-//! A node of the simulation, as the world calls it, and nodes whose client runs a workload.
+//! A node as the world runs it, and the node whose client runs a workload.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::random::Random;
 
 /// A node with its workload.
 pub trait NodeProcess: Sized {
-    /// A new life begins.
+    /// Starts a node in a new incarnation.
     fn start(
         peer: Peer,
         supers: Vec<Peer>,
@@ -22,24 +22,24 @@ pub trait NodeProcess: Sized {
         observed: &mut Observations,
     ) -> Self;
 
-    /// Its part of the overlay.
+    /// Its state as a super peer.
     fn super_peer(&self) -> &SuperPeer;
 
-    /// Questions without an answer.
+    /// Requests of its client that are not answered.
     fn waiting(&self) -> usize;
 
-    /// Whether it is about to take the place of an owner that died.
+    /// Whether a failover to this node is under way.
     fn is_recovering(&self) -> bool {
         false
     }
 
-    /// Its lease was prolonged.
+    /// Its lease was renewed.
     fn set_deadline(&mut self, deadline_ms: u64);
 
-    /// The coordinator decided something.
+    /// Handles a new view of the coordinator.
     fn on_view(&mut self, view: &View, out: &mut Vec<NodeCommand>);
 
-    /// A packet arrived.
+    /// Handles a packet.
     fn on_packet(
         &mut self,
         from: Peer,
@@ -49,15 +49,15 @@ pub trait NodeProcess: Sized {
         out: &mut Vec<NodeCommand>,
     );
 
-    /// Time went on.
+    /// Advances the node's clock to `now_ms`.
     fn on_tick(&mut self, observed: &mut Observations, now_ms: u64, out: &mut Vec<NodeCommand>);
 
-    /// Many packets were handed over: what waited to go along goes.
+    /// Sends what was batched, after a batch of packets.
     fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let _ = (now_ms, out);
     }
 
-    /// Something that it may want, whether it is possible or not.
+    /// Lets the client start random operations, which may not be possible.
     fn work(
         &mut self,
         observed: &mut Observations,
@@ -67,15 +67,16 @@ pub trait NodeProcess: Sized {
     );
 }
 
-/// What the client of a [`WorkloadNode`]'s node is after.
+/// The workload of a [`WorkloadNode`]'s client.
 pub trait Workload: Sized {
-    /// Where the node keeps what it holds.
+    /// The chunk store of the node.
     type Store: ChunkStore;
 
-    /// Begins, with a node of its liking.
+    /// Creates the workload and the store of its node; may adapt the node's settings.
     fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
 
-    /// Where it keeps backups of others, if it does, and what its former lives left there.
+    /// Opens the node's replica store, with what earlier incarnations left there; None without
+    /// backups.
     fn replica_store(
         peer: Peer,
         observed: &mut Observations,
@@ -84,7 +85,7 @@ pub trait Workload: Sized {
         None
     }
 
-    /// An operation was answered that began at a time.
+    /// Takes the result of an operation that began at `began_ms`.
     fn observe(
         &mut self,
         observed: &mut Observations,
@@ -94,7 +95,7 @@ pub trait Workload: Sized {
         now_ms: u64,
     );
 
-    /// Something that it may want.
+    /// Starts random operations.
     fn work(
         host: &mut WorkloadNode<Self>,
         observed: &mut Observations,
@@ -104,12 +105,12 @@ pub trait Workload: Sized {
     );
 }
 
-/// A node whose client is after something.
+/// A node whose client runs a workload.
 #[derive(Debug)]
 pub struct WorkloadNode<W: Workload> {
     pub(crate) peer: Peer,
     pub(crate) node: Node<W::Store>,
-    /// What the client is doing: the action and when it began.
+    /// Operations in flight: the action and when it began.
     pub(crate) in_flight: BTreeMap<u64, (Action, u64)>,
     pub(crate) workload: W,
     true_ms: u64,
@@ -121,7 +122,7 @@ impl<W: Workload> WorkloadNode<W> {
         &self.node
     }
 
-    /// Begins an operation.
+    /// Starts an operation of the client.
     pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let number = self.node.submit(action.clone(), now_ms, out);
         self.in_flight.insert(number, (action, self.true_ms));
@@ -191,7 +192,8 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
     ) {
         self.true_ms = observed.true_ms;
         let (mut looks, stall_ms) = (0, observed.stall_ms);
-        // It looks when the packet arrives, before the work and after it.
+        // The node reads the clock when the packet arrives, before the work and after it; a stall
+        // lies before the last.
         let mut clock = || {
             looks += 1;
             if looks > 2 { now_ms + stall_ms } else { now_ms }

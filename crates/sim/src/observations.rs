@@ -11,33 +11,33 @@ use crate::history::History;
 use crate::item_history::ItemHistory;
 use crate::metadata_oracle::MetadataOracle;
 
-/// What all actors share, as nobody in a real cluster does: what exists, and what was observed.
+/// State that all simulated nodes share, unlike real ones: what exists, and what was observed.
 #[derive(Debug, Default)]
 pub struct Observations {
-    /// Every life so far.
+    /// All incarnations of nodes so far.
     pub peers: Vec<Peer>,
-    /// What leaders committed.
+    /// The committed metadata.
     pub oracle: MetadataOracle,
-    /// What lookups named, once the work is over.
+    /// The owners that lookups returned at the end.
     pub located: BTreeMap<ChunkId, Option<NodeId>>,
     /// Chunks that were created.
     pub chunks: Vec<ChunkId>,
-    /// What clients saw.
+    /// The history of chunks.
     pub history: History,
-    /// What clients saw of named items.
+    /// The history of named items.
     pub items: ItemHistory,
-    /// What nobody should have been answered.
-    pub wrong: Vec<String>,
-    /// Whether the work is over.
+    /// Answers that no client should have got.
+    pub wrong_answers: Vec<String>,
+    /// Whether the workload is over.
     pub is_settling: bool,
-    /// The time that no node knows: their clocks differ.
+    /// The true time, which no node knows: their clocks differ.
     pub true_ms: u64,
-    /// For how long the node that is called stands still before it looks at its clock last.
+    /// Milliseconds for which the called node stalls before it reads its clock for the last time.
     pub stall_ms: u64,
-    /// Whether what is written to disks is synced before it is answered.
+    /// Whether nodes sync their disks before they answer.
     pub is_synced: bool,
-    /// The disks of nodes, which outlive them.
+    /// The disks of all nodes.
     pub disks: BTreeMap<NodeId, Disk>,
-    /// Which races the run reached.
+    /// Faults and races that the run went through.
     pub coverage: Coverage,
 }

@@ -1,15 +1,15 @@
-//! Chance from a seed.
+//! Random numbers from a seed.
 
 use std::ops::Range;
 
 use amalgam_conformance::harness::{Random as Bits, effort};
 
-/// `count` seeds from `first` on, and as many times more as `AMALGAM_EFFORT` says.
+/// `count` seeds from `first` on, multiplied by `AMALGAM_EFFORT`.
 pub fn seeds(first: u64, count: u64) -> Range<u64> {
     first..first + count * effort() as u64
 }
 
-/// The same on every machine.
+/// A random sequence that is the same on every machine.
 pub struct Random(Bits);
 
 impl std::fmt::Debug for Random {
@@ -24,17 +24,17 @@ impl Random {
         Self(Bits(seed ^ 0x6a09_e667_f3bc_c908))
     }
 
-    /// Below `bound`, which is not 0.
+    /// A number below `bound`. Requires: `bound` is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.bits() % bound
     }
 
-    /// True `percent` times of a hundred.
+    /// True with a probability of `percent` in a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several.
+    /// A random element; None of an empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         let place = self.below(of.len().max(1) as u64);
         of.get(place as usize)

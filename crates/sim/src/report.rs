@@ -1,4 +1,4 @@
-//! What many runs came to, and a file that remembers it: a long series may be cut off and go on.
+//! The report of many runs, and its file, from which an interrupted series continues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,15 +7,15 @@ use crate::mutants::Mutant;
 use crate::run::Run;
 use crate::scenario::Scenario;
 
-/// Ends a line that was written whole.
+/// Marks the end of a complete line.
 const END: &str = "end";
 
-/// Counts by their names.
+/// Counters by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report(BTreeMap<String, u64>);
 
 impl Report {
-    /// Runs a seed; says what was wrong with it, and counts what came of it.
+    /// Runs a seed and counts its results. Returns the violations.
     pub fn run(&mut self, seed: u64, scenario: &Scenario) -> Vec<String> {
         let run = Run::execute(seed, Mutant::None, scenario);
         self.add_to("seeds", 1);
@@ -26,11 +26,11 @@ impl Report {
         for (what, times) in run.coverage.iter() {
             self.add_to(&format!("race: {what}"), times);
         }
-        if !run.wrong.is_empty() {
+        if !run.violations.is_empty() {
             self.add_to("failed", 1);
             self.add_to(&format!("failed: seed {seed}"), 1);
         }
-        run.wrong
+        run.violations
     }
 
     fn add_to(&mut self, name: &str, count: u64) {
@@ -42,23 +42,23 @@ impl Report {
         }
     }
 
-    /// How often something was counted.
+    /// The value of a counter.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// Adds others' counts.
+    /// Adds another report.
     pub fn add(&mut self, other: &Self) {
         other.0.iter().for_each(|(name, count)| self.add_to(name, *count));
     }
 
-    /// A line of a file: what the seeds from `first` on came to.
+    /// The report of the seeds from `first` on, as a line of a file.
     pub fn to_line(&self, first: u64) -> String {
         let counts = self.0.iter().map(|(name, count)| format!("{name}={count}\t"));
         format!("{first}\t{}{END}", counts.collect::<String>())
     }
 
-    /// Reads a line back; none if it was not written whole.
+    /// Parses a line; None if it is incomplete.
     pub fn from_line(line: &str) -> Option<(u64, Self)> {
         let mut fields = line.strip_suffix(END)?.trim_end().split('\t');
         let first = fields.next()?.parse().ok()?;

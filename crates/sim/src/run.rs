@@ -1,4 +1,4 @@
-//! One run of a cluster with backups under everything that may happen, and what was wrong with it.
+//! One run of a cluster with backups, and its violations.
 
 use crate::chunk_workload::ReplicatedChunkNode;
 use crate::coverage::Coverage;
@@ -8,29 +8,30 @@ use crate::node_process::{Workload, WorkloadNode};
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// Writes that a run acknowledges at least, and seconds that it is longer for it at most.
+/// `WRITES_MIN`: acknowledged writes that a run should reach. `LONGER_MAX`: seconds that it is
+/// prolonged for them at most.
 const WRITES_MIN: usize = 1_000;
 const LONGER_MAX: u64 = 100;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// Reads and lost writes that no register explains, operations that never end, and answers that
-    /// nobody should have been given.
-    pub wrong: Vec<String>,
-    /// Writes that were acknowledged.
+    /// Violations: histories that no register explains, operations that never end, answers that no
+    /// client should have got, and what the metadata oracle found.
+    pub violations: Vec<String>,
+    /// Acknowledged writes.
     pub acknowledged: usize,
-    /// Reads that were answered.
+    /// Answered reads.
     pub reads: usize,
-    /// Lives that ended before the run.
+    /// Incarnations of nodes that crashed.
     pub crashes: u64,
-    /// Faults and races that it came across.
+    /// Faults and races that it went through.
     pub coverage: Coverage,
 }
 
 impl Run {
-    /// Runs a seed under the worst: 50 simulated seconds of five nodes, or as many as it takes for
-    /// a thousand writes, and 12 after the faults.
+    /// Runs a seed under the worst faults: 50 simulated seconds of five nodes, longer if there are
+    /// fewer than a thousand writes, and 12 seconds without faults.
     pub fn worst(seed: u64, mutant: Mutant) -> Self {
         Self::execute(seed, mutant, &Scenario::default())
     }
@@ -44,7 +45,7 @@ impl Run {
             World::new(seed, scenario.nodes, scenario.faults(), mutant);
         world.spares_last_holder = true;
         world.run(scenario.seconds * 1_000);
-        // Where little got through, a run lasts longer: each is to count that many.
+        // A run in which few writes got through is prolonged.
         let is_whole = scenario.seconds >= Scenario::default().seconds;
         for _ in 0..if is_whole { LONGER_MAX } else { 0 } {
             if world.observed.history.acknowledged() < WRITES_MIN {
@@ -56,7 +57,7 @@ impl Run {
         Self::from(world)
     }
 
-    /// The same of named items: fewer operations, since there are thousands of partitions.
+    /// Runs the item workload; with fewer operations, since there are thousands of partitions.
     fn execute_items(seed: u64, mutant: Mutant, scenario: &Scenario) -> Self {
         let mut world: World<ReplicatedItemNode> =
             World::new(seed, scenario.nodes, scenario.faults(), mutant);
@@ -64,10 +65,10 @@ impl Run {
         world.run(scenario.seconds * 1_000);
         world.settle();
         world.read_items();
-        let (wrong, acknowledged) =
+        let (violations, acknowledged) =
             (world.observed.items.violations(), world.observed.items.acknowledged());
         let mut run = Self::from(world);
-        run.wrong.extend(wrong);
+        run.violations.extend(violations);
         run.acknowledged += acknowledged;
         run
     }
@@ -76,14 +77,14 @@ impl Run {
 impl<W: Workload> From<World<WorkloadNode<W>>> for Run {
     fn from(mut world: World<WorkloadNode<W>>) -> Self {
         let early = world.observed.history.early_reads();
-        let read_early = "a read of a write that is not answered yet";
+        let read_early = "a read of an unacknowledged write";
         world.observed.coverage.record_times(read_early, early);
-        let mut wrong = std::mem::take(&mut world.observed.wrong);
-        wrong.extend(world.observed.history.violations());
-        wrong.extend(std::mem::take(&mut world.observed.oracle.violations));
-        wrong.extend(world.unanswered());
+        let mut violations = std::mem::take(&mut world.observed.wrong_answers);
+        violations.extend(world.observed.history.violations());
+        violations.extend(std::mem::take(&mut world.observed.oracle.violations));
+        violations.extend(world.unanswered());
         Self {
-            wrong,
+            violations,
             acknowledged: world.observed.history.acknowledged(),
             reads: world.observed.history.reads(),
             crashes: world.crashes,

@@ -1,35 +1,34 @@
-//! What a run is made of, as a small file; and the smallest that still fails.
+//! A scenario: the faults and the size of a run, as a small file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::faults::{Faults, NetworkFaults};
 
-/// A run of a cluster with backups. What a file leaves out is as in the worst.
+/// A run of a cluster with backups. Fields that a file omits are as in the worst case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// Nodes, at least one.
+    /// Number of nodes, at least one.
     pub nodes: usize,
-    /// Simulated seconds under faults.
+    /// Simulated seconds with faults.
     pub seconds: u64,
-    /// Messages of a hundred that get lost, arrive twice, and are late.
+    /// Percentage of messages that get lost.
     pub lost_percent: u64,
-    /// See above.
+    /// Percentage of messages that arrive twice.
     pub twice_percent: u64,
-    /// See above.
+    /// Percentage of messages that are late.
     pub late_percent: u64,
     /// See [`Faults::crashes`].
     pub crashes: bool,
     /// See [`Faults::partitions`].
     pub partitions: bool,
-    /// Long pauses, clocks that differ, disks that lose what was not synced, no coordinator at
-    /// times.
+    /// See [`Faults::worst`].
     pub worst: bool,
     /// See [`Faults::power`].
     pub power: bool,
-    /// See [`Faults::rot`]. Left out of the worst: there one node fewer would be spared.
+    /// See [`Faults::rot`]. Off by default, since one node fewer would be spared.
     pub rot: bool,
-    /// Clients work on named items rather than on chunks.
+    /// Whether clients run the item workload rather than the chunk workload.
     pub items: bool,
 }
 
@@ -55,11 +54,11 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Reads a file's text.
+    /// Parses a scenario.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let scenario: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let percents = [scenario.lost_percent, scenario.twice_percent, scenario.late_percent];
@@ -69,7 +68,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// What happens.
+    /// The faults of the scenario.
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
         let network = NetworkFaults { lost_percent, twice_percent, late_percent };

@@ -4,7 +4,7 @@ use crate::mutants::Mutant;
 use crate::run::Run;
 use crate::scenario::Scenario;
 
-/// Scenarios that are smaller by one thing.
+/// Scenarios that are smaller in one respect.
 fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     let mut smaller = vec![
         Scenario { seconds: scenario.seconds / 2, ..scenario.clone() },
@@ -23,11 +23,11 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     smaller
 }
 
-/// A smaller scenario in which something still is wrong with a seed, one for which nothing can
-/// be left out; and what is wrong. None if nothing is wrong with the seed.
+/// Shrinks a scenario in which a seed fails to one from which nothing can be left out. Returns it
+/// with its violations; None if the seed does not fail.
 pub fn shrink(scenario: &Scenario, seed: u64, mutant: Mutant) -> Option<(Scenario, Vec<String>)> {
     let wrong = |scenario: &Scenario| {
-        let wrong = Run::execute(seed, mutant, scenario).wrong;
+        let wrong = Run::execute(seed, mutant, scenario).violations;
         (!wrong.is_empty()).then_some(wrong)
     };
     let mut least = (scenario.clone(), wrong(scenario)?);

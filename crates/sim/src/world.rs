@@ -1,4 +1,4 @@
-//! The world: runs nodes against each other.
+//! The world: runs nodes, a coordinator and a network against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +26,11 @@ use crate::random::Random;
 
 mod durability_check;
 
-/// How long a lease lasts.
+/// Length of a lease in milliseconds.
 const LEASE_MS: u64 = 2_000;
-/// All nodes end for the first time within so long, and then again within so long.
+/// All nodes stop for the first time within this time after the start, and again within it.
 const POWER_MS: u64 = 40_000;
-/// How often a node looks at its clock.
+/// Interval of a node's ticks.
 const TICK_MS: u64 = 25;
 
 #[derive(Debug)]
@@ -38,15 +38,15 @@ struct Node<P> {
     peer: Peer,
     process: P,
     keep_alive_ms: u64,
-    /// Until when it stands still.
+    /// Time until which the node is paused.
     paused_until_ms: u64,
-    /// Its clock: ahead by so much, and faster by so many of a thousand.
+    /// Its clock is ahead by `ahead_ms`, and runs faster by `faster` in a thousand.
     ahead_ms: u64,
     faster: u64,
 }
 
 impl<P> Node<P> {
-    /// What its clock shows.
+    /// The time on its clock.
     fn clock(&self, now_ms: u64) -> u64 {
         now_ms + self.ahead_ms + now_ms * self.faster / 1_000
     }
@@ -69,7 +69,7 @@ enum Event {
     NodeStarts(String),
     InjectFault,
     CoordinatorReturns,
-    /// Everything stops.
+    /// All nodes stop.
     ClusterStops,
 }
 
@@ -87,33 +87,32 @@ pub struct World<P> {
     nodes: BTreeMap<NodeId, Node<P>>,
     partition: Partition,
     names: BTreeMap<Peer, String>,
-    /// Who stands still while it works on the next packet, and for how long.
+    /// The node that will stall while it handles its next packet, and for how long.
     stalling: Option<(Peer, u64)>,
     /// Whether the coordinator does not answer.
     is_coordinator_away: bool,
-    /// The last lives that there were when all nodes ended, while some of what they had is in logs
-    /// alone.
+    /// The last incarnations when all nodes stopped, while some of their state exists only in logs.
     unrecovered: BTreeMap<NodeId, u32>,
-    /// Whether one died alone since.
+    /// Whether a node crashed alone since.
     crashed_alone: bool,
     race_detector: RaceDetector,
-    /// Whose disk rots, and what decides where.
+    /// The node whose disk rots, and the random numbers for it.
     rotting_node: Option<NodeId>,
     rot_random: Random,
-    /// Whom edits name that were asked for and may yet be committed.
+    /// Peers in replica sets that were asked for and may still be committed.
     pending_sets: BTreeMap<(Creator, RequestId), Vec<Peer>>,
-    /// The packet that is being sent: memory that is used again.
+    /// Buffer for the packet that is being sent.
     encoded: Vec<u8>,
-    /// Whether a range keeps one of those who have it: where there are backups.
+    /// Whether faults spare the last holder of a range; set where there are backups.
     pub spares_last_holder: bool,
-    /// What is known beside.
+    /// Shared observations.
     pub observed: Observations,
     /// Crashes so far.
     pub crashes: u64,
 }
 
 impl<P: NodeProcess> World<P> {
-    /// `nodes` nodes that start within a second.
+    /// A cluster of `nodes` nodes that start within a second.
     pub fn new(seed: u64, nodes: usize, faults: Faults, mutant: Mutant) -> Self {
         let settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
         let mut world = Self {
@@ -158,7 +157,7 @@ impl<P: NodeProcess> World<P> {
         world
     }
 
-    /// Lets time go on.
+    /// Runs for `for_ms` milliseconds of simulated time.
     pub fn run(&mut self, for_ms: u64) {
         let until_ms = self.now_ms + for_ms;
         while let Some((at_ms, event)) = self.queue.pop_until(until_ms) {
@@ -174,7 +173,7 @@ impl<P: NodeProcess> World<P> {
         self.observed.true_ms = until_ms;
     }
 
-    /// No more faults and no more work: what is under way comes to its end.
+    /// Stops faults and workload, and lets operations in flight complete.
     pub fn settle(&mut self) {
         let Faults { worst, power, .. } = self.faults;
         self.faults = Faults { worst, power, ..Faults::NONE };
@@ -200,7 +199,7 @@ impl<P: NodeProcess> World<P> {
             Event::ClusterStops => self.stop_all(),
             Event::ProposalArrives(_) if self.is_coordinator_away => {}
             Event::ProposalArrives(proposal) => {
-                // Who is refused learns it from the next view.
+                // A refused proposer learns it from the next view.
                 let _ = self.coordinator.propose(&proposal);
             }
             Event::ViewArrives { to, view } => {
@@ -220,14 +219,14 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// The node, if it lives that life.
+    /// The node, if this incarnation is running.
     fn running(&mut self, peer: Peer) -> Option<&mut Node<P>> {
         self.nodes.get_mut(&peer.node).filter(|node| node.peer == peer)
     }
 
     fn start(&mut self, name: &str) {
         if self.mutant == Mutant::ReusedIncarnation {
-            self.remove_peer(name);
+            self.reuse_incarnation(name);
         }
         let peer = self.coordinator.join(name, self.now_ms).expect("there is room");
         let supers = self.coordinator.view().supers().collect();
@@ -248,8 +247,8 @@ impl<P: NodeProcess> World<P> {
         self.sent_revision = 0;
     }
 
-    /// Plants [`Mutant::ReusedIncarnation`].
-    fn remove_peer(&mut self, name: &str) {
+    /// Applies [`Mutant::ReusedIncarnation`].
+    fn reuse_incarnation(&mut self, name: &str) {
         let mut names = self.coordinator.names().clone();
         if let Some(last) = names.get_mut(name) {
             last.incarnation -= 1;
@@ -261,7 +260,7 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// Sends a new view to everybody, sooner or later.
+    /// Sends a new view to all nodes, with delays.
     fn send_views(&mut self) {
         if self.coordinator.view().revision == self.sent_revision {
             return;
@@ -296,7 +295,7 @@ impl<P: NodeProcess> World<P> {
         let stall_ms = stalls.map_or(0, |(_, stall_ms)| stall_ms);
         self.observed.stall_ms = stall_ms;
         if stall_ms > 0 {
-            self.observed.coverage.record("a pause between the look at the clock and the answer");
+            self.observed.coverage.record("a stall between reading the clock and replying");
         }
         node.paused_until_ms = node.paused_until_ms.max(true_ms + stall_ms);
         let packet = mutate(mutant, packet, &mut out, from);
@@ -352,10 +351,10 @@ impl<P: NodeProcess> World<P> {
         if now_ms >= node.keep_alive_ms && !is_away {
             node.keep_alive_ms = now_ms + LEASE_MS / 6;
             if self.coordinator.keep_alive(peer, now_ms).is_err() {
-                // Its lease ended: it must not go on.
+                // Its lease ended, so it must restart.
                 return self.restart(peer);
             }
-            // Less what clocks may differ in pace.
+            // Subtract what clocks may differ in rate.
             let margin_ms = if self.faults.worst { LEASE_MS / 100 } else { 0 };
             node.process.set_deadline(match self.mutant {
                 Mutant::NoFencing => u64::MAX,
@@ -372,7 +371,7 @@ impl<P: NodeProcess> World<P> {
         self.execute(peer, out);
     }
 
-    /// Lets somebody do something.
+    /// Calls a node.
     fn with_node(&mut self, peer: Peer, act: impl FnOnce(&mut P, u64, &mut Vec<NodeCommand>)) {
         let (mut out, now_ms) = (Vec::new(), self.now_ms);
         if let Some(node) = self.running(peer) {
@@ -382,24 +381,24 @@ impl<P: NodeProcess> World<P> {
         self.execute(peer, out);
     }
 
-    /// Those who live.
+    /// All running nodes.
     pub fn processes(&self) -> impl Iterator<Item = &P> {
         self.nodes.values().map(|node| &node.process)
     }
 
-    /// What a node keeps as a super peer.
+    /// The super-peer state of all running nodes.
     pub fn super_peers(&self) -> impl Iterator<Item = &SuperPeer> {
         self.nodes.values().map(|node| node.process.super_peer())
     }
 
-    /// Questions without an answer.
+    /// Requests that are not answered.
     pub fn waiting(&self) -> usize {
         self.nodes.values().map(|node| node.process.waiting()).sum()
     }
 
-    /// Lets a member of each group hold another thing than its leader, though it counts as many
-    /// batches: of each creator it lacks a range. Memory or a message that was damaged does that,
-    /// and comparing contents is there to find it. Returns of how many creators.
+    /// Damages one member of each group: it lacks a range of each creator, at the same version as
+    /// its leader. Damaged memory or messages can do that, and the comparison of digests exists to
+    /// find it. Returns the number of damaged creators.
     pub fn damage_replicas(&mut self) -> usize {
         let mut damaged = Vec::new();
         for creator in self.observed.oracle.truth().summaries().map(|summary| summary.creator) {
@@ -422,7 +421,7 @@ impl<P: NodeProcess> World<P> {
         count
     }
 
-    /// What the coordinator decided.
+    /// The coordinator's view.
     pub fn view(&self) -> &View {
         self.coordinator.view()
     }
@@ -445,10 +444,10 @@ impl<P: NodeProcess> World<P> {
                         coverage::committed(edits, view, &mut self.observed.coverage);
                     }
                 }
-                // The actor saw it; and nobody has no node of its own.
+                // The node process has seen completions; there are no clients without a node.
                 NodeCommand::Completed(..) | NodeCommand::Reply(..) => {}
                 NodeCommand::Stop(error) => {
-                    self.observed.wrong.push(format!("{from:?} cannot note down: {error}"));
+                    self.observed.wrong_answers.push(format!("{from:?} cannot log: {error}"));
                 }
             }
         }
@@ -483,8 +482,7 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// What is asked for may be committed at any time from now on, also when nobody lives any more
-    /// who asked.
+    /// From now on the edit may be committed at any time, even after its requester has died.
     fn record_pending_set(&mut self, edit: &Edit) {
         if let Change::Migrate(set) | Change::CompleteFailover(set, _) = edit.change {
             let asked = (edit.ids.first().creator(), edit.request);
@@ -494,10 +492,10 @@ impl<P: NodeProcess> World<P> {
 
     fn restart(&mut self, peer: Peer) {
         if self.nodes.remove(&peer.node).is_some_and(|node| node.process.is_recovering()) {
-            self.observed.coverage.record("an heir that died while it recovered");
+            self.observed.coverage.record("a new owner that died during failover");
         }
         if self.faults.worst {
-            // Of a log that others wait for the machine goes on.
+            // While others wait for its log, the machine keeps its power.
             let has_power =
                 self.random.percent(50) || self.is_recovering_all() && !self.observed.is_synced;
             self.crash_disk(peer.node, has_power);
@@ -510,8 +508,8 @@ impl<P: NodeProcess> World<P> {
         self.rot();
     }
 
-    /// The disk that rots does. It is another one when its node starts again: damage of what was
-    /// written last before an end is taken for a torn write.
+    /// Makes the rotting disk rot. It is replaced when its node restarts: damage at the end of a
+    /// log would look like a torn write.
     fn rot(&mut self) {
         let Some(node) = self.rotting_node else { return };
         if !self.nodes.contains_key(&node) {
@@ -527,26 +525,25 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// The whole cluster ends, as processes, or by a loss of power where that is promised to be
-    /// survived.
+    /// Stops all nodes, by kill, or by power loss where disks are synced.
     fn stop_all(&mut self) {
         if self.observed.is_settling {
             return;
         }
         self.note_recovered();
-        // Logs have all until somebody dies whose place is taken, or is taken for dead.
+        // The logs hold everything until a node crashes alone and is replaced.
         self.crashed_alone |= self.nodes.values().any(|node| !self.view().has(node.peer));
         let is_in_logs = self.is_recovering_all() && !self.crashed_alone;
         if !is_in_logs && !self.is_backed_up() {
             return self.queue.schedule(self.now_ms + 20, Event::ClusterStops);
         }
         if self.is_recovering_all() {
-            self.observed.coverage.record("all nodes ended again while they came back");
+            self.observed.coverage.record("all nodes stopped again during recovery");
         }
         let has_power = !self.observed.is_synced || self.random.percent(30);
         self.observed.coverage.record(match has_power {
-            true => "all processes ended at once",
-            false => "all nodes lost their power",
+            true => "all processes killed at once",
+            false => "all nodes lost power at once",
         });
         self.unrecovered = self.names.keys().map(|peer| (peer.node, peer.incarnation)).collect();
         self.crashed_alone = false;
@@ -584,7 +581,7 @@ impl<P: NodeProcess> World<P> {
             }
             3 if self.faults.partitions => {
                 self.partition = Partition::default();
-                // Shorter than a lease, or it would be a crash.
+                // Shorter than a lease, or it would amount to a crash.
                 let (now_ms, most_ms) = (self.now_ms, LEASE_MS / 2);
                 let until_ms = now_ms + self.random.below(most_ms);
                 let node = self.running(peer).expect("it is there");
@@ -617,7 +614,7 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// The coordinator answers again. As etcd's new leaders do, it gives everybody a whole lease.
+    /// The coordinator answers again. Like a new leader of etcd it gives everybody a full lease.
     fn restore_coordinator(&mut self) {
         self.is_coordinator_away = false;
         let members = self.coordinator.view().members.iter();
@@ -629,7 +626,7 @@ impl<P: NodeProcess> World<P> {
 }
 
 impl World<MetadataNode> {
-    /// Asks all over again where all ids are, which the tests compare.
+    /// Looks up all ids, for tests to compare.
     pub fn look_up_all(&mut self) {
         let creators: Vec<NodeId> = self.coordinator_names();
         let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
@@ -662,8 +659,8 @@ impl<const REPLICATED: bool> World<WorkloadNode<ItemWorkload<REPLICATED>>> {
         self.run(2_000);
     }
 
-    /// Tells a node to leave. It stops once others have all it had, and starts again in another
-    /// life a second later. Whether it stopped within some time.
+    /// Makes a node leave. Once others own all it had it stops, and it starts again a second later.
+    /// False if it did not stop within `within_ms`.
     pub fn leave(&mut self, place: usize, within_ms: u64) -> bool {
         let Some(peer) = self.nodes.values().map(|node| node.peer).nth(place) else { return false };
         self.with_node(peer, |node, _, _| node.leave());
@@ -683,7 +680,7 @@ impl<const REPLICATED: bool> World<WorkloadNode<ItemWorkload<REPLICATED>>> {
 }
 
 impl<W: Workload> World<WorkloadNode<W>> {
-    /// Operations without an answer, and what is known of their chunks.
+    /// Operations in flight, and what is known of their chunks.
     pub fn unanswered(&self) -> Vec<String> {
         let truth = self.observed.oracle.truth();
         let mut lines = Vec::new();
@@ -709,7 +706,7 @@ impl<W: Workload> World<WorkloadNode<W>> {
         lines
     }
 
-    /// Reads all chunks that were created.
+    /// Reads all created chunks.
     pub fn read_all(&mut self) {
         let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         for id in self.observed.chunks.clone() {

@@ -1,12 +1,12 @@
-//! What a client remembers of owners stays within its bound, however many ids it asks for
-//! (invariant 3 of the locator).
+//! A client's cache of owners stays within its limit, however many ids it looks up (invariant 3 of
+//! the locator).
 
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::overlay::{Locator, Message, OverlayCommand, OverlaySettings, Peer};
 use amalgam_cluster::ranges::{LIMIT_BYTES_MIN, Placement, Range};
 use amalgam_sim::Random;
 
-/// The most that a client has in memory while it asks for ids each of which moved by itself.
+/// The largest memory of the cache while a client looks up ids that each moved alone.
 fn most_cached(bound_bytes: usize) -> usize {
     let peer = |number: u64| {
         let node = NodeId::new(number as u16).expect("a node");

@@ -1,5 +1,5 @@
-//! Once faults end, all who hold an arc hold the same, every question is answered, and lookups name
-//! the owner that the committed edits name (invariant 6 of the overlay).
+//! Once faults end, all holders of a segment have equal metadata, every request is answered, and
+//! lookups return the owner of the committed edits (invariant 7 of the overlay).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn digests(world: &World<MetadataNode>) -> BTreeMap<Creator, Vec<(NodeId, u64, u
     digests
 }
 
-/// A run to its end.
+/// A complete run.
 fn run(seed: u64, mutant: Mutant) -> World<MetadataNode> {
     let mut world = World::new(seed, 5 + seed as usize % 8, Faults::ALL, mutant);
     world.run(15_000);
@@ -32,7 +32,7 @@ fn run(seed: u64, mutant: Mutant) -> World<MetadataNode> {
     world
 }
 
-/// Where those who hold an arc differ from what was committed.
+/// Differences between the holders' metadata and what was committed.
 fn differences(world: &World<MetadataNode>) -> Vec<String> {
     let digests = digests(world);
     let mut differences = Vec::new();
@@ -67,8 +67,8 @@ fn replicas_converge_and_lookups_are_right() {
     }
 }
 
-/// A replica that counts as many batches as its leader and holds something else: what is left of
-/// it, and how often leaders were told.
+/// Damages replicas at equal versions. Returns the differences that remain, and the number of
+/// reports to leaders.
 fn damage(seed: u64, mutant: Mutant) -> (Vec<String>, usize) {
     let mut world = run(seed, mutant);
     assert!(world.damage_replicas() > 0, "seed {seed}: somebody owns something");

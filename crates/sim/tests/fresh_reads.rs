@@ -4,10 +4,10 @@
 
 use amalgam_sim::{ChunkNode, Faults, Mutant, World, seeds};
 
-/// Chunks have no backups here, so nobody crashes.
+/// Chunks have no backups here, so no node crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
-/// How many nodes serve each chunk.
+/// Number of nodes that serve each chunk.
 fn servers(world: &World<ChunkNode>) -> impl Iterator<Item = usize> {
     world
         .observed
@@ -34,7 +34,7 @@ fn chunks_move_while_clients_read_and_write() {
         let mut world = run(seed, Mutant::None);
         world.read_all();
         assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
-        assert_eq!(world.observed.wrong, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(world.observed.wrong_answers, Vec::<String>::new(), "seed {seed}");
         assert_eq!(world.observed.history.violations(), Vec::<String>::new(), "seed {seed}");
         assert_eq!(world.observed.oracle.violations, Vec::<String>::new(), "seed {seed}");
         assert!(servers(&world).all(|servers| servers == 1), "seed {seed}: all are served");
@@ -55,7 +55,7 @@ fn chunks_move_while_clients_read_and_write() {
 fn a_move_that_leaves_writes_behind_is_noticed() {
     let is_noticed = |seed| {
         let world = run(seed, Mutant::LostLastPage);
-        !world.observed.wrong.is_empty() || !world.observed.history.violations().is_empty()
+        !world.observed.wrong_answers.is_empty() || !world.observed.history.violations().is_empty()
     };
     assert!((200..210).any(is_noticed));
 }

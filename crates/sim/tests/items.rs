@@ -1,20 +1,20 @@
-//! Named items are as on one server: of all `add`s of a key one is stored, every `incr` that was
-//! answered counts once, however often messages are lost, repeated or late, whoever asks, and
-//! while single keys and whole partitions move between nodes. With backups that holds where nodes
-//! die as well (`scenarios/items.toml`).
+//! Named items behave as on one server: exactly one `add` of a key is stored, and every
+//! acknowledged `incr` counts once, while messages are lost, repeated or late, and keys and whole
+//! partitions move between nodes. With backups this holds although nodes crash
+//! (`scenarios/items.toml`).
 
 use amalgam_sim::{Faults, ItemNode, Mutant, Run, Scenario, World, seeds};
 
-/// These have no backups, so nobody crashes.
+/// There are no backups here, so no node crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
-/// Everybody was answered as one server would have, and counters show what was counted.
+/// All answers are those of one server, and counters show what was counted.
 fn check(world: &mut World<ItemNode>, seed: u64) {
     world.settle();
     assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
     world.read_items();
     let names = &world.observed.items;
-    assert_eq!(world.observed.wrong, Vec::<String>::new(), "seed {seed}");
+    assert_eq!(world.observed.wrong_answers, Vec::<String>::new(), "seed {seed}");
     assert_eq!(names.violations(), Vec::<String>::new(), "seed {seed}");
     assert_eq!(world.observed.oracle.violations, Vec::<String>::new(), "seed {seed}");
 }
@@ -35,7 +35,7 @@ fn adds_are_stored_once_and_increments_count_once() {
     assert!(answered > 500 && keys > 60 && moves > 20, "the seeds reach too little");
 }
 
-/// Nobody has a copy of what a node holds, so all of it must have gone to others when it stops.
+/// There are no backups, so a leaving node must hand over everything.
 #[test]
 fn who_leaves_hands_over_what_it_has() {
     for seed in seeds(600, 2) {
@@ -52,14 +52,14 @@ fn who_leaves_hands_over_what_it_has() {
     }
 }
 
-/// Where backups get nothing, what nodes held when they died is missed.
+/// Without replication, the items of crashed nodes are missed.
 #[test]
 fn items_that_do_not_reach_backups_are_noticed() {
     let scenario = Scenario { items: true, seconds: 8, ..Scenario::default() };
     let mut seeds = seeds(0, 5);
     let found = seeds.find(|seed| {
         let run = Run::execute(*seed, Mutant::NoReplication, &scenario);
-        run.wrong.iter().any(|wrong| wrong.contains("gone") || wrong.contains("not"))
+        run.violations.iter().any(|wrong| wrong.contains("gone") || wrong.contains("not"))
     });
     println!("found by seed {found:?}");
     assert!(found.is_some());

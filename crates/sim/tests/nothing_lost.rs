@@ -1,10 +1,10 @@
-//! What was acknowledged is there, whatever happens: nodes crash and lose what their disks had not
-//! synced, all at once at times, stand still past their lease and between two looks at their
-//! clocks, are cut off, and the coordinator is away; messages are lost, repeated and late. The
-//! history of each chunk is linearizable, and every run comes to its end (steps 5 to 25 of the
-//! cluster's protocol).
+//! Acknowledged writes survive everything: nodes crash and lose what their disks had not synced,
+//! all at once at times; they pause past their lease and between two readings of their clocks; they
+//! are partitioned, and the coordinator is away; messages are lost, repeated and late. The history
+//! of each chunk is linearizable, and every run comes to its end (steps 5 to 25 of the cluster's
+//! protocol).
 //!
-//! And defects that others had are found: each of them, in few seeds.
+//! The mutants, defects that other systems had, are found within few seeds.
 
 use amalgam_sim::{Mutant, Report, Run, Scenario, seeds};
 
@@ -36,15 +36,15 @@ fn what_was_acknowledged_is_never_lost() {
         }
     });
     print!("{sum}");
-    assert_eq!(sum.get("failed"), 0, "seeds with something wrong");
+    assert_eq!(sum.get("failed"), 0, "seeds with violations");
     let seeds = sum.get("seeds");
     let (writes, lives) = (sum.get("writes acknowledged"), sum.get("lives ended"));
     assert!(writes >= 1_000 * seeds && lives >= 5 * seeds, "the seeds reach too little");
     for race in [
-        "all processes ended at once",
-        "all nodes lost their power",
-        "all nodes ended again while they came back",
-        "a backup whose new life has all it had",
+        "all processes killed at once",
+        "all nodes lost power at once",
+        "all nodes stopped again during recovery",
+        "a backup back with all its replicas",
     ] {
         let times = sum.get(&format!("race: {race}"));
         assert!(10 * times >= seeds, "{race}: {times} times are too few");
@@ -61,14 +61,14 @@ fn nothing_is_lost_in_any_scenario() {
         let scenario = Scenario::parse(&text).expect("a scenario");
         for seed in seeds(0, 2) {
             let run = Run::execute(seed, Mutant::None, &scenario);
-            assert_eq!(run.wrong, Vec::<String>::new(), "seed {seed} of {}", path.display());
+            assert_eq!(run.violations, Vec::<String>::new(), "seed {seed} of {}", path.display());
             writes += run.acknowledged;
         }
     }
     assert!(writes > 5_000, "only {writes} writes were acknowledged");
 }
 
-/// Everything but a loss of all power, and one disk that rots.
+/// All faults but power loss, and a rotting disk.
 fn rot() -> Scenario {
     Scenario { power: false, rot: true, ..Scenario::default() }
 }
@@ -79,18 +79,18 @@ fn what_one_disk_lost_is_fetched_from_another() {
     for seed in seeds(0, 10) {
         assert_eq!(sum.run(seed, &rot()), Vec::<String>::new(), "seed {seed}");
     }
-    let times = sum.get("race: an heir that fetched what it could not read");
+    let times = sum.get("race: a new owner that fetched unreadable chunks");
     assert!(times > 0, "none did in {} seeds", sum.get("seeds"));
 }
 
-/// How many seeds it takes until a defect is found.
+/// The first seed that finds a mutant.
 fn seeds_to_find(mutant: Mutant) -> Option<u64> {
     seeds_to_find_in(&Scenario::default(), mutant)
 }
 
 fn seeds_to_find_in(scenario: &Scenario, mutant: Mutant) -> Option<u64> {
     let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
-    let found = (0..most).find(|seed| !Run::execute(*seed, mutant, scenario).wrong.is_empty());
+    let found = (0..most).find(|seed| !Run::execute(*seed, mutant, scenario).violations.is_empty());
     println!("{mutant:?}: found by seed {found:?}");
     found
 }

@@ -1,5 +1,5 @@
-//! Every id has at most one owner: leaders of all terms commit one and the same sequence of edits,
-//! and answers are of committed edits only (DXRAM, section 2.2; invariants 2 and 3 of the overlay).
+//! Every id has at most one owner: leaders of all terms commit one sequence of edits, and only
+//! committed edits are answered (DXRAM, section 2.2; invariants 2 and 3 of the overlay).
 
 use amalgam_sim::{Faults, MetadataNode, Mutant, World, seeds};
 

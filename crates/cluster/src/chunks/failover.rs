@@ -1,12 +1,13 @@
-//! How a backup takes the place of an owner whose life is over.
+//! Failover: how a backup takes over from a dead owner.
 //!
-//! The metadata names it the owner first, under a new epoch. It seals what it has in the name of
-//! the life before, so that nothing of that is acknowledged any more, loads it, a slice at a time,
-//! since others wait for its answers meanwhile, fetches from the other holders what it cannot read,
-//! and makes them its backups in place: they seal what they have, say how far they came, adopt it,
-//! and are sent what differs. Where they cannot, all is copied to a new set. When that is committed
-//! it serves, and makes up for backups that are missing as for any others. If it is gone before,
-//! the next holder does the same from what it has itself; each has all that was acknowledged.
+//! The metadata names a backup as the new owner, under a new epoch. The new owner seals the
+//! replicas in the name of the old one, so that nothing more of its writes is acknowledged, and
+//! loads them in slices, since other requests wait meanwhile. It fetches from the other holders
+//! what it cannot read. Then it makes these holders its backups in place: they seal their replicas,
+//! report how far they came, rename them to the new owner, and are sent the difference. Where that
+//! is not possible everything is copied to a new replica set. Once the set is committed the new
+//! owner serves, and replaces missing backups as any owner does. If it dies before, the next holder
+//! does the same from its own replicas; each has every acknowledged write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,44 +28,47 @@ use crate::wire::Wire;
 
 mod missing;
 
-/// For how long an heir waits for holders who said how far they are and were silent since: that is
-/// cheaper than to copy all to others.
+/// Time to wait for a holder that has reported and then fell silent; waiting is cheaper than
+/// copying everything to another node.
 const PATIENCE_MS: u64 = 1_000;
-/// How often it does.
+/// Waits at most.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Ids that this node is about to recover, and how far it is with them.
+/// The failover of one range of ids, and its progress.
 #[derive(Debug)]
 pub(super) struct FailoverTask {
     grant: FailoverGrant,
     next: u64,
-    /// Named items that are loaded.
+    /// Keys of the named items that are loaded.
     items: Vec<ItemKey>,
-    /// What could not be read here; and what of that did not come from others yet.
+    /// `damaged`: what could not be read here. `missing`: the part of it that no other holder has
+    /// sent yet.
     damaged: Vec<RecordKey>,
     missing: Missing,
-    /// Who was to be a backup, in whatever attempt.
+    /// Nodes that were to become backups in any attempt.
     past_joiners: BTreeSet<Peer>,
-    /// How often backups were chosen, and were silent.
+    /// Attempts at a replica set whose members fell silent.
     attempts: u32,
-    /// Since when it waits for the other holders to say how far they are, as all is loaded; and
-    /// when it asks again.
+    /// `waits_from_ms`: since when everything is loaded and only reports of the other holders are
+    /// missing. `next_ask_ms`: when they are asked next.
     waits_from_ms: Option<u64>,
     next_ask_ms: u64,
-    /// How far each is, and what it has beyond what is loaded, if it knows.
+    /// The last version of each holder that has reported, and what it has beyond the replicas here;
+    /// None if it does not know.
     sealed: BTreeMap<Peer, (u64, Option<Vec<RecordKey>>)>,
 }
 
-/// What this node should have and cannot read, by the lives in whose names it is kept.
+/// Chunks that this node should hold and cannot read, by the owner in whose name they were
+/// replicated.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct UnreadableChunks {
-    /// Found now: others who have it are asked.
+    /// Found now; other holders are asked for them.
     pub asked: BTreeMap<Peer, Vec<ChunkId>>,
-    /// Nobody can read it who could be asked.
+    /// No holder that could be asked can read them.
     pub lost: BTreeMap<Peer, Vec<ChunkId>>,
 }
 
-/// What another holder has of what cannot be read here.
+/// Another holder's answer about chunks that cannot be read here.
 #[derive(Debug)]
 pub(super) struct Fetched<'m> {
     pub found: &'m [Mutation],
@@ -78,13 +82,13 @@ impl FailoverTask {
         self.next >= self.grant.ids.end()
     }
 
-    /// Other holders, as far as they are members.
+    /// The other holders that are members.
     fn others(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let others = self.grant.holders[1..].iter().copied();
         others.filter(|peer| replication.is_member(*peer))
     }
 
-    /// Other holders of chunks who have not said how far they are, or were silent since.
+    /// Other holders of chunks that have not reported, or fell silent since.
     fn unsealed(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
         let is_named = self.grant.ids.first().creator().is_named();
         let is_ready = |peer| self.sealed.contains_key(&peer) && replication.is_healthy(peer);
@@ -92,7 +96,7 @@ impl FailoverTask {
         others.filter(move |peer| replication.is_eligible(*peer) && !is_ready(*peer))
     }
 
-    /// Whether one of them may say so yet, and it is worth while to wait for that.
+    /// Whether to wait for reports that are still missing.
     fn waits(&mut self, now_ms: u64, replication: &ReplicationPrimary, silent_ms: u64) -> bool {
         let from_ms = *self.waits_from_ms.get_or_insert(now_ms);
         let is_ready = self.sealed.keys().any(|peer| replication.is_healthy(*peer));
@@ -104,9 +108,9 @@ impl FailoverTask {
         is_early && self.unsealed(replication).next().is_some()
     }
 
-    /// Those who were to be backups were silent: others are to be found, or the same once more.
-    /// What is loaded stays, for nobody else changes it; so does how far the holders are, for they
-    /// take nothing more of that life.
+    /// The chosen backups fell silent: choose others, or the same again. Loaded chunks stay, since
+    /// nobody else changes them; so do the reports, since the holders accept no more writes of the
+    /// old owner.
     fn retry(&mut self) {
         self.attempts += 1;
         self.waits_from_ms = None;
@@ -115,37 +119,38 @@ impl FailoverTask {
 }
 
 impl<S: ChunkStore> ChunkService<S> {
-    /// What is being recovered, loaded or not.
+    /// All failovers, loaded or not.
     fn all_failovers(&self) -> impl Iterator<Item = &FailoverGrant> {
         self.failovers.values().chain(&self.loading).map(|loading| &loading.grant)
     }
 
-    /// Whether an id is being recovered.
+    /// Whether an id is in failover.
     pub(super) fn is_failing_over(&self, id: ChunkId) -> bool {
         self.all_failovers().any(|failover| failover.ids.contains(id))
     }
 
-    /// Whether some of these ids are being recovered.
+    /// Whether some of these ids are in failover.
     pub(super) fn overlaps_failover(&self, ids: IdRange) -> bool {
         self.all_failovers().any(|failover| overlap(failover.ids, ids))
     }
 
-    /// In whose name the ids of a change are recovered, if they are.
+    /// The owner to recover from, in the change with this number; None if the change is no
+    /// failover.
     pub fn source(&self, change: u64) -> Option<Peer> {
         self.failovers.get(&change).map(|failover| failover.grant.source)
     }
 
-    /// Ids that are being recovered.
+    /// Number of failovers.
     pub fn failovers(&self) -> usize {
         self.all_failovers().count()
     }
 
-    /// A leader says that this node owns ids and has to recover them. It says so until they are
-    /// served, so what is not possible now may be later.
+    /// Starts a failover that a leader has granted. The leader repeats the grant until the ids are
+    /// served, so a grant that cannot be taken up now is ignored.
     pub fn start_failover(&mut self, grant: &FailoverGrant, replica_store: &mut ReplicaStore) {
         let ids = grant.ids;
         let is_owned = self.owned.over(ids.start()..ids.end()).next().is_some();
-        // Of items of those ids some may be here yet: older ones, or half of the same heritage.
+        // Items of these ids may still be here: older ones, or a part of the same failover.
         let is_mine = grant.holders.first() == Some(&self.me);
         if !is_mine || is_owned || self.is_removing(ids) {
             return;
@@ -154,18 +159,18 @@ impl<S: ChunkStore> ChunkService<S> {
             let is_same = |known: &FailoverGrant| {
                 (known.ids, known.source) == (ids, grant.source) && known.epoch < grant.epoch
             };
-            // Of the holders some may be gone since.
+            // Some holders may have died since.
             for loading in self.loading.iter_mut().filter(|one| is_same(&one.grant)) {
                 loading.sealed.retain(|peer, _| grant.holders.contains(peer));
                 loading.grant = grant.clone();
             }
             return;
         }
-        // The other holders have copies for as long as nothing else is committed.
+        // The other holders keep their replicas until another replica set is committed.
         if !self.replication.meets_min_replicas(self.joining(grant).len()) {
             return;
         }
-        // What was on its way here came from the life that is over, or is older.
+        // A move of these ids to this node came from the dead owner, or is older.
         self.cancel_incoming_in(ids);
         replica_store.seal(grant.source);
         self.loading.push_back(FailoverTask {
@@ -182,7 +187,7 @@ impl<S: ChunkStore> ChunkService<S> {
         });
     }
 
-    /// Asks other holders how far they are, and for what cannot be read here.
+    /// Asks the other holders for reports, and for chunks that cannot be read here.
     fn query_holders(
         &mut self,
         now_ms: u64,
@@ -210,7 +215,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Another holder said how far it is.
+    /// Takes the report of another holder.
     pub(super) fn on_sealed(
         &mut self,
         from: Peer,
@@ -231,7 +236,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Another holder said what it has of what cannot be read here.
+    /// Takes another holder's answer about chunks that cannot be read here.
     pub(super) fn on_fetched(
         &mut self,
         from: Peer,
@@ -269,12 +274,12 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         }
         if !is_stored {
-            // There is no room now; it is told again.
+            // There is no memory now; the leader will repeat the grant.
             self.loading.remove(place);
             return self.remove_all(ids);
         }
         if !came.is_empty() {
-            // Of changes that nobody was told of one of the two may have more.
+            // Of unacknowledged changes, either of the two may have more.
             self.sessions.forget(&came);
             let mut sessions = answer.sessions.to_vec();
             for session in &mut sessions {
@@ -285,7 +290,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.replication.on_response(from, now_ms);
     }
 
-    /// Who can be a backup in place, and what each must be sent.
+    /// Holders that can become backups in place, and the keys that differ for each.
     fn in_place_replicas(
         &self,
         loading: &FailoverTask,
@@ -312,7 +317,7 @@ impl<S: ChunkStore> ChunkService<S> {
         in_place_replicas
     }
 
-    /// Who is to be a backup of what is recovered: the other holders first.
+    /// The nodes that should become backups of the recovered ids: the other holders first.
     fn joining(&self, grant: &FailoverGrant) -> Vec<Peer> {
         let holders = grant.holders[1..].iter().copied();
         let mut joining: Vec<Peer> =
@@ -321,7 +326,7 @@ impl<S: ChunkStore> ChunkService<S> {
         joining
     }
 
-    /// Loads a part of what is to be recovered; what is loaded is sent to its backups.
+    /// Loads a part of the failovers; loaded chunks go to their backups.
     pub fn load_failovers(
         &mut self,
         now_ms: u64,
@@ -330,7 +335,7 @@ impl<S: ChunkStore> ChunkService<S> {
     ) -> UnreadableChunks {
         let mut unread = UnreadableChunks::default();
         self.query_holders(now_ms, replica_store, out);
-        // Holders may have said by now how far they are.
+        // Holders may have reported meanwhile.
         for _ in 0..self.loading.len() {
             let Some(loading) = self.loading.pop_front() else { break };
             match loading.is_loaded() {
@@ -348,14 +353,14 @@ impl<S: ChunkStore> ChunkService<S> {
             if loading.is_loaded() {
                 self.begin(loading, now_ms, replica_store, &mut unread);
             } else if is_stored {
-                // One is served before the next is loaded.
+                // Finish one failover before the next is loaded.
                 self.loading.push_front(loading);
             }
         }
         unread
     }
 
-    /// What is not loaded and can be, of which the first is taken out.
+    /// Takes out the first failover that is not loaded and may be.
     fn next_to_load(&mut self) -> Option<FailoverTask> {
         let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
         let place = self.loading.iter().position(|loading| {
@@ -365,8 +370,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.loading.remove(place)
     }
 
-    /// Loads a part of one heritage: so many ids, or items where ids are sparse. Returns how many
-    /// were looked at, and whether there was room for them; if not, nothing of it is left here.
+    /// Loads a slice of a failover: `most` ids, or `most` items of named ids. Returns the number
+    /// looked at, and whether they fitted; if not, nothing of the failover stays in the store.
     fn load_slice(
         &mut self,
         loading: &mut FailoverTask,
@@ -397,7 +402,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         });
         let looked = if is_named { found.records.max(1) } else { slice.len() };
-        // Of an attempt before there may be more.
+        // An earlier attempt may have loaded more.
         for at in (0..is_here.len()).filter(|at| !is_here[*at]) {
             let at = slice.start() + at as u64;
             self.remove_all(IdRange::from_bits(at, at + 1));
@@ -417,7 +422,7 @@ impl<S: ChunkStore> ChunkService<S> {
         (looked, true)
     }
 
-    /// Finds backups for what is loaded, if there are any yet.
+    /// Starts the change to the new replica set of a loaded failover, if enough backups are there.
     fn begin(
         &mut self,
         mut loading: FailoverTask,
@@ -463,7 +468,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.failovers.insert(number, loading);
     }
 
-    /// Removes the chunks of ids.
+    /// Removes the chunks of these ids.
     pub(super) fn remove_all(&mut self, ids: IdRange) {
         if ids.first().creator().is_named() {
             return self.scan.remove_later(ids);
@@ -476,7 +481,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Ids are not this node's any more.
+    /// Drops ids that this node no longer owns.
     fn lose(&mut self, ids: IdRange) {
         self.owned.assign(ids.start()..ids.end(), None);
         self.frozen.assign(ids.start()..ids.end(), None);
@@ -484,7 +489,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.remove_all(ids);
     }
 
-    /// What came of a [`ReplicationCommand::Commit`].
+    /// Takes the result of a [`ReplicationCommand::Commit`].
     pub fn on_committed(
         &mut self,
         number: u64,
@@ -501,7 +506,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 let given_up = failover.past_joiners.iter().filter(|peer| !members.contains(peer));
                 self.replication.clear_on(ids, given_up.copied());
             }
-            // It is told again, if it still is the heir.
+            // The grant is repeated if this node still is the new owner.
             (Some(_), Err(_)) => self.remove_all(ids),
             (None, Err(Refusal::NotOwner)) => self.lose(ids),
             (None, _) => {}
@@ -509,7 +514,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.release(clock, out);
     }
 
-    /// Time went on: backups that are silent or missing.
+    /// Handles silent or missing backups.
     pub(super) fn tick_copies(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
@@ -531,7 +536,8 @@ impl<S: ChunkStore> ChunkService<S> {
         if let Some(mut failover) = self.failovers.remove(&number) {
             let ids = failover.grant.ids;
             if ids.first().creator().is_named() {
-                // Its items were handed over to be sent; it is told again.
+                // Its items were handed to the replication, so the failover starts over with the
+                // next grant.
                 return self.remove_all(ids);
             }
             failover.retry();

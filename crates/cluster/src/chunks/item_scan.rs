@@ -1,16 +1,16 @@
-//! How named items move. They are found by looking through the engine, a slice at a time, since
-//! their ids are sparse; one pass serves all moves that began before it. From then on a move of
-//! items is as one of chunks, with keys where those have ids.
+//! The scan for named items. Their ids are sparse, so items to move or remove are found by walking
+//! through the engine in slices; one scan serves all moves that began before it. After the scan a
+//! move of items is like one of chunks, with keys in place of ids.
 //!
-//! Invariants of this room:
-//! 1. A pass begins after the moves that it serves began to note writes: what it does not see was
+//! Invariants of this module:
+//! 1. A scan begins after its moves started to note writes: an item that it does not see was
 //!    written since, and was noted.
-//! 2. Items of ids that were given away are removed by a pass; until it ended those ids are neither
-//!    taken back nor claimed.
-//! 3. Backups that join are told of every write since they began to, and of all items that a pass
-//!    sees that began later.
-//! 4. What has ended is removed by a pass, and from the backups by what the pass, or a backup that
-//!    asks, comes by.
+//! 2. Items of transferred ids are removed by a scan; until it ends the ids are neither accepted
+//!    back nor claimed.
+//! 3. Backups that catch up are sent every write since they joined, and all items of a scan that
+//!    began later.
+//! 4. Expired items are removed by a scan. Backups drop them when the scan finds them, or when a
+//!    backup asks about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +23,14 @@ use crate::interval_map::IntervalMap;
 use crate::overlay::Peer;
 use crate::replication::{Mutation, RecordKey};
 
-/// Buckets that are looked at in one go.
+/// Buckets that one slice covers.
 const SLICE_BUCKETS: usize = 8_192;
-/// How often all items are looked at for those that have ended, where there are backups to tell.
+/// Interval of scans for expired items, where there are backups to tell.
 const ENDED_MS: u64 = 60_000;
-/// Items that backups ask for, at most; they ask again.
+/// Items that backups may have asked for at once; more are dropped, and the backups ask again.
 const REPAIRS_MAX: usize = 1 << 16;
 
-/// Chunks by their ids and items by their keys.
+/// Chunks by id, and items by id and key.
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     ids: BTreeSet<ChunkId>,
@@ -46,7 +46,7 @@ impl KeySet {
         self.len() == 0
     }
 
-    /// An empty key stands for a chunk.
+    /// Adds a chunk or an item; an empty key stands for a chunk.
     pub fn insert(&mut self, id: ChunkId, key: &[u8]) {
         if id.creator().is_named() {
             self.keys.insert((id, key.to_vec()));
@@ -61,40 +61,43 @@ impl KeySet {
     }
 }
 
-/// A pass over all items, for moves that wait for it and for ids that were given away.
+/// A scan over all items, for moves, catch-ups and repairs that wait for it, and to remove
+/// transferred ids.
 #[derive(Debug, Default)]
 pub(super) struct ItemScan {
-    /// Where it stands; none between passes.
+    /// Position of the scan; None between scans.
     at: Option<Cursor>,
     /// The moves that it serves.
     moves: BTreeSet<u64>,
-    /// The changes of backups that it serves, by their ids.
+    /// The changes of replica sets that it serves, by ids.
     joins: IntervalMap<u64>,
-    /// What backups asked for, and what they are to be told of when this one has ended.
+    /// `repairs`: items that backups asked for and that the scan has not found. `asked`: requests
+    /// for the next scan.
     repairs: BTreeMap<RecordKey, BTreeSet<Repair>>,
     asked: BTreeMap<RecordKey, BTreeSet<Repair>>,
-    /// When to begin one for what has ended.
+    /// When the next scan for expired items is due.
     next_ended_ms: u64,
-    /// What it removes.
+    /// Ids whose items it removes.
     removes: IntervalMap<()>,
-    /// What the next one is to remove.
+    /// Ids whose items the next scan removes.
     given: IntervalMap<()>,
 }
 
-/// A backup, and its attempt.
+/// A backup and its stream.
 type Repair = (Peer, u64);
 
 impl ItemScan {
-    /// Items of those ids are to be removed.
+    /// Has the items of these ids removed by the next scan.
     pub fn remove_later(&mut self, ids: IdRange) {
         self.given.assign(ids.start()..ids.end(), Some(()));
-        // If they come back, they do while this pass does not look.
+        // The ids may come back before the scan that serves the request.
         for asked in [&mut self.repairs, &mut self.asked] {
             asked.retain(|name, _| !ids.contains(name.id));
         }
     }
 
-    /// An item was written, perhaps where this pass has been already: backups were told what it is.
+    /// Notes a write, perhaps behind the scan's position: the backups already have the item's new
+    /// state.
     pub fn note_write(&mut self, name: RecordKey) {
         if !self.repairs.is_empty() {
             self.repairs.remove(&name);
@@ -108,13 +111,13 @@ impl ItemScan {
 }
 
 impl<S: ChunkStore> ChunkService<S> {
-    /// Whether items of ids that were given away may be here yet.
+    /// Whether items of these transferred ids may still be here.
     pub(super) fn is_removing(&self, ids: IdRange) -> bool {
         self.scan.removes(ids)
     }
 
-    /// A backup lacks an item, or has one that looks as if it had ended: it is told when the item
-    /// was found, or was not.
+    /// A backup lacks an item, or has one that looks expired. It gets the item, or its removal,
+    /// from the next scan.
     pub(super) fn repair_later(&mut self, from: Peer, stream: u64, name: RecordKey) {
         let asked = &mut self.scan.asked;
         if self.replication.is_backup(from, stream, name.id)
@@ -124,7 +127,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Goes on with the pass, or begins one if something waits for it.
+    /// Continues the scan, or begins one if something waits for it.
     pub(super) fn tick_scan(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         if self.scan.at.is_none() && !self.begin_scan(now_ms) {
             return;
@@ -137,7 +140,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         let joins = std::mem::take(&mut self.scan.joins);
         joins.iter().for_each(|(_, number)| self.replication.finish_item_scan(*number));
-        // What it did not come by, and nobody wrote meanwhile, is not there.
+        // An item that the scan did not find, and nobody wrote meanwhile, does not exist.
         for (name, backups) in std::mem::take(&mut self.scan.repairs) {
             for (peer, stream) in backups {
                 self.replication.resend(peer, stream, name.id, Mutation::RemoveItem(name));
@@ -145,13 +148,14 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Removes what is to be removed before `ids` are served again. Rare: a whole pass at once.
+    /// Removes the items of transferred ids before the ids are served again. Rare: it runs a whole
+    /// scan at once.
     pub(super) fn remove_now(&mut self, ids: IdRange) {
         while self.is_removing(ids) {
             if self.scan.at.is_none() {
                 self.begin_scan(0);
             }
-            // What waited for this pass waits for the next.
+            // What waited for this scan waits for the next.
             if self.scan_slice() {
                 self.scan.moves.clear();
                 self.scan.joins = IntervalMap::default();
@@ -181,7 +185,7 @@ impl<S: ChunkStore> ChunkService<S> {
         true
     }
 
-    /// Looks at a slice; whether the pass has ended.
+    /// Scans one slice. True at the end of the scan.
     fn scan_slice(&mut self) -> bool {
         let Some(from) = self.scan.at else { return true };
         let (mut gone, mut ended, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -213,7 +217,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         }
         for (id, key) in ended {
-            // It may have been written since it was seen, or be on its way to somebody else.
+            // It may have been written since the scan saw it, or be moving away.
             if self.serves(id) && self.store.replica_item(&key).is_none() {
                 self.store.remove_item_of(&key);
                 self.replication.remove_item(RecordKey::item(id, &key));
@@ -231,7 +235,7 @@ impl<S: ChunkStore> ChunkService<S> {
 mod tests {
     use super::*;
 
-    /// Or a backup would be told that what was written behind the pass is gone.
+    /// Otherwise a backup would be told that an item written behind the scan's position is gone.
     #[test]
     fn what_is_written_or_leaves_while_a_pass_looks_is_not_told_to_be_gone() {
         let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);

@@ -1,14 +1,14 @@
 //! Operations on named items, as they travel from any node to the owner of the key.
 //!
-//! A key hashes to a named id, which says who owns the item; the full key says which item is meant.
-//! The owner carries out the whole operation on its engine, so it is atomic there whoever asked.
+//! A key hashes to a named id, which determines the owner of the item; the full key identifies the
+//! item. The owner executes the whole operation on its engine, so it is atomic whoever asked.
 //!
-//! Invariants of this room:
-//! 1. Times travel relative to the owner's clock: seconds left and one more, 0 for never. So clocks
-//!    of nodes need not agree.
-//! 2. What must not be carried out twice says so ([`ItemVerb::changes`]).
-//! 3. What backups keep ([`ReplicaItem`]) outlives clocks and processes: its times are those of the
-//!    calendar, and flushes are counted from the cluster's first.
+//! Invariants of this module:
+//! 1. Expiry times travel relative to the sender's clock, as remaining seconds plus one, 0 for
+//!    never. So the clocks of nodes need not agree.
+//! 2. [`ItemVerb::changes`] tells which operations must not be executed twice.
+//! 3. Replicas of items ([`ReplicaItem`]) outlive clocks and processes: their times are calendar
+//!    times, and flushes are counted from the cluster's first.
 
 use amalgam_op::{
     Arithmetic, Compare, Delete, Expiry, Get, Hit, Now, Outcome, Store, StoreMode, Verb,
@@ -17,43 +17,43 @@ use amalgam_op::{
 /// One operation on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemOp {
-    /// The key; 1 to 250 bytes.
+    /// The key, 1 to 250 bytes.
     pub key: Vec<u8>,
-    /// What to do with its item.
+    /// The operation on its item.
     pub verb: ItemVerb,
 }
 
-/// What to do with an item.
+/// An operation on an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemVerb {
-    /// Read it.
+    /// Reads the item.
     Read,
-    /// Read it, and change it in passing.
+    /// Reads the item and may change it: touch, vivify, recache.
     Get(Get),
-    /// Write that value.
+    /// Stores a value.
     Store(StoreHead, Vec<u8>),
-    /// Count.
+    /// Increments or decrements.
     Arithmetic(Arithmetic),
-    /// Remove it, or a part of it.
+    /// Deletes the item, or drops its value.
     Delete(Delete),
 }
 
-/// All of a [`Store`] but its value.
+/// All of a [`Store`] except its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreHead {
-    /// When to accept.
+    /// The condition for storing.
     pub mode: StoreMode,
     /// The client's opaque 32 bits.
     pub flags: u32,
-    /// As the client sent it.
+    /// The expiry as the client sent it.
     pub expiry: i64,
-    /// Compare first.
+    /// Stores only after this comparison.
     pub compare: Option<Compare>,
-    /// Append or prepend to a missing key creates it with this expiry.
+    /// Expiry with which append or prepend creates a missing item; None if they do not.
     pub vivify: Option<i64>,
-    /// Answer with the new CAS id.
+    /// Whether to answer with the new CAS id.
     pub wants_cas: bool,
-    /// The CAS id to give.
+    /// The CAS id to assign; None for a fresh one.
     pub new_cas: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl From<Verb<'_>> for ItemVerb {
 }
 
 impl ItemVerb {
-    /// As the engine takes it; none for a plain read, which goes another way.
+    /// The verb for the engine; None for a plain read, which is executed as a batch of one.
     pub fn as_verb(&self) -> Option<Verb<'_>> {
         Some(match self {
             Self::Read => return None,
@@ -98,8 +98,8 @@ impl ItemVerb {
         })
     }
 
-    /// Whether a second time could do or answer something else. Touching an item twice, or asking
-    /// twice for its CAS id, does not.
+    /// Whether a repetition could do or answer something else. Repeated touches and requests for a
+    /// CAS id are harmless.
     pub fn changes(&self) -> bool {
         match self {
             Self::Read => false,
@@ -110,19 +110,18 @@ impl ItemVerb {
         }
     }
 
-    /// Whether an item may be another one afterwards, for those who keep copies of it. When it was
-    /// read last they do not keep.
+    /// Whether the item may differ afterwards for its replicas. Replicas do not keep access times.
     pub fn writes(&self) -> bool {
         matches!(self, Self::Get(Get { touch: Some(_), .. })) || self.changes()
     }
 }
 
-/// What became of it. Times are relative (invariant 1).
+/// The answer to an operation on an item. Times are relative (invariant 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemAnswer {
-    /// As the engine said it; [`Outcome::Hit`] of a plain read too.
+    /// The engine's outcome; a plain read that finds the item is an [`Outcome::Hit`] too.
     pub outcome: Outcome,
-    /// The item, of an [`Outcome::Hit`].
+    /// The item of an [`Outcome::Hit`].
     pub item: Option<ItemRecord>,
 }
 
@@ -139,9 +138,9 @@ pub struct ItemRecord {
     pub value: Vec<u8>,
     /// The client's opaque 32 bits.
     pub flags: u32,
-    /// When it ends.
+    /// The expiry.
     pub expiry: Expiry,
-    /// Its CAS id, if it has one.
+    /// Its CAS id; None if it has none.
     pub cas: Option<u64>,
     /// Whether a client has read it.
     pub fetched: bool,
@@ -149,28 +148,28 @@ pub struct ItemRecord {
     pub stale: bool,
     /// Whether a client was told to recache it.
     pub won: bool,
-    /// Seconds since the last access, if the engine knows.
+    /// Seconds since the last access; None if the engine does not know.
     pub idle_seconds: Option<u32>,
 }
 
-/// An item on its way to another node.
+/// An item that moves to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovingItem {
     /// Its key.
     pub key: Vec<u8>,
-    /// How often all items had been dropped when it was read, as [`Now`] counts: one that was read
-    /// before a drop must not arrive after it.
+    /// The flush generation when it was read, as in [`Now`]: an item read before a flush must not
+    /// arrive after it.
     pub generation: u8,
-    /// The item; none if there is none any more.
+    /// The item; None if it no longer exists.
     pub item: Option<ItemRecord>,
 }
 
-/// The time of items: the owner's clock, and how often all items of the cluster were dropped.
+/// The time of items: the owner's clock, and the number of flushes of all items in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemTime {
-    /// The time at which engines carry operations out.
+    /// The time at which engines execute operations.
     pub now: Now,
-    /// What [`Now::generation`] counts, but from the cluster's first on.
+    /// What [`Now::generation`] counts, but counted from the cluster's first flush.
     pub flushes: u64,
 }
 
@@ -178,18 +177,18 @@ impl ItemTime {
     /// Second 1, before any flush.
     pub const FIRST: Self = Self { now: Now::at(1), flushes: 0 };
 
-    /// By the calendar.
+    /// The calendar time in seconds since 1970.
     pub fn unix_seconds(&self) -> i64 {
         self.now.epoch_unix_seconds + i64::from(self.now.seconds)
     }
 }
 
-/// An item as backups keep it.
+/// An item as replicas keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaItem {
-    /// When it ends, in seconds since 1970; 0 for never.
+    /// Expiry in seconds since 1970; 0 for never.
     pub ends_unix_seconds: i64,
-    /// How often all items had been dropped when it was kept.
+    /// Flushes in the cluster when it was replicated.
     pub flushes: u64,
     /// Its key.
     pub key: Vec<u8>,
@@ -197,31 +196,31 @@ pub struct ReplicaItem {
     pub value: Vec<u8>,
     /// The client's opaque 32 bits.
     pub flags: u32,
-    /// Its CAS id, if it has one.
+    /// Its CAS id; None if it has none.
     pub cas: Option<u64>,
     /// Whether it was invalidated.
     pub stale: bool,
 }
 
 impl ReplicaItem {
-    /// Whether it has ended by then, or was dropped.
+    /// Whether it has expired by then, or was flushed.
     pub fn is_dead(&self, time: &ItemTime) -> bool {
         let has_ended = self.ends_unix_seconds > 0 && self.ends_unix_seconds <= time.unix_seconds();
         has_ended || self.flushes < time.flushes
     }
 }
 
-/// A time of the owner's clock as it travels.
+/// Converts an expiry of the owner's clock to a relative one.
 pub fn to_relative(expiry: Expiry, now: &Now) -> Expiry {
     Expiry(expiry.remaining_seconds(now).map_or(0, |left| left.saturating_add(1)))
 }
 
-/// A time that travelled, on another clock.
+/// Converts a relative expiry to this clock.
 pub fn from_relative(expiry: Expiry, now: &Now) -> Expiry {
     Expiry(expiry.0.checked_sub(1).map_or(0, |left| now.seconds.saturating_add(left).max(1)))
 }
 
-/// An outcome whose times `change` replaces.
+/// Maps the times in an outcome.
 pub fn with_times(outcome: Outcome, change: impl Fn(Expiry) -> Expiry) -> Outcome {
     match outcome {
         Outcome::Hit(hit) => Outcome::Hit(Hit { expiry_before: change(hit.expiry_before), ..hit }),

@@ -1,10 +1,10 @@
 //! How chunks move to another node while clients read and write them.
 //!
-//! The source offers ids, copies chunks page by page while it serves, sends again what was written
-//! meanwhile, freezes the ids, sends the rest with locks and remembered answers, and has the
-//! metadata changed: that is the moment at which the ids are the target's. Each message is repeated
-//! until it is answered. A source that gives up does so before it asks for the change; after that
-//! it waits for what came of it. A target that hears nothing any more asks who owns the ids.
+//! The source offers ids; it copies chunks page by page while it serves, and sends again what was
+//! written meanwhile; it freezes the ids, and sends the rest with locks and cached responses; then
+//! it has the metadata changed. At that change the ids become the target's. Each message is
+//! repeated until it is answered. A source cancels a move only before it asks for the change; after
+//! that it waits for the result. A target that hears nothing any more looks up who owns the ids.
 
 use std::collections::BTreeSet;
 
@@ -20,75 +20,76 @@ use crate::ranges::Placement;
 use crate::replication::{Mutation, RecordKey};
 use crate::wire::Wire;
 
-/// Moves from a node, and to it, at once.
+/// Concurrent moves at most, from a node and to it each.
 pub const MOVES_MAX: usize = 64;
-/// Ids of a move at most: what a range may hold.
+/// Ids in a move of chunks at most: as many as a range may hold.
 const MOVE_IDS_MAX: u64 = 2_000_000;
-/// Chunks and bytes of a page, about, and ids that are looked at for one.
+/// Chunks in a page, its approximate bytes, and ids scanned for one page.
 const PAGE_CHUNKS: usize = 64;
 const PAGE_BYTES: usize = 256 << 10;
 const PAGE_LOOKS: u64 = 4_096;
-/// Times that what was written meanwhile is sent again before the ids are frozen.
+/// Rounds of resending what was written meanwhile before the ids are frozen.
 const ROUNDS_MAX: u32 = 8;
 
-/// Chunks on their way; none where a chunk was deleted meanwhile. Named items travel as the bytes
+/// Chunks in transit; None for a chunk that was deleted meanwhile. Named items travel as the bytes
 /// of a [`MovingItem`], deleted ones too.
 pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
 
-/// What source and target of a move say to each other. `number` is the source's name for it.
+/// A message between the source and the target of a move. `number` is the source's number of the
+/// move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MoveMessage {
-    /// From the source: will you take these?
+    /// From the source: offers ids.
     Offer {
-        /// The move.
+        /// Number of the move.
         number: u64,
         /// The ids.
         ids: IdRange,
-        /// The epoch since which all of them are the source's.
+        /// The epoch since which the source owns all of them.
         since: u64,
     },
     /// From the source: the next chunks.
     Page {
-        /// The move.
+        /// Number of the move.
         number: u64,
-        /// Counts from 1.
+        /// Number of the page, from 1.
         page: u32,
         /// The chunks.
         chunks: Page,
-        /// In the last page, what moves along.
+        /// In the last page: locks and sessions that move along.
         tail: Option<ClientState>,
     },
-    /// From the target: it has that page; 0 is the offer.
+    /// From the target: it has this page, or accepts the offer (page 0).
     Ack {
-        /// The move.
+        /// Number of the move.
         number: u64,
-        /// The page.
+        /// Number of the page.
         page: u32,
         /// Backups of the target that have it too.
         backups: Vec<Peer>,
     },
-    /// From the target: it does not take them.
+    /// From the target: it declines the move.
     Declined {
-        /// The move.
+        /// Number of the move.
         number: u64,
     },
-    /// From the source: they are yours.
+    /// From the source: the target owns the ids.
     Transferred {
-        /// The move.
+        /// Number of the move.
         number: u64,
         /// The ids.
         ids: IdRange,
-        /// From which epoch on.
+        /// The epoch from which it owns them.
         epoch: u64,
     },
-    /// From the target: it serves them.
+    /// From the target: it serves the ids.
     TransferAck {
-        /// The move.
+        /// Number of the move.
         number: u64,
     },
-    /// From the source: there is no such move (any more).
+    /// From the source: the move is cancelled, or unknown.
     Cancelled {
-        /// The move.
+        /// Number of the move.
         number: u64,
     },
 }
@@ -96,17 +97,17 @@ pub enum MoveMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MoveStage {
     Offering,
-    /// Items are looked for, by a pass that began or is to.
+    /// A scan for the items is under way or due.
     Collecting,
-    /// From which id on chunks were not looked at yet.
+    /// Chunks from this id on are not copied yet.
     Copying(u64),
-    /// What was written meanwhile is sent again, for so many times yet.
+    /// Resends what was written meanwhile, for this many more rounds.
     CatchingUp(u32),
-    /// The ids are frozen.
+    /// The ids are frozen; the rest is being sent.
     Frozen,
     /// The metadata is being changed.
     Committing,
-    /// The target has to know, since that epoch.
+    /// The target has to learn that it owns the ids since this epoch.
     HandingOver(u64),
 }
 
@@ -115,40 +116,40 @@ pub(super) struct OutgoingMove {
     ids: IdRange,
     target: Peer,
     stage: MoveStage,
-    /// Written since they were copied, or not sent in a last page yet.
+    /// Written since they were copied, and not sent yet.
     dirty: KeySet,
-    /// What the target has to answer.
+    /// The message that the target has to answer.
     in_flight: Option<MoveMessage>,
     page: u32,
     sent_ms: u64,
     heard_ms: u64,
-    /// The target's life is over: nobody will say that it has them.
+    /// The target is dead, so nobody will acknowledge the transfer.
     is_target_gone: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct IncomingMove {
     ids: IdRange,
-    /// Since when they were the source's.
+    /// The epoch since which the source owns them.
     since: u64,
-    /// The page that comes next.
+    /// Number of the next page.
     next_page: u32,
     staged: KeySet,
-    /// All is here.
+    /// Set once the last page is here.
     tail: Option<ClientState>,
     heard_ms: u64,
-    /// The target's backups, who join as the pages come; none without backups.
+    /// The change by which the target's backups catch up as the pages arrive; None without backups.
     pub(super) change: Option<u64>,
     backups: Vec<Peer>,
 }
 
 impl OutgoingMove {
-    /// Whether ids are given away just now.
+    /// Whether the ids are being transferred right now.
     pub(super) fn is_leaving(&self, ids: IdRange) -> bool {
         self.stage == MoveStage::Committing && overlap(self.ids, ids)
     }
 
-    /// An item that a pass came by.
+    /// Takes an item that the scan found.
     pub(super) fn mark(&mut self, id: ChunkId, key: &[u8]) {
         if self.ids.contains(id) {
             self.dirty.insert(id, key);
@@ -156,7 +157,7 @@ impl OutgoingMove {
     }
 }
 
-/// Ids of chunks are looked at one by one; those of items are not.
+/// Moves of chunks scan every id and are bounded; moves of items are not.
 fn is_movable(ids: IdRange) -> bool {
     ids.first().creator().is_named() || ids.len() <= MOVE_IDS_MAX
 }
@@ -166,8 +167,8 @@ pub(crate) fn overlap(one: IdRange, other: IdRange) -> bool {
 }
 
 impl<S: ChunkStore> ChunkService<S> {
-    /// Begins to move ids to another node. Returns whether it does: they must be its own, not on
-    /// their way already, and there are bounds on moves and ids.
+    /// Starts to move ids to another node. False if that is not possible: the node must own all of
+    /// them, none may be moving, and moves and ids are bounded.
     pub fn migrate(
         &mut self,
         ids: IdRange,
@@ -202,7 +203,7 @@ impl<S: ChunkStore> ChunkService<S> {
         is_possible
     }
 
-    /// Moves that are under way, from here and to here.
+    /// Numbers of moves from this node and to it.
     pub fn moves(&self) -> (usize, usize) {
         (self.outgoing.len(), self.incoming.len())
     }
@@ -212,7 +213,7 @@ impl<S: ChunkStore> ChunkService<S> {
             || self.incoming.values().any(|incoming| overlap(incoming.ids, ids))
     }
 
-    /// A chunk or item was written or removed: its copy, if there is one, is old.
+    /// Notes a write or removal: a copy that was sent before is outdated.
     pub(super) fn note_write(&mut self, id: ChunkId, key: &[u8]) {
         for outgoing in self.outgoing.values_mut().filter(|outgoing| outgoing.ids.contains(id)) {
             let is_ahead = matches!(outgoing.stage, MoveStage::Copying(next) if id.bits() >= next);
@@ -222,7 +223,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// The other side of a move said something.
+    /// Handles a message of the other side of a move.
     pub fn on_move(
         &mut self,
         from: Peer,
@@ -241,7 +242,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 if self.incoming.get(&(from, number)).is_some_and(|move_| move_.ids == ids) {
                     self.activate(from, number, epoch, now_ms);
                 }
-                // Also if it was told before, or gave them away again since.
+                // Repeat the answer, even if the ids were given away again since.
                 if !self.incoming.contains_key(&(from, number)) {
                     out.push(ChunkCommand::Send(from, MoveMessage::TransferAck { number }));
                 }
@@ -276,7 +277,7 @@ impl<S: ChunkStore> ChunkService<S> {
         matches!(stage, Some(MoveStage::Committing | MoveStage::HandingOver(_)))
     }
 
-    /// Serves the ids as before.
+    /// Cancels a move from this node; it serves the ids as before.
     fn cancel_outgoing(&mut self, number: u64) {
         if let Some(outgoing) = self.outgoing.remove(&number) {
             self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), None);
@@ -291,7 +292,7 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<ChunkCommand>,
     ) {
         if !self.is_target(from, number) {
-            // A move that was given up, or of which the target knows too little.
+            // The move was cancelled, or the target has only a part of it.
             return out.push(ChunkCommand::Send(from, MoveMessage::Cancelled { number }));
         }
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
@@ -301,7 +302,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         let was_last = matches!(&outgoing.in_flight, Some(MoveMessage::Page { tail: Some(_), .. }));
         if was_last && self.replication.is_changing(outgoing.ids) {
-            // First the old backups are settled; the page is sent again until then.
+            // The old backups must be settled first; the page is sent again until then.
             return;
         }
         outgoing.in_flight = None;
@@ -319,13 +320,13 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// The moves whose items are to be looked for.
+    /// The moves that wait for a scan.
     pub(super) fn uncollected(&self) -> BTreeSet<u64> {
         let waits = self.outgoing.iter().filter(|(_, one)| one.stage == MoveStage::Collecting);
         waits.map(|(number, _)| *number).collect()
     }
 
-    /// All items of a move were found.
+    /// The scan has found all items of a move.
     pub(super) fn collected(&mut self, number: u64, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
         if outgoing.stage == MoveStage::Collecting {
@@ -365,7 +366,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 outgoing.stage =
                     if freezes { MoveStage::Frozen } else { MoveStage::CatchingUp(rounds - 1) };
                 if freezes {
-                    // From here on nobody reads or writes them until the metadata is changed.
+                    // From here on nobody reads or writes the ids until the metadata has changed.
                     self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), Some(()));
                 }
             }
@@ -394,7 +395,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.outgoing.insert(number, outgoing);
     }
 
-    /// What came of [`ChunkCommand::Transfer`]: the answer is final, a late repetition is not carried out.
+    /// Takes the result of [`ChunkCommand::Transfer`]. It is final: a late repetition is not
+    /// executed.
     pub fn on_transferred(
         &mut self,
         ids: IdRange,
@@ -433,14 +435,14 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Repeats what was not answered, and gives up what can be.
+    /// Repeats unanswered messages, and cancels moves whose target is silent.
     pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let (retry_ms, give_up_ms) = (self.limits.retry_ms, self.limits.give_up_ms);
         let mut expired = Vec::new();
         for (number, outgoing) in &mut self.outgoing {
             let number = *number;
             if outgoing.stage == MoveStage::Collecting {
-                // It is this node that takes its time.
+                // This node is scanning, so the target owes no answer.
                 outgoing.heard_ms = now_ms;
             }
             let is_silent = now_ms >= outgoing.heard_ms + give_up_ms;
@@ -470,7 +472,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
         }
         for (source, number, page, first) in silent {
-            // The source says whether the move goes on, the super peers whether it ended.
+            // The source tells whether the move goes on, the super peers whether it was committed.
             let ack = self.ack_page(source, number, page);
             out.extend(ack.map(|ack| ChunkCommand::Send(source, ack)));
             out.push(ChunkCommand::LookUp(first));
@@ -580,11 +582,12 @@ impl<S: ChunkStore> ChunkService<S> {
             incoming.next_page += 1;
             incoming.tail = tail;
         }
-        // A page that came before is not taken again: what it holds may be older.
+        // An old page is not applied again: its content may be outdated.
         if page < incoming.next_page {
             match self.ack_page(from, number, page) {
                 Some(ack) => out.push(ChunkCommand::Send(from, ack)),
-                // The last one is asked for again: with its answer the move is the source's.
+                // The last page is repeated by the source: its answer hands the move back to the
+                // source.
                 None if is_new && !awaited.is_empty() && !is_last => {
                     let backups = self.backups_of(from, number);
                     let ack = MoveMessage::Ack { number, page, backups };
@@ -600,8 +603,8 @@ impl<S: ChunkStore> ChunkService<S> {
         incoming.map(|incoming| incoming.backups.clone()).unwrap_or_default()
     }
 
-    /// The answer to a page, if the backups have all that came so far. From the last one on, they
-    /// are not changed any more: the source may have them committed.
+    /// The acknowledgement of a page, if the backups have everything up to it. From the last page
+    /// on the backups are not changed any more: the source may have them committed.
     fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
         let incoming = self.incoming.get(&(from, number))?;
         if self.replication.has_pending_writes(incoming.ids) {
@@ -613,7 +616,7 @@ impl<S: ChunkStore> ChunkService<S> {
         Some(MoveMessage::Ack { number, page, backups: incoming.backups.clone() })
     }
 
-    /// What was on its way here is not taken; whoever sends it is not told.
+    /// Cancels moves of these ids to this node; the sources are not told.
     pub(super) fn cancel_incoming_in(&mut self, ids: IdRange) {
         let about = self.incoming.iter().filter(|(_, incoming)| overlap(incoming.ids, ids));
         for (from, number) in about.map(|(name, _)| *name).collect::<Vec<_>>() {
@@ -621,7 +624,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// The ids are this node's from now on.
+    /// Makes this node the owner of the ids of a move.
     fn activate(&mut self, from: Peer, number: u64, epoch: u64, now_ms: u64) {
         if self.incoming.get(&(from, number)).is_none_or(|incoming| incoming.tail.is_none()) {
             return;
@@ -650,8 +653,8 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// What came of [`ChunkCommand::LookUp`]: who owns an id that was to come here. Only what is committed
-    /// counts, and is no older than what the source knew.
+    /// Takes the result of [`ChunkCommand::LookUp`] for a move to this node. Only a committed owner
+    /// counts, at an epoch no older than the source's.
     pub fn on_located(&mut self, id: ChunkId, located: &Located, now_ms: u64) {
         let found = self.incoming.iter().find(|(_, incoming)| incoming.ids.first() == id);
         let Some((&(source, number), incoming)) = found else { return };
@@ -661,12 +664,12 @@ impl<S: ChunkStore> ChunkService<S> {
         if located.owner == self.me {
             self.activate(source, number, located.epoch, now_ms);
         } else if located.owner != source {
-            // The source gave them to somebody else, or lives another life: nothing will come.
+            // The source gave the ids to another node or is restarted: nothing will arrive.
             self.cancel_incoming(source, number);
         }
     }
 
-    /// A life of a node is over: what it owes will not come.
+    /// A peer is dead: its answers will not arrive.
     pub fn on_gone(&mut self, peer: Peer) {
         for outgoing in self.outgoing.values_mut() {
             outgoing.is_target_gone |= outgoing.target == peer;

@@ -1,20 +1,20 @@
-//! The chunk service: a node's chunks, who may touch them, and how they move to another node
+//! The chunk service: a node's chunks, who may access them, and how they move to another node
 //! (DXRAM, section 2.1).
 //!
-//! Chunks lie in one of the index engines, keyed by their id. Requests carry the epoch at which the
-//! client learned who the owner is, and the life of the node that it means; so one that was
-//! underway while a chunk moved, or moved away and back, is refused and asked again.
+//! Chunks lie in one of the index engines, keyed by their id. A request carries the epoch at which
+//! the client learned the owner, and the incarnation of the node that it means. So a request that
+//! was under way while a chunk moved, even away and back, is refused and repeated.
 //!
-//! Invariants of this room:
-//! 1. An id is served by a node only while it owns it: from the epoch on at which the metadata
-//!    says so, and no more once it is frozen to be given away.
-//! 2. An operation that changes something is carried out at most once: what it answered is
-//!    remembered until the client says that it knows, and moves along with the chunk.
-//! 3. A lock ends with its lease, and with the session of its owner.
+//! Invariants of this module:
+//! 1. A node serves an id only while it owns it: from the epoch at which the metadata says so,
+//!    until the id is frozen for a transfer.
+//! 2. An operation that changes something is executed at most once: its response is cached until
+//!    the client confirms it, and moves along with the chunk.
+//! 3. A lock ends with its lease, and with the session of its client.
 //! 4. A chunk that moves is served by the source until it is frozen, then by nobody, then by the
-//!    target; the change of the metadata lies between. What was acknowledged moves with it.
-//! 5. Nothing is answered after the node's lease: the deadline is compared after the work is done.
-//! 6. Queues, sessions, remembered answers, pages: each has a bound.
+//!    target; the metadata changes in between. Acknowledged writes move with it.
+//! 5. Nothing is answered after the node's lease: the deadline is checked after the work is done.
+//! 6. Queues, sessions, cached responses and pages are each bounded.
 
 mod failover;
 mod item_scan;

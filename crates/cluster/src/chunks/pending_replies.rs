@@ -1,4 +1,4 @@
-//! Answers that wait until backups have what they say.
+//! Replies that wait until all backups have the changes behind them.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -8,43 +8,43 @@ use super::request::Reply;
 use crate::hash::IntHashMap;
 use crate::overlay::Peer;
 
-/// Answers that wait at most.
+/// Pending replies at most.
 const PENDING_REPLIES_MAX: usize = 1 << 16;
 
-/// Who asked, to be answered later.
+/// Where a reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requester {
-    /// A node.
+    /// To a node.
     Peer(Peer),
-    /// Somebody whom the process around the node knows by that number.
+    /// To the process around the node, which knows the request by this number.
     Local(u64),
 }
 
-/// What waits.
+/// A reply that waits.
 #[derive(Debug)]
 pub(super) enum PendingReply {
     Reply(Requester, Reply),
-    /// To the source of a move.
+    /// The acknowledgement of a page, to the source of a move.
     Ack(Peer, MoveMessage),
 }
 
-/// Answers and the versions that they wait for.
+/// Pending replies and the versions that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
-    /// By number: how many versions an answer waits for yet.
+    /// By number: how many versions a reply still waits for, and the reply.
     answers: BTreeMap<u64, (usize, PendingReply)>,
-    /// By version: the numbers of the answers that wait for it, the first of them and others.
+    /// By version: the numbers of the replies that wait for it, the first apart from the rest.
     awaited: IntHashMap<u64, (u64, Vec<u64>)>,
     next: u64,
 }
 
 impl PendingReplies {
-    /// Whether no more may wait.
+    /// Whether no further reply may wait.
     pub fn is_full(&self) -> bool {
         self.answers.len() >= PENDING_REPLIES_MAX
     }
 
-    /// Keeps an answer until all of `versions`, of which there is one at least, were released.
+    /// Holds a reply until all of `versions` are released. Requires: at least one version.
     pub fn hold(&mut self, versions: impl IntoIterator<Item = u64>, waiting: PendingReply) {
         let number = self.next;
         let mut count = 0;
@@ -65,7 +65,7 @@ impl PendingReplies {
         self.next += 1;
     }
 
-    /// A version is with all backups: hands out what waited for nothing else.
+    /// All backups have a version: moves the replies that wait for nothing else to `ready`.
     pub fn release(&mut self, version: u64, ready: &mut Vec<PendingReply>) {
         let Some((first, others)) = self.awaited.remove(&version) else { return };
         for number in std::iter::once(first).chain(others) {
@@ -77,7 +77,8 @@ impl PendingReplies {
         }
     }
 
-    /// Drops answers that wait for what will never be: their askers ask again.
+    /// Drops replies that wait for a version that will never be released; their requesters repeat
+    /// the request.
     pub fn keep(&mut self, is_awaited: impl Fn(u64) -> bool) {
         let Self { answers, awaited, .. } = self;
         awaited.retain(|version, (first, others)| {

@@ -1,4 +1,4 @@
-//! What clients ask of the owner of chunks, and what they are answered.
+//! Requests of clients to the owner of chunks, and their responses.
 
 use std::fmt;
 
@@ -8,68 +8,68 @@ use crate::ranges::Placement;
 
 /// The longest chunk in bytes.
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
-/// Operations of a request at most.
+/// Operations in one request at most.
 pub const OPERATIONS_MAX: usize = 1024;
 
-/// A client in one of its lives; nobody has the same number again.
+/// A client in one incarnation; the number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Operations for one node; several are the multi forms of `get`, `put` and the rest. They are
-/// carried out in their order, each by itself.
+/// Operations for one node; several form a multi-`get`, multi-`put` and so on. They are executed in
+/// order, each by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who asks.
+    /// The client.
     pub client: ClientId,
-    /// Which life of the node is meant.
+    /// The incarnation of the node that is meant.
     pub incarnation: u32,
     /// All operations of this client with smaller numbers were answered.
     pub answered_below: u64,
-    /// What to do.
+    /// The operations.
     pub operations: Vec<Operation>,
 }
 
-/// What to do with a chunk.
+/// A numbered operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Ascending for each client. A repetition has the same.
+    /// Ascending per client. A repetition has the same number.
     pub number: u64,
-    /// At which epoch the client knew the node to own the chunk.
+    /// The epoch at which the client learned that the node owns the chunk.
     pub epoch: u64,
     /// The operation.
     pub action: Action,
 }
 
-/// An operation.
+/// What an operation does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a session here; operations with smaller numbers are not carried out any more.
+    /// Begins a session; operations with smaller numbers are refused from then on.
     Open {
-        /// How long the session lasts without a sign of the client.
+        /// Time without a request after which the session ends.
         lease_ms: u64,
     },
-    /// End it: its locks are released.
+    /// Ends the session and its locks.
     Close,
-    /// A new chunk with that value.
+    /// Creates a chunk with this value.
     Create(Vec<u8>),
-    /// Read a chunk.
+    /// Reads a chunk.
     Get(ChunkId),
-    /// Replace the value of a chunk that there is.
+    /// Replaces the value of an existing chunk.
     Put(ChunkId, Vec<u8>),
-    /// Remove a chunk.
+    /// Removes a chunk.
     Delete(ChunkId),
-    /// Let nobody else put, delete or lock a chunk.
+    /// Locks a chunk: nobody else can put, delete or lock it.
     Lock {
         /// The chunk.
         id: ChunkId,
-        /// For how long at most.
+        /// The longest duration of the lock.
         lease_ms: u64,
     },
-    /// Release it.
+    /// Releases a lock.
     Unlock(ChunkId),
     /// An operation on a named item.
     Item {
-        /// Where its key places it.
+        /// The named id of its key.
         id: ChunkId,
         /// The operation.
         op: Box<ItemOp>,
@@ -77,7 +77,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The chunk that it names.
+    /// The chunk or item that the action names.
     pub fn id(&self) -> Option<ChunkId> {
         match self {
             Self::Open { .. } | Self::Close | Self::Create(_) => None,
@@ -86,7 +86,7 @@ impl Action {
         }
     }
 
-    /// The value that it gives a chunk; nothing if it gives none.
+    /// The value that it gives a chunk; empty if it gives none.
     pub fn value(&self) -> &[u8] {
         match self {
             Self::Create(value) | Self::Put(_, value) => value,
@@ -94,7 +94,7 @@ impl Action {
         }
     }
 
-    /// Whether it must not be carried out twice.
+    /// Whether it must not be executed twice.
     pub fn changes(&self) -> bool {
         match self {
             Self::Get(_) | Self::Open { .. } | Self::Close => false,
@@ -104,13 +104,13 @@ impl Action {
     }
 }
 
-/// Answers in the order of the operations.
+/// Responses in the order of the operations, with their numbers.
 pub type Reply = Vec<(u64, Result<Response, ChunkError>)>;
 
-/// What was done.
+/// The response to an operation that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// That is all.
+    /// Done; there is nothing to return.
     Ok,
     /// The id of the new chunk.
     Created(ChunkId),
@@ -118,11 +118,11 @@ pub enum Response {
     Value(Vec<u8>),
     /// The session was opened or closed.
     Session,
-    /// What became of an operation on a named item.
+    /// The answer to an operation on a named item.
     Item(Box<ItemAnswer>),
 }
 
-/// Why nothing was done.
+/// The reason for which an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkError {
     /// There is no such chunk.
@@ -131,25 +131,25 @@ pub enum ChunkError {
     TooLarge,
     /// The node has no memory left.
     Full,
-    /// Somebody else holds a lock.
+    /// Another client holds a lock.
     Locked,
     /// The client does not hold the lock.
     NotLocked,
-    /// The chunk belongs to somebody else; to whom, if it left from here.
+    /// Another node owns the chunk; its placement, if the chunk moved from here.
     Moved(Option<Placement>),
-    /// The client's knowledge is older than the node's ownership: look it up again.
+    /// The client looked up the owner before the node became the owner; look it up again.
     Outdated,
-    /// The chunk is about to move, or ids are being claimed: ask again soon.
+    /// The chunk is about to move, or ids are being claimed; retry soon.
     Retry,
-    /// The node is not sure to be a member any more.
+    /// The node is not certain to be a member.
     Unavailable,
-    /// Another life of the node was meant; this is the present one.
+    /// Another incarnation of the node was meant; this is the present one.
     Restarted(u32),
-    /// The client has no session here (any more).
+    /// The client has no session here, or no longer.
     NoSession,
-    /// The operation is older than what the client knows to be answered.
+    /// The client has confirmed a response to this operation or a later one.
     Forgotten,
-    /// Too many sessions, operations or answers that wait to be confirmed.
+    /// Too many sessions, operations or unconfirmed responses.
     Busy,
 }
 
@@ -157,18 +157,18 @@ impl fmt::Display for ChunkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoChunk => "there is no such chunk",
-            Self::TooLarge => "the chunk is too long",
-            Self::Full => "the node has no memory left",
-            Self::Locked => "somebody else has locked the chunk",
+            Self::TooLarge => "the chunk is longer than 1 MiB",
+            Self::Full => "the owner has no memory left; delete chunks or add nodes",
+            Self::Locked => "another client has locked the chunk",
             Self::NotLocked => "the chunk is not locked by this client",
             Self::Moved(_) => "the chunk is owned by another node",
-            Self::Outdated => "the owner was looked up too long ago",
-            Self::Retry => "the chunk is about to move, ask again",
-            Self::Unavailable => "the node may have lost its membership",
-            Self::Restarted(_) => "the node was started again",
-            Self::NoSession => "the client has no session here",
-            Self::Forgotten => "the operation was answered before",
-            Self::Busy => "too many requests are open",
+            Self::Outdated => "the chunk changed owners since it was looked up; look it up again",
+            Self::Retry => "the chunk is about to move; retry",
+            Self::Unavailable => "the owner cannot be reached, or may have lost its lease; retry",
+            Self::Restarted(_) => "the node has restarted; look up the owner again",
+            Self::NoSession => "the client has no session at this node; open one",
+            Self::Forgotten => "the operation was answered and confirmed before",
+            Self::Busy => "too many requests are open at this node; retry later",
         })
     }
 }

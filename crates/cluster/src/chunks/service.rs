@@ -1,4 +1,4 @@
-//! A node's chunks.
+//! The chunk service of one node.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,28 +25,28 @@ use crate::replication::{
     ReplicationSettings, chunk,
 };
 
-/// Ids that one `create` tries: those that were given away are left out.
+/// Ids that one `create` tries at most; ids that were transferred to others are skipped.
 const ALLOCATIONS_MAX: usize = 64;
-/// Ids that are passed over at most when a claim is refused: so many a creator can lose each time
-/// it starts, out of 2^48.
+/// Ids to skip at most when a claim is refused. A creator can lose this many of its 2^48 at each
+/// start.
 const SKIPPED_IDS_MAX: u64 = 1 << 31;
-/// Spans of ids that are remembered to have left, and where to.
+/// Spans of transferred ids whose new owner is remembered.
 const MOVED_SPANS_MAX: usize = 10_000;
 
 /// Parameters of a [`ChunkService`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSettings {
-    /// Ids that a node claims at once for chunks to come.
+    /// Ids that a node claims at once for chunks to be created.
     pub claim_ids: u64,
-    /// It claims more when fewer than this are left.
+    /// Number of free ids below which it claims more.
     pub low_ids: u64,
-    /// How long a move waits for the other node before it asks again, in milliseconds.
+    /// Time after which a move repeats an unanswered message, in milliseconds.
     pub retry_ms: u64,
-    /// How long it waits in all.
+    /// Time without an answer after which a move is cancelled, in milliseconds.
     pub give_up_ms: u64,
-    /// Ids that an heir loads in one step.
+    /// Ids that failover loads in one step.
     pub load_ids: u64,
-    /// Of backups.
+    /// Settings of replication.
     pub replication: ReplicationSettings,
 }
 
@@ -64,35 +64,37 @@ impl Default for ChunkSettings {
     }
 }
 
-/// What the service wants done.
+/// A command of the chunk service to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkCommand {
     /// Send a message about a move.
     Send(Peer, MoveMessage),
-    /// Make this node the owner of ids that nobody owns, with those backups; answer with
+    /// Make this node the owner of ids without an owner, with these backups. The result goes to
     /// [`ChunkService::on_claimed`].
     Claim(IdRange, Vec<Peer>),
-    /// Make another node the owner, with those backups; answer with [`ChunkService::on_transferred`].
+    /// Make another node the owner, with these backups. The result goes to
+    /// [`ChunkService::on_transferred`].
     Transfer(IdRange, Peer, Vec<Peer>),
-    /// About backups; a [`ReplicationCommand::Commit`] is answered with [`ChunkService::on_committed`].
+    /// A command of replication; the result of a [`ReplicationCommand::Commit`] goes to
+    /// [`ChunkService::on_committed`].
     Replication(ReplicationCommand),
-    /// A request is answered.
+    /// Reply to a request.
     Reply(Requester, Reply),
-    /// Look up an id anew; answer with [`ChunkService::on_located`].
+    /// Look up an id, past the cache. The result goes to [`ChunkService::on_located`].
     LookUp(ChunkId),
 }
 
-/// The chunks of one node, and its part in moves. Not shared: one thread calls it.
+/// The chunks of one node, and its part in moves. Not thread-safe: one thread calls it.
 #[derive(Debug)]
 pub struct ChunkService<S> {
     pub(super) me: Peer,
     pub(super) limits: ChunkSettings,
     pub(super) store: S,
-    /// Ids that this node owns -> since which epoch.
+    /// Ids that this node owns -> the epoch since which it does.
     pub(super) owned: IntervalMap<u64>,
-    /// Ids that are about to leave.
+    /// Ids that are about to be transferred.
     pub(super) frozen: IntervalMap<()>,
-    /// Ids that left, and where to: a hint.
+    /// Ids that were transferred, and their new placement: a hint for clients.
     pub(super) moved: IntervalMap<Placement>,
     pub(super) sessions: Sessions,
     pub(super) outgoing: BTreeMap<u64, OutgoingMove>,
@@ -102,30 +104,30 @@ pub struct ChunkService<S> {
     load_balancer: LoadBalancer,
     is_leaving: bool,
     allocator: IdAllocator,
-    /// Counters below it were claimed, by this life or another, or passed over.
+    /// Counters below it were claimed, by this incarnation or another, or skipped.
     claimed_end: u64,
-    /// Ids to pass over when a claim is refused.
+    /// Ids to skip when the next claim is refused.
     skipped_ids: u64,
     is_claiming: bool,
-    /// A claim named somebody who is gone: the next one waits.
+    /// A claim named a dead peer, so the next one waits.
     claim_waits: bool,
     next_claim_ms: u64,
     deadline_ms: u64,
     pub(super) replication: ReplicationPrimary,
     pub(super) pending_replies: PendingReplies,
-    /// Ids that are being recovered, by the change of their backups.
+    /// Failovers whose new replica set is being committed, by the number of that change.
     pub(super) failovers: BTreeMap<u64, FailoverTask>,
-    /// Those that are not loaded yet, of which the first is next, and those that wait for backups.
+    /// Failovers that are being loaded, the next one first, or that wait for backups.
     pub(super) loading: VecDeque<FailoverTask>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
-    /// What the operation that is carried out has changed; of a chunk that it gave a value, nothing
-    /// but its id.
+    /// The id that the running operation changed, and the mutation; None for a put, whose value is
+    /// in the operation.
     changed: Option<(ChunkId, Option<Mutation>)>,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
-    /// Owns nothing yet.
+    /// Creates a service that owns nothing.
     pub fn new(me: Peer, limits: ChunkSettings, store: S) -> Self {
         Self {
             me,
@@ -157,37 +159,37 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Who has copies of what.
+    /// The replication of this node's chunks to its backups.
     pub fn replication(&self) -> &ReplicationPrimary {
         &self.replication
     }
 
-    /// Where nodes are.
+    /// Sets the racks of nodes.
     pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
         self.replication.set_racks(racks);
     }
 
-    /// Who is a member of the cluster.
+    /// Sets the members of the cluster.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         self.replication.set_members(members);
     }
 
-    /// The time of its items.
+    /// The time at which operations on items run.
     pub fn item_time(&self) -> ItemTime {
         self.store.item_time()
     }
 
-    /// What it is asked for most.
+    /// The load balancer of this node.
     pub fn load_balancer(&self) -> &LoadBalancer {
         &self.load_balancer
     }
 
-    /// The same.
+    /// The load balancer, to record operations and reports.
     pub fn load_balancer_mut(&mut self) -> &mut LoadBalancer {
         &mut self.load_balancer
     }
 
-    /// Whether a hot id should go elsewhere; `others` are the other members.
+    /// Decides whether to move a hot id. `others` are the other members.
     pub fn rebalance(&mut self, now_ms: u64, others: &[Peer]) -> Vec<LoadCommand> {
         let (owned, frozen) = (&self.owned, &self.frozen);
         let serves =
@@ -195,27 +197,27 @@ impl<S: ChunkStore> ChunkService<S> {
         self.load_balancer.on_tick(now_ms, others, serves)
     }
 
-    /// Where the item of a key belongs; none if the node holds no items.
+    /// The named id of a key; None if the node holds no items.
     pub fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
         self.store.item_id(key)
     }
 
-    /// The node is about to leave: it claims no more ids and takes none.
+    /// Announces that the node will leave: it claims no more ids and accepts none.
     pub fn leave(&mut self) {
         self.is_leaving = true;
     }
 
-    /// Whether it is.
+    /// Whether the node is leaving.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
     }
 
-    /// All that it owns, in pieces of one creator each.
+    /// All ids that it owns, cut where creators end.
     pub fn all_owned(&self) -> impl Iterator<Item = IdRange> {
         self.owned.iter().flat_map(|(span, _)| IdRange::cut(span))
     }
 
-    /// The node is a member until then; it answers nothing later.
+    /// Sets the time until which the node is certain to be a member; it answers nothing later.
     pub fn set_deadline(&mut self, deadline_ms: u64) {
         self.deadline_ms = deadline_ms;
     }
@@ -225,7 +227,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.owned.get(id.bits()).is_some() && self.frozen.get(id.bits()).is_none()
     }
 
-    /// The ids around one that this node owns since the same epoch, if it owns that.
+    /// The span of ids around one that this node owns since the same epoch; None if it does not own
+    /// the id.
     pub fn around(&self, id: ChunkId) -> Option<(IdRange, u64)> {
         let (span, since) = self.owned.around(id.bits())?;
         let creator = id.bits() & !COUNTER_MAX;
@@ -233,13 +236,13 @@ impl<S: ChunkStore> ChunkService<S> {
         Some((IdRange::from_bits(first, end), *since))
     }
 
-    /// Ids that this node owns and since which epoch, as far as they lie in a range.
+    /// The ids within a range that this node owns, with the epoch since which it does.
     pub fn owned(&self, ids: IdRange) -> impl Iterator<Item = (IdRange, u64)> {
         let over = self.owned.over(ids.start()..ids.end());
         over.map(|(span, since)| (IdRange::from_bits(span.start, span.end), *since))
     }
 
-    /// What it owns: partitions of the named ids, ids of chunks, and spans of those.
+    /// Numbers of owned partitions of the named ids, of owned ids of chunks, and of spans of those.
     pub fn holdings(&self) -> (u64, u64, u64) {
         let is_named = |start: u64| start >> COUNTER_BITS >= u64::from(NAMED_FIRST);
         let (mut named, mut ids, mut spans) = (0, 0, 0);
@@ -251,16 +254,17 @@ impl<S: ChunkStore> ChunkService<S> {
                 spans += 1;
             }
         }
-        // Single ids of hot items are owned elsewhere.
+        // Round to the nearest, since single hot ids may be owned elsewhere.
         let partition = 1 << COUNTER_BITS;
         ((named + partition / 2) / partition, ids, spans)
     }
 
-    /// Carries out a request. `clock` tells the time in milliseconds, as often as it is asked: what
-    /// was done is not answered if the lease ended meanwhile (the client asks again, and is told
-    /// what its operations came to).
+    /// Executes a request. `clock` returns the time in milliseconds and may be called repeatedly:
+    /// if the lease ends before the work is done, nothing is answered (the client repeats the
+    /// request and gets the cached responses).
     ///
-    /// If something of it waits for backups, it is answered later, by [`ChunkCommand::Reply`] to `asker`.
+    /// Returns None if the reply has to wait for backups; [`ChunkCommand::Reply`] to `requester`
+    /// then carries it.
     pub fn execute(
         &mut self,
         requester: Requester,
@@ -286,7 +290,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut awaited = Vec::new();
         for (operation, (_, result)) in request.operations.iter().zip(&reply) {
             let created = if let Ok(Response::Created(id)) = result { Some(*id) } else { None };
-            // What it changed, or saw of others' changes.
+            // The id that the operation changed, or read after a change that backups lack.
             let id = operation.action.id().or(created);
             id.into_iter().for_each(|id| self.load_balancer.record(id));
             awaited.extend(id.and_then(|id| self.replication.pending_version(id)));
@@ -301,7 +305,7 @@ impl<S: ChunkStore> ChunkService<S> {
         None
     }
 
-    /// Answers what no longer waits for backups.
+    /// Sends the replies that no longer wait for backups.
     pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
         let mut ready = Vec::new();
         self.replication
@@ -311,14 +315,14 @@ impl<S: ChunkStore> ChunkService<S> {
                 PendingReply::Reply(requester, reply) if clock() < self.deadline_ms => {
                     out.push(ChunkCommand::Reply(requester, reply));
                 }
-                // The client asks again, and is told what its operations came to.
+                // The client repeats the request and gets the cached responses.
                 PendingReply::Reply(..) => {}
                 PendingReply::Ack(to, message) => out.push(ChunkCommand::Send(to, message)),
             }
         }
     }
 
-    /// A backup answered.
+    /// Handles a message of a backup.
     pub fn on_backup(
         &mut self,
         from: Peer,
@@ -351,8 +355,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.release(clock, out);
     }
 
-    /// Sends backups what was changed since the last call, and more to those who join: once for
-    /// many requests.
+    /// Sends backups the changes since the last call, and more to those that catch up. Call it once
+    /// after a batch of requests.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
@@ -362,7 +366,7 @@ impl<S: ChunkStore> ChunkService<S> {
         out.extend(wanted.into_iter().map(ChunkCommand::Replication));
     }
 
-    /// Time went on: leases end, moves go on.
+    /// Advances the time to `now_ms`: expires sessions, claims ids, continues moves.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         self.sessions.expire(now_ms);
         if std::mem::take(&mut self.claim_waits) {
@@ -384,7 +388,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.tick_copies(now_ms, out);
     }
 
-    /// The next ids to claim, up to the next multiple of as many as are claimed at once.
+    /// The next ids to claim.
     fn next_claim(&self) -> Option<IdRange> {
         let creator = Creator::from(self.me.node);
         let first = ChunkId::new(creator, self.claimed_end).ok()?;
@@ -392,17 +396,19 @@ impl<S: ChunkStore> ChunkService<S> {
         IdRange::starting_at(first, length).ok()
     }
 
-    /// What came of [`ChunkCommand::Claim`]. Ids that an earlier life of this node claimed are left alone.
+    /// Takes the result of [`ChunkCommand::Claim`]. Ids that an earlier incarnation of this node
+    /// claimed are left alone.
     pub fn on_claimed(&mut self, ids: IdRange, result: Result<u64, Refusal>) {
         self.is_claiming = false;
         if result == Err(Refusal::StalePeer) {
-            // Of a backup: the next try names others.
+            // A backup is dead; the next try names others.
             self.claim_waits = true;
             return;
         }
         let mut end = ids.last().counter() + 1;
         if result.is_err() {
-            // Where one life's ids are there are more, most likely: as far again as it went so far.
+            // Where an earlier incarnation has ids, there are probably more: skip twice as far each
+            // time.
             end = end.saturating_add(self.skipped_ids).min(COUNTER_MAX + 1);
             self.skipped_ids = (self.skipped_ids * 2).max(ids.len()).min(SKIPPED_IDS_MAX);
         }
@@ -424,16 +430,15 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Named ids, of which this node has nothing, are its own from an epoch on, and have no backups
-    /// yet. With backups nothing is changed before there are enough.
+    /// Makes this node the owner of named ids, of which it has no items, without backups. Where
+    /// backups are wanted, nothing is changed before there are enough.
     pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.owned.assign(ids.start()..ids.end(), Some(epoch));
         self.replication.set_backups(ids, Vec::new());
     }
 
-    /// Carries out operations in their order; reads that follow each other wait for memory
-    /// together.
+    /// Executes operations in order; consecutive reads fetch memory together.
     fn execute_all(&mut self, request: &Request, now_ms: u64) -> Reply {
         let mut reply = Vec::with_capacity(request.operations.len());
         let mut rest = &request.operations[..];
@@ -482,7 +487,8 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             _ => {}
         }
-        // Before what was answered once: an heir knows that too, and has it not with its backups.
+        // Check ownership before the duplicate-request table: a new owner has that table too, but
+        // its backups may not have it yet.
         if let Some(id) = action.id() {
             self.check_owned(id, *epoch)?;
         }
@@ -537,7 +543,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Carries out operations that are all reads.
+    /// Executes operations that are all reads.
     fn get_all(&mut self, operations: &[Operation], reply: &mut Reply) {
         let mut ids = Vec::with_capacity(operations.len());
         let mut places = Vec::with_capacity(operations.len());
@@ -576,7 +582,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.changed = Some((id, Some(Mutation::Remove(id))));
                 self.sessions.release(id);
                 if id.creator() == self.allocator.creator() {
-                    // Refused for ids of an earlier life, which are not handed out again.
+                    // Refused for ids of an earlier incarnation, which are not handed out again.
                     let _ = self.allocator.free(IdRange::single(id));
                 }
                 Ok(Response::Ok)
@@ -587,7 +593,7 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// The linearization point of an operation on a named item is that of the engine within.
+    /// The linearization point of an operation on a named item is that of the engine.
     fn item(&mut self, id: ChunkId, op: &ItemOp) -> Response {
         let answer = self.store.item(id, op);
         if op.verb != ItemVerb::Read {
@@ -600,12 +606,12 @@ impl<S: ChunkStore> ChunkService<S> {
         Response::Item(Box::new(answer))
     }
 
-    /// Whether what is here has backups.
+    /// Whether this node replicates to backups.
     pub(super) fn has_backups(&self) -> bool {
         self.limits.replication.backups > 0
     }
 
-    /// An item as it is now, for backups.
+    /// The mutation that replicates the present state of an item.
     pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
         let name = RecordKey::item(id, key);
         let kept = self.store.replica_item(key);
@@ -635,7 +641,7 @@ impl<S: ChunkStore> ChunkService<S> {
         Ok(Response::Ok)
     }
 
-    /// An id for a new chunk. Free ids that were given away meanwhile are left out for good.
+    /// An id for a new chunk. Free ids that were transferred meanwhile are never used again.
     fn allocate(&mut self) -> Result<ChunkId, ChunkError> {
         for _ in 0..ALLOCATIONS_MAX {
             let id = self.allocator.allocate().map_err(|_| ChunkError::Full)?;
@@ -652,7 +658,7 @@ impl<S: ChunkStore> ChunkService<S> {
         Err(ChunkError::Retry)
     }
 
-    /// Notes where ids went.
+    /// Remembers where ids went.
     pub(super) fn note_moved(&mut self, ids: IdRange, to: Placement) {
         if self.moved.len() >= MOVED_SPANS_MAX {
             self.moved = IntervalMap::default();
@@ -661,8 +667,8 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 }
 
-/// Whether an item is another one than before, as far as the answer tells. Where memory was short
-/// the former one may be gone.
+/// Whether the item may have changed, as far as the answer tells. After an out-of-memory error the
+/// old item may be gone.
 fn may_have_changed(answer: &ItemAnswer) -> bool {
     use amalgam_op::Outcome;
     let is_as_before = matches!(

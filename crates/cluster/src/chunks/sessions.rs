@@ -1,4 +1,4 @@
-//! Clients that a node knows: their locks, and what they were answered.
+//! The sessions of clients at a node: their locks and cached responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use crate::replication::CachedReply;
 
 /// Sessions of a node at most.
 const SESSIONS_MAX: usize = 1 << 16;
-/// Answers that a client has not confirmed, at most.
+/// Unconfirmed responses of one client at most.
 const ANSWERS_MAX: usize = 1 << 12;
 /// The longest lease of a session or lock.
 const LEASE_MS_MAX: u64 = 600_000;
 
-/// A client as one node knows it.
+/// A client's session at one node.
 #[derive(Clone, Debug, Default)]
 struct Session {
     ends_ms: u64,
     lease_ms: u64,
-    /// Operations with smaller numbers are not carried out.
+    /// Operations with smaller numbers are refused.
     answered_below: u64,
-    /// What operations answered, by number. Creating names the chunk only there.
+    /// Cached responses by operation number. For a create, the id is found only here.
     answers: BTreeMap<u64, (ChunkId, Result<Response, ChunkError>)>,
 }
 
@@ -30,29 +30,29 @@ struct Lock {
     ends_ms: u64,
 }
 
-/// What moves along with chunks.
+/// The client state that moves along with chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientState {
-    /// Who holds a lock, and for how many milliseconds more.
+    /// Locked chunk, client, and remaining milliseconds of each lock.
     pub locks: Vec<(ChunkId, ClientId, u64)>,
-    /// Sessions with locks on the chunks or answers about them.
+    /// Sessions that have locks on the chunks or responses about them.
     pub sessions: Vec<SessionState>,
 }
 
-/// A session, as far as it concerns some chunks.
+/// The part of a session that concerns some chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionState {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Its lease in milliseconds.
+    /// Lease of the session in milliseconds.
     pub lease_ms: u64,
-    /// Operations with smaller numbers were answered.
+    /// Operations with smaller numbers are confirmed.
     pub answered_below: u64,
-    /// Numbers, chunks and answers.
+    /// Operation number, chunk and response.
     pub answers: Vec<(u64, ChunkId, Result<Response, ChunkError>)>,
 }
 
-/// All sessions of a node. Time is in milliseconds.
+/// All sessions of a node. Times are in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     sessions: BTreeMap<ClientId, Session>,
@@ -85,7 +85,7 @@ impl Sessions {
         self.locks.retain(|_, lock| lock.client != client);
     }
 
-    /// Ends what is over.
+    /// Ends sessions and locks whose lease is over.
     pub fn expire(&mut self, now_ms: u64) {
         let over: Vec<ClientId> = {
             let over = self.sessions.iter().filter(|(_, session)| session.ends_ms <= now_ms);
@@ -95,7 +95,8 @@ impl Sessions {
         self.locks.retain(|_, lock| lock.ends_ms > now_ms);
     }
 
-    /// A client gave a sign, and says what it knows.
+    /// Renews a session and drops the responses that the client confirms. False if there is no
+    /// session.
     pub fn touch(&mut self, client: ClientId, answered_below: u64, now_ms: u64) -> bool {
         let Some(session) = self.sessions.get_mut(&client) else { return false };
         if session.ends_ms <= now_ms {
@@ -110,7 +111,7 @@ impl Sessions {
         true
     }
 
-    /// What an operation was answered before, or why it must not be carried out.
+    /// The cached response of an operation, or the reason to refuse it; None if it is new.
     pub fn cached_response(
         &self,
         client: ClientId,
@@ -140,7 +141,7 @@ impl Sessions {
         }
     }
 
-    /// What a client is answered now, for backups; none without a session.
+    /// The response as it is replicated to backups; None without a session.
     pub fn answered<'a>(
         &self,
         client: ClientId,
@@ -151,7 +152,7 @@ impl Sessions {
         Some(CachedReply { client, lease_ms, answered_below, number, answer })
     }
 
-    /// Whether somebody else holds a lock.
+    /// Whether another client holds a lock.
     pub fn is_locked(&self, id: ChunkId, client: ClientId, now_ms: u64) -> bool {
         let lock = self.locks.get(&id);
         lock.is_some_and(|lock| lock.client != client && lock.ends_ms > now_ms)
@@ -186,19 +187,19 @@ impl Sessions {
         Ok(Response::Ok)
     }
 
-    /// A chunk is gone, and its lock.
+    /// Removes the lock of a removed chunk.
     pub fn release(&mut self, id: ChunkId) {
         self.locks.remove(&id);
     }
 
-    /// What was answered about chunks did not happen.
+    /// Drops cached responses about chunks: those operations did not happen.
     pub fn forget(&mut self, ids: &BTreeSet<ChunkId>) {
         for session in self.sessions.values_mut() {
             session.answers.retain(|_, (id, _)| !ids.contains(id));
         }
     }
 
-    /// What must move along with chunks.
+    /// The locks and sessions that must move along with chunks.
     pub fn export(&self, ids: IdRange, now_ms: u64) -> ClientState {
         let locks = self.locks.range(ids.first()..=ids.last());
         let locks = locks.filter(|(_, lock)| lock.ends_ms > now_ms);
@@ -217,7 +218,7 @@ impl Sessions {
         ClientState { locks, sessions }
     }
 
-    /// Takes what moved along. Only what concerns `ids`.
+    /// Takes locks and sessions that moved along, as far as they concern `ids`.
     pub fn import(&mut self, ids: IdRange, export: &ClientState, now_ms: u64) {
         for moved in &export.sessions {
             let is_known = self.sessions.contains_key(&moved.client);

@@ -1,4 +1,4 @@
-//! Chunks in an index engine, keyed by id.
+//! Where a node stores chunks and items: an index engine, keyed by id or key.
 
 use std::ops::ControlFlow;
 
@@ -13,21 +13,21 @@ use super::items::{
 use crate::ids::ChunkId;
 use crate::wire::Wire;
 
-/// Why a chunk was not stored.
+/// The reason for which a chunk was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// Longer than the engine takes.
+    /// The value is longer than the engine accepts.
     TooLarge,
-    /// No memory.
+    /// There is no memory left.
     Full,
 }
 
-/// Where chunks lie.
+/// A store of chunks and, optionally, named items.
 pub trait ChunkStore {
-    /// Reads a chunk; false if there is none.
+    /// Passes a chunk's value to `read`; false if there is no such chunk.
     fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool;
 
-    /// Reads chunks together, and shows those that there are with their places among `ids`.
+    /// Reads chunks together; passes each existing one to `read` with its position in `ids`.
     fn read_all(&mut self, ids: &[ChunkId], read: &mut dyn FnMut(usize, &[u8])) {
         for (place, id) in ids.iter().enumerate() {
             self.read(*id, &mut |value| read(place, value));
@@ -38,10 +38,10 @@ pub trait ChunkStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; what was there is unchanged then.
+    /// [`StoreError`]; the former value is unchanged then.
     fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError>;
 
-    /// Removes a chunk; false if there is none.
+    /// Removes a chunk; false if there is no such chunk.
     fn remove(&mut self, id: ChunkId) -> bool;
 
     /// Whether there is such a chunk.
@@ -49,21 +49,21 @@ pub trait ChunkStore {
         self.read(id, &mut |_| {})
     }
 
-    /// Carries out an operation on a named item. A store without room for items says so.
+    /// Executes an operation on a named item. A store without items answers out of memory.
     fn item(&mut self, id: ChunkId, op: &ItemOp) -> ItemAnswer {
         let _ = (id, op);
         Outcome::OutOfMemory.into()
     }
 
-    /// Where the item of a key belongs; none without room for items.
+    /// The named id of a key; None in a store without items.
     fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
         let _ = key;
         None
     }
 
-    /// Shows the named items of about `buckets` buckets, each with its id, its key and whether it
-    /// is dead, and tells where to go on; none at the end. An item that is there all the while is
-    /// shown at least once.
+    /// Passes the named items of about `buckets` buckets to `see`: id, key, and whether the item is
+    /// dead. Returns the next position, None at the end. An item that exists during the whole scan
+    /// is seen at least once.
     fn scan_items(
         &mut self,
         from: Cursor,
@@ -74,13 +74,13 @@ pub trait ChunkStore {
         None
     }
 
-    /// An item as it travels to another node, or that there is none.
+    /// An item for a move, or the fact that there is none.
     fn moving_item(&mut self, key: &[u8]) -> MovingItem {
         MovingItem { key: key.to_vec(), generation: 0, item: None }
     }
 
-    /// Takes an item of another node, in place of what is here; one that was dropped since is left
-    /// out.
+    /// Stores an item of a move in place of the present one. An item that was flushed since is
+    /// removed instead.
     ///
     /// # Errors
     ///
@@ -90,23 +90,24 @@ pub trait ChunkStore {
         Err(StoreError::Full)
     }
 
-    /// Removes an item that is somebody else's.
+    /// Removes an item that another node owns.
     fn remove_item_of(&mut self, key: &[u8]) {
         let _ = key;
     }
 
-    /// The time of items.
+    /// The time at which operations on items run.
     fn item_time(&self) -> ItemTime {
         ItemTime::FIRST
     }
 
-    /// An item as backups keep it ([`ReplicaItem`]), or that there is none.
+    /// An encoded [`ReplicaItem`] of a key; None if there is no item.
     fn replica_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let _ = key;
         None
     }
 
-    /// Takes an item as backups kept it, in place of what is here, unless it is dead.
+    /// Stores an item as a backup kept it, in place of the present one. A dead item is removed
+    /// instead.
     ///
     /// # Errors
     ///
@@ -117,8 +118,8 @@ pub trait ChunkStore {
     }
 }
 
-/// One thread's access to an engine, which must refuse rather than evict when it is full: a chunk
-/// that is gone is lost.
+/// One thread's access to an engine. The engine must refuse rather than evict when it is full: an
+/// evicted chunk would be lost.
 #[derive(Debug)]
 pub struct EngineStore<W> {
     worker: W,
@@ -134,7 +135,7 @@ impl<'i, I: amalgam_index::Store<Worker<'i> = W> + 'i, W: Worker> From<&'i I> fo
 /// Chunks neither expire nor are flushed.
 const ALWAYS: Now = Now::at(1);
 
-/// Chunks whose memory is waited for at once.
+/// Chunks whose memory is fetched together.
 const READ_TOGETHER: usize = 64;
 
 struct OneValue<'r> {
@@ -156,7 +157,7 @@ impl Sink for OneValue<'_> {
 
 struct Values<'r> {
     read: &'r mut dyn FnMut(usize, &[u8]),
-    /// The place of the batch's first key.
+    /// Position of the batch's first key.
     first: usize,
 }
 
@@ -217,11 +218,11 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
     }
 }
 
-/// Tells the time at which an operation runs. It must be asked after the request arrived.
+/// Returns the time at which an operation runs. Call it after the request arrived.
 pub type ItemClock = Box<dyn Fn() -> ItemTime + Send>;
 
-/// Chunks in one engine and named items in another: any bytes may be a user's key, those of an id
-/// too. Both refuse rather than evict.
+/// Chunks in one engine and named items in another, since any bytes may be a user's key, including
+/// those of an id. Neither engine may evict.
 pub struct ItemStore<W> {
     chunks: EngineStore<W>,
     items: W,
@@ -236,7 +237,8 @@ impl<W> std::fmt::Debug for ItemStore<W> {
 }
 
 impl<W: Worker> ItemStore<W> {
-    /// Of two engines. Keys are hashed with the seed of the second, which must be the cluster's.
+    /// Creates a store on two engines. Keys are hashed with the seed of the second, which must be
+    /// the cluster's.
     pub fn new<'i, I: amalgam_index::Store<Worker<'i> = W> + 'i>(
         chunks: &'i I,
         items: &'i I,
@@ -247,10 +249,10 @@ impl<W: Worker> ItemStore<W> {
     }
 }
 
-/// Generations that a node may be ahead of another; they are counted modulo 64.
+/// Generations that a node may be ahead of another; they count modulo 64.
 const GENERATIONS_AHEAD: u8 = 32;
 
-/// Whether all items were dropped here since they were counted as `then`.
+/// Whether all items here were flushed since generation `then`.
 fn was_dropped_since(then: u8, now: &Now) -> bool {
     let ahead = now.generation.wrapping_sub(then) % 64;
     ahead != 0 && ahead < GENERATIONS_AHEAD
@@ -293,13 +295,13 @@ impl<W: Worker> ItemStore<W> {
     }
 }
 
-/// When an item ends that has so much time left, in the form in which clients say it.
+/// The expiry of an item with this relative time left, in the clients' format.
 fn unix_expiry(relative: u32, now: &Now) -> i64 {
     let at = |left: u32| now.epoch_unix_seconds + i64::from(now.seconds) + i64::from(left);
     relative.checked_sub(1).map_or(0, at)
 }
 
-/// Keeps what an operation shows, for the answer.
+/// Keeps the item that an operation shows, for the answer.
 struct OneItem<'n> {
     now: &'n Now,
     hit: Option<(Hit, ItemRecord)>,
@@ -351,7 +353,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         }
         let key = Key::new(&op.key, &self.seed);
         if ChunkId::named(key.hash()) != id {
-            // Of somebody with another seed: nobody would find the item there.
+            // The client used another hash seed; nobody would find the item under that id.
             return Outcome::NotFound.into();
         }
         let now = (self.clock)().now;

@@ -1,36 +1,35 @@
-//! Hands out the ids of one creator.
+//! Allocates the ids of one creator.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{COUNTER_MAX, ChunkId, Creator, IdRange};
 
-/// The ids of one creator: a counter, and the ids below it that were given back.
+/// The ids of one creator: a counter, and the ids below it that were freed.
 ///
-/// Ids that were given back go out first, the smallest before the others, so the ids in use stay
-/// dense and ranges few (DXRAM, section 2.1). What is free is kept as runs: memory is in proportion
-/// to the holes, not to the ids.
+/// Freed ids are reused first, smallest first, so the ids in use stay dense and ranges few (DXRAM,
+/// section 2.1). Free ids are kept as runs: memory grows with the holes, not with the ids.
 #[derive(Clone, Debug)]
 pub struct IdAllocator {
     creator: Creator,
-    /// Below it every id is in use or free; from it on none was handed out.
+    /// Below it every id is in use or in a hole; from it on none was allocated.
     next: u64,
     /// First counter of a hole -> one past its last. Holes neither touch nor overlap.
     holes: BTreeMap<u64, u64>,
 }
 
 impl IdAllocator {
-    /// No id was handed out yet.
+    /// Creates an allocator without allocated ids.
     pub const fn new(creator: Creator) -> Self {
         Self { creator, next: 0, holes: BTreeMap::new() }
     }
 
-    /// Goes on where another ended: all counters below `next` count as in use until they are given
-    /// back.
+    /// Continues where another allocator ended: all counters below `next` count as in use until
+    /// they are freed.
     ///
     /// # Errors
     ///
-    /// [`AllocatorError::Exhausted`] if a creator has not so many.
+    /// [`AllocatorError::Exhausted`] if `next` is beyond a creator's last counter.
     pub fn resume(creator: Creator, next: u64) -> Result<Self, AllocatorError> {
         if next > COUNTER_MAX + 1 {
             return Err(AllocatorError::Exhausted);
@@ -38,36 +37,36 @@ impl IdAllocator {
         Ok(Self { creator, next, holes: BTreeMap::new() })
     }
 
-    /// Whose ids these are.
+    /// The creator of the ids.
     pub const fn creator(&self) -> Creator {
         self.creator
     }
 
-    /// The smallest counter that was never handed out: what a successor must resume at.
+    /// The smallest counter that was never allocated: where a successor must resume.
     pub const fn next_counter(&self) -> u64 {
         self.next
     }
 
-    /// How many ids are in use.
+    /// Number of ids in use.
     pub fn in_use(&self) -> u64 {
         self.next - self.holes.iter().map(|(start, end)| end - start).sum::<u64>()
     }
 
-    /// The smallest id that is not in use.
+    /// Allocates the smallest free id.
     ///
     /// # Errors
     ///
-    /// [`AllocatorError::Exhausted`] if all 2^48 are.
+    /// [`AllocatorError::Exhausted`] if all 2^48 ids are in use.
     pub fn allocate(&mut self) -> Result<ChunkId, AllocatorError> {
         Ok(self.allocate_up_to(1)?.first())
     }
 
-    /// At least one and at most `most` ids (0 counts as 1) that follow each other: the first hole,
-    /// if there is one, else new ones. For many chunks at once, call again for the rest.
+    /// Allocates between one and `most` (0 counts as 1) consecutive ids: from the first hole, or
+    /// else new ones. Call it again for the rest.
     ///
     /// # Errors
     ///
-    /// [`AllocatorError::Exhausted`] if all 2^48 are in use.
+    /// [`AllocatorError::Exhausted`] if all 2^48 ids are in use.
     pub fn allocate_up_to(&mut self, most: u64) -> Result<IdRange, AllocatorError> {
         let most = most.max(1);
         let (start, end) = match self.holes.pop_first() {
@@ -91,12 +90,13 @@ impl IdAllocator {
         Ok(IdRange::from_bits(base + start, base + end))
     }
 
-    /// Takes ids back. Their chunks must be gone everywhere, or a new chunk inherits old requests.
+    /// Frees ids. Requires: their chunks are gone everywhere; otherwise a new chunk would receive
+    /// old requests.
     ///
     /// # Errors
     ///
-    /// [`AllocatorError::Foreign`] for ids of another creator, [`AllocatorError::NotInUse`] if one
-    /// of them is free already or was never handed out; nothing has changed then.
+    /// [`AllocatorError::Foreign`] for ids of another creator; [`AllocatorError::NotInUse`] if one
+    /// of them is free or was never allocated. Nothing has changed then.
     pub fn free(&mut self, ids: IdRange) -> Result<(), AllocatorError> {
         if ids.first().creator() != self.creator {
             return Err(AllocatorError::Foreign);
@@ -124,12 +124,12 @@ impl IdAllocator {
     }
 }
 
-/// Why ids were not handed out or taken back.
+/// The reason for which ids were not allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocatorError {
-    /// A creator has 2^48 ids.
+    /// All 2^48 ids of the creator are in use.
     Exhausted,
-    /// The ids are another creator's.
+    /// The ids have another creator.
     Foreign,
     /// Some of the ids are not in use.
     NotInUse,

@@ -1,10 +1,10 @@
-//! Names of chunks and nodes.
+//! Identifiers of chunks and nodes.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. A chunk id is a creator (16 bits) and that creator's counter (48 bits), so the ids that a
-//!    node hands out follow each other (DXRAM, section 2.1).
-//! 2. 0xFFFF is neither a node nor a creator. So one past the last id is still a 64-bit number, and
-//!    a placement can mark a missing backup.
+//!    node allocates are consecutive (DXRAM, section 2.1).
+//! 2. 0xFFFF is neither a node nor a creator. So one past the last id still fits 64 bits, and a
+//!    placement can mark a missing backup.
 //! 3. An [`IdRange`] is not empty and has one creator.
 
 mod allocator;
@@ -13,15 +13,16 @@ pub use allocator::{AllocatorError, IdAllocator};
 
 use std::fmt;
 
-/// Bits of an id that count.
+/// Bits of the counter in an id.
 pub const COUNTER_BITS: u32 = 48;
 /// The largest counter.
 pub const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
-/// The first creator that is a partition of the named ids and no node.
+/// The first creator that is a partition of the named ids rather than a node.
 pub const NAMED_FIRST: u16 = 0xF000;
-/// Partitions of the named ids. The last number names nobody, so its hashes go to the one before.
+/// Partitions of the named ids. The last 16-bit number is reserved, so its hashes go to the
+/// partition before it.
 pub const PARTITIONS: u16 = NOBODY - NAMED_FIRST;
-/// The 16-bit number that names nobody.
+/// The reserved 16-bit number.
 const NOBODY: u16 = u16::MAX;
 
 /// A node of the cluster.
@@ -43,7 +44,8 @@ impl NodeId {
     }
 }
 
-/// Who handed an id out: a node, or a partition of the named ids. Not always who owns the chunk.
+/// The creator of an id: a node, or a partition of the named ids. It is not always the chunk's
+/// owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Creator(u16);
 
@@ -67,12 +69,12 @@ impl Creator {
         self.0 >= NAMED_FIRST
     }
 
-    /// The partitions of the named ids.
+    /// All partitions of the named ids.
     pub fn partitions() -> impl Iterator<Item = Self> {
         (NAMED_FIRST..NOBODY).map(Self)
     }
 
-    /// All ids that it can hand out.
+    /// All ids of the creator.
     pub const fn ids(self) -> IdRange {
         let first = (self.0 as u64) << COUNTER_BITS;
         IdRange { first: ChunkId(first), last: ChunkId(first | COUNTER_MAX) }
@@ -85,7 +87,7 @@ impl From<NodeId> for Creator {
     }
 }
 
-/// The name of a chunk: its creator in the upper 16 bits, a counter in the lower 48.
+/// The id of a chunk: its creator in the upper 16 bits, a counter in the lower 48.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId(u64);
 
@@ -100,7 +102,7 @@ impl ChunkId {
         Ok(Self((creator.0 as u64) << COUNTER_BITS | counter))
     }
 
-    /// From the 64 bits that travel.
+    /// The id with these bits, as on the wire.
     ///
     /// # Errors
     ///
@@ -109,7 +111,7 @@ impl ChunkId {
         if bits >= END { Err(IdError::Reserved) } else { Ok(Self(bits)) }
     }
 
-    /// The named id of a key with that hash: where the key's item is placed. It does not identify
+    /// The named id of a key with this hash; it determines the item's owner. It does not identify
     /// the item, the full key does.
     #[inline]
     pub const fn named(hash: u64) -> Self {
@@ -119,19 +121,19 @@ impl ChunkId {
         Self(creator * (COUNTER_MAX + 1) + (hash & COUNTER_MAX))
     }
 
-    /// The 64 bits that travel.
+    /// The bits of the id, as on the wire.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Who handed it out.
+    /// The creator.
     #[inline]
     pub const fn creator(self) -> Creator {
         Creator((self.0 >> COUNTER_BITS) as u16)
     }
 
-    /// Its number among the creator's.
+    /// The counter of the creator.
     #[inline]
     pub const fn counter(self) -> u64 {
         self.0 & COUNTER_MAX
@@ -150,10 +152,10 @@ impl fmt::Display for ChunkId {
     }
 }
 
-/// One past the last id that there can be, in bits.
+/// One past the largest id, in bits.
 pub(crate) const END: u64 = (NOBODY as u64) << COUNTER_BITS;
 
-/// Ids of one creator that follow each other, both ends included.
+/// Consecutive ids of one creator, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IdRange {
     first: ChunkId,
@@ -181,7 +183,8 @@ impl IdRange {
     ///
     /// # Errors
     ///
-    /// [`IdError::Empty`] for no id, [`IdError::CounterTooLarge`] if the creator has not so many.
+    /// [`IdError::Empty`] for length 0, [`IdError::CounterTooLarge`] if the range ends beyond the
+    /// creator's last counter.
     pub const fn starting_at(first: ChunkId, length: u64) -> Result<Self, IdError> {
         if length == 0 {
             return Err(IdError::Empty);
@@ -192,13 +195,13 @@ impl IdRange {
         Ok(Self { first, last: ChunkId(first.0 + (length - 1)) })
     }
 
-    /// A range of one.
+    /// A range of one id.
     #[inline]
     pub const fn single(id: ChunkId) -> Self {
         Self { first: id, last: id }
     }
 
-    /// From `start` to before `end`, which the caller knows to be a range.
+    /// The ids from `start` to before `end`. Requires: they form a range.
     pub(crate) fn from_bits(start: u64, end: u64) -> Self {
         debug_assert!(start < end && end <= END && start >> COUNTER_BITS == (end - 1) >> 48);
         Self { first: ChunkId(start), last: ChunkId(end - 1) }
@@ -225,7 +228,7 @@ impl IdRange {
         self.last
     }
 
-    /// How many ids; at least one.
+    /// Number of ids; at least one.
     #[expect(clippy::len_without_is_empty, reason = "no range is empty")]
     pub const fn len(self) -> u64 {
         self.last.0 - self.first.0 + 1
@@ -242,7 +245,7 @@ impl IdRange {
         self.first.0
     }
 
-    /// The last id's bits and one.
+    /// One past the last id's bits.
     #[inline]
     pub(crate) const fn end(self) -> u64 {
         self.last.0 + 1
@@ -255,10 +258,10 @@ impl fmt::Debug for IdRange {
     }
 }
 
-/// What is no id and no range.
+/// The reason for which something is not an id or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdError {
-    /// 0xFFFF names nobody.
+    /// 0xFFFF is reserved.
     Reserved,
     /// A counter has 48 bits.
     CounterTooLarge,

@@ -1,34 +1,34 @@
-//! What a client remembers of the answers of super peers: two maps of ranges.
+//! A bounded cache of the ranges that super peers answered: two maps.
 
 use super::map::{MapLimits, Range, RangeMap};
 use crate::ids::{ChunkId, IdRange};
 
-/// The smallest bound that a cache keeps.
+/// The smallest limit of a cache, in bytes.
 pub const LIMIT_BYTES_MIN: usize = 64 << 10;
 
-/// What a cache was asked.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Lookups that were answered.
+    /// Lookups that found a range.
     pub hits: u64,
-    /// Lookups that were not.
+    /// Lookups that did not.
     pub misses: u64,
-    /// Times that the older half was forgotten.
+    /// Times that the old generation was dropped.
     pub turns: u64,
 }
 
-/// Ranges that were looked up lately, in bounded memory (DXRAM, section 3.3).
+/// Recently looked-up ranges in bounded memory (DXRAM, section 3.3).
 ///
-/// The paper leaves eviction open. Here two generations approximate least recently used without a
-/// word of bookkeeping in the map: new ranges and those found again go to the *young* map; when it
-/// has its share of the memory, the *old* one is forgotten and the young becomes old. Who is not
-/// found during a whole turn is gone.
+/// The paper leaves eviction open. Here two generations approximate LRU without any bookkeeping in
+/// the map: new ranges and ranges found again go to the *young* map; when it has its share of the
+/// memory, the *old* map is dropped and the young one becomes old. A range that is not found during
+/// a whole generation is gone.
 ///
 /// Invariants:
-/// 1. What the young map says of an id is newer than what the old one says, and hides it.
-/// 2. Both together take at most the bound.
+/// 1. The young map is newer than the old one about every id, and hides it.
+/// 2. Both together stay within the limit.
 ///
-/// A cached range may be out of date: its owner then says so, and the caller forgets it.
+/// A cached range may be outdated: its owner then says so, and the caller forgets it.
 #[derive(Debug)]
 pub struct RangeCache {
     young: RangeMap,
@@ -39,7 +39,7 @@ pub struct RangeCache {
 }
 
 impl RangeCache {
-    /// In at most `limit_bytes` (at least [`LIMIT_BYTES_MIN`]).
+    /// Creates a cache of at most `limit_bytes` (at least [`LIMIT_BYTES_MIN`]).
     pub fn new(limit_bytes: usize) -> Self {
         let limit_bytes = limit_bytes.max(LIMIT_BYTES_MIN);
         // A code costs about 50 bytes: at most a tenth of each half.
@@ -56,7 +56,7 @@ impl RangeCache {
         }
     }
 
-    /// The range that an id lies in, as far as it is known.
+    /// The cached range that an id lies in.
     pub fn find(&mut self, id: ChunkId) -> Option<Range> {
         let (gap, young) = self.young.around(id);
         if let Some(placement) = young {
@@ -68,7 +68,7 @@ impl RangeCache {
             return None;
         };
         self.statistics.hits += 1;
-        // Where the young map knows something, it knows better.
+        // The young map is newer where it has a range.
         let first = range.ids.first().max(gap.first());
         let ids = IdRange::new(first, range.ids.last().min(gap.last())).ok()?;
         let range = Range { ids, ..range };
@@ -76,24 +76,24 @@ impl RangeCache {
         Some(range)
     }
 
-    /// Remembers the answer of a super peer.
+    /// Caches the answer of a super peer.
     pub fn learn(&mut self, range: Range) {
         self.young.assign(range.ids, Some(range.placement));
         self.keep_bound();
     }
 
-    /// Forgets what turned out to be out of date.
+    /// Drops ids that turned out to be outdated.
     pub fn forget(&mut self, ids: IdRange) {
         self.young.assign(ids, None);
         self.old.assign(ids, None);
-        // Forgetting the middle of a range is a hole, and takes memory as well.
+        // Dropping the middle of a range leaves a hole, which takes memory as well.
         if self.old.bytes() > self.share_bytes {
             self.old = RangeMap::new(self.limits);
         }
         self.keep_bound();
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         (self.young, self.old) = (RangeMap::new(self.limits), RangeMap::new(self.limits));
         self.statistics.turns += 1;
@@ -111,7 +111,7 @@ impl RangeCache {
         self.young.bytes() + self.old.bytes()
     }
 
-    /// What it was asked so far.
+    /// Counters since the cache was created.
     pub fn statistics(&self) -> CacheStatistics {
         self.statistics
     }

@@ -1,35 +1,35 @@
-//! Placements by 16-bit codes.
+//! A dictionary of placements: 16-bit codes for 64-bit placements.
 
 use super::placement::{Bits, NOBODY};
 use crate::hash::IntHashMap;
 
-/// The most placements that 16 bits tell apart.
+/// Number of 16-bit codes.
 pub const CODES_MAX: usize = 1 << 16;
-/// A code costs some 50 bytes, so beyond so many there is one for so many entries at most: where
-/// each chunk has backups of its own, nearly no code would be used twice.
+/// A code costs some 50 bytes. So beyond this many codes there is one per [`ENTRIES_PER_CODE`]
+/// entries at most: where each chunk has a replica set of its own, few codes would be used twice.
 const CODES_FREE: usize = 1024;
 const ENTRIES_PER_CODE: usize = 64;
 /// Bytes of the hash map for an entry: key, value and control byte, at half load.
 const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
 
-/// Placements that have a code. [`NOBODY`] always has code 0.
+/// The placements that have a code. [`NOBODY`] always has code 0.
 ///
-/// Codes are not counted: when all are taken, the map sweeps its leaves and keeps those in use. So
-/// an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
+/// Uses of codes are not counted: when all are taken, the map sweeps its leaves and keeps those in
+/// use. So an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
 #[derive(Debug)]
 pub struct Dictionary {
     codes: IntHashMap<Bits, u16>,
     placements: Vec<Bits>,
     free: Vec<u16>,
     limit: usize,
-    /// How many codes are worth their memory; at most `limit`.
+    /// Codes that pay for their memory at present; at most `limit`.
     allowed: usize,
-    /// Placements that found no code since the last sweep.
+    /// Placements that got no code since the last sweep.
     refused: usize,
 }
 
 impl Dictionary {
-    /// For at most `limit` placements, [`NOBODY`] included.
+    /// Creates a dictionary of at most `limit` placements, [`NOBODY`] included.
     pub fn new(limit: usize) -> Self {
         let limit = limit.clamp(1, CODES_MAX);
         let mut dictionary = Self {
@@ -44,13 +44,13 @@ impl Dictionary {
         dictionary
     }
 
-    /// The placement of a code that [`Self::intern`] gave.
+    /// The placement of a code from [`Self::intern`].
     #[inline]
     pub fn placement(&self, code: u16) -> Bits {
         self.placements[usize::from(code)]
     }
 
-    /// The code of `placement`, a new one if it has none and there is one left.
+    /// The code of `placement`, a new one if needed; None if no code is left.
     pub fn intern(&mut self, placement: Bits) -> Option<u16> {
         if let Some(code) = self.codes.get(&placement) {
             return Some(*code);
@@ -73,27 +73,28 @@ impl Dictionary {
         Some(code)
     }
 
-    /// Gives out as many codes as pay for themselves in a map of so many entries.
+    /// Allows as many codes as pay for themselves in a map of this many entries.
     pub fn allow(&mut self, entries: usize) {
         self.allowed = self.limit.min(CODES_FREE + entries / ENTRIES_PER_CODE);
     }
 
-    /// How many placements found no code since the last sweep.
+    /// Placements that got no code since the last sweep.
     pub fn refused(&self) -> usize {
         self.refused
     }
 
-    /// Codes to say of whether they are in use.
+    /// Number of codes that a sweep has to mark.
     pub fn codes(&self) -> usize {
         self.placements.len()
     }
 
-    /// Takes back the codes that are not in use.
+    /// Frees the codes that are not in use.
     pub fn keep(&mut self, is_used: &[bool]) {
         self.refused = 0;
         self.free.clear();
         for code in (1..self.placements.len()).filter(|code| !is_used[*code]) {
-            // A code that was free before is not in the map, or it is there under another code.
+            // A code that was free before is not in the map, or its placement has another code
+            // there.
             let placement = self.placements[code];
             if self.codes.get(&placement) == Some(&(code as u16)) {
                 self.codes.remove(&placement);

@@ -1,4 +1,4 @@
-//! Walks all ranges in order.
+//! Iteration over all ranges in order.
 
 use super::leaf::Piece;
 use super::map::{Range, RangeMap};
@@ -9,15 +9,15 @@ use crate::ids::{END, IdRange};
 #[derive(Debug)]
 pub struct Ranges<'m> {
     map: &'m RangeMap,
-    /// The next leaf to read.
+    /// Index of the next leaf to read.
     node: usize,
     leaf: usize,
     pieces: Vec<Piece>,
-    /// The next of the pieces.
+    /// Index of the next piece.
     next: usize,
-    /// What is left of a run of one placement that was cut at a cell's end.
+    /// The rest of a run that was cut at a cell's end.
     rest: Option<Run>,
-    /// Ids before it are left out.
+    /// Ids before this one are skipped.
     from: u64,
 }
 
@@ -34,7 +34,7 @@ impl<'m> Ranges<'m> {
         Self { map, node, leaf, pieces: Vec::new(), next: 0, rest: None, from }
     }
 
-    /// The piece that follows, across leaves.
+    /// The next piece, across leaves.
     fn peek(&mut self) -> Option<Piece> {
         while self.next == self.pieces.len() {
             let node = self.map.nodes.get(self.node)?;
@@ -49,7 +49,7 @@ impl<'m> Ranges<'m> {
         self.pieces.get(self.next).copied()
     }
 
-    /// The next run of one placement that somebody has, over leaves and cells.
+    /// The next run of ids with one placement, across leaves and cells.
     fn next_run(&mut self) -> Option<Run> {
         loop {
             let Piece { start, placement } = self.peek()?;

@@ -1,13 +1,13 @@
-//! A leaf: the placements of some ten thousand ids that follow each other, in a few hundred bytes.
+//! A leaf: the placements of some ten thousand consecutive ids, in a few hundred bytes.
 //!
-//! Most ids of a leaf have one placement, its *default*. An *entry* says where another one begins
-//! and for how many ids it holds (its *run*; 0 is until the next entry or the end of the leaf);
-//! after a run the default is back. So a chunk that migrated alone is one entry, though it makes
-//! two ranges out of one.
+//! Most ids of a leaf have one placement, its *default*. An *entry* gives the offset at which
+//! another placement begins and the number of ids that have it (its *run*; 0 means until the next
+//! entry or the end of the leaf); after a run the default applies again. So a chunk that migrated
+//! alone is one entry, though it makes two ranges out of one.
 //!
-//! Three arrays lie one after the other in one allocation: offsets from the leaf's first id (2, 4
-//! or 8 bytes, as the largest needs), values (a code of the dictionary, or the placement itself in
-//! leaves that hold one without a code), and runs (a byte each; none at all where every run is 1).
+//! Three arrays follow each other in one allocation: offsets from the leaf's first id (2, 4 or 8
+//! bytes, as the largest needs), values (a code of the dictionary, or the placement itself if one
+//! of the leaf's placements has no code), and runs (one byte each; absent if every run is 1).
 //!
 //! Invariants:
 //! 1. Offsets ascend strictly; an entry's ids end at or before the next offset and the leaf's end.
@@ -17,16 +17,16 @@
 use super::dictionary::Dictionary;
 use super::placement::Bits;
 
-/// Runs up to this length are written down.
+/// The longest run that is stored.
 const RUN_MAX: u64 = u8::MAX as u64;
-/// Memory for entries grows by so many bytes: eight entries of four.
+/// Step by which the memory for entries grows, in bytes: eight entries of four.
 const GROWTH_BYTES: usize = 32;
 const CODE_BYTES: usize = 2;
 const PLACEMENT_BYTES: usize = 8;
-/// Offsets of two bytes that a search looks at first: as many as a cache line holds.
+/// Two-byte offsets that a search compares first: a cache line.
 const WINDOW: usize = 32;
 
-/// Ids from `start` to the next piece's, with one placement.
+/// Ids from `start` to the start of the next piece, with one placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First id, in bits.
@@ -41,8 +41,8 @@ pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: Bits) {
     }
 }
 
-/// The pieces of a leaf, or block, that ends before `leaf_end`, with one placement from `start` to
-/// before `end`.
+/// The pieces of a leaf or block that ends before `leaf_end`, after the ids from `start` to before
+/// `end` got one placement.
 pub(super) fn overwrite(
     pieces: &[Piece],
     leaf_end: u64,
@@ -58,7 +58,7 @@ pub(super) fn overwrite(
     result.extend_from_slice(&pieces[..before]);
     push_piece(&mut result, start, placement);
     if end < leaf_end {
-        // The piece that holds `end` goes on there.
+        // The piece that contains `end` continues there.
         push_piece(&mut result, end, pieces[behind - 1].placement);
         pieces[behind..]
             .iter()
@@ -67,7 +67,7 @@ pub(super) fn overwrite(
     result
 }
 
-/// A piece of one leaf: offsets from the leaf's first id, the end not included.
+/// A piece of one leaf: offsets from the leaf's first id; `end` is not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub start: u64,
@@ -75,7 +75,7 @@ pub struct Found {
     pub placement: Bits,
 }
 
-/// See the head of this module. Neither its first id nor its length is kept here: the node knows.
+/// A leaf; see the head of this module. Its first id and length are kept by its node.
 #[derive(Debug)]
 pub struct Leaf {
     default: Bits,
@@ -84,11 +84,11 @@ pub struct Leaf {
     form: Form,
 }
 
-/// What the arrays are made of.
+/// The layout of the arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     offset_bytes: u8,
-    /// Codes or placements.
+    /// Whether values are codes rather than placements.
     has_codes: bool,
     has_runs: bool,
 }
@@ -103,16 +103,16 @@ impl Form {
     }
 }
 
-/// Ids from an offset on that do not have the default.
+/// Ids from an offset on whose placement is not the default.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub offset: u64,
-    /// For how many ids it holds; 0 is until the next entry or the end.
+    /// Number of ids; 0 means until the next entry or the end.
     pub run: u8,
     pub placement: Bits,
 }
 
-/// `N` bytes at place `index` of an array that begins at `base`.
+/// The `N` bytes at position `index` of an array that begins at `base`.
 #[inline]
 fn field<const N: usize>(bytes: &[u8], base: usize, index: usize) -> [u8; N] {
     let at = base + index * N;
@@ -120,7 +120,7 @@ fn field<const N: usize>(bytes: &[u8], base: usize, index: usize) -> [u8; N] {
 }
 
 impl Leaf {
-    /// All ids have `placement`.
+    /// A leaf whose ids all have `placement`.
     pub fn uniform(placement: Bits) -> Self {
         let form = Form { offset_bytes: 2, has_codes: true, has_runs: false };
         Self { default: placement, bytes: Vec::new(), entries: 0, form }
@@ -172,7 +172,7 @@ impl Leaf {
         Self { default, bytes, entries: entries.len() as u16, form }
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     #[inline]
     pub fn entries(&self) -> usize {
         usize::from(self.entries)
@@ -202,8 +202,8 @@ impl Leaf {
         }
     }
 
-    /// Reads a byte of each line that a search for an offset will most likely look at, so that they
-    /// are near then. Has no branch that waits for memory.
+    /// Reads a byte of each cache line that a search for an offset will most likely read, so that
+    /// the lines are fetched. It has no branch that waits for memory.
     #[inline]
     pub fn touch(&self, offset: u64, length: u64) -> u8 {
         let Some(last) = self.bytes.len().checked_sub(1) else { return 0 };
@@ -252,9 +252,9 @@ impl Leaf {
         }
     }
 
-    /// Gives one id of a leaf of `length` ids another placement than the default, which it had, if
-    /// that takes no more than a new entry among at most `entries_max`: the case to be fast at.
-    /// Otherwise nothing has changed.
+    /// Gives one id of a leaf of `length` ids, which has the default, another placement, if a new
+    /// entry among at most `entries_max` suffices: the fast path. False otherwise; nothing has
+    /// changed then.
     pub fn try_insert_single(
         &mut self,
         offset: u64,
@@ -274,7 +274,7 @@ impl Leaf {
             let run = u64::from(self.run(last));
             let past = offset - self.offset(last);
             let value = self.value(last, dictionary);
-            // The id lies within an entry other than a written default, or begins or continues one.
+            // The id lies within an entry that is not a stored default, or begins or continues one.
             let is_taken = if run == 0 { past == 0 || value != self.default } else { past < run };
             if is_taken || (past == run && value == placement) {
                 return false;
@@ -295,14 +295,14 @@ impl Leaf {
         true
     }
 
-    /// A new entry with a run of 1.
+    /// Inserts an entry with a run of 1.
     fn insert(&mut self, place: usize, offset: u64, value: &[u8]) {
         let needed = self.bytes.len() + self.form.entry_bytes();
         if needed > self.bytes.capacity() {
             self.bytes.reserve_exact(GROWTH_BYTES.max(self.form.entry_bytes()));
         }
         let (values, runs) = (self.values_at(), self.runs_at());
-        // From the back, so that what lies before stays where it is.
+        // From the back, so that the arrays before stay in place.
         if self.form.has_runs {
             insert_bytes(&mut self.bytes, runs + place, &[1]);
         }
@@ -343,7 +343,7 @@ impl Leaf {
         }
     }
 
-    /// How many entries begin at or before `offset`, in a leaf of `length` ids.
+    /// Number of entries that begin at or before `offset`, in a leaf of `length` ids.
     #[inline]
     fn entries_up_to(&self, offset: u64, length: u64) -> usize {
         let offsets = &self.bytes[..self.values_at()];
@@ -400,7 +400,7 @@ impl Leaf {
     }
 }
 
-/// How many of `entries` lie before an offset if they are spread evenly over `length` ids.
+/// Number of `entries` before an offset if they are spread evenly over `length` ids.
 #[inline]
 fn guess(entries: usize, offset: u16, length: u64) -> usize {
     let length = u32::try_from(length).unwrap_or(u32::MAX).max(1);
@@ -408,15 +408,16 @@ fn guess(entries: usize, offset: u16, length: u64) -> usize {
     (u32::from(offset) * entries as u32 / length) as usize
 }
 
-/// How many of the offsets, which ascend, are at most `wanted`; the ids are `length`.
+/// Number of offsets, which ascend, that are at most `wanted`; the leaf has `length` ids.
 ///
-/// Chunks migrate from all over a leaf, so its offsets are spread evenly, and those around where
-/// `wanted` would then be are compared first: always as many, so that no branch depends on memory
-/// that is still on its way, and a processor can begin the next lookup meanwhile. Where that was no
-/// good guess all are compared; so no leaf is slower than by a few instructions.
+/// Chunks migrate from all over a leaf, so its offsets are spread evenly. The offsets around the
+/// expected position of `wanted` are compared first: always the same number, so that no branch
+/// depends on memory that is still being fetched, and the processor can begin the next lookup
+/// meanwhile. If that guess was bad, all offsets are compared; a bad guess costs only a few
+/// instructions.
 #[inline]
 fn count_up_to(offsets: &[[u8; 2]], wanted: u16, length: u64) -> usize {
-    // Sums cannot wrap, and a check would forbid vectors.
+    // The sum cannot overflow, and an overflow check would prevent vectorisation.
     let is_before = |pair: &[u8; 2]| u16::from(u16::from_le_bytes(*pair) <= wanted);
     let count = |pairs: &[[u8; 2]]| pairs.iter().map(is_before).fold(0, u16::wrapping_add);
     let last_start = offsets.len().saturating_sub(WINDOW);
@@ -446,7 +447,7 @@ fn offset_bytes(offset: u64) -> u8 {
     }
 }
 
-/// The placement that most pieces have: the default that takes the fewest entries.
+/// The placement that most pieces have: the default that needs the fewest entries.
 fn most_common(pieces: &[Piece]) -> Bits {
     let mut placements: Vec<_> = pieces.iter().map(|piece| piece.placement).collect();
     placements.sort_unstable();
@@ -454,8 +455,8 @@ fn most_common(pieces: &[Piece]) -> Bits {
     runs.max_by_key(|run| run.len()).map_or(pieces[0].placement, |run| run[0])
 }
 
-/// A default, the given one or what takes the fewest entries, and the entries that say the rest,
-/// with runs up to `run_max`.
+/// Returns the default (`default` if given, else the one that needs the fewest entries) and the
+/// entries for the other pieces, with runs up to `run_max`.
 pub(super) fn to_entries(
     pieces: &[Piece],
     end: u64,
@@ -465,7 +466,7 @@ pub(super) fn to_entries(
     let first = pieces[0].start;
     let default = default.unwrap_or_else(|| most_common(pieces));
     let mut entries = Vec::with_capacity(pieces.len());
-    // Whether the last entry holds until another one follows.
+    // Whether the last entry continues until another one follows.
     let mut is_open = false;
     for (index, piece) in pieces.iter().enumerate() {
         let next = pieces.get(index + 1);
@@ -476,7 +477,7 @@ pub(super) fn to_entries(
         }
         let run = if is_default || length > run_max { 0 } else { length as u8 };
         entries.push(Entry { offset: piece.start - first, run, placement: piece.placement });
-        // What an entry of the default leaves open is the default again.
+        // After a stored default the default simply applies again.
         is_open = run == 0 && !is_default;
     }
     (default, entries)

@@ -12,25 +12,27 @@ use super::region::{REGION_IDS, Region};
 use super::shape::{Leaves, Node};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
 
-/// Named ids in the longest range: 16 ranges a partition. They are hashes of keys, and sparse.
+/// Named ids in the longest range: 16 ranges per partition. The ids are hashes of keys, and sparse.
 const NAMED_RANGE_IDS: u64 = 1 << 44;
 
-/// Ids whose memory [`RangeMap::fetch`] waits for at once.
+/// Ids whose memory [`RangeMap::fetch`] fetches together.
 pub const FETCHED_TOGETHER: usize = 32;
 
-/// Parameters of a [`RangeMap`]. Values out of their bounds are moved to the nearest bound.
+/// Parameters of a [`RangeMap`]. Values out of bounds are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapLimits {
     /// Ids in the longest range: 1 to 2^48. Recovery is parallel in units of ranges.
     pub range_ids_max: u64,
-    /// Entries in the fullest leaf: 4 to 4096. Larger leaves are smaller in sum, and slower.
+    /// Entries in the fullest leaf: 4 to 4096. Larger leaves take less memory in sum, and are
+    /// slower.
     pub leaf_entries_max: usize,
     /// Leaves in the fullest node: 4 to 4096.
     pub node_leaves_max: usize,
-    /// Placements that have a 16-bit code, 1 to 65,536; others take 8 bytes at each place.
+    /// Placements that have a 16-bit code, 1 to 65,536; others take 8 bytes at each use.
     pub placement_codes_max: usize,
-    /// Entries from which on the ids of a region, 2^20, are kept in blocks of equal length: faster,
-    /// and smaller where so many are spread over them. They go back to leaves at a quarter.
+    /// Entries from which on a region of 2^20 ids is kept in blocks of equal length, which is
+    /// faster, and smaller when so many entries are spread over it. Below a quarter it goes back to
+    /// leaves.
     pub region_entries_min: usize,
 }
 
@@ -58,7 +60,7 @@ impl MapLimits {
     }
 }
 
-/// Ids that follow each other, and where their chunks are.
+/// Consecutive ids, and their placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The ids.
@@ -67,11 +69,11 @@ pub struct Range {
     pub placement: Placement,
 }
 
-/// An ordered map from ranges of ids to placements. See the head of [`super`].
+/// An ordered map from ranges of ids to placements; see the head of [`super`].
 ///
-/// Lookups take the map shared, edits exclusively; it has no lock of its own. A lookup costs a
-/// binary search among nodes, one among the node's leaves (or a division, among blocks), and a scan
-/// of some offsets; an edit costs that and moving at most a leaf's bytes.
+/// Thread safety: lookups take `&self`, edits `&mut self`; the map has no lock of its own. A lookup
+/// costs a binary search among nodes, one among the node's leaves (or a division, among blocks),
+/// and a scan of some offsets; an edit costs that and moving at most a leaf's bytes.
 #[derive(Debug)]
 pub struct RangeMap {
     /// The first id of each node, in bits; the first of all is 0.
@@ -79,17 +81,17 @@ pub struct RangeMap {
     pub(super) nodes: Vec<Node>,
     pub(super) dictionary: Dictionary,
     pub(super) limits: MapLimits,
-    /// Memory of the leaves' entries.
+    /// Memory of the entries of all leaves, in bytes.
     pub(super) leaf_bytes: usize,
-    /// Entries of all nodes.
+    /// Number of entries of all nodes.
     pub(super) entries: usize,
 }
 
-/// Which leaf or block: its node's place and its place there.
+/// Position of a leaf or block: the node's index, and the index within the node.
 pub(super) type Place = (usize, usize);
 
 impl RangeMap {
-    /// Nobody owns any id.
+    /// Creates a map in which no id has an owner.
     pub fn new(limits: MapLimits) -> Self {
         let limits = limits.clamped();
         let node = Node::Leaves(Leaves { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] });
@@ -103,7 +105,7 @@ impl RangeMap {
         }
     }
 
-    /// Where a chunk is; none if nobody owns its id.
+    /// The placement of an id; None if it has no owner.
     #[inline]
     pub fn placement(&self, id: ChunkId) -> Option<Placement> {
         let n = self.node_of(id.bits());
@@ -118,10 +120,10 @@ impl RangeMap {
         })
     }
 
-    /// Brings near what lookups or migrations of these ids will read. They wait for memory four
-    /// times each, one after the other: for their node's firsts, the leaf's head, its offsets and
-    /// its value. Here [`FETCHED_TOGETHER`] ids wait for each at once. It changes no result; it
-    /// pays for about as many ids as that before they are asked for.
+    /// Prefetches what lookups or migrations of these ids will read. Each of them waits for memory
+    /// four times in a row: for the firsts of its node, the leaf's head, its offsets and its value.
+    /// Here [`FETCHED_TOGETHER`] ids wait for each of these at once. It changes no result, and pays
+    /// if about that many ids are prefetched before they are used.
     pub fn fetch(&self, ids: &[ChunkId]) {
         for ids in ids.chunks(FETCHED_TOGETHER) {
             let mut places = [(0, 0); FETCHED_TOGETHER];
@@ -144,18 +146,18 @@ impl RangeMap {
                 }
                 Node::Blocks(region) => region.touch(id.bits() - self.firsts[place.0]),
             });
-            // What is read is not used; it must not be left out for that.
+            // The results are not used; `black_box` keeps the reads.
             black_box((heads, lines.fold(0, u8::wrapping_add)));
         }
     }
 
-    /// The range that an id lies in; none if nobody owns it.
+    /// The range that an id lies in; None if it has no owner.
     pub fn find(&self, id: ChunkId) -> Option<Range> {
         let (ids, placement) = self.around(id);
         placement.map(|placement| Range { ids, placement })
     }
 
-    /// The ids around one that share its placement, or are nobody's as it is; within its cell.
+    /// The ids around one, within its cell, that share its placement or its lack of one.
     pub fn around(&self, id: ChunkId) -> (IdRange, Option<Placement>) {
         let place = self.locate(id.bits());
         let Found { mut start, mut end, placement } = self.piece_at(place, id.bits());
@@ -182,17 +184,17 @@ impl RangeMap {
         (ids, from_bits(placement))
     }
 
-    /// All ranges in the order of their ids.
+    /// All ranges in ascending order.
     pub fn ranges(&self) -> Ranges<'_> {
         Ranges::new(self, 0)
     }
 
-    /// The ranges from an id on; the first one without the ids before it.
+    /// The ranges from an id on; the first is cut at that id.
     pub fn ranges_from(&self, id: ChunkId) -> Ranges<'_> {
         Ranges::new(self, id.bits())
     }
 
-    /// Gives ids that nobody owns to somebody.
+    /// Assigns a placement to ids without an owner.
     ///
     /// # Errors
     ///
@@ -207,7 +209,7 @@ impl RangeMap {
         }
     }
 
-    /// Gives ids that somebody owns to somebody else; they may have had several placements.
+    /// Assigns a placement to ids with owners, possibly several.
     ///
     /// # Errors
     ///
@@ -225,7 +227,7 @@ impl RangeMap {
         }
     }
 
-    /// Leaves ids without an owner.
+    /// Removes the placement of ids.
     ///
     /// # Errors
     ///
@@ -240,8 +242,7 @@ impl RangeMap {
         }
     }
 
-    /// Gives ids to somebody or nobody, whoever had them: what a cache learns, what a replica is
-    /// told, what recovery decides.
+    /// Assigns a placement, or none, to ids whatever they had: for caches, replicas and failover.
     pub fn assign(&mut self, ids: IdRange, placement: Option<Placement>) {
         let bits = to_bits(placement);
         let there = self.piece_at(self.locate(ids.start()), ids.start());
@@ -259,8 +260,8 @@ impl RangeMap {
                 at = end;
                 continue;
             }
-            // The first leaf grows over what is covered whole, so at most two are left to edit,
-            // unless merging and packing cut anew.
+            // The first leaf grows over the leaves that are covered whole, so at most two are left
+            // to edit, unless merging and packing cut them anew.
             let place = (n, self.leaf_of(n, at));
             self.remove_covered(place, ids.end());
             let end = self.end_of(place).min(ids.end());
@@ -269,7 +270,7 @@ impl RangeMap {
         }
     }
 
-    /// Memory of the map and everything in it, in bytes, without what the allocator adds.
+    /// Memory of the map and everything in it, in bytes, without the allocator's overhead.
     pub fn bytes(&self) -> usize {
         let in_nodes: usize = self.nodes.iter().map(Node::bytes).sum();
         let per_node = size_of::<u64>() + size_of::<Node>();
@@ -280,17 +281,17 @@ impl RangeMap {
             + self.dictionary.bytes()
     }
 
-    /// How many leaves and blocks there are: what [`Self::bytes`] over the ranges depends on.
+    /// Number of leaves and blocks, which determines [`Self::bytes`] per range.
     pub fn leaves(&self) -> usize {
         self.nodes.iter().map(Node::len).sum()
     }
 
-    /// The parameters it has, in their bounds.
+    /// The parameters after clamping.
     pub fn limits(&self) -> MapLimits {
         self.limits
     }
 
-    /// The first of `ids` whose placement is as wanted.
+    /// The first of `ids` whose placement satisfies `is_wanted`.
     fn first_that(&self, ids: IdRange, is_wanted: impl Fn(Bits) -> bool) -> Option<ChunkId> {
         let mut at = ids.start();
         while at < ids.end() {
@@ -350,7 +351,7 @@ impl RangeMap {
         if l + 1 < self.nodes[n].len() { (n, l + 1) } else { (n + 1, 0) }
     }
 
-    /// The piece of a leaf at an id, in bits of ids.
+    /// The piece of a leaf that an id lies in.
     pub(super) fn piece_at(&self, (n, l): Place, bits: u64) -> Found {
         let (first, found) = match &self.nodes[n] {
             Node::Leaves(node) => {
@@ -384,7 +385,7 @@ impl RangeMap {
         }
     }
 
-    /// The ids among which an id's range lies.
+    /// The cell that an id's range cannot exceed.
     pub(super) fn cell(&self, bits: u64) -> ops::Range<u64> {
         let creator = bits & !COUNTER_MAX;
         let counter = bits & COUNTER_MAX;
@@ -395,8 +396,8 @@ impl RangeMap {
         creator + start..creator + end
     }
 
-    /// Moves one id that somebody owns and that has its leaf's default: a chunk that migrates for
-    /// the first time. Otherwise nothing has changed.
+    /// Migrates one id that has an owner and its leaf's default placement: a chunk that migrates
+    /// for the first time. False if that is not the case; nothing has changed then.
     fn migrate_first(&mut self, bits: u64, placement: Placement) -> bool {
         let (n, l) = self.locate(bits);
         let default = match &self.nodes[n] {
@@ -440,13 +441,13 @@ impl RangeMap {
         self.merge_if_small(start);
     }
 
-    /// How many regions there are.
+    /// Number of regions.
     #[cfg(test)]
     pub(super) fn regions(&self) -> usize {
         self.nodes.iter().filter(|node| matches!(node, Node::Blocks(_))).count()
     }
 
-    /// Checks what the map relies on (invariants 3 and 4 of the room), for tests.
+    /// Checks invariants 3 and 4 of the module, for tests.
     #[cfg(test)]
     pub(super) fn check(&self) {
         assert_eq!((self.firsts.len(), self.firsts[0]), (self.nodes.len(), 0));
@@ -478,8 +479,8 @@ impl RangeMap {
         assert_eq!((bytes, entries), (self.leaf_bytes, self.entries));
     }
 
-    /// Takes unused codes back once as many placements found none as there are entries, so that the
-    /// sweep costs a constant an edit.
+    /// Frees unused codes once there were as many placements without a code as a quarter of the
+    /// entries, so that a sweep costs a constant per edit.
     fn sweep_if_it_pays(&mut self) {
         if self.dictionary.refused() <= self.entries / 4 + 64 {
             return;
@@ -497,7 +498,7 @@ impl RangeMap {
     }
 }
 
-/// Why ranges were not changed.
+/// The reason for which ranges were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeError {
     /// This id has an owner already.

@@ -1,18 +1,20 @@
-//! Where the chunks of a range are: an owner and its backups.
+//! A placement: the owner and the backups of a range of chunks.
 
 use std::fmt;
 
 use crate::ids::NodeId;
 
-/// Backups that a placement has room for.
+/// Backups of a placement at most.
 pub const BACKUPS_MAX: usize = 3;
 
-/// An owner and up to three backups in their order, in 64 bits: the owner lowest, then the first
-/// backup (DXRAM, section 3.2). 0xFFFF stands for a backup that is missing; they come last.
+/// An owner and up to three backups in order, in 64 bits: the owner lowest, then the first backup
+/// (DXRAM, section 3.2). Missing backups are 0xFFFF, and come last.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Placement(u64);
 
 impl Placement {
+    /// An owner with these backups.
+    ///
     /// # Errors
     ///
     /// [`PlacementError::TooManyBackups`] above [`BACKUPS_MAX`], [`PlacementError::NodeTwice`] if a
@@ -37,12 +39,12 @@ impl Placement {
         Self::from_nodes([owner.get(), u16::MAX, u16::MAX, u16::MAX])
     }
 
-    /// From the 64 bits that travel.
+    /// The placement with these bits, as on the wire.
     ///
     /// # Errors
     ///
     /// [`PlacementError::NoOwner`] without an owner, [`PlacementError::NodeTwice`] if a node would
-    /// hold two copies or a backup follows one that is missing.
+    /// hold two copies or a backup follows a missing one.
     pub fn from_bits(bits: u64) -> Result<Self, PlacementError> {
         let nodes = Self(bits).nodes();
         let owner = NodeId::new(nodes[0]).map_err(|_| PlacementError::NoOwner)?;
@@ -51,24 +53,24 @@ impl Placement {
         if whole.0 == bits { Ok(whole) } else { Err(PlacementError::NodeTwice) }
     }
 
-    /// The 64 bits that travel.
+    /// The bits of the placement, as on the wire.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Who serves the chunks.
+    /// The node that serves the chunks.
     #[inline]
     pub fn owner(self) -> NodeId {
         NodeId::new(self.0 as u16).expect("a placement has an owner")
     }
 
-    /// The backups in their order.
+    /// The backups in order.
     pub fn backups(self) -> impl Iterator<Item = NodeId> {
         self.nodes().into_iter().skip(1).map_while(|number| NodeId::new(number).ok())
     }
 
-    /// What is left when `node` is lost: those behind it move up, so the first backup follows a
-    /// lost owner. None if nobody is left.
+    /// The placement after `node` is lost: the nodes behind it move up, so the first backup
+    /// succeeds a lost owner. None if no node is left.
     pub fn without(self, node: NodeId) -> Option<Self> {
         let mut nodes = [u16::MAX; BACKUPS_MAX + 1];
         let left = self.nodes().into_iter().filter(|number| *number != node.get());
@@ -92,9 +94,9 @@ impl fmt::Debug for Placement {
     }
 }
 
-/// A placement, or [`NOBODY`].
+/// The bits of a placement, or [`NOBODY`].
 pub(super) type Bits = u64;
-/// Ids that nobody owns.
+/// The bits of ids without an owner.
 pub(super) const NOBODY: Bits = u64::MAX;
 
 #[inline]
@@ -107,14 +109,14 @@ pub(super) fn from_bits(bits: Bits) -> Option<Placement> {
     (bits != NOBODY).then_some(Placement(bits))
 }
 
-/// What is no placement.
+/// The reason for which something is not a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementError {
-    /// There is room for three.
+    /// A placement has at most three backups.
     TooManyBackups,
-    /// Two copies on one node are one copy.
+    /// A node cannot hold two copies.
     NodeTwice,
-    /// Somebody must serve the chunks.
+    /// A placement needs an owner.
     NoOwner,
 }
 

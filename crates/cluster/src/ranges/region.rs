@@ -1,18 +1,18 @@
-//! A region: the placements of 2^20 ids that follow each other, many of which have moved.
+//! A region: the placements of 2^20 consecutive ids, many of which have migrated.
 //!
 //! Its ids are cut into *blocks* of equal length, found by division: a lookup waits for the block's
 //! word and for its entries, where a tree of leaves waits for the firsts of nodes and leaves, a
 //! leaf's head, its offsets and its value.
 //!
-//! A block has a *default*, by code, and *entries*, as a leaf has them (see there): an entry is a
-//! word of its offset, its run (0 is until the next entry or the end of the block), and the code of
-//! its placement. A *wide* block holds placements that have no code: in the code's place is the
-//! owner, and behind all entries lie the backups of each.
+//! A block has a *default*, by code, and *entries* like a leaf's: an entry is a word of its offset,
+//! its run (0 means until the next entry or the end of the block), and the code of its placement. A
+//! *wide* block holds placements without a code: the owner takes the place of the code, and the
+//! backups of each entry follow all entries.
 //!
 //! Invariants:
 //! 1. Offsets ascend strictly; an entry's ids end at or before the next offset and the block's end.
 //! 2. Read from the left, a block covers its ids with pieces; neighbours differ in placement.
-//! 3. A block's words lie in a row, with room for entries up to the next multiple of
+//! 3. A block's words form a row, with capacity for entries up to the next multiple of
 //!    [`WORDS_AT_ONCE`]; rows lie in [`Rows`].
 
 use super::dictionary::Dictionary;
@@ -28,20 +28,20 @@ pub const REGION_IDS: u64 = if cfg!(test) { 1 << 6 } else { 1 << 20 };
 /// Blocks of a region.
 pub const BLOCKS: usize = (REGION_IDS / BLOCK_IDS) as usize;
 
-/// Runs up to this length are written down: six bits.
+/// The longest run that is stored: six bits.
 const RUN_MAX: u64 = 63;
-/// Entries that a search looks at first: two cache lines.
+/// Entries that a search compares first: two cache lines.
 const WINDOW: usize = 32;
-/// Of a block's count: its placements are written out.
+/// Flag in a block's count: its placements are stored without codes.
 const WIDE: u16 = 1 << 15;
 /// Backups of a placement, 16 bits each.
 const BACKUPS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Its first word.
+    /// Position of its first word.
     at: u32,
-    /// How many entries it has, and [`WIDE`].
+    /// Number of entries, and the flag [`WIDE`].
     count: u16,
     /// The code of the placement of ids outside of all entries.
     default: u16,
@@ -58,7 +58,7 @@ impl Block {
         self.count & WIDE != 0
     }
 
-    /// Words of its row that hold something.
+    /// Words of its row that are in use.
     fn words(self) -> usize {
         let entries = self.entries();
         if self.is_wide() { entries + (entries * BACKUPS).div_ceil(2) } else { entries }
@@ -70,7 +70,7 @@ impl Block {
     }
 }
 
-/// See the head of this module. Where it begins is kept by the map.
+/// A region; see the head of this module. Its first id is kept by the map.
 #[derive(Debug)]
 pub struct Region {
     blocks: Box<[Block]>,
@@ -94,14 +94,14 @@ fn run_of(head: u32) -> u32 {
 }
 
 impl Region {
-    /// All ids are nobody's.
+    /// A region in which no id has an owner.
     pub fn empty() -> Self {
         let empty = Block { at: 0, count: 0, default: 0 };
         let blocks = vec![empty; BLOCKS].into_boxed_slice();
         Self { blocks, rows: Rows::default(), entries: 0 }
     }
 
-    /// How many entries all blocks have.
+    /// Number of entries of all blocks.
     pub fn entries(&self) -> usize {
         self.entries
     }
@@ -142,17 +142,17 @@ impl Region {
         if block.is_wide() && holds {
             return self.wide_value(block, last);
         }
-        // A choice between two codes, no branch: it would wait for memory.
+        // A selection of one of two codes without a branch, which would wait for memory.
         dictionary.placement(if holds { head as u16 } else { block.default })
     }
 
-    /// How many entries the block of an offset has; for its word to be near.
+    /// Number of entries of the block of an offset; prefetches the block's word.
     #[inline]
     pub fn entries_near(&self, offset: u64) -> usize {
         self.blocks[Self::block_of(offset)].entries()
     }
 
-    /// Reads a byte of each line that a search for an offset will most likely look at.
+    /// Reads a byte of each cache line that a search for an offset will most likely read.
     #[inline]
     pub fn touch(&self, offset: u64) -> u8 {
         let heads = self.heads(self.blocks[Self::block_of(offset)]);
@@ -208,7 +208,7 @@ impl Region {
         }
     }
 
-    /// Gives the ids from `start` to before `end`, offsets, one placement.
+    /// Gives the ids from offset `start` to before offset `end` one placement.
     pub fn assign(&mut self, start: u64, end: u64, placement: Bits, dictionary: &mut Dictionary) {
         let mut at = start;
         let mut pieces = Vec::new();
@@ -229,8 +229,8 @@ impl Region {
         }
     }
 
-    /// Gives one id another placement than its block's default, which it had, if that takes no more
-    /// than a new entry in the block's form: the case to be fast at. Otherwise nothing has changed.
+    /// Gives one id, which has its block's default, another placement, if a new entry in the
+    /// block's form suffices: the fast path. False otherwise; nothing has changed then.
     pub fn try_insert_single(
         &mut self,
         offset: u64,
@@ -256,7 +256,7 @@ impl Region {
         if let Some(last) = place.checked_sub(1) {
             let (run, past) = (run_of(heads[last]), within - offset_of(heads[last]));
             let value = self.value(block, last, dictionary);
-            // The id lies within an entry other than a written default, or begins or continues one.
+            // The id lies within an entry that is not a stored default, or begins or continues one.
             let is_taken = if run == 0 { past == 0 || value != default } else { past < run };
             if is_taken || (past == run && value == placement) {
                 return false;
@@ -284,7 +284,7 @@ impl Region {
         true
     }
 
-    /// Copies the words of a block to a row with room for what it grows to.
+    /// Copies the words of a block to a row with capacity for `grown`.
     fn move_row(&mut self, index: usize, grown: Block) -> u32 {
         let block = self.blocks[index];
         let words = self.rows.row(block.at, block.words()).to_vec();
@@ -353,7 +353,7 @@ impl Region {
             | u64::from(heads[index] as u16)
     }
 
-    /// Writes a block anew, from pieces that cover it, with its first id.
+    /// Rewrites a block from pieces that cover it; `first` is its first id.
     pub fn write(
         &mut self,
         index: usize,
@@ -366,7 +366,7 @@ impl Region {
         let end = first + BLOCK_IDS;
         let (mut wanted, mut entries) = to_entries(pieces, end, RUN_MAX, None);
         let default = dictionary.intern(wanted).unwrap_or_else(|| {
-            // Nobody always has a code.
+            // `NOBODY` always has a code.
             (wanted, entries) = to_entries(pieces, end, RUN_MAX, Some(NOBODY));
             dictionary.intern(wanted).unwrap_or_default()
         });
@@ -375,7 +375,7 @@ impl Region {
         let is_wide = codes.len() < entries.len();
         let count = entries.len() as u16 | if is_wide { WIDE } else { 0 };
         let block = Block { at: before.at, count, default };
-        // In its old row, if that is as long.
+        // Keep the row if the new one has the same length.
         let at = match block.room() == before.room() {
             true => before.at,
             false => self.new_row(index, before, block.room()),
@@ -392,8 +392,8 @@ impl Region {
         }
     }
 
-    /// A new row for a block, whose old one is given back. What was in it is lost, and other rows
-    /// may have been moved.
+    /// Takes a new row for a block and gives its old one back. The words of the old row are lost,
+    /// and other rows may have moved.
     fn new_row(&mut self, index: usize, before: Block, room: usize) -> u32 {
         self.blocks[index].count = 0;
         self.rows.give_back(before.at, before.room());
@@ -427,7 +427,7 @@ fn set_half(words: &mut [u32], index: usize, half: u16) {
     *word = *word & !(0xFFFF << shift) | u32::from(half) << shift;
 }
 
-/// Moves what lies behind the `place`-th of a block's entries, for one more to fit there.
+/// Makes a gap for one entry at `place` among a block's entries.
 fn make_room(row: &mut [u32], entries: usize, place: usize, is_wide: bool) {
     if is_wide {
         // From the back: what is written was read before.
@@ -441,14 +441,14 @@ fn make_room(row: &mut [u32], entries: usize, place: usize, is_wide: bool) {
     row.copy_within(place..entries, place + 1);
 }
 
-/// Where among `entries` an offset's would be if they were spread evenly.
+/// The expected position of an offset if `entries` are spread evenly.
 #[inline]
 fn guess(entries: usize, offset: u32) -> usize {
     (entries * offset as usize) >> BLOCK_BITS
 }
 
-/// How many entries begin at or before an offset. As a leaf's search does, it compares those
-/// around a guess, always as many, so that a processor can begin the next lookup meanwhile.
+/// Number of entries at or before an offset. Like a leaf's search it compares those around a guess,
+/// always the same number, so that the processor can begin the next lookup meanwhile.
 #[inline]
 fn count_up_to(heads: &[u32], offset: u32) -> usize {
     let wanted = head(offset, 63, u16::MAX);

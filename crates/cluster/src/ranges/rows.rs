@@ -1,46 +1,47 @@
 //! The rows of a region's blocks, in segments of equal size.
 //!
-//! Regions grow in steps, at the same time, and to the same sizes: what one gave back in one piece
-//! would be too short for the next, and the heap would be half holes. So the words lie in segments
-//! as long as any other region's, and rows that are given back are used again.
+//! Regions grow in steps, at the same time and to the same sizes. If each region's words were one
+//! allocation, the memory that one region frees would be too short for the next, and the heap would
+//! be half holes. So the words lie in segments whose size all regions share, and freed rows are
+//! reused.
 //!
 //! Invariants:
-//! 1. A row lies in one segment. One longer than a segment has one of its own, of its length.
-//! 2. A word is in one row that is taken, or in one that is free, or wasted: `unused` counts the
-//!    latter two.
+//! 1. A row lies in one segment. A row longer than a segment has its own, of its length.
+//! 2. A word is in a row that is taken, in a free row, or wasted: `unused` counts the latter two.
 
-/// Words by which a row grows.
+/// Step by which a row grows, in words.
 pub const WORDS_AT_ONCE: usize = 4;
 /// Words of a segment; small in tests, so that rows cross every border.
 const SEGMENT_WORDS: usize = if cfg!(test) { 16 } else { 2048 };
-/// All is packed anew when so large a part of it is unused.
+/// All rows are packed once this fraction (one in `UNUSED_PART`) of the words is unused.
 const UNUSED_PART: usize = 8;
-/// No row.
+/// Marks the end of a free list.
 const NONE: u32 = u32::MAX;
 
 /// A row that is taken.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenRow {
-    /// Its place.
+    /// Its position.
     pub at: u32,
-    /// Its length.
+    /// Its length in words.
     pub words: usize,
-    /// Whose it is.
+    /// Index of the block that has it.
     pub of: usize,
 }
 
-/// Rows of words. Which are taken is known to who took them.
+/// Rows of words. The caller knows which rows are taken.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// A row's place is its segment's number times [`SEGMENT_WORDS`], and its place there.
+    /// A row's position is the number of its segment times [`SEGMENT_WORDS`], plus its offset
+    /// there.
     segments: Vec<Box<[u32]>>,
-    /// Words of the last segment that were given out.
+    /// Words of the last segment that were handed out.
     filled: usize,
-    /// Free rows by length, in units of [`WORDS_AT_ONCE`]: the first, in whose first word is the
-    /// next one's place.
+    /// Heads of the free lists by length, in units of [`WORDS_AT_ONCE`]; the first word of a free
+    /// row is the position of the next.
     free: Vec<u32>,
     unused: usize,
-    /// What was unused when all had been packed: what rows did not fill of their segments.
+    /// Unused words right after the last packing: what rows did not fill of their segments.
     unused_at_first: usize,
     words: usize,
 }
@@ -56,7 +57,7 @@ impl Rows {
         &self.segments[at / SEGMENT_WORDS][at % SEGMENT_WORDS..][..words]
     }
 
-    /// The same.
+    /// The first words of a row, mutably.
     #[inline]
     pub fn row_mut(&mut self, at: u32, words: usize) -> &mut [u32] {
         if words == 0 {
@@ -66,7 +67,7 @@ impl Rows {
         &mut self.segments[at / SEGMENT_WORDS][at % SEGMENT_WORDS..][..words]
     }
 
-    /// A row of so many words, a multiple of [`WORDS_AT_ONCE`].
+    /// Takes a row of `words` words, a multiple of [`WORDS_AT_ONCE`].
     pub fn take(&mut self, words: usize) -> u32 {
         if words == 0 {
             return 0;
@@ -90,7 +91,7 @@ impl Rows {
         at as u32
     }
 
-    /// A row is not needed any more.
+    /// Gives a row back.
     pub fn give_back(&mut self, at: u32, words: usize) {
         if words == 0 {
             return;
@@ -105,18 +106,17 @@ impl Rows {
         self.unused += words;
     }
 
-    /// Whether so much has become unused that all rows should be taken anew.
+    /// Whether so many words have become unused that the rows should be packed.
     pub fn is_scattered(&self) -> bool {
         self.unused.saturating_sub(self.unused_at_first) * UNUSED_PART > self.words
     }
 
-    /// Moves rows together within the segments that they lie in, so that it takes no memory, and
-    /// gives back the segments that are left. `rows` are all that are taken; each gets its new
-    /// place.
+    /// Packs rows together within their segments, without new memory, and frees the segments that
+    /// are left. `rows` are all rows that are taken; each gets its new position.
     ///
-    /// In the order of their places they fill segments one after the other, as they did before but
-    /// for what is unused. So none is written where one lies that was not moved yet: it comes to a
-    /// segment before its own, or to its own, where only rows before it have been put.
+    /// Rows fill segments in the order of their positions, as they did before, without the unused
+    /// words. So no row is written over one that was not moved yet: it goes to an earlier segment,
+    /// or to its own, where only rows before it have been put.
     pub fn pack(&mut self, rows: &mut [TakenRow]) {
         rows.sort_unstable_by_key(|row| row.at);
         let (mut packed, mut filled) = (0, 0);
@@ -127,7 +127,7 @@ impl Rows {
             if left < row.words {
                 self.unused += left;
                 if row.words > SEGMENT_WORDS {
-                    // Its segment stays as it is.
+                    // The row keeps its segment.
                     self.segments.swap(packed, from.0);
                     from.0 = packed;
                 } else if self.segments[packed].len() > SEGMENT_WORDS {
@@ -158,8 +158,8 @@ impl Rows {
             + (self.words + self.free.capacity()) * size_of::<u32>()
     }
 
-    /// Checks that these rows, places and lengths, are apart from each other and from free ones,
-    /// and that the sums are right.
+    /// Checks that these rows (positions and lengths) overlap neither each other nor free rows, and
+    /// that the sums are right.
     #[cfg(test)]
     pub fn check(&self, mut rows: Vec<(u32, usize)>) {
         let taken: usize = rows.iter().map(|(_, words)| words).sum();
@@ -248,7 +248,7 @@ mod tests {
                 let words = rows.row(row.at, row.words);
                 assert!(words.iter().all(|word| *word == row.of as u32), "round {round}");
             }
-            // What comes next lies apart from them.
+            // A row taken next does not overlap them.
             let at = rows.take(WORDS_AT_ONCE);
             taken.push(TakenRow { at, words: WORDS_AT_ONCE, of: 0 });
             rows.check(taken.iter().map(|row| (row.at, row.words)).collect());

@@ -1,5 +1,5 @@
-//! How the map keeps its shape under edits: nodes and leaves split when they are large and merge
-//! when they are small; ids with many entries become a region, and leaves again.
+//! How the map is restructured by edits: nodes and leaves split when they are large and merge when
+//! they are small; ids with many entries become a region, and leaves again.
 
 use std::ops;
 
@@ -9,15 +9,15 @@ use super::placement::Bits;
 use super::region::{BLOCKS, REGION_IDS, Region};
 use crate::ids::END;
 
-/// Ids that follow each other, from the node's first on.
+/// Consecutive ids from the node's first on.
 #[derive(Debug)]
 pub(super) enum Node {
     Leaves(Leaves),
-    /// The ids of one region, that begins at a multiple of its length.
+    /// The ids of one region, which begins at a multiple of its length.
     Blocks(Box<Region>),
 }
 
-/// Leaves that follow each other.
+/// Consecutive leaves.
 #[derive(Debug)]
 pub(super) struct Leaves {
     /// The first id of each leaf, in bits.
@@ -26,7 +26,7 @@ pub(super) struct Leaves {
 }
 
 impl Node {
-    /// How many leaves or blocks it has.
+    /// Number of leaves or blocks.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Leaves(node) => node.leaves.len(),
@@ -53,7 +53,7 @@ impl Node {
 }
 
 impl RangeMap {
-    /// Puts leaves with these pieces in the place of `count` leaves of a node.
+    /// Replaces `count` leaves of a node by leaves with these pieces.
     pub(super) fn replace(&mut self, (n, l): Place, count: usize, end: u64, pieces: &[Piece]) {
         self.forget(n, l..l + count);
         let mut packed = Vec::with_capacity(2);
@@ -67,7 +67,7 @@ impl RangeMap {
         self.split_if_large(n);
     }
 
-    /// Takes leaves that are about to go out of the sums.
+    /// Subtracts leaves that are about to be removed from the sums.
     pub(super) fn forget(&mut self, n: usize, leaves: ops::Range<usize>) {
         let Node::Leaves(node) = &self.nodes[n] else { return };
         for leaf in &node.leaves[leaves] {
@@ -76,7 +76,7 @@ impl RangeMap {
         }
     }
 
-    /// As [`Self::forget`], of a whole node.
+    /// Subtracts a whole node, as [`Self::forget`] does.
     pub(super) fn forget_node(&mut self, n: usize) {
         match &self.nodes[n] {
             Node::Leaves(node) => self.forget(n, 0..node.leaves.len()),
@@ -84,7 +84,7 @@ impl RangeMap {
         }
     }
 
-    /// Gives ids of a region one placement; if few entries are left it goes back to leaves.
+    /// Gives ids of a region one placement; with few entries left it becomes leaves again.
     pub(super) fn assign_blocks(&mut self, n: usize, start: u64, end: u64, placement: Bits) {
         let first = self.firsts[n];
         let Node::Blocks(region) = &mut self.nodes[n] else { return };
@@ -106,7 +106,7 @@ impl RangeMap {
         }
     }
 
-    /// Puts leaves in the place of a region.
+    /// Replaces a region by leaves.
     fn dissolve(&mut self, n: usize) {
         let mut pieces = Vec::new();
         (0..BLOCKS).for_each(|block| self.read((n, block), &mut pieces));
@@ -127,8 +127,8 @@ impl RangeMap {
         self.merge_node_if_small(n);
     }
 
-    /// Makes a region of the ids around the middle of node `n`, if it has entries enough. Returns
-    /// whether it did.
+    /// Replaces the leaves around the middle of node `n` by a region, if they have enough entries.
+    /// False if not.
     fn gather(&mut self, n: usize) -> bool {
         let node = self.leaves_of(n);
         let middle = node.firsts[node.firsts.len() / 2];
@@ -146,7 +146,7 @@ impl RangeMap {
         true
     }
 
-    /// The region that begins at `first`, of what leaves hold, if it is worth it.
+    /// Builds the region that begins at `first` from the leaves, if it has enough entries.
     fn region_of(&mut self, first: u64) -> Option<Region> {
         let end = first + REGION_IDS;
         let mut entries = 0;
@@ -159,7 +159,7 @@ impl RangeMap {
         if entries < self.limits.region_entries_min {
             return None;
         }
-        // Leaf by leaf: all pieces at once would be larger than what comes of them.
+        // Leaf by leaf: all pieces at once would be larger than the region.
         let (mut region, mut place) = (Region::empty(), self.locate(first));
         let (mut pieces, mut within) = (Vec::new(), Vec::new());
         for block in 0..BLOCKS {
@@ -175,14 +175,14 @@ impl RangeMap {
             within.push(Piece { start, ..pieces[begin] });
             within.extend_from_slice(&pieces[begin + 1..next]);
             region.write(block, &within, start, &mut self.dictionary);
-            // The last one may go on.
+            // The last piece may continue in the next block.
             pieces.drain(..next - 1);
         }
         // Leaves at its ends have entries outside of it.
         (region.entries() * 2 >= self.limits.region_entries_min).then_some(region)
     }
 
-    /// Lets a node begin at an id; no region holds it elsewhere than at its first place.
+    /// Makes a node begin at an id. Requires: no region contains the id except as its first.
     fn cut(&mut self, at: u64) {
         if at == END {
             return;
@@ -224,7 +224,7 @@ impl RangeMap {
             self.split(n, count / 2);
             return;
         }
-        // What is left of it may be too large still, and what was behind it too.
+        // The rest of the node may still be too large, and so may the node behind the region.
         for n in n.saturating_sub(1)..n + 3 {
             if let Some(Node::Leaves(_)) = self.nodes.get(n) {
                 self.split_if_large(n);
@@ -232,19 +232,18 @@ impl RangeMap {
         }
     }
 
-    /// Splits a node that has leaves before its `at`-th.
+    /// Splits a node of leaves before index `at`.
     fn split(&mut self, n: usize, at: usize) {
         let node = self.leaves_of(n);
         let right = Leaves { firsts: node.firsts.split_off(at), leaves: node.leaves.split_off(at) };
-        // Half of its room would stay empty until it has grown again.
+        // Half of the capacity would stay empty until it has grown again.
         node.firsts.shrink_to_fit();
         node.leaves.shrink_to_fit();
         self.firsts.insert(n + 1, right.firsts[0]);
         self.nodes.insert(n + 1, Node::Leaves(right));
     }
 
-    /// Merges the leaf of an id with a neighbour, if both are small, and
-    /// likewise the node.
+    /// Merges the leaf of an id with a neighbour if both are small, then likewise its node.
     pub(super) fn merge_if_small(&mut self, bits: u64) {
         let small = self.limits.leaf_entries_max / 4;
         let (n, l) = self.locate(bits);
@@ -291,7 +290,7 @@ impl RangeMap {
         }
     }
 
-    /// Gives back room for nodes that are gone.
+    /// Frees capacity for removed nodes.
     fn shrink_top(&mut self) {
         if self.nodes.capacity() > 4 * self.nodes.len() + 16 {
             self.nodes.shrink_to(2 * self.nodes.len());
@@ -299,7 +298,7 @@ impl RangeMap {
         }
     }
 
-    /// Removes the leaves behind one that end at or before `end`.
+    /// Removes the leaves behind this one that end at or before `end`.
     pub(super) fn remove_covered(&mut self, (n, l): Place, end: u64) {
         if self.end_of((n, l)) >= end {
             return;
@@ -320,7 +319,7 @@ impl RangeMap {
         }
     }
 
-    /// Removes the leaves of a node from the `from`-th on that end at or before `end`.
+    /// Removes the leaves of a node from index `from` on that end at or before `end`.
     fn remove_leaves(&mut self, n: usize, from: usize, end: u64) {
         let begin_before = self.leaves_of(n).firsts.partition_point(|first| *first < end);
         let is_last_cut = begin_before > from && self.end_of((n, begin_before - 1)) > end;

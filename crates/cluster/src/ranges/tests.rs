@@ -1,5 +1,5 @@
-//! The map against a plain map of ids, with leaves and nodes so small that all levels split and
-//! merge all the time.
+//! Compares the map with a plain map of ids, with leaves and nodes so small that all levels split
+//! and merge all the time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::{COUNTER_MAX, ChunkId, Creator, IdRange, NodeId};
 
-/// Ids a zone.
+/// Ids per zone.
 const ZONE: u64 = 96;
 
 fn id(creator: u16, counter: u64) -> ChunkId {
@@ -19,7 +19,7 @@ fn node(number: u16) -> NodeId {
     NodeId::new(number).expect("a node")
 }
 
-/// Some placements that differ: of an owner alone, and with backups in two orders.
+/// Distinct placements: of an owner alone, and with backups in two orders.
 fn placement(number: u16) -> Placement {
     let owner = node(number / 3);
     let backups = [node(50_000), node(50_001), node(50_002 + number)];
@@ -30,7 +30,7 @@ fn placement(number: u16) -> Placement {
     }
 }
 
-/// Where ids are watched: at both ends of creators, one behind the other, and far from anything.
+/// Ids that are compared: at both ends of creators, at adjacent creators, and far from any other.
 fn zones() -> [ChunkId; 6] {
     let last = COUNTER_MAX + 1 - ZONE;
     [id(0, 0), id(0, 70_000), id(0, last), id(1, 0), id(1, 1 << 33), id(0xFFFE, last)]
@@ -40,7 +40,7 @@ fn bits_of_zone(first: ChunkId) -> std::ops::Range<u64> {
     first.bits()..first.bits() + ZONE
 }
 
-/// A placement for each watched id that has one.
+/// The placement of each watched id that has one.
 type Model = BTreeMap<u64, Placement>;
 
 #[derive(Clone, Debug)]
@@ -108,13 +108,13 @@ fn watched(ids: IdRange) -> impl Iterator<Item = u64> {
     zones().into_iter().flat_map(bits_of_zone).filter(inside)
 }
 
-/// Carries a step out on both; what is refused changes neither.
+/// Applies a step to both; a refused step changes neither.
 fn apply(map: &mut RangeMap, model: &mut Model, step: &Step) {
     let (ids, is_whole) = (step.ids(), step.ids().len() <= ZONE);
     let owned = watched(ids).find(|bits| model.contains_key(bits));
     let unowned = watched(ids).find(|bits| !model.contains_key(bits));
     let error = |bits: u64| ChunkId::from_bits(bits).expect("an id");
-    // Of a range across zones the model does not see all ids.
+    // The model does not see all ids of a range across zones.
     let (result, expected, placement) = match step {
         Step::Insert(ids, placement) => {
             let expected = owned.map_or(Ok(()), |bits| Err(RangeError::Owned(error(bits))));
@@ -146,14 +146,14 @@ fn apply(map: &mut RangeMap, model: &mut Model, step: &Step) {
     }
 }
 
-/// Ids in the longest range around an id: those of named ids have a bound of their own.
+/// Ids in the longest range around an id; named ids have their own limit.
 fn length_max(map: &RangeMap, id: ChunkId) -> u64 {
     if id.creator().is_named() { 1 << 44 } else { map.limits().range_ids_max }
 }
 
 fn compare(map: &RangeMap, model: &Model) {
     let cell = |bits: u64| map.cell(bits);
-    // Changes nothing, wherever ids lie.
+    // A prefetch changes nothing, wherever ids lie.
     let all: Vec<ChunkId> = zones()
         .into_iter()
         .chain(model.keys().map(|bits| ChunkId::from_bits(*bits).expect("an id")))
@@ -171,7 +171,7 @@ fn compare(map: &RangeMap, model: &Model) {
                 |other: &u64| cell(*other) == cell(bits) && model.get(other) == model.get(&bits);
             let start = (zone.start..bits).rev().take_while(same).last().unwrap_or(bits);
             let last = (bits + 1..zone.end).take_while(same).last().unwrap_or(bits);
-            // At a zone's border the model does not know how it goes on.
+            // At a zone's border the model does not know how the range continues.
             assert_eq!(ids.first().bits().max(zone.start), start, "{id}");
             assert_eq!(ids.last().bits().min(zone.end - 1), last, "{id}");
             assert_eq!(map.find(id).map(|range| range.ids), expected.map(|_| ids));
@@ -179,7 +179,7 @@ fn compare(map: &RangeMap, model: &Model) {
     }
 }
 
-/// The walk over all ranges tells the same as asking for each.
+/// Iteration over all ranges agrees with single lookups.
 fn compare_walk(map: &RangeMap, model: &Model) {
     let mut seen = 0;
     let mut last = None;
@@ -309,7 +309,7 @@ fn placements_that_are_gone_give_their_codes_back() {
         map.bytes()
     };
     let first = scatter(&mut map, 1);
-    // Other placements fill the codes' place, generation after generation.
+    // Other placements take the codes, generation after generation.
     let later = (1..6).map(|generation| scatter(&mut map, 10 * generation)).last().expect("some");
     assert!(later < first * 2, "{first} bytes at first, {later} later");
 }
@@ -325,7 +325,7 @@ fn lies_change_nothing() {
     assert_eq!(map.migrate(ids(15, 6), placement(2)), Err(RangeError::Unowned(id(2, 20))));
     assert_eq!(map.delete(ids(9, 2)), Err(RangeError::Unowned(id(2, 9))));
     assert!(map.ranges().eq(before));
-    // All that a creator can have, in one stroke: of a node, and of a partition of named ids.
+    // All ids of a creator at once: of a node, and of a partition of named ids.
     for creator in [0xEFFF, 0xFFFE] {
         let whole = IdRange::starting_at(id(creator, 0), COUNTER_MAX + 1).expect("a range");
         assert_eq!(map.insert(whole, placement(3)), Ok(()));

@@ -1,10 +1,10 @@
-//! `seeds FIRST LAST FILE [SCENARIO]` runs the seeds from FIRST to before LAST, and appends to FILE
-//! what each twenty came to. Those that FILE has already are left out: started again it goes
-//! on. SCENARIO is one of `crates/sim/scenarios`; without it, everything happens. Of a seed with
-//! something wrong the smallest scenario is printed in which it still has.
+//! `seeds FIRST LAST FILE [SCENARIO]` runs the seeds from FIRST to before LAST, and appends a line
+//! to FILE for each block of twenty. Blocks that are in FILE already are skipped, so an interrupted
+//! series continues. SCENARIO is a file of `crates/sim/scenarios`; without it all faults but rot
+//! are on. For a seed with violations, the smallest scenario is printed in which it still fails.
 //!
-//! Ends with 1 if a seed had something wrong, now or before, or if a thousand seeds of everything
-//! never reached one of the races.
+//! The exit code is 1 if a seed had violations, now or before, or if a thousand seeds without
+//! SCENARIO never went through one of the required races.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use amalgam_sim::{Coverage, Mutant, Report, Scenario, shrink};
 
-/// Seeds that are written down together.
+/// Seeds in a line of the file.
 const BLOCK: u64 = 20;
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
@@ -46,7 +46,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         .filter(|race| sum.get(&format!("race: {race}")) == 0)
         .collect();
     if !never.is_empty() {
-        println!("never coverage: {never:#?}");
+        println!("never reached: {never:#?}");
     }
     let is_enough = never.is_empty() || last - first < 1_000 || scenario != Scenario::default();
     let is_well = sum.get("failed") == 0 && is_enough;
@@ -64,7 +64,7 @@ fn run(
     let (left, started) = (Mutex::new(blocks.into_iter()), Instant::now());
     let work = || -> std::io::Result<()> {
         loop {
-            let next = left.lock().expect("nobody panics with it").next();
+            let next = left.lock().expect("no thread panics while it holds the lock").next();
             let Some(block) = next else { return Ok(()) };
             let mut report = Report::default();
             for seed in block..(block + BLOCK).min(last) {
@@ -73,16 +73,16 @@ fn run(
                 if let Some((least, wrong)) =
                     (!wrong.is_empty()).then(|| shrink(scenario, seed, Mutant::None)).flatten()
                 {
-                    println!("seed {seed} also: {}, with\n{least}", wrong[0]);
+                    println!("seed {seed} also fails with {}, in\n{least}", wrong[0]);
                 }
             }
-            let mut sink = sink.lock().expect("nobody panics with it");
+            let mut sink = sink.lock().expect("no thread panics while it holds the lock");
             let (file, sum) = &mut *sink;
             writeln!(file, "{}", report.to_line(block))?;
             sum.add(&report);
             let (seeds, failed) = (sum.get("seeds"), sum.get("failed"));
             let seconds = started.elapsed().as_secs();
-            eprintln!("{seconds:>6} s: {seeds} seeds, {failed} with something wrong");
+            eprintln!("{seconds:>6} s: {seeds} seeds, {failed} with violations");
         }
     };
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! What is promised to survive, which the world's faults leave alone: a majority of each group, and
-//! one copy of each range.
+//! What the world's faults spare, since its durability is promised: a majority of each group, and
+//! one replica of each range.
 
 use amalgam_cluster::overlay::Peer;
 
@@ -7,12 +7,12 @@ use super::{LEASE_MS, Node, World};
 use crate::node_process::NodeProcess;
 
 impl<P: NodeProcess> World<P> {
-    /// Whether what all nodes have had when they ended is where it should be again.
+    /// After all nodes stopped: notes when their state is replicated again.
     pub(super) fn note_recovered(&mut self) {
         if !self.is_recovering_all() || !self.is_backed_up() {
             return;
         }
-        // Groups of today hold all that was committed; what is not among it will never be.
+        // The present groups hold everything committed; an old edit that they lack never will be.
         let unrecovered = std::mem::take(&mut self.unrecovered);
         let is_old =
             |peer: Peer| unrecovered.get(&peer.node).is_some_and(|last| peer.incarnation <= *last);
@@ -23,8 +23,8 @@ impl<P: NodeProcess> World<P> {
         !self.unrecovered.is_empty()
     }
 
-    /// Whether of every group a majority runs, and of every range a backup: its log has all. What
-    /// its owner has is in memory.
+    /// Whether a majority of every group runs, and a backup of every range, whose log has
+    /// everything. The owner's state is only in memory.
     pub(super) fn is_backed_up(&self) -> bool {
         let runs = |peer: &&Peer| self.runs(**peer);
         let truth = self.observed.oracle.truth();
@@ -42,7 +42,7 @@ impl<P: NodeProcess> World<P> {
                 .all(|summary| truth.replica_sets(summary.creator).all(|peers| has_backup(&peers)))
     }
 
-    /// Whether a life runs, and not only stands.
+    /// Whether a node runs, and will be back from a pause before its lease ends.
     fn runs(&self, peer: Peer) -> bool {
         let node = self.nodes.get(&peer.node).filter(|node| node.peer == peer);
         let is_stalling = self.stalling.is_some_and(|(stalling, _)| stalling == peer);
@@ -53,14 +53,14 @@ impl<P: NodeProcess> World<P> {
         !is_stalling && self.view().has(peer) && node.is_some_and(comes_back)
     }
 
-    /// Whether what a life keeps is there.
+    /// Whether a node runs and its disk does not rot.
     fn keeps(&self, peer: Peer) -> bool {
         self.rotting_node != Some(peer.node) && self.runs(peer)
     }
 
-    /// Whether a group would be left without a majority of those who run, or a range without any
-    /// member of its committed set, or of one that may be committed: the members of a smaller set
-    /// count alone from the moment on at which it is asked for.
+    /// Whether without this node a group would lose its running majority, or a range the last
+    /// member of its committed replica set or of one that may be committed. The members of a
+    /// smaller set count alone once it has been asked for.
     pub(super) fn is_needed(&mut self, peer: Peer) -> bool {
         let truth = self.observed.oracle.truth();
         self.pending_sets.retain(|(creator, request), _| {

@@ -1,46 +1,47 @@
-//! What an heir cannot read in its own log. Each other holder has all that was acknowledged, so it
-//! asks them, one after the other, a bounded part at a time, for as long as they are members.
+//! Chunks and items that a new owner cannot read in its own log. Each other holder has every
+//! acknowledged write, so it asks them in turn, a bounded part at a time, while they are members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::overlay::Peer;
 use crate::replication::{FETCH_KEYS_MAX, RecordKey};
 
-/// Chunks and items of one heritage that could not be read.
+/// The unreadable chunks and items of one failover.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     keys: BTreeMap<RecordKey, Without>,
-    /// How often somebody was asked, and when the next is.
+    /// Questions sent so far, and when the next is due.
     asked: usize,
     next_ask_ms: u64,
 }
 
-/// Who cannot hand out a chunk or an item.
+/// The holders that cannot provide a chunk or item.
 #[derive(Debug, Default)]
 struct Without {
     holders: BTreeSet<Peer>,
-    /// Whether one of them was never sent it: then nobody was told that it is there.
+    /// Whether a holder never received it: then nobody was told that it exists.
     is_unacknowledged: bool,
 }
 
 impl Missing {
-    /// Whether all could be read, or came.
+    /// Whether nothing is missing.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// These could not be read.
+    /// Adds keys that could not be read here.
     pub fn add(&mut self, keys: &[RecordKey]) {
         self.keys.extend(keys.iter().map(|name| (*name, Without::default())));
     }
 
-    /// Those that a holder may have.
+    /// The missing keys that a holder may have.
     fn of(&self, holder: Peer) -> impl Iterator<Item = RecordKey> {
         let may_have = self.keys.iter().filter(move |(_, one)| !one.holders.contains(&holder));
         may_have.map(|(name, _)| *name)
     }
 
-    /// Whom to ask for what now: holders in turns, since one of them may be silent.
+    /// The next question: a holder and the keys to ask it for. Holders take turns, since one may be
+    /// silent.
     pub fn question(
         &mut self,
         now_ms: u64,
@@ -57,12 +58,12 @@ impl Missing {
         Some((holder, self.of(holder).take(FETCH_KEYS_MAX).collect()))
     }
 
-    /// Whether one of these may have some of it.
+    /// Whether one of these holders may have something that is missing.
     pub fn may_come(&self, mut holders: impl Iterator<Item = Peer>) -> bool {
         holders.any(|holder| self.of(holder).next().is_some())
     }
 
-    /// A holder answered: these it was never sent, and those it cannot read either.
+    /// Takes a holder's answer: `lacking` it never received, `damaged` it cannot read either.
     pub fn answered(&mut self, holder: Peer, lacking: &[RecordKey], damaged: &[RecordKey]) {
         self.next_ask_ms = 0;
         for (keys, is_unacknowledged) in [(lacking, true), (damaged, false)] {
@@ -75,13 +76,12 @@ impl Missing {
         }
     }
 
-    /// It came. False if nobody waits for it.
+    /// A key arrived. False if it was not missing.
     pub fn came(&mut self, name: RecordKey) -> bool {
         self.keys.remove(&name).is_some()
     }
 
-    /// Nothing is waited for any more. Returns what was acknowledged, perhaps, and nobody has who
-    /// could be asked.
+    /// Gives up. Returns the keys that may have been acknowledged and that no holder can provide.
     pub fn give_up(&mut self) -> impl Iterator<Item = RecordKey> {
         let keys = std::mem::take(&mut self.keys).into_iter();
         keys.filter(|(_, one)| !one.is_unacknowledged).map(|(name, _)| name)

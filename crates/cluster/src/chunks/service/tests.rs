@@ -1,4 +1,4 @@
-//! One node's chunks, called by clients.
+//! One node's chunk service, called by clients.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ fn id(counter: u64) -> ChunkId {
     ids(counter, 1).first()
 }
 
-/// Calls a service that owns ten ids since epoch 5, with clients' numbers counted.
+/// Calls a service that owns ten ids since epoch 5, and numbers the operations of each client.
 struct Caller<S> {
     service: ChunkService<S>,
     number: u64,
@@ -113,7 +113,7 @@ fn reads_of_one_request_see_what_came_before_them() {
     let get = |counter| Action::Get(id(counter));
     let put = Action::Put(id(1), b"new".to_vec());
     let mut actions = vec![get(1), get(7), get(10), get(0), put, get(1)];
-    // More than are read together, and one that is known too little of.
+    // More than one batch of reads, and one with an outdated epoch.
     actions.extend((0..70).map(|counter| get(counter % 2)));
     let operation = |(place, action)| {
         let (number, epoch) = (100 + place as u64, if place == 6 { 4 } else { 5 });
@@ -168,7 +168,7 @@ fn a_lock_excludes_others_and_ends_with_lease_and_session() {
     assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Response::Ok));
     caller.now_ms += 2_000;
     assert_eq!(caller.call(BOB, lock(60_000)), Ok(Response::Ok));
-    // Bob dies: his session ends, and with it his lock.
+    // Bob dies: his session ends, and his lock with it.
     caller.now_ms += 4_999;
     assert_eq!(caller.call(ALICE, lock(1_000)), Err(ChunkError::Locked));
     caller.now_ms += 1;
@@ -198,7 +198,8 @@ fn who_knows_too_little_is_refused() {
     assert_eq!(reply, Some(vec![(1, Err(ChunkError::Unavailable))]));
 }
 
-/// A life that comes after one with many chunks has ids soon, and not after a claim for each few.
+/// A node that restarts after it created many chunks has ids soon, not after one claim for each
+/// few.
 #[test]
 fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
     const USED: u64 = 100_000;
@@ -207,7 +208,7 @@ fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
     let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
     service.set_deadline(100_000);
     let (mut claims, mut epoch) = (0, 5);
-    // Again from a granted claim on: what was passed over once is nothing to later ones.
+    // Once a claim was granted, later claims start over with small steps.
     for used in [USED, 2 * USED + 1_000] {
         let granted = loop {
             let mut out = Vec::new();
@@ -241,7 +242,7 @@ struct BackedUp<S> {
 }
 
 impl<S: ChunkStore> BackedUp<S> {
-    /// Brings the backup what it is sent, and the service its answers.
+    /// Delivers messages between the service and its backup.
     fn exchange(&mut self) -> Vec<ChunkCommand> {
         let now_ms = self.now_ms;
         let (mut out, mut rest) = (Vec::new(), Vec::new());
@@ -268,7 +269,7 @@ impl<S: ChunkStore> BackedUp<S> {
     }
 }
 
-/// Who asks for what has ended would find it gone anyway; nobody asks the backups.
+/// A read of an expired item would miss anyway; backups are not asked.
 #[test]
 fn what_has_ended_goes_from_its_backups_too() {
     let (chunks, items) = (model(), model());
@@ -303,7 +304,7 @@ fn what_has_ended_goes_from_its_backups_too() {
     let is_stored = rest.iter().any(|command| matches!(command, ChunkCommand::Reply(..)));
     assert!(is_stored && own.replica_store.counts().0 == 2, "{rest:?}");
     let keeps = |own: &mut BackedUp<_>| {
-        // Often enough for a pass over all items, whenever one is due.
+        // Enough ticks for a scan over all items, whenever one is due.
         for _ in 0..100 {
             own.now_ms += 1_000;
             own.exchange();
@@ -317,7 +318,7 @@ fn what_has_ended_goes_from_its_backups_too() {
     assert_eq!(keeps(&mut own), [0, 1], "it has ended");
 }
 
-/// What was acknowledged must not come to have one copy.
+/// An acknowledged write must not be left with one copy.
 #[test]
 fn who_would_have_the_only_copy_takes_nothing_over() {
     let index = model();
@@ -370,7 +371,7 @@ fn peer(node: u16) -> Peer {
     Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
 }
 
-/// An owner that died, which had the chunks 5 to 9.
+/// The dead owner of chunks 5 to 9.
 fn source() -> Peer {
     peer(2)
 }
@@ -379,7 +380,7 @@ fn value(counter: u64) -> Vec<u8> {
     vec![0xA0 + counter as u8; 20]
 }
 
-/// A vault that has them, of which some cannot be read.
+/// A replica store that has them, some of them unreadable.
 fn vault_without(damaged: &[u64]) -> ReplicaStore {
     let disk = Arc::new(Mutex::new(MemoryStorage::default()));
     let storage = Box::new(Arc::clone(&disk));
@@ -401,7 +402,7 @@ fn vault_without(damaged: &[u64]) -> ReplicaStore {
     replica_store
 }
 
-/// One heir of two holders, told so; another node could be a backup.
+/// A new owner with a grant that names two holders; a third node could be a backup.
 fn failover<'i>(
     index: &'i Model,
     replica_store: &mut ReplicaStore,
@@ -418,7 +419,7 @@ fn failover<'i>(
     service
 }
 
-/// Lets it go on: what it wants, and what it could not read.
+/// One step of the failover: its commands, and what it could not read.
 fn step(
     service: &mut ChunkService<impl ChunkStore>,
     replica_store: &mut ReplicaStore,
@@ -431,7 +432,7 @@ fn step(
     (out, unread)
 }
 
-/// One copy of a chunk is damaged, or both.
+/// The replica of a chunk is damaged at one holder, or at both.
 #[test]
 fn an_heir_fetches_what_it_cannot_read() {
     let holder = peer(1);
@@ -464,7 +465,7 @@ fn an_heir_fetches_what_it_cannot_read() {
         let lost = if is_there { BTreeMap::new() } else { found };
         assert_eq!(unread, UnreadableChunks { lost, ..UnreadableChunks::default() });
         assert_eq!(service.store.has(id(7)), is_there);
-        // Who adopts what it has is sent it too, whether it can read its own or not.
+        // A backup in place is sent a damaged chunk too, whether it can read its own or not.
         let [
             ChunkCommand::Replication(ReplicationCommand::Send(
                 to,
@@ -482,7 +483,7 @@ fn an_heir_fetches_what_it_cannot_read() {
     }
 }
 
-/// Loading is most of a recovery: a backup that is slow must not make it begin anew.
+/// Loading is most of a failover, so a slow backup must not make it start over.
 #[test]
 fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let index = model();
@@ -505,7 +506,7 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
         };
         out.iter().filter(is_question).count()
     };
-    // Changes for the holder, and for the other.
+    // The changes sent to the holder, and to the other node.
     let sent = |out: &[ChunkCommand]| {
         [holder, other].map(|to| {
             let entries = out.iter().filter_map(|command| match command {
@@ -528,7 +529,7 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
         "it adopts what it has"
     );
 
-    // Silent for so long, it is not waited for any more.
+    // After this silence it is not waited for any more.
     let later = 1_001 + 4 * settings.silent_ms;
     step(&mut service, &mut replica_store, later);
     assert!((5..10).all(|counter| service.store.has(id(counter))), "they stay");
@@ -539,7 +540,7 @@ fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
     let again = step(&mut service, &mut replica_store, later + 2);
     assert_eq!(sent(&again), [2, 0], "it adopts what it has");
 
-    // Who stays silent is not waited for for ever.
+    // A silent backup is not waited for for ever.
     let later = later + 2 + 4 * settings.silent_ms;
     step(&mut service, &mut replica_store, later);
     assert_eq!(sent(&step(&mut service, &mut replica_store, later + 1)), [0, 0]);
