@@ -1,4 +1,4 @@
-//! Changes, as they travel and as they are kept: encoded once, by the owner.
+//! Replication entries as they travel and as backups keep them: encoded once, by the owner.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -8,36 +8,37 @@ use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 use crate::wire::{Wire, WireError, WireReader};
 
-/// Bytes of an entry, about.
+/// Approximate bytes of an entry, to size buffers.
 const ENTRY_BYTES: usize = 128;
 
-/// One change.
+/// One change, with the replies that depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicationEntry {
-    /// Ascends over all changes of an owner's life.
+    /// Ascends over all changes of an owner incarnation.
     pub version: u64,
     /// The change.
     pub mutation: Mutation,
-    /// What its client was answered, to be answered again rather than carried out twice.
+    /// Replies to clients, so that a new owner repeats them instead of executing an operation
+    /// twice.
     pub sessions: Vec<SessionState>,
 }
 
-/// What a copy is of: a chunk, or one of the items of a named id.
+/// Identifies a replicated record: a chunk, or one item of a named id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
     /// The chunk's id, or the item's named id.
     pub id: ChunkId,
-    /// Tells the items of an id apart; 0 for a chunk.
+    /// CRC32C of the item's key, which tells the items of an id apart; 0 for a chunk.
     pub tag: u32,
 }
 
 impl RecordKey {
-    /// Of the item with that key.
+    /// The key of the item with that memcached key.
     pub fn item(id: ChunkId, key: &[u8]) -> Self {
         Self { id, tag: crc32c::crc32c(key) }
     }
 
-    /// Everything that ids can name.
+    /// All record keys whose ids are in `ids`.
     pub fn all(ids: IdRange) -> RangeInclusive<Self> {
         Self { id: ids.first(), tag: 0 }..=Self { id: ids.last(), tag: u32::MAX }
     }
@@ -49,35 +50,36 @@ impl From<ChunkId> for RecordKey {
     }
 }
 
-/// What is changed.
+/// A change to replicated state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mutation<V = Vec<u8>> {
-    /// A chunk has that value.
+    /// Sets the value of a chunk.
     Put(ChunkId, V),
-    /// A chunk is gone.
+    /// Removes a chunk.
     Remove(ChunkId),
-    /// All ids are empty, whatever was said of them before: what follows is all there is.
+    /// Empties all ids, whatever was sent about them before: what follows is their whole contents.
     Clear(IdRange),
-    /// No chunk: only answers.
+    /// Changes nothing: the entry only carries replies.
     RepliesOnly,
-    /// Ids have a new owner: what was kept of them in the name of a former one is not needed.
+    /// The ids have a new owner: records of them under the former owner are not needed any more.
     DiscardFormer(Peer, IdRange),
-    /// An item is that ([`crate::chunks::KeptItem`]).
+    /// Sets an item, encoded as [`crate::chunks::ReplicaItem`].
     PutItem(RecordKey, V),
-    /// An item is gone.
+    /// Removes an item.
     RemoveItem(RecordKey),
-    /// All ids are what is kept of them in the name of a former owner, but for what follows.
+    /// The ids now hold what is kept of them under a former owner, except for what follows.
     ChangeOwner(Peer, IdRange),
 }
 
 impl<V> Mutation<V> {
-    /// The chunk or item that is changed, if it is one, and whether it is gone.
+    /// The record that is changed and whether it is removed; none if the mutation is not about one
+    /// record.
     pub fn copy(&self) -> Option<(RecordKey, bool)> {
         match self {
             Self::Put(id, _) => Some((RecordKey::from(*id), false)),
             Self::Remove(id) => Some((RecordKey::from(*id), true)),
-            Self::PutItem(name, _) => Some((*name, false)),
-            Self::RemoveItem(name) => Some((*name, true)),
+            Self::PutItem(key, _) => Some((*key, false)),
+            Self::RemoveItem(key) => Some((*key, true)),
             Self::Clear(_)
             | Self::RepliesOnly
             | Self::DiscardFormer(..)
@@ -86,34 +88,35 @@ impl<V> Mutation<V> {
     }
 }
 
-/// An encoded [`ReplicationEntry`], shared by the queues of all who are sent it.
+/// An encoded [`ReplicationEntry`], shared by the queues of all peers that are sent it.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedEntry {
     pub version: u64,
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// What an operation changed, to be encoded as an [`ReplicationEntry`] without making one.
+/// The mutation of one operation, by reference: it is encoded as a [`ReplicationEntry`] without
+/// making one.
 #[derive(Clone, Copy, Debug)]
 pub enum MutationRef<'c> {
-    /// A chunk has that value.
+    /// Sets the value of a chunk.
     Put(ChunkId, &'c [u8]),
-    /// Anything else, of that chunk or named id.
+    /// Any other mutation, of that chunk or named id.
     Other(ChunkId, &'c Mutation),
 }
 
-/// What a client is answered, as an entry says it of one operation.
+/// The reply to one operation, as an entry carries it.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedReply<'a> {
-    /// Whose session.
+    /// The session's client.
     pub client: ClientId,
-    /// Its lease in milliseconds.
+    /// The session's lease in milliseconds.
     pub lease_ms: u64,
-    /// Operations with smaller numbers were answered.
+    /// The client has the replies to all operations with smaller numbers.
     pub answered_below: u64,
-    /// The operation.
+    /// The operation's number.
     pub number: u64,
-    /// Its answer.
+    /// Its result.
     pub answer: &'a Result<Response, ChunkError>,
 }
 
@@ -125,13 +128,13 @@ impl MutationRef<'_> {
         }
     }
 
-    /// As the [`ReplicationEntry`] would be that says the same.
+    /// Appends the bytes that the equivalent [`ReplicationEntry`] would encode to.
     pub(super) fn encode(self, version: u64, answered: Option<CachedReply<'_>>, to: &mut Vec<u8>) {
         version.encode(to);
         match self {
             Self::Put(id, value) => {
                 Mutation::Put(id, SkippedValue).encode(to);
-                // The value comes in place of none.
+                // Replace the empty value's length by the value.
                 to.truncate(to.len() - SkippedValue::BYTES_MIN);
                 (value.len() as u32).encode(to);
                 to.extend_from_slice(value);
@@ -150,11 +153,12 @@ impl MutationRef<'_> {
     }
 }
 
-/// Changes in their order. What a backup was sent is what it keeps: the bytes are not taken apart.
+/// Entries in order, encoded. A backup keeps the bytes that it was sent without decoding values.
 #[derive(Clone, Debug, Default)]
 pub struct EntryBatch {
     bytes: Vec<u8>,
-    /// Of those that were decoded: what was seen when they were checked.
+    /// Heads of the entries, noted when the batch was decoded and checked; empty for a batch that
+    /// was encoded here.
     heads: Vec<EntryHead>,
 }
 
@@ -163,7 +167,7 @@ pub struct EntryBatch {
 struct EntryHead {
     version: u64,
     mutation: Mutation<SkippedValue>,
-    /// Where its sessions begin, and where it ends.
+    /// Offsets in the batch at which the entry's sessions begin and the entry ends.
     sessions: usize,
     end: usize,
 }
@@ -185,17 +189,17 @@ impl EntryBatch {
         self.bytes.extend_from_slice(&entry.bytes);
     }
 
-    /// How many they are.
+    /// The number of entries.
     pub fn count(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether one of them says that copies have another owner.
+    /// Whether some entry is a [`Mutation::ChangeOwner`].
     pub fn adopts(&self) -> bool {
         self.iter().any(|entry| matches!(entry.mutation, Mutation::ChangeOwner(..)))
     }
 
-    /// All of them, taken apart.
+    /// Decodes all entries.
     pub fn to_vec(&self) -> Vec<ReplicationEntry> {
         let decode = |entry: EntryRef<'_>| ReplicationEntry::decode_all(entry.bytes).ok();
         self.iter().filter_map(decode).collect()
@@ -207,7 +211,7 @@ impl EntryBatch {
         let mut from = WireReader::new(unseen);
         std::iter::from_fn(move || {
             let Some(head) = heads.next() else {
-                // They were encoded here.
+                // This batch was encoded here, so parsing cannot fail.
                 return (from.left() > 0).then(|| EntryRef::parse(&mut from).ok()).flatten();
             };
             let bytes = &self.bytes[begin..head.end];
@@ -251,7 +255,7 @@ impl Wire for EntryBatch {
     }
 }
 
-/// A value that was passed over.
+/// Stands for a value that was skipped when decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedValue;
 
@@ -267,22 +271,22 @@ impl Wire for SkippedValue {
     }
 }
 
-/// An encoded [`ReplicationEntry`], seen without taking its value out.
+/// An encoded [`ReplicationEntry`], decoded except for its value.
 #[derive(Clone, Debug)]
 pub(super) struct EntryRef<'b> {
     pub version: u64,
     pub mutation: Mutation<SkippedValue>,
-    /// All of it.
+    /// The whole encoded entry.
     pub bytes: &'b [u8],
     sessions: &'b [u8],
 }
 
 impl<'b> EntryRef<'b> {
-    /// Reads one, and checks all of it.
+    /// Parses and checks one entry.
     ///
     /// # Errors
     ///
-    /// [`WireError`] if it is none.
+    /// [`WireError`] if the bytes are not an entry.
     pub fn parse(from: &mut WireReader<'b>) -> Result<Self, WireError> {
         let begin = *from;
         let version = Wire::decode(from)?;
@@ -293,7 +297,7 @@ impl<'b> EntryRef<'b> {
         Ok(Self { version, mutation, bytes, sessions })
     }
 
-    /// The same change under another version, and without answers.
+    /// Encodes the same mutation under another version, without replies.
     pub fn encode_as(&self, version: u64, to: &mut Vec<u8>) {
         version.encode(to);
         let mutation = u64::BYTES_MIN..self.bytes.len() - self.sessions.len();
@@ -301,13 +305,13 @@ impl<'b> EntryRef<'b> {
         Vec::<SessionState>::new().encode(to);
     }
 
-    /// What clients were answered.
+    /// The replies that the entry carries.
     pub fn sessions(&self) -> Vec<SessionState> {
-        // It was checked.
+        // `parse` checked these bytes.
         Wire::decode_all(self.sessions).unwrap_or_default()
     }
 
-    /// The same, one after the other.
+    /// A reader over the replies that makes no lists.
     pub fn session_reader(&self) -> SessionReader<'b> {
         let mut from = WireReader::new(self.sessions);
         let left = u32::decode(&mut from).unwrap_or(0);
@@ -315,15 +319,15 @@ impl<'b> EntryRef<'b> {
     }
 }
 
-/// What an operation was answered: its number, the chunk, the answer.
+/// The reply to an operation: its number, the chunk, the result.
 pub(super) type Answer = (u64, ChunkId, Result<Response, ChunkError>);
 
-/// Whose session it is, its lease, below which number all was answered, and how many answers
-/// follow.
+/// Head of a session: client, lease in milliseconds, the number below which all replies arrived,
+/// and the number of replies that follow.
 pub(super) type SessionHead = (ClientId, u64, u64, u32);
 
-/// Reads what an entry says that clients were answered, without lists: the head of a session, then
-/// as many answers as it says, or their numbers.
+/// Reads an entry's replies without making lists: the head of each session, then as many replies,
+/// or reply numbers, as the head says.
 #[derive(Debug)]
 pub(super) struct SessionReader<'b> {
     from: WireReader<'b>,
@@ -331,19 +335,19 @@ pub(super) struct SessionReader<'b> {
 }
 
 impl SessionReader<'_> {
-    /// The head of the next session.
+    /// Reads the head of the next session; none at the end.
     pub fn next_session(&mut self) -> Option<SessionHead> {
         self.left = self.left.checked_sub(1)?;
-        // It was checked, here and below.
+        // `EntryRef::parse` checked these bytes, so decoding does not fail, here and below.
         Wire::decode(&mut self.from).ok()
     }
 
-    /// The next answer of the session.
+    /// Reads the next reply of the session.
     pub fn answer(&mut self) -> Option<Answer> {
         Wire::decode(&mut self.from).ok()
     }
 
-    /// The number of the next answer, which is passed over.
+    /// Reads the number of the next reply and skips the rest.
     pub fn number(&mut self) -> Option<u64> {
         let number = u64::decode(&mut self.from).ok()?;
         <(ChunkId, Result<Response, ChunkError>)>::skip(&mut self.from).ok()?;

@@ -1,29 +1,34 @@
-//! Backups: what an owner changes lies on other nodes before anybody is told so (DXRAM, section 2;
-//! the placement of a range names its owner and up to three backups).
+//! Primary-backup replication: an owner acknowledges a change only after its backups have it
+//! (DXRAM, section 2; the placement of a range names its owner and up to three backups).
 //!
-//! [`ReplicationPrimary`] is the owner's side, [`ReplicaStore`] the backup's. An owner sends its changes to each
-//! backup in their order; a backup keeps them in its log, in the owner's name. When a life of an
-//! owner is over, the metadata puts the first backup in its place, which seals what it has of it,
-//! loads it, makes the other backups its own in place, or copies it to a new set, and serves once
-//! that set is committed.
+//! [`ReplicationPrimary`] is the owner's side, [`ReplicaStore`] the backup's. An owner sends its
+//! changes to each backup in order; a backup keeps them in its log, under the owner's peer (node
+//! and incarnation). When an incarnation of an owner ends, the metadata makes the first backup the
+//! new owner. It seals what it has of the old one, loads it, turns the other backups into its own
+//! without copying, or copies to a new set, and serves once the metadata has committed that set.
 //!
-//! Invariants of this room:
-//! 1. Nothing is answered that a member of the committed set does not have: neither a change, nor a
-//!    read of a change that is on its way. So each member alone has all that was acknowledged.
-//! 2. A member leaves the set only by an edit of the metadata, and joins it only when it has all.
-//!    Who is about to join gets every change from its first day on.
-//! 3. A backup that sealed an owner's life takes nothing of it any more; so an owner that was
-//!    replaced, and does not know, acknowledges nothing.
-//! 4. A backup in a new life is in no set: what it has in its log has no vote. But where all who
-//!    have something are gone, a leader asks their new lives; whose log is whole
-//!    ([`ReplicaStore::resume`]) is what it was before. So a cluster that lost its power has all that was
-//!    acknowledged.
-//! 5. Chunks are told apart by their ids. Items of one named id are told apart by a checksum of
-//!    their keys beside it: keys that agree in 92 bits would be taken for one another.
-//! 6. Changes that wait for a member are bounded in number and bytes; beyond, owners refuse.
-//! 7. Who was a backup from some change on without a break has all changes up to the last that it
-//!    has. So two who seal what they have of a life tell by two versions what they differ in; who
-//!    took some of it up from a log ([`ReplicaStore::resume`]) does not say so.
+//! Invariants:
+//! 1. No reply depends on a change that some member of the committed set lacks: neither the reply
+//!    to the change itself nor a read of a change in flight. So each member alone has everything
+//!    that was acknowledged.
+//! 2. A member leaves the set only by an edit of the metadata, and joins it only when it has
+//!    everything. A learner (a node about to join) receives every change from the moment its
+//!    catch-up begins.
+//! 3. A backup that has sealed an owner's incarnation accepts nothing more of it. So an owner that
+//!    was replaced without knowing acknowledges nothing.
+//! 4. A backup in a new incarnation is in no set: what is in its log has no vote. Where every node
+//!    that has something is gone, a leader asks their new incarnations; one whose log is complete
+//!    ([`ReplicaStore::resume`]) counts as what it was before. So a cluster that lost power still
+//!    has everything that was acknowledged.
+//! 5. Chunks are distinguished by their ids. Items of one named id are distinguished by a checksum
+//!    of their keys in addition to the id: two keys that agree in all 92 bits would be taken for
+//!    one another.
+//! 6. Changes queued for a member are bounded in number and bytes; beyond the bound owners refuse
+//!    writes.
+//! 7. A node that has been a backup without a break since some change has every change from there
+//!    to its last. So two nodes that seal an incarnation find the difference between them from two
+//!    versions; a node that replayed part of it from a log ([`ReplicaStore::resume`]) does not
+//!    offer that.
 
 mod entry;
 mod placement;
@@ -34,7 +39,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-/// Chunks and items that are fetched together at most.
+/// The most keys in one [`ReplicationMessage::Fetch`].
 pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
 
 pub use entry::{
@@ -52,19 +57,19 @@ use crate::overlay::Peer;
 /// Parameters of [`ReplicationPrimary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicationSettings {
-    /// Backups of each range, up to three; as many as there are other nodes where those are fewer.
-    /// 0 for none at all.
+    /// Backups of each range, 0 to 3; fewer where the cluster has fewer other nodes. 0 turns
+    /// replication off.
     pub backups: usize,
-    /// Below so many copies, the owner's among them, nothing is changed.
+    /// The fewest replicas, the owner included, with which a range accepts changes.
     pub min_replicas: usize,
-    /// A backup that is silent for so long is committed out of the set.
+    /// A backup that owes an answer for this long is committed out of the set, in milliseconds.
     pub silent_ms: u64,
-    /// After that long what was not answered is sent again.
+    /// Unanswered entries are sent again after this long, in milliseconds.
     pub retry_ms: u64,
-    /// Changes that wait for one backup at most, and sent in one message.
+    /// The most entries queued for one backup, and the most in one message.
     pub window: usize,
-    /// Sets of backups that the ranges of one node lie in, alike at all nodes; 0 for a set of its
-    /// own for each range.
+    /// Number of different backup sets that the ranges of one node are spread over (Copysets); the
+    /// same at all nodes. 0 gives each range a set of its own.
     pub copy_sets: usize,
 }
 
@@ -75,84 +80,88 @@ impl Default for ReplicationSettings {
     }
 }
 
-/// What owner and backup say to each other. The sender's life is the owner's name.
+/// Messages between an owner and its backups. The sender's peer (node and incarnation) identifies
+/// the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicationMessage {
-    /// From the owner: keep these.
+    /// From the owner: store these entries.
     Append {
-        /// Counts the owner's attempts with this backup; what is of an earlier one is too late.
+        /// Numbers the owner's streams to this backup; a message of an earlier stream is ignored.
         stream: u64,
-        /// The number of the first; they are counted from 1 on.
+        /// The number of the first entry in this stream, counted from 1.
         first: u64,
-        /// Changes, in their order.
+        /// The entries, in order.
         entries: EntryBatch,
     },
-    /// From the backup: everything below is kept.
+    /// From the backup: it has stored every entry below `next`.
     Appended {
-        /// The attempt.
+        /// The stream that is answered.
         stream: u64,
-        /// The number that comes next.
+        /// The number of the first entry that is missing.
         next: u64,
     },
-    /// From the backup: it keeps no more.
+    /// From the backup: it accepts nothing more.
     Refused {
-        /// The attempt.
+        /// The stream that is refused.
         stream: u64,
-        /// Because somebody else takes the owner's place, and not because its log failed.
+        /// True if the owner's incarnation was sealed by its successor; false if the backup's log
+        /// failed.
         is_sealed: bool,
     },
-    /// From the backup: what it kept of these cannot be read any more, or looks as if it had ended.
-    /// Send them again, or that they are gone.
+    /// From the backup: its records of these keys cannot be read any more, or the items look
+    /// expired. The owner sends the present values again, or that they were removed.
     Resend {
-        /// The attempt.
+        /// The stream to send on.
         stream: u64,
-        /// Chunks and items.
+        /// Chunks and items to send again.
         keys: Vec<RecordKey>,
     },
-    /// From an heir to another who has copies: take nothing more of a life that is over, and say
-    /// how far you came with it.
+    /// From a new owner to another replica: accept nothing more of an incarnation that has ended,
+    /// and report how far you came.
     Seal {
-        /// The life.
+        /// The incarnation that has ended.
         source: Peer,
-        /// Ids that it owned and the sender is to own.
+        /// Ids that `source` owned and the sender takes over.
         ids: IdRange,
-        /// Up to this version the sender has all.
+        /// The sender has everything up to this version.
         last: u64,
     },
-    /// The answer of who can keep what it has in the heir's name.
+    /// The answer of a replica that can keep its records in the new owner's name.
     Sealed {
-        /// The life.
+        /// As in the request.
         source: Peer,
-        /// The ids.
+        /// As in the request.
         ids: IdRange,
-        /// Up to this version it has all.
+        /// The replica has everything up to this version.
         last: u64,
-        /// What it has of these ids under later versions than the heir; none if it does not know.
+        /// Keys that it has under later versions than the new owner; none if it cannot tell.
         beyond: Option<Vec<RecordKey>>,
     },
-    /// From an heir to another who has copies: it cannot read what it has of these itself.
+    /// From a new owner to another replica: send these, which the new owner cannot read itself.
     Fetch {
-        /// In the name of which life, which is over, they are kept.
+        /// The incarnation, which has ended, under which they are kept.
         source: Peer,
-        /// Ids that it owned and the sender is to own.
+        /// Ids that `source` owned and the sender takes over.
         ids: IdRange,
-        /// Chunks and items among them.
+        /// Chunks and items of `ids`.
         keys: Vec<RecordKey>,
     },
-    /// The answer. What it does not mention had no room in it.
+    /// The answer. A key that is not mentioned did not fit; it is asked for again.
     Fetched {
-        /// The life.
+        /// As in the request.
         source: Peer,
-        /// The ids.
+        /// As in the request.
         ids: IdRange,
-        /// What they are, or that they are gone.
+        /// The present values, or that they were removed.
         found: Vec<Mutation>,
-        /// What clients were answered about these. It may be less than the asker knows, and then it
-        /// has to forget the rest: so are the changes.
+        /// Replies that clients received about these keys. It may be older than what the new owner
+        /// knows; then the new owner discards the later replies, since it lacks the changes they
+        /// answered.
         sessions: Vec<SessionState>,
-        /// Of these it has nothing, as it would if anybody had been told of them.
+        /// Keys of which it has no record, so that nothing about them was ever acknowledged to
+        /// anybody.
         lacking: Vec<RecordKey>,
-        /// It cannot read these either.
+        /// Keys that it cannot read either.
         damaged: Vec<RecordKey>,
     },
 }

@@ -1,14 +1,14 @@
-//! Who is to keep the backups of a range, of those who could: at random by range, in few sets, and
-//! in different racks.
+//! Chooses the backups of a range: pseudo-random by range, from few sets, and in different racks.
 //!
-//! Where each range has a set of its own, a dead node is recovered by all the others; but of a
-//! large cluster any few nodes that are lost at once had some range in common. With few *copy sets*
-//! (A. Cidon et al., Copysets, USENIX ATC 2013) hardly any did: all nodes are put into one order,
-//! at random, and cut into groups as large as a range has copies; as many orders as there are to be
-//! sets of one node. Each node computes the same from who is a member, so sets hold as long as
-//! members do.
+//! If each range has a set of its own, all other nodes take part in recovering a dead node; but in
+//! a large cluster any few nodes lost at once were all replicas of some range. With few *copy sets*
+//! (A. Cidon et al., Copysets, USENIX ATC 2013) that is rare: all nodes are put into a
+//! pseudo-random order and cut into groups of as many nodes as a range has replicas; there are as
+//! many orders as each node has sets. Each node computes the same groups from the members, so sets
+//! last as long as the members do.
 //!
-//! Racks go before sets: a copy lies in a rack that has none yet, as long as there is such a rack.
+//! Racks have precedence over sets: a replica goes to a rack that has none yet, as long as there is
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,20 @@ use crate::hash::mix;
 use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::overlay::Peer;
 
-/// What a choice is made by.
+/// The inputs of a choice.
 #[derive(Debug)]
 pub(super) struct ReplicaPlacement<'c> {
-    /// Whose backups they are.
+    /// The owner whose backups are chosen.
     pub me: Peer,
-    /// Members but that.
+    /// Members other than the owner.
     pub others: &'c [Peer],
-    /// Sets of each node; 0 for one of each range.
+    /// Copy sets of each node; 0 gives each range a set of its own.
     pub copy_sets: usize,
-    /// Copies in a set, the owner's among them.
+    /// Replicas in a set, the owner included.
     pub replicas: usize,
-    /// Where nodes are; who is not in it shares its rack with nobody.
+    /// Rack of each node; a node without an entry shares its rack with no other.
     pub racks: &'c BTreeMap<NodeId, String>,
-    /// Who was silent, and until when: chosen only if there is nobody else.
+    /// Peers that timed out, and until when: chosen only if there is no other.
     pub suspected: &'c BTreeMap<Peer, u64>,
 }
 
@@ -38,8 +38,8 @@ fn mixed(number: u64, node: NodeId) -> u64 {
 }
 
 impl ReplicaPlacement<'_> {
-    /// Backups for ids beside those who `have` them, up to `count`. Which they are, and which comes
-    /// first, depends on the ids, so that many recover what one node owned.
+    /// Chooses up to `count` backups for `ids` in addition to those that `have` them. The choice
+    /// and its order depend on the ids, so that many nodes share the recovery of one owner.
     pub fn choose(&self, ids: IdRange, have: &[Peer], count: usize) -> Vec<Peer> {
         let group = self.group(ids);
         let mut racks: BTreeSet<&str> =
@@ -62,7 +62,8 @@ impl ReplicaPlacement<'_> {
         chosen
     }
 
-    /// Who of the set of some ids shares a rack with another copy, and who would not in his place.
+    /// Returns a member of a set that shares a rack with another replica, and a node that would not
+    /// in its place.
     pub fn better(&self, start: u64, set: &[Peer]) -> Option<(Peer, Peer)> {
         let shares = |peer: &Peer, with: &[Peer]| {
             let rack = self.rack(peer);
@@ -84,7 +85,7 @@ impl ReplicaPlacement<'_> {
         self.racks.get(&peer.node).map(String::as_str)
     }
 
-    /// The copy set in which ids of this node are to lie; nobody without such sets.
+    /// The copy set for `ids` of this owner; empty if there are no copy sets.
     fn group(&self, ids: IdRange) -> Vec<Peer> {
         let all = self.others.len() + 1;
         if self.copy_sets == 0 || self.replicas == 0 || all <= self.replicas {
@@ -94,7 +95,7 @@ impl ReplicaPlacement<'_> {
         let mut order: Vec<Peer> = self.others.iter().chain([&self.me]).copied().collect();
         order.sort_by_key(|peer| (mixed(number, peer.node), *peer));
         let own = order.iter().position(|peer| *peer == self.me).unwrap_or_default();
-        // The last group takes some of the one before, rather than to be smaller.
+        // The last group shares members with the one before rather than being smaller.
         let start = (own / self.replicas * self.replicas).min(all - self.replicas);
         order[start..start + self.replicas].to_vec()
     }
@@ -109,7 +110,7 @@ mod tests {
         (1..=count).map(peer).collect()
     }
 
-    /// Sets that lie on nodes together, of a hundred ranges of each node.
+    /// The sets, as sorted nodes, of a hundred ranges of each node.
     fn sets(all: &[Peer], copy_sets: usize, racks: &BTreeMap<NodeId, String>) -> Vec<Vec<NodeId>> {
         let mut sets = Vec::new();
         for me in all {
@@ -143,9 +144,9 @@ mod tests {
         // Six groups of three in each order.
         assert_eq!(distinct(&all, 1), 6);
         assert!((20..=24).contains(&distinct(&all, 4)), "{}", distinct(&all, 4));
-        // Two are left: a group with one of another.
+        // Two nodes are left over: they form a group with one node of another.
         assert_eq!(distinct(&peers(20), 1), 7);
-        // Of a dead node's ranges each of a few nodes recovers some.
+        // The ranges of a dead node are recovered by a few nodes.
         let others = |copy_sets| {
             let sets = sets(&all, copy_sets, &BTreeMap::new());
             let about = sets.into_iter().filter(|set| set.contains(&all[0].node));
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_lie_in_different_racks_as_far_as_there_are_any() {
+    fn replicas_lie_in_different_racks_while_there_are_any() {
         let all = peers(12);
         let rack = |racks: u16| {
             let label = |peer: &Peer| (peer.node, (peer.node.get() % racks).to_string());
@@ -171,7 +172,7 @@ mod tests {
                 }
             }
         }
-        // Who did not say where it is shares its rack with nobody.
+        // A node without a rack shares its rack with no other.
         let some = BTreeMap::from([(all[0].node, "r".to_owned()), (all[1].node, "r".to_owned())]);
         let together = [all[0].node, all[1].node];
         let sets = sets(&all, 0, &some);
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_copies_counts_and_who_was_silent_comes_last() {
+    fn replicas_count_for_racks_and_suspected_nodes_come_last() {
         let all = peers(4);
         let racks = all.iter().zip(["a", "b", "b", "c"]);
         let racks = racks.map(|(peer, rack)| (peer.node, rack.to_owned())).collect();
@@ -206,6 +207,10 @@ mod tests {
             "of two in one rack"
         );
         assert_eq!(placement(&suspected).better(start, &[all[1], all[2]]), None);
-        assert_eq!(placement(&nobody).better(start, &[all[1], silent]), None, "all is well");
+        assert_eq!(
+            placement(&nobody).better(start, &[all[1], silent]),
+            None,
+            "no two replicas share a rack"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! The owner's side: which backups have what.
+//! The owner's side of replication: tracks which backups have which changes. Not thread-safe: one
+//! thread calls it.
 //!
-//! An owner never has so many of its backups committed out that there are fewer copies than there
-//! must be: perhaps it is the one that is cut off.
+//! An owner never commits a backup out of a set if fewer than the minimum of replicas would remain:
+//! the owner itself may be the node that is cut off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,58 +21,60 @@ mod catch_up;
 
 pub(crate) use catch_up::chunk;
 
-/// Changes of sets of chunks under way at most, and of named items, for which one look through all
-/// items serves; others wait.
+/// Replica-set changes in progress at most: of chunks, and of named items. All changes of items
+/// share one scan of the items. Further changes wait.
 const CHANGES_MAX: usize = 16;
 pub(crate) const NAMED_CHANGES_MAX: usize = 256;
-/// How many times as long as others who are about to back up what is recovered may be silent: all
-/// nodes are loading then, nobody waits for a write, and to begin again is dear.
+/// During a failover a learner may be silent this many times longer than otherwise: all nodes are
+/// loading, no write waits for it, and starting over is expensive.
 const FAILOVER_PATIENCE: u64 = 4;
-/// How long a backup that was silent is not chosen again.
+/// How long a backup that timed out is not chosen again.
 const SUSPECTED_MS: u64 = 2_000;
 
-/// What the owner's side wants done.
+/// What the caller of [`ReplicationPrimary`] must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicationCommand {
-    /// Send a message.
+    /// Send a message to a peer.
     Send(Peer, ReplicationMessage),
-    /// Make these the backups of ids that this node owns; answer with [`ReplicationPrimary::on_committed`].
+    /// Commit these peers as the backups of ids that this node owns, as the set change of that
+    /// number; report the result to [`ReplicationPrimary::on_committed`].
     Commit(u64, IdRange, Vec<Peer>),
-    /// A change of a set was given up.
+    /// The set change of that number was abandoned.
     Aborted(u64),
 }
 
-/// A change that was not acknowledged by all.
+/// A change that some backup or learner has not acknowledged.
 #[derive(Debug)]
 struct PendingWrite {
     id: ChunkId,
-    /// How many must have it and have not: in whose [`ReplicationStream`] it is awaited.
+    /// Peers that must have the change and have not acknowledged it; it is marked as awaited in
+    /// each one's [`ReplicationStream`].
     missing_acks: usize,
 }
 
-/// An item and its place.
+/// The named id and key of an item.
 pub type ItemKey = (ChunkId, Vec<u8>);
 
 #[derive(Debug)]
 enum CatchUpStage {
-    /// Who joins is sent all there is, up to that id so far.
+    /// Chunks are being sent to the learners; the position is the next id to send.
     CopyingChunks(u64),
-    /// The same of named items, which are to be found first; the keys of those that were found.
+    /// A scan is collecting the items to send; the keys found so far.
     ScanningItems(Vec<ItemKey>),
-    /// They were; these were not sent yet.
+    /// The scan has finished; the items that are still to be sent.
     CopyingItems(Vec<ItemKey>),
-    /// All is sent; each must acknowledge up to there.
+    /// Everything was sent; each learner has to acknowledge up to this entry number.
     AwaitingAcks(Vec<(Peer, u64)>),
-    /// Somebody else sends all, and commits.
+    /// The caller sends the contents and commits.
     DrivenByCaller,
-    /// The metadata is being changed.
+    /// The edit of the metadata is in flight.
     Committing,
 }
 
 #[derive(Debug)]
 struct ReplicaSetChange {
     ids: IdRange,
-    /// Members that stay.
+    /// Backups that stay in the set.
     base: Vec<Peer>,
     learners: Vec<Peer>,
     stage: CatchUpStage,
@@ -83,21 +86,22 @@ impl ReplicaSetChange {
     }
 }
 
-/// The copies of what one node owns.
+/// Replicates the chunks and items of one owner to its backups.
 #[derive(Debug)]
 pub struct ReplicationPrimary {
     me: Peer,
     settings: ReplicationSettings,
-    /// Members of the cluster but this node.
+    /// Members of the cluster other than this node.
     others: Vec<Peer>,
-    /// Whether it knows them: it was told of itself among them.
+    /// Whether the member list is known: it has once contained this node.
     is_member: bool,
     /// The committed backups of each id.
     backup_sets: IntervalMap<Vec<Peer>>,
-    /// All had so many members at least when they were looked at, and none was changed since.
+    /// Lower bound on the number of backups of every set at the last full scan; None after any
+    /// change.
     min_backups_seen: Option<usize>,
     streams: BTreeMap<Peer, ReplicationStream>,
-    /// Whether one of them may have too much to do.
+    /// Whether some stream may have reached the window; false means none has.
     is_backlogged: bool,
     next_stream: u64,
     next_version: u64,
@@ -105,20 +109,21 @@ pub struct ReplicationPrimary {
     pending_by_id: IntHashMap<ChunkId, u64>,
     set_changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,
-    /// Where nodes are, as far as that was said.
+    /// Rack of each node that named one.
     racks: BTreeMap<NodeId, String>,
-    /// Who was silent, and until when they are not chosen.
+    /// Peers that timed out or refused, and until when they are not chosen; `u64::MAX` is for the
+    /// rest of their incarnation.
     suspected: BTreeMap<Peer, u64>,
     acknowledged: Vec<u64>,
     is_deposed: bool,
-    /// Memory that is used again.
+    /// Buffers of acknowledged entries, for reuse.
     buffer_pool: EntryBufferPool,
     versions: Vec<u64>,
     peers: Vec<Peer>,
 }
 
 impl ReplicationPrimary {
-    /// Of a node that owns nothing.
+    /// Creates the state of a node that owns nothing.
     pub fn new(me: Peer, settings: ReplicationSettings) -> Self {
         Self {
             me,
@@ -145,7 +150,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Who is a member.
+    /// Sets the members of the cluster, this node included.
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         self.others = members.collect();
         self.recheck_racks();
@@ -153,48 +158,48 @@ impl ReplicationPrimary {
         self.others.retain(|peer| *peer != self.me);
     }
 
-    /// Where nodes are. Backups in a rack that has another copy make way for some in a rack that
-    /// has none.
+    /// Sets the rack of each node. A backup that shares a rack with another replica is replaced by
+    /// a node in an unused rack if there is one.
     pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
         self.racks = racks;
         self.recheck_racks();
     }
 
-    /// Sets are to be looked through: perhaps there is a better rack.
+    /// Requests a scan of all sets: a better rack may be available.
     fn recheck_racks(&mut self) {
         if !self.racks.is_empty() {
             self.min_backups_seen = None;
         }
     }
 
-    /// Whether new ids would get their backups: not while this node does not know who else there
-    /// is, and would take itself for the only one.
+    /// Whether new ids would get their backups. False while this node does not know the members and
+    /// would take itself for the only one.
     pub fn is_ready(&self) -> bool {
         self.is_member || self.settings.backups == 0
     }
 
-    /// Whether so many backups are enough for chunks that were acknowledged elsewhere: who takes
-    /// them over must not be the only one who has them, unless it is alone.
+    /// Whether N backups suffice to take over chunks that were acknowledged elsewhere: the new
+    /// owner must not hold the only replica unless it is the only node.
     pub fn meets_min_replicas(&self, backups: usize) -> bool {
         self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.min_replicas())
     }
 
-    /// Whether a backup was told that this life is over.
+    /// Whether a backup reported that this node's incarnation was sealed by a successor.
     pub fn is_deposed(&self) -> bool {
         self.is_deposed
     }
 
-    /// How many backups there should be.
+    /// Backups that each set should have now.
     fn backup_target(&self) -> usize {
         self.settings.backups.min(self.others.len())
     }
 
-    /// How many copies there must be at least: fewer only for who is alone.
+    /// Replicas that each set must have at least; fewer only if the cluster has fewer nodes.
     fn min_replicas(&self) -> usize {
         self.settings.min_replicas.min(self.others.len() + 1)
     }
 
-    /// Backups for ids, up to `count` beside `without`, who have them.
+    /// Chooses up to `count` backups for `ids`, other than `without`, which already are replicas.
     pub fn choose_backups(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
         self.placement().choose(ids, without, count)
     }
@@ -210,23 +215,23 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Whether a node is another member: also one that keeps nothing more may be asked for
+    /// Whether a node is another member. A member that accepts nothing more may still be asked for
     /// what it has.
     pub fn is_member(&self, peer: Peer) -> bool {
         self.others.contains(&peer)
     }
 
-    /// Whether a node is a member, and was not silent of late.
+    /// Whether a node is another member that has not timed out recently.
     pub fn is_healthy(&self, peer: Peer) -> bool {
         self.others.contains(&peer) && !self.suspected.contains_key(&peer)
     }
 
-    /// Whether a node is a member, and will not refuse to keep anything in this life.
+    /// Whether a node is another member that has not refused for the rest of its incarnation.
     pub fn is_eligible(&self, peer: Peer) -> bool {
         self.others.contains(&peer) && self.suspected.get(&peer) != Some(&u64::MAX)
     }
 
-    /// A node answered something that it was asked of late.
+    /// Notes that a node answered a recent question: it is no longer suspected.
     pub fn on_response(&mut self, peer: Peer, now_ms: u64) {
         if self.is_eligible(peer) {
             self.suspected.remove(&peer);
@@ -238,13 +243,13 @@ impl ReplicationPrimary {
         }
     }
 
-    /// A node is not chosen until then.
+    /// Marks a node as suspected until `until_ms`: it is not chosen before.
     pub fn suspect(&mut self, peer: Peer, until_ms: u64) {
         let until = self.suspected.entry(peer).or_default();
         *until = until_ms.max(*until);
     }
 
-    /// Backups beside some, as many as there should be.
+    /// Chooses healthy backups for `ids` in addition to `have`, up to the target number.
     pub fn choose_missing_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
         let mut more =
             self.choose_backups(ids, have, self.backup_target().saturating_sub(have.len()));
@@ -252,35 +257,35 @@ impl ReplicationPrimary {
         more
     }
 
-    /// Whether a version waits for somebody.
+    /// Whether a version waits for an acknowledgement.
     pub fn is_pending(&self, version: u64) -> bool {
         self.pending_writes.contains_key(&version)
     }
 
-    /// Backups for ids that are new.
+    /// Chooses all backups for ids that are new.
     pub fn choose_backup_set(&self, ids: IdRange) -> Vec<Peer> {
         self.choose_backups(ids, &[], self.backup_target())
     }
 
-    /// The committed backups of an id.
+    /// The committed backups of an id; none if this node does not own it.
     pub fn backups(&self, id: ChunkId) -> Option<&[Peer]> {
         self.backup_sets.get(id.bits()).map(Vec::as_slice)
     }
 
-    /// Backups that there should be of all, where there are nodes enough.
+    /// The configured number of backups, which small clusters may not reach.
     pub fn configured_backups(&self) -> usize {
         self.settings.backups
     }
 
-    /// Spans with fewer copies than there should be, changes of sets under way, and changes of
-    /// chunks that wait.
+    /// Counts for the status: intervals with fewer backups than the target, set changes in
+    /// progress, and pending writes.
     pub fn counts(&self) -> (usize, usize, usize) {
         let reduced =
             self.backup_sets.iter().filter(|(_, set)| set.len() < self.backup_target()).count();
         (reduced, self.set_changes.len(), self.pending_writes.len())
     }
 
-    /// Ids are this node's, with those backups, who have all there is of them.
+    /// Makes this node the owner of `ids` with these backups, which have all their contents.
     pub fn set_backups(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
             self.backup_sets.assign(ids.start()..ids.end(), Some(backups));
@@ -289,7 +294,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Ids are not this node's any more: nobody waits for them.
+    /// Forgets ids that this node no longer owns; nothing about them is pending any more.
     pub fn drop_ids(&mut self, ids: IdRange) {
         self.backup_sets.assign(ids.start()..ids.end(), None);
         self.set_changes.retain(|_, change| !overlap(change.ids, ids));
@@ -297,12 +302,12 @@ impl ReplicationPrimary {
         self.pending_by_id.retain(|id, _| !ids.contains(*id));
     }
 
-    /// Whether the backups of ids are being changed.
+    /// Whether a change of the backups of some of `ids` is in progress.
     pub fn is_changing(&self, ids: IdRange) -> bool {
         self.set_changes.values().any(|change| overlap(change.ids, ids))
     }
 
-    /// Whether something may be changed: there are enough copies, and not too much waits.
+    /// Whether a write to `id` is accepted: it has enough replicas and no backup's queue is full.
     pub fn accepts(&self, id: ChunkId) -> bool {
         if self.settings.backups == 0 {
             return true;
@@ -315,7 +320,7 @@ impl ReplicationPrimary {
             && !(self.is_backlogged && set.iter().any(is_backlogged))
     }
 
-    /// Who must have each change of an id: the set, and those about to join it.
+    /// The peers that must have each change of `id`: its backups, then its learners.
     fn peers(&self, id: ChunkId) -> impl Iterator<Item = Peer> {
         let set = self.backup_sets.get(id.bits()).map_or(&[][..], Vec::as_slice);
         let mut learners = Vec::new();
@@ -329,7 +334,8 @@ impl ReplicationPrimary {
         set.iter().copied().chain(learners)
     }
 
-    /// Who must have each change of an id, and how many changes each owes an answer for.
+    /// The peers that must have each change of `id`, and how many queued entries each has not
+    /// acknowledged.
     pub fn lag(&self, id: ChunkId) -> Vec<(Peer, u64)> {
         let waiting =
             |peer: &Peer| self.streams.get(peer).map_or(0, |stream| stream.queued() as u64);
@@ -344,7 +350,7 @@ impl ReplicationPrimary {
         });
     }
 
-    /// The same of an operation, with what its client is answered.
+    /// Replicates the change of an operation, together with the reply to its client.
     pub fn replicate_operation(
         &mut self,
         changed: MutationRef<'_>,
@@ -365,23 +371,23 @@ impl ReplicationPrimary {
         self.peers = peers;
     }
 
-    /// The version of an id's last change that not all have who must: nothing about the chunk may
-    /// be answered before.
+    /// The version of the last change of `id` that some peer has not acknowledged. No reply about
+    /// the chunk may be sent before that.
     pub fn pending_version(&self, id: ChunkId) -> Option<u64> {
         self.pending_by_id.get(&id).copied()
     }
 
-    /// Whether a change of one of the ids is not with all who must have it.
+    /// Whether a change of some of `ids` is pending.
     pub fn has_pending_writes(&self, ids: IdRange) -> bool {
         self.pending_by_id.keys().any(|id| ids.contains(*id))
     }
 
-    /// Hands out versions that all have.
+    /// Passes on and forgets the versions that have been acknowledged by all.
     pub fn take_acknowledged(&mut self, each: impl FnMut(u64)) {
         self.acknowledged.drain(..).for_each(each);
     }
 
-    /// Changes of sets whose items are to be found, and their ids.
+    /// Set changes that need a scan of the items, and their ids.
     pub fn pending_item_scans(&self) -> impl Iterator<Item = (u64, IdRange)> {
         let waits = self
             .set_changes
@@ -390,7 +396,7 @@ impl ReplicationPrimary {
         waits.map(|(number, change)| (*number, change.ids))
     }
 
-    /// One of them was found.
+    /// Adds an item that the scan found to a set change.
     pub fn add_scanned_item(&mut self, number: u64, item: ItemKey) {
         let change = self.set_changes.get_mut(&number);
         if let Some(CatchUpStage::ScanningItems(items)) = change.map(|change| &mut change.stage) {
@@ -398,7 +404,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// All of them were.
+    /// Ends the scan for a set change.
     pub fn finish_item_scan(&mut self, number: u64) {
         if let Some(change) = self.set_changes.get_mut(&number)
             && let CatchUpStage::ScanningItems(items) = &mut change.stage
@@ -407,53 +413,54 @@ impl ReplicationPrimary {
         }
     }
 
-    /// A staged change cannot be given up any more: its owner-to-be may be committed.
+    /// Marks a change driven by the caller as committing: it cannot be abandoned any more, since
+    /// its edit may already be committed. Returns the members.
     pub fn begin_commit(&mut self, number: u64) -> Vec<Peer> {
         let Some(change) = self.set_changes.get_mut(&number) else { return Vec::new() };
         change.stage = CatchUpStage::Committing;
         change.members()
     }
 
-    /// Gives up a change of a set.
+    /// Abandons a set change.
     pub fn abort(&mut self, number: u64) {
         if let Some(change) = self.set_changes.remove(&number) {
             self.recheck_writes(change.ids);
         }
     }
 
-    /// Tells backups of ids that what they keep of them in the name of `source` is not needed.
+    /// Tells backups of `ids` to discard what they keep of them under `source`.
     pub fn discard_former(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
         let members = backups.iter().copied().filter(|peer| self.others.contains(peer));
         let members: Vec<Peer> = members.collect();
         self.send_all(&members, Mutation::DiscardFormer(source, ids), Vec::new());
     }
 
-    /// Tells nodes that are no backups of ids that what they keep of them is not needed.
+    /// Tells nodes that are not backups of `ids` to discard what they keep of them.
     pub fn clear_on(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
         let members: Vec<Peer> = peers.filter(|peer| self.others.contains(peer)).collect();
         self.send_all(&members, Mutation::Clear(ids), Vec::new());
     }
 
-    /// Whether a backup that says so in this attempt has to have what there is of an id.
+    /// Whether `peer` must have the contents of `id` and `stream` is its present stream.
     pub fn is_backup(&self, peer: Peer, stream: u64, id: ChunkId) -> bool {
         let is_present = self.streams.get(&peer).is_some_and(|known| known.number == stream);
         is_present && self.peers(id).any(|other| other == peer)
     }
 
-    /// Sends a backup a chunk or an item once more, as it is now, or that it is gone.
+    /// Sends a backup the present value of a chunk or item again, or that it was removed.
     pub fn resend(&mut self, peer: Peer, stream: u64, id: ChunkId, mutation: Mutation) {
         if self.is_backup(peer, stream, id) {
             self.send_all(&[peer], mutation, Vec::new());
         }
     }
 
-    /// Sends those who must have all there is of an id that an item is gone. Nobody waits for that.
-    pub fn remove_item(&mut self, name: RecordKey) {
-        let peers: Vec<Peer> = self.peers(name.id).collect();
-        self.send_all(&peers, Mutation::RemoveItem(name), Vec::new());
+    /// Tells every peer that must have `key` that the item was removed. No reply waits for this.
+    pub fn remove_item(&mut self, key: RecordKey) {
+        let peers: Vec<Peer> = self.peers(key.id).collect();
+        self.send_all(&peers, Mutation::RemoveItem(key), Vec::new());
     }
 
-    /// Ids have another owner, with backups of its own: what is kept of them here is not needed.
+    /// Drops ids that have another owner and tells the backups to discard them.
     pub fn hand_over(&mut self, ids: IdRange) {
         let members: BTreeSet<Peer> = self
             .backup_sets
@@ -466,7 +473,7 @@ impl ReplicationPrimary {
         self.drop_ids(ids);
     }
 
-    /// A backup answered.
+    /// Handles a backup's answer.
     pub fn on_message(&mut self, from: Peer, message: &ReplicationMessage, now_ms: u64) {
         let Some(stream) = self.streams.get_mut(&from) else { return };
         match message {
@@ -492,8 +499,8 @@ impl ReplicationPrimary {
                 if *number == stream.number =>
             {
                 self.is_deposed |= *is_sealed;
-                // It keeps nothing more: as if it had been silent for long. In this life it never
-                // will, and whoever joins a set along with it would join in vain.
+                // The backup accepts nothing more: treat it as timed out. It never will in this
+                // incarnation, so a set that it joined could never become complete.
                 stream.awaiting_since_ms = Some(0);
                 self.suspect(from, u64::MAX);
             }
@@ -501,7 +508,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// A change is done when all have it who must, and there are enough of them.
+    /// Completes a change that everybody has acknowledged, if its set has enough replicas.
     fn complete_if_acknowledged(&mut self, version: u64) {
         let Some(write) = self.pending_writes.get(&version) else { return };
         let id = write.id;
@@ -518,7 +525,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Members changed: who is none any more is not waited for.
+    /// Recounts the peers that writes to `ids` wait for, after their members changed.
     fn recheck_writes(&mut self, ids: IdRange) {
         let about = self.pending_writes.iter().filter(|(_, write)| ids.contains(write.id));
         let mut versions: Vec<u64> = about.map(|(version, _)| *version).collect();
@@ -529,12 +536,16 @@ impl ReplicationPrimary {
             for (peer, stream) in &mut self.streams {
                 missing += usize::from(stream.set_awaited(version, peers.contains(peer)));
             }
-            self.pending_writes.get_mut(&version).expect("it is there").missing_acks = missing;
+            self.pending_writes
+                .get_mut(&version)
+                .expect("the version was listed above")
+                .missing_acks = missing;
             self.complete_if_acknowledged(version);
         }
     }
 
-    /// What came of [`ReplicationCommand::Commit`]: the ids, if the change was still wanted.
+    /// Handles the result of [`ReplicationCommand::Commit`]. Returns the ids and their new members
+    /// (none if it failed), or none if the change was abandoned meanwhile.
     pub fn on_committed(
         &mut self,
         number: u64,
@@ -548,7 +559,7 @@ impl ReplicationPrimary {
                 before.iter().filter(|peer| !members.contains(peer)).copied().collect();
             self.set_backups(change.ids, members.clone());
             if !self.racks.is_empty() {
-                // Who is silent hears of it never, or has another life then.
+                // A silent node never receives this, or is in a new incarnation when it does.
                 self.clear_on(change.ids, left.into_iter());
             }
             return Some((change.ids, members));
@@ -557,8 +568,8 @@ impl ReplicationPrimary {
         Some((change.ids, Vec::new()))
     }
 
-    /// Time went on. `is_leaving` says of which ids the owner is about to change; their sets stay
-    /// as they are.
+    /// Advances time: abandons, begins and continues set changes, and sends again what timed out.
+    /// `is_leaving` tells whether the owner is about to hand over ids; their sets stay as they are.
     pub fn on_tick<S: ChunkStore>(
         &mut self,
         now_ms: u64,
@@ -621,7 +632,8 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Commits silent members out, and begins to fill up sets that are too small.
+    /// Commits silent backups out of their sets, and begins to add backups to sets that are too
+    /// small.
     fn change_sets(
         &mut self,
         silent: &BTreeSet<Peer>,
@@ -643,12 +655,12 @@ impl ReplicationPrimary {
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }
         }
-        // Writes wait for those who are silent: they go first.
+        // Sets with silent members go first: writes wait for them.
         wanted.sort_by_key(|(is_whole, ids, _)| (*is_whole, ids.start()));
         let is_named = |ids: IdRange| ids.first().creator().is_named();
         let changing: Vec<IdRange> = self.set_changes.values().map(|change| change.ids).collect();
         let named = changing.iter().filter(|ids| is_named(**ids)).count();
-        // Of chunks and of named items.
+        // Changes in progress, of chunks and of named items.
         let mut begun = [changing.len() - named, named];
         for (is_whole, ids, set) in wanted {
             let (begun, most) = match is_named(ids) {
@@ -667,7 +679,8 @@ impl ReplicationPrimary {
                 *begun += 1;
                 continue;
             }
-            // Who is silent may yet be the last that has it all: replaced, but not left out.
+            // The silent backup may be the last one with all contents, so it is replaced rather
+            // than dropped.
             let learners = self.choose_missing_backups(ids, &base);
             let is_enough = is_whole || base.len() + learners.len() + 1 >= self.min_replicas();
             if is_enough && !(is_whole && learners.is_empty()) {
@@ -683,14 +696,14 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Queues a change for some, for which nobody waits.
+    /// Queues a mutation for peers; no reply waits for it.
     fn send_all(&mut self, to: &[Peer], mutation: Mutation, sessions: Vec<SessionState>) {
         self.send(to, false, |version, to| {
             ReplicationEntry { version, mutation, sessions }.encode(to)
         });
     }
 
-    /// Queues a change for some, with a version of its own, which is returned.
+    /// Queues an entry for peers, under a version of its own, which is returned.
     fn send(
         &mut self,
         to: &[Peer],
@@ -719,9 +732,9 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Forgets those who are in no set, and what they were not sent.
+    /// Forgets the streams of peers in no set, once they are drained or the peer is suspected.
     fn drop_unused_streams(&mut self) {
-        // Nearly always the first sets name all.
+        // Usually the first sets already name every peer.
         let mut unused: Vec<Peer> = self.streams.keys().copied().collect();
         let sets = self.backup_sets.iter().map(|(_, set)| set);
         for set in sets.chain(self.set_changes.values().map(|change| &change.learners)) {
@@ -745,7 +758,7 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Sends what was not sent yet, in as few messages as it takes.
+    /// Sends the entries that were not sent yet, in as few messages as possible.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ReplicationCommand>) {
         for (peer, stream) in &mut self.streams {
             let message = stream.next_message(now_ms);

@@ -9,32 +9,32 @@ use crate::ids::{Creator, IdRange};
 use crate::overlay::{MetadataRecord, Peer};
 use crate::wire::{Wire, WireError, WireReader};
 
-/// The kinds of records.
+/// Record kinds, the first byte of each record.
 pub(super) const ENTRY: u8 = 1;
 pub(super) const METADATA: u8 = 2;
 pub(super) const WRITER: u8 = 3;
 
-/// Who writes a log, from one record on.
+/// The node incarnation that writes a log, from this record on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogWriter {
-    /// The node, in which life.
+    /// The node and its incarnation.
     pub peer: Peer,
-    /// The first life whose records are all there.
+    /// The first incarnation whose records are all in the log.
     pub since: u32,
-    /// When the machine was started, or something else that is another after a loss of power.
+    /// Identifies the machine's boot: differs after a loss of power.
     pub boot: u64,
-    /// Whether all is synced before it is answered.
+    /// Whether everything is synced before it is acknowledged.
     pub is_synced: bool,
 }
 
-/// A record, without values.
+/// A parsed log record, without values.
 pub(super) enum LogRecord {
     ReplicationEntry(Peer, u64, RecordEffect, Vec<SessionState>),
     MetadataRecord(u64, MetadataRecord),
     LogWriter(u64, LogWriter),
 }
 
-/// What an entry does to copies.
+/// What a logged entry does to the stored records.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RecordEffect {
     Write(RecordKey, bool),
@@ -44,6 +44,7 @@ pub(super) enum RecordEffect {
     Nothing,
 }
 
+/// Encodes the record of an entry of `owner`.
 pub(super) fn entry_record(owner: Peer, entry: &ReplicationEntry) -> Vec<u8> {
     let (mut entry_bytes, mut record) = (Vec::new(), Vec::new());
     entry.encode(&mut entry_bytes);
@@ -51,14 +52,14 @@ pub(super) fn entry_record(owner: Peer, entry: &ReplicationEntry) -> Vec<u8> {
     record
 }
 
-/// The same of an entry that is encoded already.
+/// Encodes a record around an entry that is encoded already.
 pub(super) fn encode_entry(owner: Peer, entry: &[u8], record: &mut Vec<u8>) {
     record.push(ENTRY);
     owner.encode(record);
     record.extend_from_slice(entry);
 }
 
-/// The owner and the change of a record, if it is one of that kind, without the value.
+/// The owner and entry of a record; none if it is of another kind.
 pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
     let mut from = WireReader::new(record);
     if u8::decode(&mut from).ok()? != ENTRY {
@@ -68,6 +69,7 @@ pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
     EntryRef::parse(&mut from).ok().map(|entry| (owner, entry))
 }
 
+/// The value in the record of a `Put` or `PutItem`; none for any other record.
 pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     let mut from = WireReader::new(record);
     if u8::decode(&mut from).ok()? != ENTRY {
@@ -80,7 +82,7 @@ pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Whose metadata a note is about; none if it is about promises.
+/// The creator whose metadata a record is about; none for promises.
 pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
     match note {
         MetadataRecord::Batch(creator, ..)
@@ -99,7 +101,7 @@ impl LogRecord {
                 let owner = Peer::decode(&mut from)?;
                 let entry = EntryRef::parse(&mut from)?;
                 let change = match (entry.mutation.copy(), &entry.mutation) {
-                    (Some((name, is_removed)), _) => RecordEffect::Write(name, is_removed),
+                    (Some((key, is_removed)), _) => RecordEffect::Write(key, is_removed),
                     (None, Mutation::Clear(ids)) => RecordEffect::Clear(*ids),
                     (None, Mutation::DiscardFormer(source, ids)) => {
                         RecordEffect::DiscardFormer(*source, *ids)

@@ -1,18 +1,18 @@
-//! A backup: other nodes' chunks in a log, and what this node noted down of the metadata.
+//! The backup's side of replication: other nodes' records in a log, along with this node's metadata
+//! records.
 //!
-//! The log is not read in the order in which it was written, since the cleaner appends again what
-//! it keeps. So nothing depends on that order: changes of an owner are told by their versions,
-//! notes by their numbers. What says that others are gone (a removal, a change of kind
-//! [`Mutation::Clear`] or [`Mutation::DiscardFormer`]) is kept until nothing that is older is in the log; and what
-//! is gone is never appended again.
+//! The log is not replayed in the order of writing, since the cleaner appends again what it keeps.
+//! So nothing depends on that order: changes of an owner are ordered by their versions, metadata
+//! records by their numbers. A record that says that others are gone (a removal,
+//! [`Mutation::Clear`], [`Mutation::DiscardFormer`]) is kept until no older record is in the log,
+//! and what is gone is never appended again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::entry::EntryRef;
 use super::record::{
-    LogRecord, LogWriter, METADATA, RecordEffect, WRITER, creator_of, encode_entry, entry_of,
-    entry_record, value_of,
+    LogRecord, LogWriter, RecordEffect, WRITER, encode_entry, entry_of, entry_record, value_of,
 };
 use super::{EntryBatch, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
 use crate::chunks::{ClientState, SessionState};
@@ -20,10 +20,11 @@ use crate::ids::{Creator, IdRange};
 use crate::log::{
     Durability, Log, LogError, LogPosition, LogSettings, Replay, SEGMENT_BEGIN, Storage,
 };
-use crate::overlay::{MetadataRecord, Peer, Snapshot};
+use crate::overlay::{MetadataRecord, Peer};
 use crate::wire::Wire;
 
 mod fetch;
+mod metadata;
 mod owner_change;
 mod owner_replica;
 mod scrub;
@@ -31,84 +32,84 @@ mod scrub;
 use owner_change::{OwnerChange, OwnerChanges, RecordRewrite, holder_of};
 use owner_replica::OwnerReplica;
 
-/// Owners' lives that are kept at most.
+/// The most owner incarnations of which records are kept.
 const REPLICAS_MAX: usize = 1 << 16;
-/// Answers in one record.
+/// The most replies in one record.
 const RECORD_ANSWERS_MAX: usize = 64;
-/// Notes about one creator before all that is held of it is written anew.
-const METADATA_RECORDS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
-/// Of a life of which nothing counts.
+/// Boot number of a writer none of whose records count.
 const NO_BOOT: u64 = u64::MAX;
 
-/// So many bytes of segments are looked at by the cleaner for each that is appended. Two are enough
-/// where half of a segment is live; the rest is for it to be ahead.
+/// Bytes of segments that the cleaner examines for each appended byte. Two suffice where half of a
+/// segment is live; the rest lets it run ahead.
 const CLEAN_FACTOR: u32 = 4;
-/// A part of a segment that is cleaned together is one of so many at most, and has so many bytes at
-/// least.
+/// Bounds of the part of a segment that is cleaned in one step: at most this many parts in a
+/// segment, and at least this many bytes in a part.
 const CLEAN_PARTS_MAX: u32 = 512;
 const CLEAN_BYTES_MIN: u32 = 256;
 
-/// What former lives of a node left in its log.
+/// What a node's former incarnations left in its log.
 #[derive(Debug, Default)]
 pub struct RecoveredState {
-    /// The first life whose records are all there; that of the node now if none are.
+    /// The first incarnation whose records are all there; the present one if none are.
     pub since: u32,
-    /// What they noted down of the metadata.
+    /// Their metadata records.
     pub metadata: Vec<MetadataRecord>,
 }
 
-/// What was kept of an owner.
+/// What was recovered of an owner.
 #[derive(Debug, Default)]
 pub struct ReplicaContents {
-    /// Chunks and items that it had.
+    /// Number of chunks and items.
     pub records: u64,
-    /// What clients were answered.
+    /// Replies to clients.
     pub export: ClientState,
-    /// Chunks and items that cannot be read any more.
+    /// Keys whose records cannot be read.
     pub damaged: Vec<RecordKey>,
 }
 
-/// How a record gets into the log.
+/// The append function to use: [`Log::append`] or [`Log::append_reserved`].
 type AppendFn = fn(&mut Log<Box<dyn Storage>>, &[u8]) -> Result<LogPosition, LogError>;
 
-/// The backup's side. Not shared: one thread calls it.
+/// The backup's side of replication. Not thread-safe: one thread calls it.
 #[derive(Debug)]
 pub struct ReplicaStore {
     pub(super) log: Log<Box<dyn Storage>>,
     replicas: BTreeMap<Peer, OwnerReplica>,
-    /// Records that only say that others are gone, or what clients were answered; since when.
+    /// Positions of records without a chunk or item: clears, owner changes, replies. The value is
+    /// the log sequence at which each was first written.
     control_records: BTreeMap<LogPosition, u64>,
-    /// Those that say that copies have another owner.
+    /// Owner changes that are recorded in the log.
     owner_changes: OwnerChanges,
-    /// The notes that count, by creator.
+    /// Positions of the metadata records that count, by creator.
     metadata_snapshots: BTreeMap<Creator, Vec<LogPosition>>,
-    /// Of which creator each of them is.
+    /// The creator of each of those positions.
     metadata_creators: BTreeMap<LogPosition, Creator>,
-    /// The last note of promises, and of the life that writes.
+    /// Positions of the last record of promises and of the last writer record.
     promises: Option<LogPosition>,
     writer: Option<LogPosition>,
     next_number: u64,
-    /// Owners that wait for [`Self::flush`].
+    /// Owners that [`Self::flush`] has to answer.
     unacknowledged: BTreeSet<Peer>,
     has_uncommitted_metadata: bool,
     failure: Option<LogError>,
-    /// Why notes are not kept any more.
+    /// Why metadata is not recorded any more.
     metadata_failure: Option<LogError>,
     replay: Replay,
-    /// What was read again last.
+    /// The record that was scrubbed last.
     scrubbed: Option<(Peer, RecordKey)>,
-    /// The segment that is being cleaned, and from where on.
+    /// The segment that is being cleaned, and the offset of its next part.
     cleaning: Option<(u32, u32)>,
-    /// How much is to be cleaned of it, and how much at least together.
+    /// Bytes that the cleaner still has to examine, and the least it examines at once.
     cleaning_debt_bytes: u32,
     clean_bytes_min: u32,
-    /// The record that is being made.
+    /// Buffer for the record that is being encoded.
     record: Vec<u8>,
 }
 
 impl ReplicaStore {
-    /// Opens the log and checks what is in it. None of it counts: this is a new life (invariant 4).
+    /// Opens and checks the log, and counts none of its contents: this is a new incarnation
+    /// (invariant 4 of replication).
     ///
     /// # Errors
     ///
@@ -150,9 +151,9 @@ impl ReplicaStore {
         }
     }
 
-    /// Opens the log of a node that begins the life `me`. What former lives left counts if all of
-    /// it is there for certain: nothing is damaged, and where it was not synced the machine has
-    /// been running since (`boot`).
+    /// Opens the log of a node whose incarnation `me` begins. The contents count only if the log is
+    /// certainly complete: nothing is damaged and, unless it was synced, the machine has not
+    /// rebooted since (`boot`).
     ///
     /// # Errors
     ///
@@ -200,8 +201,8 @@ impl ReplicaStore {
         Ok((replica_store, RecoveredState { since, metadata }))
     }
 
-    /// Frees all that does not count, so that it never comes to count beside what does. Until
-    /// nothing of it is left, a life that never counts stands last.
+    /// Frees everything that does not count, so that it can never be taken for valid later. Until
+    /// all of it is freed, the last writer record is one that never counts.
     fn discard_log(
         &mut self,
         me: Peer,
@@ -221,7 +222,7 @@ impl ReplicaStore {
         self.log.retire_all()
     }
 
-    /// Says who writes from now on.
+    /// Appends the record of the present writer.
     fn append_writer(&mut self, life: LogWriter) -> Result<(), LogError> {
         let mut record = vec![WRITER];
         self.take_number().encode(&mut record);
@@ -238,14 +239,14 @@ impl ReplicaStore {
         self.next_number - 1
     }
 
-    /// Makes of records what there was when they were written. Returns the notes that count.
+    /// Rebuilds the state from the records. Returns the metadata records that count.
     fn replay_records(&mut self, records: Vec<(LogPosition, LogRecord)>) -> Vec<MetadataRecord> {
         let (mut entries, mut metadata, mut lives) = (Vec::new(), Vec::new(), Vec::new());
         for (position, record) in records {
             let born = self.log.sequence(position);
             match record {
                 LogRecord::ReplicationEntry(owner, version, change, sessions) => {
-                    // Copies of the same version were renamed after what it says of all.
+                    // Records of the same version were rewritten after the mutation of all ids.
                     let is_copy = matches!(change, RecordEffect::Write(..));
                     entries.push(((owner, version, is_copy, born, position), change, sessions));
                 }
@@ -253,16 +254,16 @@ impl ReplicaStore {
                 LogRecord::LogWriter(number, _) => lives.push((number, position)),
             }
         }
-        entries.sort_by_key(|(name, ..)| *name);
+        entries.sort_by_key(|(key, ..)| *key);
         let mut discarded = Vec::new();
         for ((owner, version, _, born, position), change, sessions) in entries {
             let replica = self.replica(owner);
             (replica.is_resumed, replica.last) = (true, replica.last.max(version));
             match change {
-                RecordEffect::Write(name, is_removed) => {
+                RecordEffect::Write(key, is_removed) => {
                     let removed = is_removed.then_some(born);
                     if let Some(old) =
-                        self.replica(owner).records.insert((name, version), position, removed)
+                        self.replica(owner).records.insert((key, version), position, removed)
                     {
                         self.log.release(old.position);
                     }
@@ -283,8 +284,9 @@ impl ReplicaStore {
                 replica.note(head, session.answers.into_iter());
             }
         }
-        // Of lives that were over before: whatever came in their names was older.
-        // An heir says so when it is committed; of itself nobody says it but who forgets it.
+        // The discarded incarnations had ended before: whatever arrived under their names was
+        // older. A new owner sends `DiscardFormer` when it is committed; an incarnation discards
+        // its own records only in `forget`.
         let committed = discarded.iter().filter(|(owner, source, _)| owner != source);
         committed.for_each(|(owner, source, ids)| {
             self.complete_owner_change_from(*owner, Some(*source), *ids)
@@ -305,89 +307,41 @@ impl ReplicaStore {
         self.replay_metadata(metadata)
     }
 
-    fn replay_metadata(
-        &mut self,
-        mut metadata: Vec<(u64, LogPosition, MetadataRecord)>,
-    ) -> Vec<MetadataRecord> {
-        metadata.sort_by_key(|(number, position, _)| (*number, *position));
-        let log = &mut self.log;
-        metadata.dedup_by(|(number, position, _), (earlier, other, _)| {
-            // The cleaner had appended it again, and was not done with the segment.
-            let is_same = number == earlier;
-            if is_same {
-                log.release(std::mem::replace(other, *position));
-            }
-            is_same
-        });
-        self.next_number = self.next_number.max(metadata.last().map_or(0, |last| last.0) + 1);
-        let is_base = |note: &MetadataRecord| {
-            matches!(note, MetadataRecord::Snapshot(_) | MetadataRecord::Removed(_))
-        };
-        let mut bases: BTreeMap<Creator, u64> = BTreeMap::new();
-        let mut last_promises = 0;
-        for (number, _, note) in &metadata {
-            match creator_of(note) {
-                Some(creator) if is_base(note) => drop(bases.insert(creator, *number)),
-                Some(_) => {}
-                None => last_promises = *number,
-            }
-        }
-        let mut counting = Vec::new();
-        for (number, position, note) in metadata {
-            let from = match creator_of(&note) {
-                Some(creator) => bases.get(&creator).copied().unwrap_or(0),
-                None => last_promises,
-            };
-            if number < from {
-                self.log.release(position);
-                continue;
-            }
-            match creator_of(&note) {
-                Some(creator) => {
-                    self.metadata_snapshots.entry(creator).or_default().push(position);
-                    self.metadata_creators.insert(position, creator);
-                }
-                None => self.promises = Some(position),
-            }
-            counting.push(note);
-        }
-        counting
-    }
-
     /// What the log held when it was opened.
     pub fn replay_report(&self) -> &Replay {
         &self.replay
     }
 
-    /// Why nothing is kept any more, if so.
+    /// Why nothing is stored any more; none if the log works.
     pub fn failure(&self) -> Option<LogError> {
         self.failure
     }
 
-    /// Why the metadata is not noted down any more, if so: nothing may be said of it then.
+    /// Why metadata is not recorded any more, and so must not be confirmed to others; none if the
+    /// log works.
     pub fn metadata_failure(&self) -> Option<LogError> {
         self.metadata_failure
     }
 
-    /// Chunks and items that are kept, and in the name of how many lives.
+    /// Number of records, and of owner incarnations that they are kept of.
     pub fn counts(&self) -> (usize, usize) {
         (self.replicas.values().map(|replica| replica.records.len()).sum(), self.replicas.len())
     }
 
-    /// Owners' lives of which something is kept.
+    /// Owner incarnations of which something is kept.
     pub fn owners(&self) -> impl Iterator<Item = Peer> {
         let has_some =
             |replica: &OwnerReplica| !replica.records.is_empty() || !replica.adopted.is_empty();
         self.replicas.iter().filter(move |(_, replica)| has_some(replica)).map(|(peer, _)| *peer)
     }
 
-    /// The creators of what is kept in the name of a life.
+    /// The creators of the ids that are kept of an owner.
     pub fn creators(&self, owner: Peer) -> Vec<Creator> {
         let mut creators = Vec::new();
         let Some(replica) = self.replicas.get(&owner) else { return creators };
         let mut next = replica.records.range(..).next();
-        while let Some(name) = next {
-            let creator = name.id.creator();
+        while let Some(key) = next {
+            let creator = key.id.creator();
             creators.push(creator);
             let after = (Bound::Excluded(*RecordKey::all(creator.ids()).end()), Bound::Unbounded);
             next = replica.records.range(after).next();
@@ -399,12 +353,12 @@ impl ReplicaStore {
         creators
     }
 
-    /// The medium.
+    /// The storage, without the log.
     pub fn into_storage(self) -> Box<dyn Storage> {
         self.log.into_storage()
     }
 
-    /// An owner's changes. They are answered by [`Self::flush`].
+    /// Stores an owner's entries. [`Self::flush`] answers them.
     pub fn on_append(
         &mut self,
         from: Peer,
@@ -439,10 +393,10 @@ impl ReplicaStore {
         self.replicas.entry(owner).or_default()
     }
 
-    /// Keeps the entry that comes next. Nothing is taken out of it but what is to be looked up.
+    /// Stores the next entry. Decodes only what has to be indexed.
     fn apply_entry(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
         self.charge_cleaner(entry.bytes.len());
-        let Some((name, is_removed)) = entry.mutation.copy() else {
+        let Some((key, is_removed)) = entry.mutation.copy() else {
             self.apply_control_entry(owner, entry)?;
             self.replica(owner).take(entry);
             return self.clean();
@@ -450,17 +404,17 @@ impl ReplicaStore {
         let position = self.append(owner, entry)?;
         let removed = is_removed.then(|| self.log.sequence(position));
         let replica = self.replicas.entry(owner).or_default();
-        if let Some(old) = replica.records.insert((name, entry.version), position, removed) {
+        if let Some(old) = replica.records.insert((key, entry.version), position, removed) {
             self.log.release(old.position);
         }
         replica.take(entry);
-        if !name.id.creator().is_named() {
-            replica.remember(entry.version, name.id);
+        if !key.id.creator().is_named() {
+            replica.remember(entry.version, key.id);
         }
         self.clean()
     }
 
-    /// The same of what is no copy.
+    /// Stores an entry whose mutation is not about one chunk or item.
     fn apply_control_entry(&mut self, owner: Peer, entry: &EntryRef<'_>) -> Result<(), LogError> {
         if entry.mutation == Mutation::RepliesOnly {
             return self.append_replies(owner, (entry.version, &entry.sessions()), Log::append);
@@ -491,7 +445,7 @@ impl ReplicaStore {
         self.log.append(&self.record)
     }
 
-    /// Appends answers, in records of a bounded length.
+    /// Appends replies, in records of bounded length.
     fn append_replies(
         &mut self,
         owner: Peer,
@@ -517,16 +471,17 @@ impl ReplicaStore {
         }
     }
 
-    /// Nobody needs what is kept of a creator in the name of a life that is over.
+    /// Discards what is kept of a creator under an ended incarnation: nobody needs it.
     ///
     /// # Errors
     ///
-    /// If the log does not take that.
+    /// [`LogError`] if the log does not accept the record of that.
     pub fn forget(&mut self, owner: Peer, creator: Creator) -> Result<(), LogError> {
         let all = creator.ids();
-        let is_kept = self.replicas.contains_key(&owner) && !self.is_to_be_adopted(owner, all);
+        let is_kept = self.replicas.contains_key(&owner) && !self.has_pending_owner(owner, all);
         if is_kept && self.failure.is_none() {
-            // As if the next owner had said so, or the next life would have it again.
+            // Recorded as if the next owner had sent it; otherwise the next incarnation would
+            // replay it.
             let mutation = Mutation::DiscardFormer(owner, all);
             let entry = ReplicationEntry { version: 0, mutation, sessions: Vec::new() };
             let position = self.log.append_reserved(&entry_record(owner, &entry))?;
@@ -536,16 +491,17 @@ impl ReplicaStore {
         Ok(())
     }
 
-    /// The cleaner has to do more.
+    /// Charges appended bytes to the cleaner.
     fn charge_cleaner(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).saturating_mul(CLEAN_FACTOR);
         self.cleaning_debt_bytes = self.cleaning_debt_bytes.saturating_add(bytes);
     }
 
-    /// Makes room where little of a segment is live. A removal goes when all that is older did.
+    /// Runs the cleaner, which frees segments with few live bytes. A removal is dropped when
+    /// everything older is.
     ///
-    /// A segment is cleaned in parts, several times what was appended meanwhile: so no change waits
-    /// for a whole segment. When segments run short all is cleaned that is worth it.
+    /// A segment is cleaned in parts, several times what was appended meanwhile, so that no change
+    /// waits for a whole segment. When segments run short, every segment worth it is cleaned.
     fn clean(&mut self) -> Result<(), LogError> {
         if self.log.is_short() {
             self.cleaning_debt_bytes = u32::MAX;
@@ -562,7 +518,7 @@ impl ReplicaStore {
             self.cleaning = next.map(|next| (victim, next));
             if next.is_none() {
                 self.log.retire(victim)?;
-                // Until then copies in it may have needed them.
+                // Until then records in it may have needed them.
                 self.owner_changes.drop_segment(victim);
             }
             if !self.log.is_short() {
@@ -575,7 +531,7 @@ impl ReplicaStore {
         Ok(())
     }
 
-    /// Cleans a part of a segment; where the next begins, if there is one.
+    /// Cleans one part of a segment; returns where the next part begins, if there is one.
     fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
         let (replicas, control_records, owner_changes) =
@@ -588,25 +544,25 @@ impl ReplicaStore {
         let mut is_live = |position: LogPosition, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(position) };
             let is_live = match entry.mutation.copy() {
-                Some((name, _)) => {
-                    let holder = holder_of(replicas, owner_changes, owner, (name, position));
+                Some((key, _)) => {
+                    let holder = holder_of(replicas, owner_changes, owner, (key, position));
                     let kept = holder.and_then(|holder| {
                         let replica = replicas.get_mut(&holder)?;
-                        replica.keeps((name, position), oldest).then_some((holder, replica.last))
+                        replica.keeps((key, position), oldest).then_some((holder, replica.last))
                     });
                     match kept {
                         Some((holder, last)) if holder != owner => {
-                            renamed.push(RecordRewrite::new(holder, last, name, position, &entry));
+                            renamed.push(RecordRewrite::new(holder, last, key, position, &entry));
                             false
                         }
                         Some(_) => {
-                            owners.insert(position, (owner, name));
+                            owners.insert(position, (owner, key));
                             true
                         }
                         None => false,
                     }
                 }
-                // Answers are rescued, if somebody needs them.
+                // Replies are rescued below if a client may still ask for them.
                 None => {
                     let is_pending = owner_changes.get(position).is_some_and(|one| {
                         let all = one.ids.start()..one.ids.end();
@@ -617,7 +573,7 @@ impl ReplicaStore {
                         control_records.get(&position).is_some_and(|born| *born >= oldest);
                     let is_needed = is_pending
                         || is_young && entry.mutation != Mutation::RepliesOnly
-                        || owner_changes.are_taken_back((owner, entry.version), &entry.mutation);
+                        || owner_changes.is_revoked_by((owner, entry.version), &entry.mutation);
                     if !is_needed {
                         control_records.remove(&position);
                     }
@@ -640,8 +596,8 @@ impl ReplicaStore {
         };
         let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
         for (from, to) in moved {
-            if let Some((owner, name)) = owners.get(&from).copied() {
-                self.replica(owner).records.set_position(&name, to);
+            if let Some((owner, key)) = owners.get(&from).copied() {
+                self.replica(owner).records.set_position(&key, to);
             } else if let Some(born) = self.control_records.remove(&from) {
                 self.control_records.insert(to, born);
                 self.owner_changes.set_position(from, to);
@@ -650,7 +606,7 @@ impl ReplicaStore {
             }
         }
         self.rename(renamed)?;
-        // What clients may ask for again goes on, though the change that it was the answer to may
+        // Replies that clients may ask for again stay, though the change that they answered may
         // not.
         for (owner, entry) in rescued {
             self.append_replies(owner, (entry.version, &entry.sessions), Log::append_reserved)?;
@@ -658,78 +614,7 @@ impl ReplicaStore {
         Ok(next)
     }
 
-    fn move_metadata_record(&mut self, from: LogPosition, to: LogPosition) {
-        let creator = self.metadata_creators.remove(&from);
-        let chapter = creator.and_then(|creator| {
-            self.metadata_creators.insert(to, creator);
-            self.metadata_snapshots.get_mut(&creator)
-        });
-        let positions = chapter.into_iter().flatten();
-        let positions = positions.chain(&mut self.promises).chain(&mut self.writer);
-        positions.filter(|position| **position == from).for_each(|position| *position = to);
-    }
-
-    /// Notes down what changed in the metadata; `whole` says what is held of a creator now. It is
-    /// safe after [`Self::flush`], if [`Self::notes_failed`] says nothing.
-    pub fn append_metadata(
-        &mut self,
-        metadata: &[MetadataRecord],
-        whole: &dyn Fn(Creator) -> Option<Snapshot>,
-    ) {
-        let mut long = BTreeSet::new();
-        for note in metadata {
-            let creator = creator_of(note);
-            if let Err(error) = self.append_metadata_record(note) {
-                self.metadata_failure = Some(error);
-                return;
-            }
-            long.extend(creator.filter(|creator| {
-                self.metadata_snapshots
-                    .get(creator)
-                    .is_some_and(|positions| positions.len() > METADATA_RECORDS_MAX)
-            }));
-        }
-        for creator in long {
-            let result = whole(creator)
-                .map(|snapshot| self.append_metadata_record(&MetadataRecord::Snapshot(snapshot)));
-            // One that is too long for a record is left in pieces.
-            if let Some(Err(error)) = result.filter(|result| *result != Err(LogError::Length)) {
-                self.metadata_failure = Some(error);
-            }
-        }
-        if !metadata.is_empty()
-            && let Err(error) = self.clean()
-        {
-            self.metadata_failure = Some(error);
-        }
-    }
-
-    fn append_metadata_record(&mut self, note: &MetadataRecord) -> Result<(), LogError> {
-        let mut record = vec![METADATA];
-        self.take_number().encode(&mut record);
-        note.encode(&mut record);
-        self.charge_cleaner(record.len());
-        let position = self.log.append_reserved(&record)?;
-        self.has_uncommitted_metadata = true;
-        let Some(creator) = creator_of(note) else {
-            if let Some(last) = self.promises.replace(position) {
-                self.log.release(last);
-            }
-            return Ok(());
-        };
-        let chapter = self.metadata_snapshots.entry(creator).or_default();
-        if matches!(note, MetadataRecord::Snapshot(_) | MetadataRecord::Removed(_)) {
-            for position in chapter.drain(..) {
-                self.log.release(position);
-                self.metadata_creators.remove(&position);
-            }
-        }
-        chapter.push(position);
-        self.metadata_creators.insert(position, creator);
-        Ok(())
-    }
-
-    /// Makes safe what was appended, all at once, and answers it.
+    /// Commits everything appended, in one step, and answers the owners.
     pub fn flush(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
         if self.unacknowledged.is_empty() && !self.has_uncommitted_metadata {
             return;
@@ -752,7 +637,7 @@ impl ReplicaStore {
         }
     }
 
-    /// Takes nothing of a life of an owner any more (invariant 3).
+    /// Seals an owner incarnation: accepts nothing more of it (invariant 3 of replication).
     pub fn seal(&mut self, owner: Peer) {
         self.replica(owner).is_sealed = true;
     }
@@ -761,8 +646,8 @@ impl ReplicaStore {
         self.replicas.get(&owner).is_some_and(|replica| replica.is_sealed)
     }
 
-    /// The end of those of `ids` that `most` chunks or items have that are kept of an owner, or
-    /// their own.
+    /// The end of the prefix of `ids` that holds `most` records of an owner; all items of one id
+    /// stay together.
     pub fn slice_end(&mut self, owner: Peer, ids: IdRange, most: u64) -> u64 {
         self.complete_owner_change(owner, ids);
         let records =
@@ -770,10 +655,10 @@ impl ReplicaStore {
         let mut after =
             records.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
         // All items of an id are loaded together.
-        after.next().map_or(ids.end(), |name| name.id.bits().max(ids.start() + 1))
+        after.next().map_or(ids.end(), |key| key.id.bits().max(ids.start() + 1))
     }
 
-    /// Reads what was kept of a life of an owner that is sealed, in the order of the log.
+    /// Reads the records of a sealed owner incarnation, in the order of the log.
     pub fn recover(
         &mut self,
         owner: Peer,
@@ -785,13 +670,13 @@ impl ReplicaStore {
         let Some(replica) = self.replicas.get(&owner) else { return contents };
         let held = replica.records.stored(RecordKey::all(ids)).filter(|(_, held)| !held.is_removed);
         let mut positions: Vec<(LogPosition, RecordKey)> =
-            held.map(|(name, held)| (held.position, name)).collect();
-        self.log.read_many(&mut positions, &mut |name, record| match record.and_then(value_of) {
+            held.map(|(key, held)| (held.position, key)).collect();
+        self.log.read_many(&mut positions, &mut |key, record| match record.and_then(value_of) {
             Some(value) => {
                 contents.records += 1;
-                each(*name, value);
+                each(*key, value);
             }
-            None => contents.damaged.push(*name),
+            None => contents.damaged.push(*key),
         });
         contents.damaged.sort_unstable();
         contents.export.sessions = replica.answers(|id| ids.contains(id));

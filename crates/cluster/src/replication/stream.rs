@@ -1,4 +1,4 @@
-//! What an owner has for one of its backups.
+//! What an owner has queued for one of its backups.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,26 +6,27 @@ use std::sync::Arc;
 use super::entry::EncodedEntry;
 use super::{EntryBatch, ReplicationMessage};
 
-/// Bytes of one message, about.
+/// Approximate limit of one message in bytes.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Changes whose memory is kept to be used again, and how long the longest of them is.
+/// Bounds of the buffer pool: buffers, and the capacity of each in bytes.
 const POOL_BUFFERS_MAX: usize = 4_096;
 const POOL_BUFFER_BYTES_MAX: usize = 1 << 10;
 
-/// Memory of changes that are in no queue any more: all of it is empty, and nobody else has it.
+/// Buffers of entries that are in no queue any more. Each is empty and has no other reference.
 #[derive(Debug, Default)]
 pub(super) struct EntryBufferPool(Vec<Arc<Vec<u8>>>);
 
 impl EntryBufferPool {
-    /// Makes a change, in memory that was used before if there is some.
+    /// Encodes an entry, into a pooled buffer if there is one.
     pub fn encode(&mut self, version: u64, encode: impl FnOnce(u64, &mut Vec<u8>)) -> EncodedEntry {
         let mut bytes = self.0.pop().unwrap_or_default();
         encode(version, Arc::make_mut(&mut bytes));
         EncodedEntry { version, bytes }
     }
 
-    /// Keeps the memory of one that a queue had, if it was the last and that is worth it.
+    /// Returns the buffer of an entry to the pool, if this was its last reference, the pool has
+    /// room and the buffer is small enough to be worth keeping.
     pub fn recycle(&mut self, mut entry: EncodedEntry) {
         if self.0.len() < POOL_BUFFERS_MAX
             && let Some(bytes) = Arc::get_mut(&mut entry.bytes)
@@ -37,58 +38,60 @@ impl EntryBufferPool {
     }
 }
 
-/// A change that waits.
+/// An entry that is not acknowledged.
 #[derive(Debug)]
 struct QueuedEntry {
     entry: EncodedEntry,
-    /// Whether somebody waits until this backup has it.
+    /// Whether a reply waits until this backup has it.
     is_awaited: bool,
 }
 
-/// What was sent to one backup and not answered.
+/// The stream of entries to one backup: those queued, sent and not yet acknowledged.
 #[derive(Debug)]
 pub(super) struct ReplicationStream {
-    /// Counts the attempts with this backup.
+    /// The stream's number among those to this backup.
     pub number: u64,
-    /// The number of the first that waits.
+    /// The number of the first entry in `queue`.
     first: u64,
-    /// By version.
+    /// Entries without an acknowledgement, ascending by version.
     queue: VecDeque<QueuedEntry>,
-    /// How many of them were sent.
+    /// How many entries of `queue` were sent.
     sent: usize,
     sent_ms: u64,
-    /// Since when it owes an answer, or its last sign of life while it does.
+    /// Since when an answer is outstanding, or the last sign of life since then; none if nothing
+    /// is.
     pub awaiting_since_ms: Option<u64>,
 }
 
 impl ReplicationStream {
-    /// Nothing was sent yet.
+    /// Creates an empty stream.
     pub fn new(number: u64) -> Self {
         let queue = VecDeque::new();
         Self { number, first: 1, queue, sent: 0, sent_ms: 0, awaiting_since_ms: None }
     }
 
-    /// Changes that are not acknowledged.
+    /// How many entries are not acknowledged.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// The number of the last change.
+    /// The number of the last entry.
     pub fn last(&self) -> u64 {
         self.first + self.queue.len() as u64 - 1
     }
 
-    /// Whether all up to that number are acknowledged.
+    /// Whether all entries up to `until` are acknowledged.
     pub fn has_acknowledged(&self, until: u64) -> bool {
         self.first > until
     }
 
-    /// Queues a change, with a higher version than those before.
+    /// Queues an entry. Requires: its version is higher than those before.
     pub fn push(&mut self, entry: EncodedEntry, is_awaited: bool) {
         self.queue.push_back(QueuedEntry { entry, is_awaited });
     }
 
-    /// It has everything below `next`: hands that out, and whether somebody waits for it.
+    /// Removes the entries below `next`, which the backup has, and passes on each with whether a
+    /// reply waits for it.
     pub fn acknowledge(
         &mut self,
         next: u64,
@@ -103,7 +106,8 @@ impl ReplicationStream {
         self.queue.drain(..count).for_each(|queued| each(queued.entry, queued.is_awaited));
     }
 
-    /// Whether somebody waits until it has that version; not any more if nobody `is_waited_for`.
+    /// Returns whether a reply waits until the backup has `version`; clears the mark unless
+    /// `is_waited_for`.
     pub fn set_awaited(&mut self, version: u64, is_waited_for: bool) -> bool {
         let found = self.queue.binary_search_by_key(&version, |queued| queued.entry.version);
         let Ok(place) = found else { return false };
@@ -112,14 +116,14 @@ impl ReplicationStream {
         queued.is_awaited
     }
 
-    /// What was sent long ago is sent again.
+    /// Marks everything as unsent if the last message was not answered for `retry_ms`.
     pub fn resend_timed_out(&mut self, now_ms: u64, retry_ms: u64) {
         if self.sent > 0 && now_ms >= self.sent_ms + retry_ms {
             self.sent = 0;
         }
     }
 
-    /// What was not sent yet, or as much of it as one message takes.
+    /// The next message with unsent entries, as many as fit; none if all were sent.
     pub fn next_message(&mut self, now_ms: u64) -> Option<ReplicationMessage> {
         if self.sent >= self.queue.len() {
             return None;

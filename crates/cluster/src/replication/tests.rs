@@ -58,7 +58,7 @@ fn recovered(replica_store: &mut ReplicaStore) -> Vec<(ChunkId, Vec<u8>)> {
 }
 
 #[test]
-fn entries_are_taken_apart_as_they_were_put_together() {
+fn entry_batches_round_trip() {
     let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
     let answers = vec![(6, id(1), Ok(Response::Value(vec![7; 9]))), (7, id(2), Ok(Response::Ok))];
     let session = SessionState { client, lease_ms, answered_below, answers };
@@ -87,7 +87,7 @@ fn entries_are_taken_apart_as_they_were_put_together() {
 }
 
 #[test]
-fn what_is_encoded_where_it_lies_is_the_same() {
+fn encoding_by_reference_equals_encoding_the_entry() {
     let (client, lease_ms, answered_below, number) = (ClientId(5), 9, 6, 8);
     let answer = Ok(Response::Created(id(1)));
     let answered = CachedReply { client, lease_ms, answered_below, number, answer: &answer };
@@ -130,7 +130,7 @@ fn entries_count_once_and_in_their_order() {
 }
 
 #[test]
-fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
+fn removed_and_cleared_chunks_are_not_recovered_and_replies_are() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let answers = vec![(6, id(1), Ok(Response::Ok)), (7, id(50), Ok(Response::Ok))];
     let (client, lease_ms, answered_below) = (ClientId(5), 9, 6);
@@ -161,9 +161,9 @@ fn what_is_removed_or_cleared_is_not_recovered_and_answers_are() {
     assert_eq!(recovered(&mut replica_store).len(), 1);
 }
 
-/// Chunks are overwritten far more often than the log has room for.
+/// Overwrites chunks far more often than the log has room for.
 #[test]
-fn the_log_is_cleaned_and_a_new_life_has_nothing() {
+fn the_log_is_cleaned_and_a_new_incarnation_has_nothing() {
     let disk = MemoryStorage::default();
     let mut replica_store = replica_store(disk);
     for round in 0..200u64 {
@@ -183,7 +183,7 @@ fn the_log_is_cleaned_and_a_new_life_has_nothing() {
 }
 
 #[test]
-fn a_backup_without_room_says_so_and_keeps_nothing_more() {
+fn a_backup_whose_log_is_full_refuses_further_entries() {
     let mut full = MemoryStorage::default();
     full.capacity_bytes = Some(4_096);
     let mut replica_store = replica_store(full);
@@ -197,15 +197,16 @@ fn a_backup_without_room_says_so_and_keeps_nothing_more() {
     assert_eq!(answer(&mut replica_store), refused);
 }
 
-/// A vault, and what it was told, so that it may be told more.
+/// A replica store and the entries that it was sent, so that it can be sent more.
 struct Told {
     replica_store: ReplicaStore,
     catalog: Catalog,
     versions: [u64; 2],
-    /// Attempts of the owners with this backup, one a life, and where the present one began.
+    /// Streams of the owners to this backup, one an incarnation, and the number at which the
+    /// present one began.
     links: u64,
     firsts: [u64; 2],
-    /// Below which number no operation of the owners' clients is asked for again.
+    /// No operation of the owners' clients below this number is asked for again.
     answered_below: [u64; 2],
     is_over: bool,
     is_buried: bool,
@@ -213,7 +214,7 @@ struct Told {
 
 const CLIENT: ClientId = ClientId(5);
 
-/// Chunks, and operations that were answered.
+/// Chunks, and operations with replies.
 type Found = (Vec<(ChunkId, Vec<u8>)>, Vec<(u64, ChunkId)>);
 
 fn owners() -> [Peer; 2] {
@@ -221,8 +222,8 @@ fn owners() -> [Peer; 2] {
 }
 
 impl Told {
-    /// One change of any kind, of one of two owners; the second takes the place of the first one
-    /// day.
+    /// Applies one entry of any kind, of one of two owners; at some point the second takes over
+    /// from the first.
     fn tell(&mut self, step: u64, (who, kind, at, length): (usize, u8, u64, u64)) {
         let who = if self.is_over { 1 } else { who };
         let version = self.versions[who] + 1;
@@ -242,7 +243,7 @@ impl Told {
             10 => (Mutation::RepliesOnly, vec![session(&answered)]),
             11..15 if who == 1 && (self.is_over || length == 4 && at < 3) => {
                 self.is_over = true;
-                // Nobody adopts what he has buried.
+                // No owner takes over what it has discarded.
                 self.is_buried |= kind == 11;
                 let adopts = !self.is_buried;
                 (
@@ -286,7 +287,7 @@ impl Told {
         self.replica_store.flush(&mut Vec::new());
     }
 
-    /// All that a vault would hand out.
+    /// Everything that a store would hand out.
     fn all(replica_store: &mut ReplicaStore) -> [Found; 2] {
         let of = |replica_store: &mut ReplicaStore, owner| {
             let mut chunks = Vec::new();
@@ -305,7 +306,7 @@ impl Told {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// However often the cleaner ran, the next life finds what the last one had.
+    /// However often the cleaner ran, the next incarnation finds what the last one had.
     #[test]
     fn a_log_is_taken_up_as_it_was_left(
         steps in prop::collection::vec((0..2usize, 0..16u8, 0..12u64, 1..5u64), 1..700),
@@ -337,7 +338,7 @@ proptest! {
             let both = Told::all(&mut replica_store).into_iter().zip(before);
             for ((found, before), below) in both.zip(told.answered_below) {
                 prop_assert_eq!(found.0, before.0);
-                // What nobody asks for again may be there once more.
+                // A reply that nobody asks for again may reappear.
                 let asked = |answers: Vec<(u64, ChunkId)>| -> Vec<_> {
                     answers.into_iter().filter(|(number, _)| *number >= below).collect()
                 };
@@ -348,7 +349,7 @@ proptest! {
             prop_assert_eq!(again.summary(creator), told.catalog.summary(creator));
             let promises = |note: &&MetadataRecord| matches!(note, MetadataRecord::Promises(_));
             prop_assert!(recovered.metadata.iter().filter(promises).count() <= 1);
-            // Who recovers what was adopted knows more than the log: that it was committed.
+            // A recovery knows more than the log: that the owner change was committed.
             told.replica_store = resume(replica_store.into_storage(), 2 * life + 1).0;
             told.links += 1;
             told.firsts = told.versions;
@@ -356,13 +357,15 @@ proptest! {
     }
 }
 
-/// An heir and two who have copies, one behind it and one ahead; the first of them is `replica_store`.
-fn adopt(replica_store: &mut ReplicaStore, heir: Peer) {
+/// Makes `heir` take over from the owner: one replica is behind it and one ahead; the latter is
+/// `replica_store`.
+fn take_over(replica_store: &mut ReplicaStore, heir: Peer) {
     let put = |version, n: u64, value| entry(version, Mutation::Put(id(n), vec![value; 60]));
     let entries = vec![put(1, 0, 1), put(2, 1, 1), put(3, 2, 1), put(4, 0, 2), put(5, 3, 5)];
     replica_store.on_append(owner(), 1, 1, entries);
     replica_store.flush(&mut Vec::new());
-    // The heir has version 4 as the last, and one of chunk 2 that this node never saw.
+    // The new owner has version 4 as the last, and a version of chunk 2 that this node never
+    // received.
     let answer = replica_store.on_seal(owner(), ids(0, 3), 4);
     let sealed =
         |beyond| ReplicationMessage::Sealed { source: owner(), ids: ids(0, 3), last: 5, beyond };
@@ -387,17 +390,21 @@ fn of(replica_store: &mut ReplicaStore, owner: Peer) -> Vec<(u64, u8)> {
 }
 
 #[test]
-fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not() {
+fn an_owner_change_holds_once_committed_and_goes_to_the_next_owner_if_not() {
     let heir = owners()[1];
     let new = || {
         let mut replica_store = replica_store(MemoryStorage::default());
-        adopt(&mut replica_store, heir);
+        take_over(&mut replica_store, heir);
         replica_store
     };
     let (before, adopted) = ([(0, 2), (1, 1), (2, 1), (3, 5)], [(0, 2), (1, 1), (2, 9)]);
     let mut replica_store = new();
-    assert_eq!(of(&mut replica_store, owner()), before, "the heir died before it was committed");
-    // Nobody forgets it meanwhile.
+    assert_eq!(
+        of(&mut replica_store, owner()),
+        before,
+        "the new owner died before it was committed"
+    );
+    // It is not discarded meanwhile.
     assert_eq!(replica_store.forget(owner(), id(0).creator()), Ok(()));
     assert_eq!(of(&mut replica_store, heir), adopted, "after it");
     assert_eq!(of(&mut replica_store, owner()), [(3, 5)]);
@@ -409,7 +416,7 @@ fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not()
     replica_store.on_append(heir, 1, 3, changes);
     assert_eq!(of(&mut replica_store, owner()), [(3, 5)]);
     assert_eq!(of(&mut replica_store, heir), [(0, 2), (2, 9)]);
-    // An attempt that came to nothing, and another.
+    // An owner change that came to nothing, and another.
     let mut replica_store = new();
     let again = vec![
         entry(3, Mutation::ChangeOwner(owner(), ids(0, 2))),
@@ -417,7 +424,7 @@ fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not()
     ];
     replica_store.on_append(heir, 1, 3, again);
     assert_eq!(of(&mut replica_store, heir), [(0, 2), (1, 1)]);
-    // And an heir of the heir.
+    // Then a successor of the successor.
     let mut replica_store = new();
     let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
     assert!(replica_store.on_seal(heir, ids(0, 2), 2).is_some());
@@ -431,13 +438,13 @@ fn what_is_adopted_is_the_heirs_when_it_is_committed_and_the_next_heirs_if_not()
 }
 
 #[test]
-fn what_an_heir_did_not_live_to_have_is_not_lost_with_it() {
+fn an_owner_change_that_was_never_committed_loses_nothing() {
     let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
     let resume =
         |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
     let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
     let heir = owners()[1];
-    adopt(&mut replica_store, heir);
+    take_over(&mut replica_store, heir);
     assert_eq!(replica_store.owners().collect::<Vec<_>>(), [owner(), heir]);
     assert_eq!(replica_store.forget(heir, id(0).creator()), Ok(()));
     assert_eq!(replica_store.owners().collect::<Vec<_>>(), [owner()]);
@@ -449,7 +456,7 @@ fn what_an_heir_did_not_live_to_have_is_not_lost_with_it() {
 }
 
 #[test]
-fn answers_about_what_is_to_be_adopted_are_kept() {
+fn replies_about_ids_of_a_pending_owner_change_are_kept() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let [source, heir] = owners();
     let put = |version, n| entry(version, Mutation::Put(id(n), vec![1; 60]));
@@ -466,7 +473,7 @@ fn answers_about_what_is_to_be_adopted_are_kept() {
         vec![entry(1, Mutation::ChangeOwner(source, ids(0, 1))), answers],
     );
     replica_store.on_append(heir, 1, 3, vec![put(3, 50)]);
-    // The heir was committed, and died; another recovers something else that it had.
+    // The new owner was committed and died; another recovers other records of it.
     replica_store.seal(heir);
     let last = Peer { node: NodeId::new(3).expect("a node"), incarnation: 1 };
     replica_store.on_append(last, 1, 1, vec![entry(1, Mutation::DiscardFormer(heir, ids(50, 1)))]);
@@ -475,7 +482,7 @@ fn answers_about_what_is_to_be_adopted_are_kept() {
 }
 
 #[test]
-fn who_joined_later_does_not_know_what_was_removed_before() {
+fn a_backup_that_joined_later_does_not_offer_earlier_removals() {
     let mut replica_store = replica_store(MemoryStorage::default());
     replica_store.on_append(owner(), 1, 1, vec![entry(5, Mutation::Clear(ids(0, 9)))]);
     assert_eq!(replica_store.keys_changed_after(owner(), 4, ids(0, 9)), None);
@@ -484,7 +491,7 @@ fn who_joined_later_does_not_know_what_was_removed_before() {
 }
 
 #[test]
-fn who_does_not_know_what_came_last_says_so() {
+fn a_backup_without_the_latest_changes_admits_it() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let entries = (1..=20).map(|n| entry(n, Mutation::Put(id(n), vec![1; 20])));
     replica_store.on_append(owner(), 1, 1, entries.collect::<Vec<_>>());
@@ -494,7 +501,7 @@ fn who_does_not_know_what_came_last_says_so() {
         Some(2)
     );
     assert_eq!(replica_store.keys_changed_after(owner(), 30, ids(0, 100)), Some(vec![]));
-    // What came since was of others' ids.
+    // Later entries were about other ids.
     let many = ids(1 << 20, 100);
     let entries = (21..=40).map(|n| entry(n, Mutation::Put(many.first(), vec![1; 20])));
     replica_store.on_append(owner(), 1, 21, entries.collect::<Vec<_>>());
@@ -509,7 +516,7 @@ fn who_does_not_know_what_came_last_says_so() {
 }
 
 #[test]
-fn what_nobody_needs_is_forgotten_for_good() {
+fn forgotten_records_do_not_come_back() {
     let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
     let resume =
         |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
@@ -527,7 +534,7 @@ fn what_nobody_needs_is_forgotten_for_good() {
     replica_store.flush(&mut Vec::new());
     let (again, recovered) = resume(replica_store.into_storage(), 2);
     assert_eq!((recovered.since, again.owners().collect::<Vec<_>>()), (1, vec![owners()[1]]));
-    // After the machine was started again it may lack what was said last.
+    // After a reboot the log may lack the last records.
     let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
     let open = |storage, life, boot| {
         ReplicaStore::resume(storage, (7, me(life), boot), settings).expect("it opens")
@@ -535,14 +542,14 @@ fn what_nobody_needs_is_forgotten_for_good() {
     let (buffered, _) = open(again.into_storage(), 3, 3);
     let (lacking, recovered) = open(buffered.into_storage(), 4, 4);
     assert_eq!((recovered.since, lacking.owners().count()), (4, 0));
-    // And never counts again, though what came after does.
+    // They never count again, though later records do.
     let (later, recovered) = open(lacking.into_storage(), 5, 4);
     assert_eq!((recovered.since, later.owners().count()), (4, 0));
 }
 
-/// A loss of power may take back the only head, and leave what was written behind it.
+/// A loss of power may undo the only segment header and keep what was written behind it.
 #[test]
-fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
+fn records_behind_a_lost_header_never_count_for_a_later_incarnation() {
     let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
     let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
     let resume = |storage: MemoryStorage, life, boot| {
@@ -572,7 +579,7 @@ fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
     let mut left = medium(&mut first);
     left.write(0, 0, &[0; 512]).expect("memory");
     let (mut second, recovered) = resume(left, 2, 2);
-    assert_eq!(recovered.since, 2, "nothing of it counts");
+    assert_eq!(recovered.since, 2, "none of it counts");
     put(&mut second, 2);
     let left = medium(&mut second);
     let (third, recovered) = resume(left, 3, 2);
@@ -580,14 +587,14 @@ fn what_lies_behind_a_head_that_was_lost_is_never_of_a_later_life() {
 }
 
 #[test]
-fn what_cannot_be_read_any_more_is_asked_for_again() {
+fn damaged_records_are_requested_again() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let entries = (0..6).map(|n| entry(n + 1, Mutation::Put(id(n), vec![n as u8; 90])));
     replica_store.on_append(owner(), 3, 1, entries.collect::<Vec<_>>());
     answer(&mut replica_store);
     let mut out = Vec::new();
     assert!(replica_store.scrub(100, &ItemTime::FIRST, &mut out).is_empty() && out.is_empty());
-    // The medium changes in the middle of the third.
+    // The storage corrupts the middle of the third record.
     let third = replica_store.log.storage_mut();
     let mut segment = vec![0; 2_048];
     third.read(0, 0, &mut segment).expect("memory");
@@ -620,7 +627,7 @@ fn kept(key: &[u8], ends_unix_seconds: i64, flushes: u64) -> Vec<u8> {
 }
 
 #[test]
-fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
+fn items_of_one_id_are_separate_and_queried_once_expired() {
     let mut replica_store = replica_store(MemoryStorage::default());
     let place = |hash| ChunkId::named(hash);
     let put = |version, id, key: &[u8], ends, flushes| {
@@ -663,7 +670,7 @@ fn items_of_one_id_are_kept_apart_and_asked_about_when_they_have_ended() {
     };
     let all = [(both, b"one".to_vec()), (both, b"two".to_vec()), (other, b"three".to_vec())];
     assert_eq!(read(&mut replica_store, partition), (3, all.to_vec()));
-    // Slices end where an id does.
+    // Slices end where an id ends.
     assert_eq!(replica_store.slice_end(owner(), partition, 1), both.bits());
     let end = replica_store.slice_end(owner(), partition, 3);
     assert_eq!(end, other.bits());

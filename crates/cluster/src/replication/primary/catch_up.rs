@@ -1,4 +1,4 @@
-//! How nodes come to be backups: what those who join a set are sent before it is committed.
+//! Catch-up: what learners are sent before they become members of a set.
 
 use super::super::entry::MutationRef;
 use super::super::stream::ReplicationStream;
@@ -8,10 +8,10 @@ use crate::chunks::{ChunkStore, SessionState};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 
-/// Ids that are looked at in one step of a copy.
+/// The most chunk ids that one step looks up.
 const SCAN_IDS_MAX: u64 = 65_536;
 
-/// A chunk as it is now.
+/// The mutation that sets a chunk to its present value, or removes it if it does not exist.
 pub(crate) fn chunk<S: ChunkStore>(store: &mut S, id: ChunkId) -> Mutation {
     let mut value = None;
     store.read(id, &mut |bytes| value = Some(bytes.to_vec()));
@@ -19,8 +19,9 @@ pub(crate) fn chunk<S: ChunkStore>(store: &mut S, id: ChunkId) -> Mutation {
 }
 
 impl ReplicationPrimary {
-    /// Begins to let nodes join as backups of ids whose members are `base`. They get every change
-    /// from now on, and, unless `is_staged`, all there is.
+    /// Begins to add `learners` as backups of `ids`, next to the members `base`. They receive every
+    /// change from now on and, unless the caller drives the change (`is_staged`), all present
+    /// contents.
     pub fn begin_catch_up(
         &mut self,
         ids: IdRange,
@@ -36,7 +37,7 @@ impl ReplicationPrimary {
         self.begin_change(ReplicaSetChange { ids, base, learners, stage })
     }
 
-    /// The same of named items, all of which are known.
+    /// Begins to add `learners` as backups of named ids, all items of which are given.
     pub fn begin_item_catch_up(
         &mut self,
         ids: IdRange,
@@ -59,8 +60,8 @@ impl ReplicationPrimary {
         number
     }
 
-    /// Lets nodes join as backups of ids that have what was kept in another name: all there is but
-    /// for some chunks, which they are sent.
+    /// Begins to add replicas that already hold `ids` under `source`: they keep their records under
+    /// this owner's name, and are sent only the keys listed for each.
     pub fn begin_owner_change<S: ChunkStore>(
         &mut self,
         (ids, source): (IdRange, Peer),
@@ -85,7 +86,8 @@ impl ReplicationPrimary {
         self.insert_change(change)
     }
 
-    /// Sends those who join what there is, and commits those who have it.
+    /// Continues every catch-up that can proceed, and requests the commit of each one whose
+    /// learners have acknowledged everything.
     pub fn advance_catch_up<S: ChunkStore>(
         &mut self,
         store: &mut S,
@@ -159,7 +161,7 @@ impl ReplicationPrimary {
     ) -> CatchUpStage {
         while !self.is_backlogged(change) {
             let Some((id, key)) = items.pop() else { return self.finish_copying(change, export) };
-            // One that is gone by now: those who join were told so.
+            // An item that was removed meanwhile is skipped: the learners received the removal.
             if let Some(kept) = store.replica_item(&key) {
                 let mutation = Mutation::PutItem(RecordKey::item(id, &key), kept);
                 self.send_all(&change.learners, mutation, Vec::new());
@@ -168,7 +170,7 @@ impl ReplicationPrimary {
         CatchUpStage::CopyingItems(items)
     }
 
-    /// Whether those who join have enough to do.
+    /// Whether a learner's queue is half full.
     fn is_backlogged(&self, change: &ReplicaSetChange) -> bool {
         let window = self.settings.window / 2;
         change.learners.iter().any(|peer| {
@@ -178,7 +180,7 @@ impl ReplicationPrimary {
         })
     }
 
-    /// All was sent, but for what clients were answered.
+    /// Ends the copying: sends the replies that clients received, and waits for acknowledgements.
     fn finish_copying(
         &mut self,
         change: &ReplicaSetChange,

@@ -1,4 +1,4 @@
-//! What an heir cannot read in its own log, another holder may.
+//! Serves records that a new owner cannot read in its own log.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::ids::IdRange;
 use crate::log::LogPosition;
 use crate::overlay::Peer;
 
-/// Bytes of an answer, about: those of one chunk at least.
+/// Approximate limit of an answer in bytes; one value may exceed it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 impl ReplicaStore {
-    /// An heir of ids asks for some of what a life kept here that is over. What does not fit into
-    /// the answer it asks for again. Nothing of that life is taken any more.
+    /// Handles [`ReplicationMessage::Fetch`] of a new owner: seals `source` and returns its records
+    /// of `keys`. The new owner asks again for keys that did not fit into the answer.
     pub fn on_fetch(
         &mut self,
         source: Peer,
@@ -27,30 +27,26 @@ impl ReplicaStore {
         }
         let (mut found, mut lacking, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
         let (mut about, mut bytes) = (BTreeSet::new(), 0);
-        for name in keys.iter().filter(|name| ids.contains(name.id)).take(FETCH_KEYS_MAX) {
+        for key in keys.iter().filter(|key| ids.contains(key.id)).take(FETCH_KEYS_MAX) {
             if bytes >= ANSWER_BYTES_MAX {
                 break;
             }
-            let held = self.replicas.get(&source).and_then(|replica| replica.records.get(name));
+            let held = self.replicas.get(&source).and_then(|replica| replica.records.get(key));
             let Some(held) = held else {
-                lacking.push(*name);
+                lacking.push(*key);
                 continue;
             };
-            let is_item = name.id.creator().is_named();
+            let is_item = key.id.creator().is_named();
             let mutation = if held.is_removed {
-                if is_item { Mutation::RemoveItem(*name) } else { Mutation::Remove(name.id) }
+                if is_item { Mutation::RemoveItem(*key) } else { Mutation::Remove(key.id) }
             } else if let Some(value) = self.value(held.position) {
                 bytes += value.len();
-                if is_item {
-                    Mutation::PutItem(*name, value)
-                } else {
-                    Mutation::Put(name.id, value)
-                }
+                if is_item { Mutation::PutItem(*key, value) } else { Mutation::Put(key.id, value) }
             } else {
-                damaged.push(*name);
+                damaged.push(*key);
                 continue;
             };
-            about.insert(name.id);
+            about.insert(key.id);
             found.push(mutation);
         }
         let replica = self.replicas.get(&source);
@@ -59,7 +55,7 @@ impl ReplicaStore {
         ReplicationMessage::Fetched { source, ids, found, sessions, lacking, damaged }
     }
 
-    /// The value of a copy, if it can be read.
+    /// The value of a record, if it can be read.
     fn value(&mut self, position: LogPosition) -> Option<Vec<u8>> {
         self.log.read(position).ok().as_deref().and_then(value_of)
     }

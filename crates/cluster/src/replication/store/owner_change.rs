@@ -1,15 +1,18 @@
-//! What was kept of a life that is over, kept in the name of the owner that took its place.
+//! Change of owner in place: what is kept under an incarnation that has ended becomes the new
+//! owner's, without copying.
 //!
-//! An heir and its fellow holders have what one owner sent them in one order, up to some version
-//! each: so they differ in what the last versions named, and in nothing else. The heir asks the
-//! others to take no more of that life and how far they came ([`ReplicaStore::on_seal`]); it tells them to
-//! adopt what they have ([`Mutation::ChangeOwner`]), and what it has itself of all that differs.
+//! The new owner and the other replicas received one owner's entries in one order, each up to some
+//! version. So they differ only in the keys that the last versions named. The new owner asks the
+//! others to accept nothing more of that incarnation and how far they came
+//! ([`ReplicaStore::on_seal`]); then it tells them to take over what they have
+//! ([`Mutation::ChangeOwner`]) and sends its own state of every key that differs.
 //!
-//! Until the metadata names the heir nothing is moved, for the next heir may need it as it was.
-//! That it does is said by the [`Mutation::DiscardFormer`] of the heir, or by who recovers in the heir's name:
-//! then the copies are the heir's ([`ReplicaStore::settle`]). Their records still name the former owner:
-//! the cleaner writes them anew, and until then the record of the adoption is kept; and as long as
-//! that is there, what takes it back.
+//! Until the metadata names the new owner nothing is moved, because another candidate may need it
+//! as it was. The commit is announced by the new owner's [`Mutation::DiscardFormer`], or implied by
+//! a recovery under the new owner's name; then the records become the new owner's
+//! ([`ReplicaStore::complete_owner_change`]). In the log they still name the former owner: the
+//! cleaner rewrites them. Until then the record of the owner change is kept, and as long as that
+//! exists, so is any record that revokes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,21 +25,21 @@ use crate::ids::IdRange;
 use crate::log::{LogError, LogPosition};
 use crate::overlay::Peer;
 
-/// Who adopted what in whose name it was kept.
+/// A change of owner: `owner` takes over `ids` from `source`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnerChange {
     pub source: Peer,
     pub owner: Peer,
     pub ids: IdRange,
-    /// Of the owner's change that says so.
+    /// Version of the entry that announced it.
     pub version: u64,
 }
 
-/// Adoptions, by the places of the records that say so.
+/// Owner changes, by the positions of the records that announce them.
 #[derive(Debug, Default)]
 pub(super) struct OwnerChanges {
     by_place: BTreeMap<LogPosition, OwnerChange>,
-    /// Who adopted something of whom.
+    /// New owners of each source.
     owners: BTreeMap<Peer, BTreeSet<Peer>>,
 }
 
@@ -50,14 +53,14 @@ impl OwnerChanges {
         self.by_place.get(&position)
     }
 
-    /// A record lies elsewhere now.
+    /// The record at `from` was moved to `to`.
     pub fn set_position(&mut self, from: LogPosition, to: LogPosition) {
         if let Some(change) = self.by_place.remove(&from) {
             self.by_place.insert(to, change);
         }
     }
 
-    /// A segment is not there any more.
+    /// A segment was freed: forgets the owner changes recorded in it.
     pub fn drop_segment(&mut self, segment: u32) {
         let count = self.by_place.len();
         self.by_place.retain(|position, _| position.segment() != segment);
@@ -73,14 +76,14 @@ impl OwnerChanges {
         self.owners.get(&source).into_iter().flatten().copied()
     }
 
-    /// Whether a life adopted something of another one, or of one that did.
-    fn is_adopter(&self, owner: Peer, source: Peer) -> bool {
-        self.owners(source).any(|one| one == owner || self.is_adopter(owner, one))
+    /// Whether `owner` took over something from `source`, directly or through others.
+    fn has_taken_over(&self, owner: Peer, source: Peer) -> bool {
+        self.owners(source).any(|one| one == owner || self.has_taken_over(owner, one))
     }
 
-    /// Whether a change of an owner, of that version, takes back what it said before that it
-    /// adopted.
-    pub fn are_taken_back(
+    /// Whether an entry of an owner, of that version, revokes an owner change that it announced
+    /// before.
+    pub fn is_revoked_by(
         &self,
         (owner, version): (Peer, u64),
         mutation: &Mutation<SkippedValue>,
@@ -92,35 +95,35 @@ impl OwnerChanges {
     }
 }
 
-/// A copy whose record names a former owner.
+/// A record that must be rewritten because it names a former owner.
 pub(super) struct RecordRewrite {
     owner: Peer,
-    name: RecordKey,
+    key: RecordKey,
     position: LogPosition,
     record: Vec<u8>,
 }
 
-/// In whose name a copy is kept whose record names `owner`.
+/// The owner under which a record that names `owner` is kept now.
 pub(super) fn holder_of(
     replicas: &BTreeMap<Peer, OwnerReplica>,
     owner_changes: &OwnerChanges,
     owner: Peer,
-    (name, position): (RecordKey, LogPosition),
+    (key, position): (RecordKey, LogPosition),
 ) -> Option<Peer> {
-    let held = replicas.get(&owner).and_then(|replica| replica.records.get(&name));
+    let held = replicas.get(&owner).and_then(|replica| replica.records.get(&key));
     if held.is_some_and(|held| held.position == position) {
         return Some(owner);
     }
     owner_changes
         .owners(owner)
-        .find_map(|one| holder_of(replicas, owner_changes, one, (name, position)))
+        .find_map(|one| holder_of(replicas, owner_changes, one, (key, position)))
 }
 
 impl RecordRewrite {
     pub fn new(
         owner: Peer,
         version: u64,
-        name: RecordKey,
+        key: RecordKey,
         position: LogPosition,
         entry: &EntryRef<'_>,
     ) -> Self {
@@ -128,18 +131,18 @@ impl RecordRewrite {
         entry.encode_as(version, &mut renamed);
         encode_entry(owner, &renamed, &mut record);
         debug_assert_eq!(record[0], ENTRY);
-        Self { owner, name, position, record }
+        Self { owner, key, position, record }
     }
 }
 
 impl ReplicaStore {
-    /// The highest version of what was kept of an owner.
+    /// The highest version that was received of an owner; 0 if none was.
     pub fn last_version(&self, owner: Peer) -> u64 {
         self.replicas.get(&owner).map_or(0, |replica| replica.last)
     }
 
-    /// Which of some ids an owner changed after a version, as far as this node was told; none if
-    /// that is not known any more.
+    /// The keys among `ids` that an owner changed after `version`, as far as this node received
+    /// them; none if that is not known any more.
     pub fn keys_changed_after(
         &self,
         owner: Peer,
@@ -150,9 +153,9 @@ impl ReplicaStore {
         replica.map_or_else(|| Some(Vec::new()), |replica| replica.beyond(version, ids))
     }
 
-    /// An heir of ids wants to know how far this node came with what a life kept here that is over,
-    /// of which it has all up to the version `last` itself. Nothing of it is taken any more. No
-    /// answer if nothing could be adopted.
+    /// Handles [`ReplicationMessage::Seal`] of a new owner that has everything of `source` up to
+    /// `last`: seals `source` and returns how far this node came. Returns none if this node could
+    /// not take anything over.
     pub fn on_seal(&mut self, source: Peer, ids: IdRange, last: u64) -> Option<ReplicationMessage> {
         let is_full = self.replicas.len() >= REPLICAS_MAX && !self.replicas.contains_key(&source);
         if self.failure.is_some() || is_full {
@@ -164,31 +167,33 @@ impl ReplicaStore {
         Some(ReplicationMessage::Sealed { source, ids, last: own, beyond })
     }
 
-    /// An owner says all that there is of ids, from that version on.
+    /// An owner sends the whole contents of `ids`, from that version on.
     pub(super) fn clear_ids(&mut self, owner: Peer, ids: IdRange, version: u64) {
         self.drop_records(owner, ids);
         self.replica(owner).begun.assign(ids.start()..ids.end(), Some(version));
     }
 
-    /// An owner has what was kept of ids in the name of another life, from what follows on.
+    /// An owner takes over what is kept of `ids` under another incarnation, from the following
+    /// entries on.
     pub(super) fn adopt(&mut self, position: LogPosition, change: OwnerChange) {
         let OwnerChange { source, owner, ids, version } = change;
         self.clear_ids(owner, ids, version);
-        // Lives end once: nobody adopts what is kept of himself, however indirectly.
-        if source != owner && !self.owner_changes.is_adopter(source, owner) {
+        // An incarnation ends once, so nobody takes over from itself, not even indirectly.
+        if source != owner && !self.owner_changes.has_taken_over(source, owner) {
             self.replica(owner).adopted.assign(ids.start()..ids.end(), Some(source));
             self.owner_changes.insert(position, change);
         }
     }
 
-    /// The metadata names an owner the owner of ids: what it adopted of them is kept in its name
-    /// from now on.
+    /// The metadata has committed `owner` as the owner of `ids`: what it took over of them is kept
+    /// under its name from now on.
     pub(super) fn complete_owner_change(&mut self, owner: Peer, ids: IdRange) {
         self.complete_owner_change_from(owner, None, ids);
     }
 
-    /// The same of what was kept in one name, if it says in which. What came in another name it may
-    /// have adopted since, and not be the owner of yet.
+    /// As [`Self::complete_owner_change`], limited to what was kept under `from` if given.
+    /// Something that came under another name may have been taken over since, and not be committed
+    /// yet.
     pub(super) fn complete_owner_change_from(
         &mut self,
         owner: Peer,
@@ -205,11 +210,11 @@ impl ReplicaStore {
         for (span, _) in &adopted {
             replica.adopted.assign(span.clone(), None);
         }
-        // Their records are not older than what is written now.
+        // Their records are not newer than what is written now.
         let newest = self.log.newest();
         for (span, source) in adopted {
             let ids = IdRange::from_bits(span.start, span.end);
-            // What that one adopted itself comes along.
+            // First complete what the source took over itself.
             self.complete_owner_change(source, ids);
             let Some(former) = self.replicas.get_mut(&source) else { continue };
             let records = former.drop_records(ids);
@@ -226,8 +231,8 @@ impl ReplicaStore {
         }
     }
 
-    /// Whether somebody may yet come to own what is kept of ids in the name of another.
-    pub(super) fn is_to_be_adopted(&self, source: Peer, ids: IdRange) -> bool {
+    /// Whether some owner may still come to own what is kept of `ids` under `source`.
+    pub(super) fn has_pending_owner(&self, source: Peer, ids: IdRange) -> bool {
         let owners = self.owner_changes.owners(source);
         let mut replicas = owners.filter_map(|owner| self.replicas.get(&owner));
         replicas.any(|replica| {
@@ -235,11 +240,11 @@ impl ReplicaStore {
         })
     }
 
-    /// Writes copies in the names of those who have them now.
+    /// Appends records again under the names of their present owners.
     pub(super) fn rename(&mut self, all: Vec<RecordRewrite>) -> Result<(), LogError> {
-        for RecordRewrite { owner, name, position, record } in all {
+        for RecordRewrite { owner, key, position, record } in all {
             let to = self.log.append_reserved(&record)?;
-            self.replica(owner).records.set_position(&name, to);
+            self.replica(owner).records.set_position(&key, to);
             self.log.release(position);
         }
         Ok(())

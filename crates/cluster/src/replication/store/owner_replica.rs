@@ -1,4 +1,4 @@
-//! What is kept in the name of one life of an owner.
+//! What this node keeps of one owner incarnation.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, RangeBounds};
@@ -12,119 +12,122 @@ use crate::interval_map::IntervalMap;
 use crate::log::LogPosition;
 use crate::overlay::Peer;
 
-/// Answers that are kept of one client at most; the oldest go first.
+/// The most replies kept of one client; the oldest are dropped first.
 const ANSWERS_MAX: usize = 1 << 12;
-/// Changes that are remembered: two backups of one owner differ in about as many as may wait for
-/// one ([`super::super::ReplicationSettings::window`]). Where they differ in more, all is copied.
+/// The most changes remembered. Two backups of one owner differ by about as many changes as may be
+/// queued for one ([`super::super::ReplicationSettings::window`]); if they differ by more,
+/// everything is copied.
 const RECENT_MAX: usize = if cfg!(test) { 8 } else { 1 << 13 };
-/// The bits of an id that differ among the chunks of one map.
+/// The id bits that differ among the chunks of one shard.
 const SHARD_MASK: u64 = 0xFFFF;
 
-/// A chunk or an item as it was last changed.
+/// The last change of a chunk or item: where its record lies, and whether it is a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredRecord {
     pub position: LogPosition,
     pub is_removed: bool,
 }
 
-/// Copies by name. Most that come replace one that is there, and find it without the order that
-/// others ask for.
+/// Records by key. Most insertions replace a record, and find it by hash, without the ordered set
+/// that range queries use.
 #[derive(Debug, Default)]
 pub(super) struct RecordIndex {
-    /// By their first ids: no map is so large that its growth is a pause, and all of one can go at
-    /// once.
+    /// Shards by their first ids. No shard is so large that its growth causes a pause, and a whole
+    /// shard can be dropped at once.
     shards: BTreeMap<u64, Shard>,
-    /// When those that are removals were first written: what is older may still be in the log
-    /// until then is gone.
+    /// The log sequence at which each removal was first written. The removal is needed while older
+    /// records may be in the log.
     removed_at: BTreeMap<RecordKey, u64>,
-    /// The highest version in a shard that is not there any more.
+    /// The highest version in any shard that was dropped.
     dropped_last: u64,
 }
 
-/// Copies whose ids are neighbours.
+/// Records with neighbouring ids.
 #[derive(Debug, Default)]
 struct Shard {
     records: IntHashMap<RecordKey, StoredRecord>,
-    /// All names in it.
+    /// All keys of `records`, in order.
     keys: BTreeSet<RecordKey>,
-    /// The highest version of what came.
+    /// The highest version that was inserted.
     last: u64,
 }
 
 impl Shard {
-    /// Takes out those of some ids; `first` is the first name that one of them could have.
+    /// Removes and returns the records of `ids`; `first` is the lowest key that one of them could
+    /// have.
     fn split(&mut self, ids: IdRange, first: RecordKey) -> Self {
         let mut part = Self::default();
         let keys = self.keys.range(first..).copied();
-        for name in keys.take_while(|name| ids.contains(name.id)).collect::<Vec<_>>() {
-            self.keys.remove(&name);
-            part.keys.insert(name);
-            part.records.extend(self.records.remove(&name).map(|records| (name, records)));
+        for key in keys.take_while(|key| ids.contains(key.id)).collect::<Vec<_>>() {
+            self.keys.remove(&key);
+            part.keys.insert(key);
+            part.records.extend(self.records.remove(&key).map(|records| (key, records)));
         }
         part
     }
 }
 
-/// The first id of a shard: of neighbouring chunks, or of a partition of items, which are sparse.
-fn shard_of(name: &RecordKey) -> u64 {
-    let bits = name.id.bits();
-    if name.id.creator().is_named() { bits & !COUNTER_MAX } else { bits & !SHARD_MASK }
+/// The first id of a key's shard: a block of neighbouring chunks, or a whole partition of named
+/// ids, which are sparse.
+fn shard_of(key: &RecordKey) -> u64 {
+    let bits = key.id.bits();
+    if key.id.creator().is_named() { bits & !COUNTER_MAX } else { bits & !SHARD_MASK }
 }
 
 impl RecordIndex {
-    /// How it lies, if it is there.
-    pub fn get(&self, name: &RecordKey) -> Option<StoredRecord> {
-        self.shards.get(&shard_of(name))?.records.get(name).copied()
+    /// The record of a key.
+    pub fn get(&self, key: &RecordKey) -> Option<StoredRecord> {
+        self.shards.get(&shard_of(key))?.records.get(key).copied()
     }
 
-    /// Keeps what came under some version, a removal if it says since when. Returns what was there
-    /// before.
+    /// Inserts the record of a key that arrived under a version; `removed` is the log sequence of a
+    /// removal. Returns the record that it replaces.
     pub fn insert(
         &mut self,
-        (name, version): (RecordKey, u64),
+        (key, version): (RecordKey, u64),
         position: LogPosition,
         removed: Option<u64>,
     ) -> Option<StoredRecord> {
         let records = StoredRecord { position, is_removed: removed.is_some() };
-        let shard = self.shards.entry(shard_of(&name)).or_default();
+        let shard = self.shards.entry(shard_of(&key)).or_default();
         shard.last = shard.last.max(version);
-        let old = shard.records.insert(name, records);
+        let old = shard.records.insert(key, records);
         if old.is_none() {
-            shard.keys.insert(name);
+            shard.keys.insert(key);
         }
         match removed {
-            Some(removed_at) => drop(self.removed_at.insert(name, removed_at)),
-            None if old.is_some_and(|old| old.is_removed) => drop(self.removed_at.remove(&name)),
+            Some(removed_at) => drop(self.removed_at.insert(key, removed_at)),
+            None if old.is_some_and(|old| old.is_removed) => drop(self.removed_at.remove(&key)),
             None => {}
         }
         old
     }
 
-    /// It lies elsewhere now.
-    pub fn set_position(&mut self, name: &RecordKey, position: LogPosition) {
-        let shard = self.shards.get_mut(&shard_of(name));
-        if let Some(records) = shard.and_then(|shard| shard.records.get_mut(name)) {
+    /// The record of a key was moved.
+    pub fn set_position(&mut self, key: &RecordKey, position: LogPosition) {
+        let shard = self.shards.get_mut(&shard_of(key));
+        if let Some(records) = shard.and_then(|shard| shard.records.get_mut(key)) {
             records.position = position;
         }
     }
 
-    /// Drops one.
-    fn remove(&mut self, name: &RecordKey) -> Option<StoredRecord> {
-        let number = shard_of(name);
+    /// Removes one record.
+    fn remove(&mut self, key: &RecordKey) -> Option<StoredRecord> {
+        let number = shard_of(key);
         let shard = self.shards.get_mut(&number)?;
-        let records = shard.records.remove(name)?;
-        shard.keys.remove(name);
+        let records = shard.records.remove(key)?;
+        shard.keys.remove(key);
         if shard.keys.is_empty() {
             self.dropped_last = self.dropped_last.max(shard.last);
             self.shards.remove(&number);
         }
         if records.is_removed {
-            self.removed_at.remove(name);
+            self.removed_at.remove(key);
         }
         Some(records)
     }
 
-    /// Takes out those of some ids: neighbours together, however many they are.
+    /// Removes and returns the records of `ids`; whole shards at once, whatever their size.
     pub fn split(&mut self, ids: IdRange) -> Self {
         let (first, last) = (RecordKey::from(ids.first()), ids.last());
         let shards = self.shards.range(shard_of(&first)..=shard_of(&RecordKey::from(last)));
@@ -132,8 +135,8 @@ impl RecordIndex {
         let mut taken = Self::default();
         for number in numbers {
             let Some(mut shard) = self.shards.remove(&number) else { continue };
-            let is_all = shard.keys.first().is_some_and(|name| ids.contains(name.id))
-                && shard.keys.last().is_some_and(|name| ids.contains(name.id));
+            let is_all = shard.keys.first().is_some_and(|key| ids.contains(key.id))
+                && shard.keys.last().is_some_and(|key| ids.contains(key.id));
             if is_all {
                 taken.shards.insert(number, shard);
                 continue;
@@ -146,16 +149,16 @@ impl RecordIndex {
                 self.shards.insert(number, shard);
             }
         }
-        let removed = self.removed_at.range(RecordKey::all(ids)).map(|(name, _)| *name);
-        for name in removed.collect::<Vec<_>>() {
+        let removed = self.removed_at.range(RecordKey::all(ids)).map(|(key, _)| *key);
+        for key in removed.collect::<Vec<_>>() {
             taken
                 .removed_at
-                .extend(self.removed_at.remove(&name).map(|removed_at| (name, removed_at)));
+                .extend(self.removed_at.remove(&key).map(|removed_at| (key, removed_at)));
         }
         taken
     }
 
-    /// No change of some ids came under a later version.
+    /// The highest version under which something of `ids` may have changed.
     pub fn last(&self, ids: IdRange) -> u64 {
         let numbers =
             shard_of(&RecordKey::from(ids.first()))..=shard_of(&RecordKey::from(ids.last()));
@@ -163,24 +166,25 @@ impl RecordIndex {
         lasts.fold(self.dropped_last, u64::max)
     }
 
-    /// Takes over others that it does not have itself; where the rest lay. What is gone here is to
-    /// stay so though it is found there, `newest` at the latest.
+    /// Adds the records of `others` whose keys are not here yet, and returns the positions of the
+    /// rest. A removal here must outlast the record that it hides, which was written at `newest` at
+    /// the latest.
     pub fn add(&mut self, others: Self, newest: u64) -> Vec<LogPosition> {
         let mut known = Vec::new();
         let mut removed_at = others.removed_at;
         for (number, mut shard) in others.shards {
-            // Nearly always there is little, or nothing: what differed.
+            // Usually little or nothing is here: only what differed.
             let own = self.shards.remove(&number).unwrap_or_default();
             shard.last = own.last;
-            for (name, records) in own.records {
-                let Some(other) = shard.records.insert(name, records) else {
-                    shard.keys.insert(name);
+            for (key, records) in own.records {
+                let Some(other) = shard.records.insert(key, records) else {
+                    shard.keys.insert(key);
                     continue;
                 };
                 known.push(other.position);
-                removed_at.remove(&name);
+                removed_at.remove(&key);
                 if records.is_removed {
-                    removed_at.insert(name, newest);
+                    removed_at.insert(key, newest);
                 }
             }
             self.shards.insert(number, shard);
@@ -189,18 +193,18 @@ impl RecordIndex {
         known
     }
 
-    /// Where they lie.
+    /// Positions of all records.
     pub fn positions(&self) -> impl Iterator<Item = LogPosition> {
         self.shards
             .values()
             .flat_map(|shard| shard.records.values().map(|records| records.position))
     }
 
-    /// Names in their order.
+    /// Keys within bounds, in order.
     pub fn range(&self, keys: impl RangeBounds<RecordKey>) -> impl Iterator<Item = RecordKey> {
         let bounds = (keys.start_bound().cloned(), keys.end_bound().cloned());
         let shards = (bounds.0.as_ref().map(shard_of), bounds.1.as_ref().map(shard_of));
-        // Of the first and the last shard some may be within.
+        // The first and last shard may be covered in part.
         let closed = |bound| match bound {
             Bound::Excluded(number) => Bound::Included(number),
             bound => bound,
@@ -209,12 +213,12 @@ impl RecordIndex {
         shards.flat_map(move |(_, shard)| shard.keys.range(bounds).copied())
     }
 
-    /// The same, and how they lie.
+    /// Keys within bounds and their records, in order.
     pub fn stored(
         &self,
         keys: impl RangeBounds<RecordKey>,
     ) -> impl Iterator<Item = (RecordKey, StoredRecord)> {
-        self.range(keys).filter_map(|name| Some((name, self.get(&name)?)))
+        self.range(keys).filter_map(|key| Some((key, self.get(&key)?)))
     }
 
     pub fn len(&self) -> usize {
@@ -226,39 +230,39 @@ impl RecordIndex {
     }
 }
 
-/// See the head of this module.
+/// What is kept of one owner incarnation.
 #[derive(Debug, Default)]
 pub(super) struct OwnerReplica {
     pub stream: u64,
-    /// The number of the entry that comes next.
+    /// The number of the next entry in the stream.
     pub next: u64,
     pub is_sealed: bool,
     pub records: RecordIndex,
     pub sessions: BTreeMap<ClientId, SessionState>,
-    /// Whether a former life of this node took some of it, as a backup of other ids perhaps: then
-    /// versions do not say of which ids all is here up to where.
+    /// Whether part of it was received by a former incarnation of this node, perhaps as a backup of
+    /// other ids. Then versions do not tell up to where all changes of which ids are here.
     pub is_resumed: bool,
-    /// The highest version that was taken.
+    /// The highest version received.
     pub last: u64,
-    /// The chunks that were changed last, and under which versions; of those above `floor` all are
-    /// here.
+    /// The latest changed chunks and their versions. All changes above version `floor` are here.
     recent: VecDeque<(u64, ChunkId)>,
     floor: u64,
-    /// Under which version this node was last told all that there is of ids.
+    /// The version at which each id was last sent in full.
     pub begun: IntervalMap<u64>,
-    /// Ids of which what it has not said itself is what was kept of a life before.
+    /// Ids taken over from a former owner: what this owner has not sent itself is kept under that
+    /// owner.
     pub adopted: IntervalMap<Peer>,
 }
 
 impl SessionState {
     fn has(&self, number: u64) -> bool {
-        // Most that is asked for is older.
+        // Most numbers that are asked for are older.
         number >= self.answered_below && self.answers.iter().any(|(records, ..)| *records == number)
     }
 }
 
 impl OwnerReplica {
-    /// Takes out copies, and forgets what was answered about them.
+    /// Removes and returns records, and forgets the replies about them.
     pub fn drop_records(&mut self, ids: IdRange) -> RecordIndex {
         self.adopted.assign(ids.start()..ids.end(), None);
         self.begun.assign(ids.start()..ids.end(), None);
@@ -272,7 +276,7 @@ impl OwnerReplica {
         records
     }
 
-    /// What clients were answered about some chunks and items.
+    /// Replies about some chunks and items.
     pub fn answers(&self, is_about: impl Fn(ChunkId) -> bool) -> Vec<SessionState> {
         let sessions = self.sessions.values().filter_map(|session| {
             let about = session.answers.iter().filter(|(_, id, _)| is_about(*id));
@@ -282,7 +286,7 @@ impl OwnerReplica {
         sessions.collect()
     }
 
-    /// A chunk was changed.
+    /// Remembers the change of a chunk.
     pub fn remember(&mut self, version: u64, id: ChunkId) {
         if self.recent.len() >= RECENT_MAX
             && let Some((version, _)) = self.recent.pop_front()
@@ -292,13 +296,13 @@ impl OwnerReplica {
         self.recent.push_back((version, id));
     }
 
-    /// Which of some ids changed after a version; none if that is not known.
+    /// The keys among `ids` that changed after a version; none if that is not known.
     pub fn beyond(&self, version: u64, ids: IdRange) -> Option<Vec<RecordKey>> {
         let mut begun = self.begun.over(ids.start()..ids.end());
         if self.is_resumed || begun.any(|(_, begun)| *begun > version) {
             return None;
         }
-        // Most changes were of other ids, with other backups.
+        // Most changes were to other ids, with other backups.
         if version >= self.records.last(ids) {
             return Some(Vec::new());
         }
@@ -313,25 +317,27 @@ impl OwnerReplica {
         Some(keys)
     }
 
-    /// Whether a copy lies there and is to go on; a removal is not when all that is older is gone.
-    pub fn keeps(&mut self, (name, position): (RecordKey, LogPosition), oldest: u64) -> bool {
-        let Some(records) = self.records.get(&name).filter(|records| records.position == position)
+    /// Whether the record of `key` at `position` must be kept. A removal need not be when all older
+    /// records are gone.
+    pub fn keeps(&mut self, (key, position): (RecordKey, LogPosition), oldest: u64) -> bool {
+        let Some(records) = self.records.get(&key).filter(|records| records.position == position)
         else {
             return false;
         };
-        // Where all is adopted that is not said to be gone, what is older counts.
+        // Under a pending owner change, a key that is not removed here counts as present, so older
+        // records matter.
         let is_over = records.is_removed
-            && self.adopted.get(name.id.bits()).is_none()
-            && self.records.removed_at.get(&name).is_none_or(|removed_at| *removed_at < oldest);
+            && self.adopted.get(key.id.bits()).is_none()
+            && self.records.removed_at.get(&key).is_none_or(|removed_at| *removed_at < oldest);
         if is_over {
-            self.records.remove(&name);
+            self.records.remove(&key);
         }
         !is_over
     }
 
-    /// The answers of an entry that somebody may ask for again.
+    /// The replies of an entry that a client may still ask for; none if there are none.
     pub fn needed(&self, entry: &EntryRef<'_>) -> Option<Vec<SessionState>> {
-        // Nearly always there are none.
+        // Usually there are none.
         let (mut from, mut is_needed) = (entry.session_reader(), false);
         while let Some((client, _, _, count)) = from.next_session() {
             let records = self.sessions.get(&client);
@@ -353,7 +359,7 @@ impl OwnerReplica {
         Some(sessions)
     }
 
-    /// An entry was kept.
+    /// Notes that an entry was stored.
     pub fn take(&mut self, entry: &EntryRef<'_>) {
         let mut from = entry.session_reader();
         while let Some((client, lease_ms, answered_below, count)) = from.next_session() {
@@ -364,8 +370,8 @@ impl OwnerReplica {
         self.last = self.last.max(entry.version);
     }
 
-    /// What a client was answered; whose session, its lease, and below which number it has all
-    /// answers.
+    /// Notes replies to a client; the tuple has the session's client, its lease, and the number
+    /// below which it has all replies.
     pub fn note(
         &mut self,
         (client, lease_ms, answered_below): (ClientId, u64, u64),
@@ -383,7 +389,7 @@ impl OwnerReplica {
             records.answers.retain(|(number, ..)| *number >= answered_below);
         }
         let below = records.answered_below;
-        // All are read, or those of the next session would be taken for these.
+        // Consume all, or the replies of the next session would be taken for these.
         answers.filter(|(number, ..)| *number >= below).for_each(|one| records.answers.push(one));
         let excess = records.answers.len().saturating_sub(ANSWERS_MAX);
         if excess > 0 {

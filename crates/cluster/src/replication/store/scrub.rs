@@ -1,4 +1,4 @@
-//! Reading again what is kept, before somebody needs it.
+//! Scrubbing: rereads stored records before they are needed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,37 +14,37 @@ use crate::overlay::Peer;
 use crate::wire::Wire;
 
 impl ReplicaStore {
-    /// Reads again what it keeps, so many chunks and items from where it stopped, and asks owners
-    /// for what cannot be read any more, and whether items are gone that have ended or were
-    /// dropped. Returns the ids of the former.
+    /// Rereads N records from where the last call stopped. Asks owners to send damaged records
+    /// again, and about items that look expired or flushed. Returns the ids of the damaged records
+    /// by owner.
     pub fn scrub(
         &mut self,
         records: usize,
         time: &ItemTime,
         out: &mut Vec<(Peer, ReplicationMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
-        // Nothing may follow what was committed last.
+        // Possibly nothing follows the last commit, so vouch for it.
         self.failure = self.failure.or(self.log.vouch().err());
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
         let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
         for _ in 0..records {
-            let Some((owner, name, held)) = self.next_held() else {
+            let Some((owner, key, held)) = self.next_held() else {
                 self.scrubbed = None;
                 break;
             };
-            self.scrubbed = Some((owner, name));
+            self.scrubbed = Some((owner, key));
             let record = self.log.read(held.position);
             let is_damaged = record == Err(LogError::Damaged);
             let is_dead = |record: Vec<u8>| {
-                let value = value_of(&record).filter(|_| name.id.creator().is_named());
+                let value = value_of(&record).filter(|_| key.id.creator().is_named());
                 let kept = value.and_then(|value| ReplicaItem::decode_all(&value).ok());
                 kept.is_some_and(|kept| kept.is_dead(time))
             };
             if is_damaged {
-                damaged.entry(owner).or_default().push(name.id);
+                damaged.entry(owner).or_default().push(key.id);
             }
             if is_damaged || record.is_ok_and(is_dead) {
-                asked.entry(owner).or_default().push(name);
+                asked.entry(owner).or_default().push(key);
             }
         }
         for (owner, keys) in asked {
@@ -54,15 +54,15 @@ impl ReplicaStore {
         damaged
     }
 
-    /// What comes after what was read again last.
+    /// The record that follows the last one that was scrubbed.
     fn next_held(&self) -> Option<(Peer, RecordKey, StoredRecord)> {
         let from = match self.scrubbed {
-            Some((owner, name)) => {
-                let after = (Bound::Excluded(name), Bound::Unbounded);
+            Some((owner, key)) => {
+                let after = (Bound::Excluded(key), Bound::Unbounded);
                 let records =
                     self.replicas.get(&owner).map(|replica| replica.records.stored(after));
-                if let Some((name, held)) = records.and_then(|mut records| records.next()) {
-                    return Some((owner, name, held));
+                if let Some((key, held)) = records.and_then(|mut records| records.next()) {
+                    return Some((owner, key, held));
                 }
                 Bound::Excluded(owner)
             }
@@ -70,7 +70,7 @@ impl ReplicaStore {
         };
         let replicas = self.replicas.range((from, Bound::Unbounded));
         let mut firsts = replicas.filter_map(|(owner, replica)| {
-            replica.records.stored(..).next().map(|(name, held)| (*owner, name, held))
+            replica.records.stored(..).next().map(|(key, held)| (*owner, key, held))
         });
         firsts.next()
     }

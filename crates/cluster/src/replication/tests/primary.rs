@@ -5,7 +5,7 @@ use super::{id, ids, owner};
 use crate::chunks::{ChunkStore, StoreError};
 use crate::ids::{ChunkId, NodeId};
 
-/// Of an owner whose chunks nobody reads.
+/// The store of an owner whose chunks nobody reads.
 struct Empty;
 
 impl ChunkStore for Empty {
@@ -23,7 +23,7 @@ impl ChunkStore for Empty {
 }
 
 #[test]
-fn the_only_backup_is_left_out_only_when_it_is_gone() {
+fn the_only_backup_is_dropped_only_when_it_is_no_member() {
     let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
     let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
     let mut primary = ReplicationPrimary::new(owner(), settings);
@@ -42,7 +42,7 @@ fn the_only_backup_is_left_out_only_when_it_is_gone() {
     for now_ms in [10, 100, 1_000, 10_000] {
         assert_eq!(tick(&mut primary, now_ms), [], "perhaps it is this node that is cut off");
         assert!(primary.pending_version(id(1)).is_some());
-        primary.take_acknowledged(|version| panic!("{version} has one copy"));
+        primary.take_acknowledged(|version| panic!("{version} has one replica"));
     }
     primary.set_members([owner()].into_iter());
     assert_eq!(tick(&mut primary, 11_000), [ReplicationCommand::Commit(1, ids(0, 10), Vec::new())]);
@@ -53,7 +53,7 @@ fn the_only_backup_is_left_out_only_when_it_is_gone() {
 }
 
 #[test]
-fn an_owner_sends_again_what_a_backup_lacks() {
+fn an_owner_resends_what_a_backup_asks_for() {
     let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
     let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
     let mut primary = ReplicationPrimary::new(owner(), settings);
@@ -87,7 +87,7 @@ fn an_owner_sends_again_what_a_backup_lacks() {
 }
 
 #[test]
-fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
+fn a_backup_is_replaced_by_one_in_another_rack_once_that_has_caught_up() {
     let peers =
         [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
     let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
@@ -123,12 +123,12 @@ fn a_backup_makes_way_for_one_in_another_rack_once_that_has_all() {
         panic!("{told:?}")
     };
     assert_eq!((*to, &entries.to_vec()[0].mutation), (peers[0], &Mutation::Clear(ids(0, 10))));
-    assert_eq!(primary.counts().1, 0, "all is well");
+    assert_eq!(primary.counts().1, 0, "no set change is left");
 }
 
-/// Others would join in vain along with it, again and again.
+/// Other nodes would catch up along with it in vain, again and again.
 #[test]
-fn who_refused_is_not_chosen_again_in_that_life() {
+fn a_backup_that_refused_is_not_chosen_again_in_that_incarnation() {
     let peers =
         [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
     let settings = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
@@ -164,6 +164,6 @@ fn who_refused_is_not_chosen_again_in_that_life() {
     assert_eq!(
         primary.choose_missing_backups(ids(0, 10), &peers[1..]),
         [again],
-        "its next life may take it"
+        "its next incarnation may take it"
     );
 }
