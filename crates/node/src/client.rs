@@ -11,10 +11,9 @@
 //! 2. What is wrong in its memory of owners costs another try.
 //! 3. A call ends: tries are bounded in number and time.
 //! 4. While a call waits for one node, no other waits: connections open side by side, and who says
-//!    nothing is given up (`wire`).
+//!    nothing is given up (`connection`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::net::ToSocketAddrs;
 use std::ops::Bound;
@@ -30,19 +29,20 @@ use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
 use amalgam_op::MAX_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::client_connection::{
+    ClientConnection, ClientError, LOST_MS, PendingConnection, TICK, open_first, wait,
+};
 use crate::clock::boot_ms;
-use crate::handshake::{Credentials, HandshakeError, Introduction};
-use crate::wire::{Dial, LOST_MS, TICK, Wire, open_first, wait};
-use amalgam_tls::TlsError;
+use crate::handshake::{Credentials, HandshakeError, Identity};
 
-mod verbs;
+mod operations;
 
 /// How long the first connection may take to open, and an answer of its node to come.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may take to open while a call waits.
 const DIAL_PATIENCE: Duration = Duration::from_millis(LOST_MS);
 /// Who could not be reached is not dialed again for so long.
-const AVOIDED_MS: u64 = 300;
+const REDIAL_MS: u64 = 300;
 /// Members are asked for so often while a call waits, and when one is not known.
 const MEMBERS_MS: u64 = 1_000;
 const UNKNOWN_MS: u64 = 100;
@@ -55,75 +55,34 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes of a request, about: what it holds beyond goes in another.
 const REQUEST_BYTES: usize = 4 << 20;
 
-/// Why a client has no connection.
-#[derive(Debug)]
-pub enum ClientError {
-    /// The system or the network.
-    System(io::Error),
-    /// The other side is not of this cluster.
-    Handshake(HandshakeError),
-    /// What it said makes no sense.
-    Answer(String),
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(error) => error.fmt(f),
-            Self::Handshake(error) => error.fmt(f),
-            Self::Answer(why) => write!(f, "the node's answer: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for ClientError {}
-
-impl From<io::Error> for ClientError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl From<TlsError> for ClientError {
-    fn from(error: TlsError) -> Self {
-        Self::Handshake(error.into())
-    }
-}
-
-impl From<HandshakeError> for ClientError {
-    fn from(error: HandshakeError) -> Self {
-        Self::Handshake(error)
-    }
-}
-
 /// Whether somebody there would speak to this process; who would not says why.
 ///
 /// # Errors
 ///
 /// [`ClientError`].
-pub fn try_at(address: &str, introduction: &Introduction) -> Result<(), ClientError> {
-    open_first(&[address.to_owned()], introduction, TRIAL_PATIENCE).map(drop)
+pub fn check_admission_at(address: &str, identity: &Identity) -> Result<(), ClientError> {
+    open_first(&[address.to_owned()], identity, TRIAL_PATIENCE).map(drop)
 }
 
 /// See the head of this module. Used by one thread at a time.
 #[derive(Debug)]
 pub struct ClusterClient {
-    introduction: Introduction,
+    identity: Identity,
     /// The node that it connected to, and the number of its cluster.
     first: Peer,
     cluster: u64,
     /// Who answers for the cluster now.
     home: Peer,
-    wires: BTreeMap<Peer, Wire>,
+    connections: BTreeMap<Peer, ClientConnection>,
     /// Connections that open.
-    dials: BTreeMap<Peer, Dial>,
+    pending: BTreeMap<Peer, PendingConnection>,
     /// Members as of that revision.
     addresses: BTreeMap<Peer, String>,
     revision: u64,
     /// When members are asked for next.
-    members_ms: u64,
+    next_members_ms: u64,
     /// Who could not be reached, and until when they are not dialed.
-    avoided: BTreeMap<Peer, u64>,
+    backoff_until_ms: BTreeMap<Peer, u64>,
     /// Who could not be reached, or was lost, since that was looked at last.
     unreachable: Vec<Peer>,
     /// Of the last question.
@@ -145,23 +104,23 @@ impl ClusterClient {
         credentials: impl Into<Credentials>,
         cache_bytes: usize,
     ) -> Result<Self, ClientError> {
-        let introduction = Introduction::new(0, None, &credentials.into());
-        let wire = open_first(homes, &introduction, PATIENCE)?;
+        let identity = Identity::new(0, None, &credentials.into());
+        let connection = open_first(homes, &identity, PATIENCE)?;
         let mut number = [0; 8];
         SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Chance)?;
-        let (home, cluster) = (wire.peer, wire.cluster);
+        let (home, cluster) = (connection.peer, connection.cluster);
         let locator = Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]);
         let mut own = Self {
-            introduction,
+            identity,
             first: home,
             cluster,
             home,
-            wires: BTreeMap::from([(home, wire)]),
-            dials: BTreeMap::new(),
+            connections: BTreeMap::from([(home, connection)]),
+            pending: BTreeMap::new(),
             addresses: BTreeMap::new(),
             revision: 0,
-            members_ms: 0,
-            avoided: BTreeMap::new(),
+            next_members_ms: 0,
+            backoff_until_ms: BTreeMap::new(),
             unreachable: Vec::new(),
             number: 0,
             locator,
@@ -272,32 +231,32 @@ impl ClusterClient {
         patience: Duration,
     ) -> Result<Control, ClientError> {
         let gone = || ClientError::Answer("the node is gone".to_owned());
-        if !self.wires.contains_key(&peer) {
+        if !self.connections.contains_key(&peer) {
             let address = self.addresses.get(&peer).cloned().ok_or_else(gone)?;
-            let wire = open_first(&[address], &self.introduction, patience)?;
-            if (wire.peer, wire.cluster) != (peer, self.cluster) {
+            let connection = open_first(&[address], &self.identity, patience)?;
+            if (connection.peer, connection.cluster) != (peer, self.cluster) {
                 return Err(ClientError::Answer("another node listens there now".to_owned()));
             }
-            self.dials.remove(&peer);
-            self.wires.insert(peer, wire);
+            self.pending.remove(&peer);
+            self.connections.insert(peer, connection);
         }
         self.number += 1;
-        let wire = self.wires.get_mut(&peer).ok_or_else(gone)?;
-        wire.push(self.number, &Packet::Control(question.clone()));
-        let mut is_alive = wire.send().is_ok();
+        let connection = self.connections.get_mut(&peer).ok_or_else(gone)?;
+        connection.push(self.number, &Packet::Control(question.clone()));
+        let mut is_alive = connection.send().is_ok();
         let end_ms = boot_ms() + patience.as_millis() as u64;
         while is_alive && boot_ms() < end_ms {
-            match wire.next() {
+            match connection.next() {
                 Ok(Some((number, Packet::Control(answer)))) if number == self.number => {
                     return Ok(answer);
                 }
                 // A late answer to what was given up.
                 Ok(Some(_)) => {}
-                Ok(None) => is_alive = wire.receive(&mut self.buffer),
+                Ok(None) => is_alive = connection.receive(&mut self.buffer),
                 Err(_) => is_alive = false,
             }
         }
-        self.wires.remove(&peer);
+        self.connections.remove(&peer);
         Err(gone())
     }
 
@@ -307,8 +266,8 @@ impl ClusterClient {
             self.revision = status.revision;
             self.addresses = status.members.iter().cloned().collect();
             let (members, home) = (&self.addresses, self.home);
-            self.wires.retain(|peer, _| members.contains_key(peer) || *peer == home);
-            self.avoided.retain(|peer, _| members.contains_key(peer));
+            self.connections.retain(|peer, _| members.contains_key(peer) || *peer == home);
+            self.backoff_until_ms.retain(|peer, _| members.contains_key(peer));
         }
     }
 
@@ -340,8 +299,8 @@ impl ClusterClient {
             places.insert(number, place);
         }
         let mut next_tick_ms = now_ms + TICK.as_millis() as u64;
-        self.members_ms = now_ms + MEMBERS_MS;
-        self.wires.values_mut().for_each(Wire::begin);
+        self.next_members_ms = now_ms + MEMBERS_MS;
+        self.connections.values_mut().for_each(ClientConnection::restart_silence);
         loop {
             self.dispatch(std::mem::take(&mut commands), std::mem::take(&mut asked));
             for (number, result) in completions.drain(..) {
@@ -364,7 +323,7 @@ impl ClusterClient {
             let now_ms = boot_ms();
             if now_ms >= next_tick_ms {
                 next_tick_ms = now_ms + TICK.as_millis() as u64;
-                self.look_after(now_ms, &mut completions);
+                self.on_tick(now_ms, &mut completions);
                 let mut unanswered = Vec::new();
                 self.locator.on_tick(now_ms, &mut commands, &mut unanswered);
                 let locator = &mut self.locator;
@@ -386,7 +345,7 @@ impl ClusterClient {
                 self.push(self.home, &Packet::Overlay(message), &mut touched);
             }
         }
-        for (peer, request) in merged(asked) {
+        for (peer, request) in coalesce(asked) {
             if !self.push(peer, &Packet::Request(request), &mut touched) {
                 self.unreachable.push(peer);
             }
@@ -394,7 +353,8 @@ impl ClusterClient {
         touched.sort_unstable();
         touched.dedup();
         for peer in touched {
-            if self.wires.get_mut(&peer).is_some_and(|wire| wire.send().is_err()) {
+            if self.connections.get_mut(&peer).is_some_and(|connection| connection.send().is_err())
+            {
                 self.lose(peer);
             }
         }
@@ -403,13 +363,13 @@ impl ClusterClient {
     /// Queues a packet, or drops it: what is not answered is asked for again. Whether there is a
     /// connection.
     fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) -> bool {
-        if let Some(wire) = self.wires.get_mut(&peer) {
-            wire.push(0, packet);
+        if let Some(connection) = self.connections.get_mut(&peer) {
+            connection.push(0, packet);
             touched.push(peer);
             return true;
         }
         if self.dial(peer)
-            && let Some(dial) = self.dials.get_mut(&peer)
+            && let Some(dial) = self.pending.get_mut(&peer)
         {
             dial.push(packet);
             return true;
@@ -419,40 +379,42 @@ impl ClusterClient {
 
     /// Whether a connection to a node opens, or begins to.
     fn dial(&mut self, peer: Peer) -> bool {
-        if self.dials.contains_key(&peer) {
+        if self.pending.contains_key(&peer) {
             return true;
         }
-        if self.avoided.contains_key(&peer) {
+        if self.backoff_until_ms.contains_key(&peer) {
             return false;
         }
         let Some(address) = self.addresses.get(&peer) else {
             // Somebody who joined since.
-            self.members_ms = self.members_ms.min(boot_ms() + UNKNOWN_MS);
+            self.next_members_ms = self.next_members_ms.min(boot_ms() + UNKNOWN_MS);
             return false;
         };
         let resolved = address.to_socket_addrs().map_err(ClientError::from);
         let target = resolved.and_then(|mut all| {
             all.next().ok_or_else(|| ClientError::Answer(format!("no address: {address}")))
         });
-        match target.and_then(|target| Dial::start(target, &self.introduction, DIAL_PATIENCE)) {
-            Ok(dial) => drop(self.dials.insert(peer, dial)),
+        match target
+            .and_then(|target| PendingConnection::start(target, &self.identity, DIAL_PATIENCE))
+        {
+            Ok(dial) => drop(self.pending.insert(peer, dial)),
             Err(error) => self.fail(peer, &error),
         }
-        self.dials.contains_key(&peer)
+        self.pending.contains_key(&peer)
     }
 
     /// A node cannot be reached.
     fn fail(&mut self, peer: Peer, error: &ClientError) {
         log::debug!(node = peer.node.get(), error:%; "a node cannot be reached");
-        self.dials.remove(&peer);
-        self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+        self.pending.remove(&peer);
+        self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
         self.unreachable.push(peer);
     }
 
     /// A connection is broken, or nobody answers there.
     fn lose(&mut self, peer: Peer) {
-        self.wires.remove(&peer);
-        self.avoided.insert(peer, boot_ms() + AVOIDED_MS);
+        self.connections.remove(&peer);
+        self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
         self.unreachable.push(peer);
     }
 
@@ -460,15 +422,15 @@ impl ClusterClient {
     /// the next that may be there.
     fn find_home(&mut self) {
         let home = self.home;
-        let is_there = self.wires.contains_key(&home) || self.dials.contains_key(&home);
+        let is_there = self.connections.contains_key(&home) || self.pending.contains_key(&home);
         if is_there && self.addresses.contains_key(&home) {
             return;
         }
         let after = self.addresses.range((Bound::Excluded(home), Bound::Unbounded));
         let around = after.chain(self.addresses.range(..=home)).map(|(peer, _)| *peer);
-        let mut there = around.clone().filter(|peer| self.wires.contains_key(peer));
+        let mut there = around.clone().filter(|peer| self.connections.contains_key(peer));
         let next = there.next().or_else(|| {
-            let mut others = around.filter(|peer| !self.avoided.contains_key(peer));
+            let mut others = around.filter(|peer| !self.backoff_until_ms.contains_key(peer));
             others.next()
         });
         if let Some(next) = next {
@@ -479,7 +441,7 @@ impl ClusterClient {
     }
 
     fn dial_home(&mut self) {
-        if !self.wires.contains_key(&self.home) {
+        if !self.connections.contains_key(&self.home) {
             self.dial(self.home);
         }
     }
@@ -488,26 +450,26 @@ impl ClusterClient {
         self.home = home;
         self.client.set_home(home);
         // It may know more.
-        self.members_ms = 0;
+        self.next_members_ms = 0;
     }
 
     /// Gives up who is silent, turns to another home, and asks for news.
-    fn look_after(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
-        self.avoided.retain(|_, until_ms| *until_ms > now_ms);
-        let silent = self.wires.iter_mut().filter_map(|(peer, wire)| {
-            let is_alive = wire.is_alive(now_ms);
+    fn on_tick(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
+        self.backoff_until_ms.retain(|_, until_ms| *until_ms > now_ms);
+        let silent = self.connections.iter_mut().filter_map(|(peer, connection)| {
+            let is_alive = connection.is_alive(now_ms);
             (!is_alive).then_some(*peer)
         });
         for peer in silent.collect::<Vec<_>>() {
             self.lose(peer);
         }
-        let late = self.dials.iter().filter(|(_, dial)| dial.is_late(now_ms));
+        let late = self.pending.iter().filter(|(_, dial)| dial.is_late(now_ms));
         for peer in late.map(|(peer, _)| *peer).collect::<Vec<_>>() {
             self.fail(peer, &io::Error::from(io::ErrorKind::TimedOut).into());
         }
         self.find_home();
-        if now_ms >= self.members_ms {
-            self.members_ms = now_ms + MEMBERS_MS;
+        if now_ms >= self.next_members_ms {
+            self.next_members_ms = now_ms + MEMBERS_MS;
             self.dispatch_question();
             let members = &self.addresses;
             self.client.on_members(|peer| members.contains_key(&peer), completions);
@@ -519,7 +481,8 @@ impl ClusterClient {
         let mut touched = Vec::new();
         self.push(self.home, &Packet::Control(Control::GetStatus), &mut touched);
         for peer in touched {
-            if self.wires.get_mut(&peer).is_some_and(|wire| wire.send().is_err()) {
+            if self.connections.get_mut(&peer).is_some_and(|connection| connection.send().is_err())
+            {
                 self.lose(peer);
             }
         }
@@ -533,18 +496,23 @@ impl ClusterClient {
         completions: &mut Vec<Completion>,
     ) {
         let mut waiting: Vec<Peer> = Vec::new();
-        waiting.extend(self.wires.iter().filter(|(_, wire)| wire.in_flight > 0).map(|(p, _)| *p));
+        waiting.extend(
+            self.connections
+                .iter()
+                .filter(|(_, connection)| connection.in_flight > 0)
+                .map(|(p, _)| *p),
+        );
         let ready = match &waiting[..] {
-            [] if self.dials.is_empty() => return std::thread::sleep(TICK / 20),
+            [] if self.pending.is_empty() => return std::thread::sleep(TICK / 20),
             // One connection: reading waits by itself.
-            [_] if self.dials.is_empty() => waiting,
+            [_] if self.pending.is_empty() => waiting,
             _ => self.wait(waiting),
         };
         for peer in ready {
-            let Some(wire) = self.wires.get_mut(&peer) else { continue };
-            let mut is_alive = wire.receive(&mut self.buffer);
-            while is_alive && let Some(wire) = self.wires.get_mut(&peer) {
-                match wire.next() {
+            let Some(connection) = self.connections.get_mut(&peer) else { continue };
+            let mut is_alive = connection.receive(&mut self.buffer);
+            while is_alive && let Some(connection) = self.connections.get_mut(&peer) {
+                match connection.next() {
                     Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
                     Ok(None) => break,
                     Err(error) => {
@@ -563,27 +531,31 @@ impl ClusterClient {
     /// Those of some connections that have something to read, after a tick at most. Goes on with
     /// those that open.
     fn wait(&mut self, waiting: Vec<Peer>) -> Vec<Peer> {
-        let streams = waiting.iter().filter_map(|peer| self.wires.get(peer));
-        let mut descriptors: Vec<_> = streams.map(Wire::awaited).collect();
-        descriptors.extend(self.dials.values().map(Dial::awaited));
+        let streams = waiting.iter().filter_map(|peer| self.connections.get(peer));
+        let mut descriptors: Vec<_> = streams.map(ClientConnection::poll_descriptor).collect();
+        descriptors.extend(self.pending.values().map(PendingConnection::poll_descriptor));
         let ready = wait(&mut descriptors);
         let of_dials = &ready[waiting.len()..];
-        let open: Vec<Peer> =
-            self.dials.keys().zip(of_dials).filter_map(|(peer, is)| is.then_some(*peer)).collect();
-        open.into_iter().for_each(|peer| self.go_on(peer));
+        let open: Vec<Peer> = self
+            .pending
+            .keys()
+            .zip(of_dials)
+            .filter_map(|(peer, is)| is.then_some(*peer))
+            .collect();
+        open.into_iter().for_each(|peer| self.advance_pending(peer));
         waiting.into_iter().zip(ready).filter_map(|(peer, is)| is.then_some(peer)).collect()
     }
 
     /// Goes on with a connection that opens.
-    fn go_on(&mut self, peer: Peer) {
-        let Some(mut dial) = self.dials.remove(&peer) else { return };
+    fn advance_pending(&mut self, peer: Peer) {
+        let Some(mut dial) = self.pending.remove(&peer) else { return };
         let opened = match dial.advance() {
-            Ok(false) => return drop(self.dials.insert(peer, dial)),
+            Ok(false) => return drop(self.pending.insert(peer, dial)),
             Ok(true) => dial.finish(),
             Err(error) => Err(error),
         };
         match opened {
-            Ok(wire) if wire.cluster == self.cluster => self.open(peer, wire),
+            Ok(connection) if connection.cluster == self.cluster => self.open(peer, connection),
             Ok(_) => self.fail(peer, &ClientError::Answer("it is of another cluster".to_owned())),
             Err(error) => self.fail(peer, &error),
         }
@@ -592,19 +564,19 @@ impl ClusterClient {
 
     /// A connection that was meant for a node is open: perhaps that node began another life, which
     /// refuses what the dead one is asked for.
-    fn open(&mut self, meant: Peer, mut wire: Wire) {
-        let peer = wire.peer;
+    fn open(&mut self, meant: Peer, mut connection: ClientConnection) {
+        let peer = connection.peer;
         if peer != meant {
             if let Some(address) = self.addresses.remove(&meant) {
                 self.addresses.insert(peer, address);
             }
-            self.members_ms = 0;
+            self.next_members_ms = 0;
             if meant == self.home {
                 self.set_home(peer);
             }
         }
-        match wire.send() {
-            Ok(()) => drop(self.wires.insert(peer, wire)),
+        match connection.send() {
+            Ok(()) => drop(self.connections.insert(peer, connection)),
             Err(error) => self.fail(peer, &error.into()),
         }
     }
@@ -642,18 +614,18 @@ impl Drop for ClusterClient {
     /// Its locks end with it where owners can be told at once; elsewhere some time after.
     fn drop(&mut self) {
         for (peer, request) in self.client.close() {
-            if let Some(wire) = self.wires.get_mut(&peer) {
-                wire.send_last(&Packet::Request(request));
+            if let Some(connection) = self.connections.get_mut(&peer) {
+                connection.send_last(&Packet::Request(request));
             }
         }
     }
 }
 
 /// One request for each node, or a few where it would be too long.
-fn merged(asked: Vec<Asked>) -> Vec<Asked> {
+fn coalesce(asked: Vec<Asked>) -> Vec<Asked> {
     let mut requests: Vec<(Asked, usize)> = Vec::new();
     for (peer, request) in asked {
-        let bytes: usize = request.operations.iter().map(|one| bytes_of(&one.action)).sum();
+        let bytes: usize = request.operations.iter().map(|one| request_bytes(&one.action)).sum();
         let fits = |((to, open), length): &&mut ((Peer, Request), usize)| {
             *to == peer
                 && open.operations.len() + request.operations.len() <= OPERATIONS_MAX
@@ -671,8 +643,8 @@ fn merged(asked: Vec<Asked>) -> Vec<Asked> {
     requests.into_iter().map(|(request, _)| request).collect()
 }
 
-/// About what an operation takes on the wire.
-fn bytes_of(action: &Action) -> usize {
+/// About what an operation takes on the connection.
+fn request_bytes(action: &Action) -> usize {
     64 + match action {
         Action::Create(value) | Action::Put(_, value) => value.len(),
         Action::Item { op, .. } => {

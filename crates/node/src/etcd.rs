@@ -1,6 +1,6 @@
 //! The directory in etcd (3.4 and later), over its HTTP and JSON gateway.
 //!
-//! One key holds the whole [`Directory`]; it is replaced by a transaction that compares its
+//! One key holds the whole [`ClusterState`]; it is replaced by a transaction that compares its
 //! revision with the one that was read. Each node has a key of its own with its lease. A member
 //! whose key is gone is taken out by whoever notices first, in a transaction that compares that it
 //! is gone.
@@ -9,7 +9,7 @@
 //! 1. Every change is one transaction on what was read; who read something else reads again.
 //! 2. A member leaves the directory only after its lease has ended at etcd, which is after the node
 //!    itself has stopped to serve.
-//! 3. Calls end: each try in [`PATIENCE`] at most, tries in number.
+//! 3. Calls end: each try in [`TIMEOUT`] at most, tries in number.
 //! 4. One endpoint of several that is silent ends no lease: a try takes a part of the lease at
 //!    most, and the endpoint that answered last is asked first.
 
@@ -26,23 +26,21 @@ use amalgam_protocol::{append_base64, decode_base64};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
-use crate::directory::{Directory, Joined, Membership, MembershipError, Snapshot};
+use crate::membership::{ClusterState, Joined, Membership, MembershipError, Snapshot};
 
 /// How long etcd may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Where there are other endpoints to ask: this part of the lease. A keep-alive that is due waits
 /// for another call's try on the silent one at most.
-const PATIENCE_PARTS: u32 = 3;
+const TIMEOUT_PARTS: u32 = 3;
 /// Read at once.
 const READ_BYTES: usize = 16 << 10;
 /// Times that a transaction is tried against others.
-const TRIES: u32 = 50;
+const TRANSACTIONS_MAX: u32 = 50;
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// etcd knows whole seconds, and raises short leases to two.
 const LEASE_SECONDS_MIN: u64 = 2;
-
-type Failure = MembershipError;
 
 /// A way to a directory in etcd.
 pub struct Etcd {
@@ -66,20 +64,20 @@ impl fmt::Debug for Etcd {
 }
 
 /// What one read of all keys of the cluster shows.
-struct Seen {
+struct ClusterKeys {
     /// None before the first node joins.
-    directory: Option<Directory>,
+    directory: Option<ClusterState>,
     /// The revision of its key; 0 if there is none.
     revision: String,
     /// Names of the members whose leases last.
     alive: Vec<String>,
 }
 
-fn foreign(why: impl fmt::Display) -> Failure {
+fn unreadable(why: impl fmt::Display) -> MembershipError {
     MembershipError::Foreign(why.to_string())
 }
 
-fn unreachable(why: impl fmt::Display) -> Failure {
+fn unreachable(why: impl fmt::Display) -> MembershipError {
     MembershipError::Unreachable(why.to_string())
 }
 
@@ -89,15 +87,15 @@ fn encoded(bytes: &[u8]) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-fn decoded(text: &Value) -> Result<Vec<u8>, Failure> {
+fn decoded(text: &Value) -> Result<Vec<u8>, MembershipError> {
     let text = text.as_str().unwrap_or_default();
     let mut bytes = vec![0; text.len()];
     let count = decode_base64(text.as_bytes(), &mut bytes);
-    bytes.truncate(count.ok_or_else(|| foreign("a value is not in base64"))?);
+    bytes.truncate(count.ok_or_else(|| unreadable("a value is not in base64"))?);
     Ok(bytes)
 }
 
-fn life_name(peer: Peer) -> String {
+fn lease_name(peer: Peer) -> String {
     format!("{}-{}", peer.node.get(), peer.incarnation)
 }
 
@@ -132,19 +130,19 @@ impl Etcd {
     }
 
     /// How long one endpoint may take to answer.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let lease = Duration::from_secs(self.lease_seconds);
-        if self.endpoints.len() == 1 { PATIENCE } else { PATIENCE.min(lease / PATIENCE_PARTS) }
+        if self.endpoints.len() == 1 { TIMEOUT } else { TIMEOUT.min(lease / TIMEOUT_PARTS) }
     }
 
     /// Calls the endpoints, from that on which answered last, until one answers.
-    fn call(&self, path: &str, question: &Value) -> Result<Value, Failure> {
+    fn call(&self, path: &str, question: &Value) -> Result<Value, MembershipError> {
         let mut last = unreachable("no endpoint");
         // Relaxed: which one is asked first is a hint.
         let first = self.first.load(Ordering::Relaxed);
         let (before, from) = self.endpoints.split_at(first);
         for (number, endpoint) in from.iter().chain(before).enumerate() {
-            match post(endpoint, path, &question.to_string(), self.patience()) {
+            match post(endpoint, path, &question.to_string(), self.timeout()) {
                 Ok(answer) => {
                     let place = (first + number) % self.endpoints.len();
                     self.first.store(place, Ordering::Relaxed);
@@ -164,30 +162,30 @@ impl Etcd {
         self.key("directory")
     }
 
-    fn life_key(&self, peer: Peer) -> String {
-        self.key(&format!("alive/{}", life_name(peer)))
+    fn lease_key(&self, peer: Peer) -> String {
+        self.key(&format!("alive/{}", lease_name(peer)))
     }
 
     /// Reads all keys of the cluster at one revision.
-    fn read(&self) -> Result<Seen, Failure> {
+    fn read(&self) -> Result<ClusterKeys, MembershipError> {
         // '/' and the byte after it.
         let end = format!("{}0", &self.prefix[..self.prefix.len() - 1]);
         let question = json!({ "key": self.key(""), "range_end": encoded(end.as_bytes()) });
         let answer = self.call("/v3/kv/range", &question)?;
-        let mut seen = Seen { directory: None, revision: "0".to_owned(), alive: Vec::new() };
+        let mut keys = ClusterKeys { directory: None, revision: "0".to_owned(), alive: Vec::new() };
         for entry in answer["kvs"].as_array().into_iter().flatten() {
             let key = decoded(&entry["key"])?;
             let key = String::from_utf8_lossy(&key);
             let name = key.strip_prefix(&self.prefix).unwrap_or_default();
             if name == "directory" {
                 let bytes = decoded(&entry["value"])?;
-                seen.directory = Some(Directory::from_bytes(&bytes).map_err(foreign)?);
-                seen.revision = entry["mod_revision"].as_str().unwrap_or("0").to_owned();
+                keys.directory = Some(ClusterState::from_bytes(&bytes).map_err(unreadable)?);
+                keys.revision = entry["mod_revision"].as_str().unwrap_or("0").to_owned();
             } else if let Some(life) = name.strip_prefix("alive/") {
-                seen.alive.push(life.to_owned());
+                keys.alive.push(life.to_owned());
             }
         }
-        Ok(seen)
+        Ok(keys)
     }
 
     /// Replaces the directory that was read by another, if nobody did before. `compare` and
@@ -195,10 +193,10 @@ impl Etcd {
     fn replace(
         &self,
         revision: &str,
-        directory: &Directory,
+        directory: &ClusterState,
         compare: Option<Value>,
         success: Option<Value>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, MembershipError> {
         let (key, value) = (self.state_key(), encoded(&directory.to_bytes()));
         let same = json!({
             "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision,
@@ -216,11 +214,11 @@ impl Etcd {
     /// Changes the directory, however often others change it meanwhile.
     fn change<T>(
         &self,
-        mut change: impl FnMut(&mut Directory) -> Result<T, CoordinatorError>,
-    ) -> Result<T, Failure> {
-        for _ in 0..TRIES {
-            let Seen { directory, revision, .. } = self.read()?;
-            let mut directory = directory.ok_or_else(|| foreign("there is no cluster"))?;
+        mut change: impl FnMut(&mut ClusterState) -> Result<T, CoordinatorError>,
+    ) -> Result<T, MembershipError> {
+        for _ in 0..TRANSACTIONS_MAX {
+            let ClusterKeys { directory, revision, .. } = self.read()?;
+            let mut directory = directory.ok_or_else(|| unreadable("there is no cluster"))?;
             let changed = change(&mut directory)?;
             if self.replace(&revision, &directory, None, None)? {
                 return Ok(changed);
@@ -230,23 +228,23 @@ impl Etcd {
     }
 
     /// Takes out a member whose lease ended, if there is one; the others follow with later reads.
-    fn take_out_dead(&self, seen: &mut Seen) -> Result<(), Failure> {
-        let Some(directory) = &mut seen.directory else { return Ok(()) };
+    fn remove_expired(&self, keys: &mut ClusterKeys) -> Result<(), MembershipError> {
+        let Some(directory) = &mut keys.directory else { return Ok(()) };
         let snapshot = directory.snapshot();
         let members = snapshot.view.members.iter();
         let mut peers = members.map(|(node, m)| Peer { node: *node, incarnation: m.incarnation });
-        let Some(peer) = peers.find(|peer| !seen.alive.contains(&life_name(*peer))) else {
+        let Some(peer) = peers.find(|peer| !keys.alive.contains(&lease_name(*peer))) else {
             return Ok(());
         };
         directory.coordinator.end(peer);
         let gone = json!({
-            "key": self.life_key(peer), "target": "VERSION", "result": "EQUAL", "version": "0",
+            "key": self.lease_key(peer), "target": "VERSION", "result": "EQUAL", "version": "0",
         });
         // Where somebody was faster the next read shows it.
-        if self.replace(&seen.revision, directory, Some(gone), None)? {
+        if self.replace(&keys.revision, directory, Some(gone), None)? {
             log::info!(node = peer.node.get(), incarnation = peer.incarnation; "its lease ended");
         }
-        *seen = self.read()?;
+        *keys = self.read()?;
         Ok(())
     }
 
@@ -256,12 +254,12 @@ impl Etcd {
     }
 }
 
-fn new_directory(lease_ms: u64) -> Result<Directory, Failure> {
+fn new_cluster(lease_ms: u64) -> Result<ClusterState, MembershipError> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| unreachable("no random numbers"))?;
     let (cluster, seed) = bytes.split_at(8);
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    Ok(Directory::new(number(cluster).max(1), number(seed), lease_ms))
+    Ok(ClusterState::new(number(cluster).max(1), number(seed), lease_ms))
 }
 
 impl Membership for Etcd {
@@ -273,19 +271,19 @@ impl Membership for Etcd {
         100
     }
 
-    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, Failure> {
+    fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError> {
         let seconds = self.lease_seconds.to_string();
         let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
-        let lease = granted["ID"].as_str().ok_or_else(|| foreign("no lease"))?.to_owned();
-        for _ in 0..TRIES {
-            let Seen { directory, revision, .. } = self.read()?;
+        let lease = granted["ID"].as_str().ok_or_else(|| unreadable("no lease"))?.to_owned();
+        for _ in 0..TRANSACTIONS_MAX {
+            let ClusterKeys { directory, revision, .. } = self.read()?;
             let mut directory = match directory {
                 Some(directory) => directory,
-                None => new_directory(self.lease_ms())?,
+                None => new_cluster(self.lease_ms())?,
             };
             let joined = directory.join(name, (address, rack), 0)?;
             let life = json!({ "requestPut": {
-                "key": self.life_key(joined.peer), "value": encoded(b"1"), "lease": lease,
+                "key": self.lease_key(joined.peer), "value": encoded(b"1"), "lease": lease,
             }});
             if self.replace(&revision, &directory, None, Some(life))? {
                 let mut leases =
@@ -297,7 +295,7 @@ impl Membership for Etcd {
         Err(unreachable("others change the directory all the time"))
     }
 
-    fn keep_alive(&self, peer: Peer) -> Result<(), Failure> {
+    fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {
         let over = || MembershipError::Refused(CoordinatorError::NoMember);
         let lease = self.lease_of(peer).ok_or_else(over)?;
         let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease }))?;
@@ -305,7 +303,7 @@ impl Membership for Etcd {
         if left == "0" { Err(over()) } else { Ok(()) }
     }
 
-    fn leave(&self, peer: Peer) -> Result<(), Failure> {
+    fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
         self.change(|directory| directory.coordinator.leave(peer))?;
         if let Some(lease) = self.lease_of(peer) {
             self.call("/v3/lease/revoke", &json!({ "ID": lease }))?;
@@ -313,33 +311,33 @@ impl Membership for Etcd {
         Ok(())
     }
 
-    fn propose(&self, proposal: &Proposal) -> Result<(), Failure> {
+    fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
         self.change(|directory| directory.coordinator.propose(proposal))
     }
 
-    fn flush(&self) -> Result<u64, Failure> {
+    fn flush(&self) -> Result<u64, MembershipError> {
         self.change(|directory| {
             directory.flushes += 1;
             Ok(directory.flushes)
         })
     }
 
-    fn snapshot(&self) -> Result<Arc<Snapshot>, Failure> {
-        let mut seen = self.read()?;
-        self.take_out_dead(&mut seen)?;
+    fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
+        let mut keys = self.read()?;
+        self.remove_expired(&mut keys)?;
         let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if last.0 != seen.revision {
-            let snapshot = seen.directory.map(|directory| directory.snapshot());
-            *last = (seen.revision, Arc::new(snapshot.unwrap_or_default()));
+        if last.0 != keys.revision {
+            let snapshot = keys.directory.map(|directory| directory.snapshot());
+            *last = (keys.revision, Arc::new(snapshot.unwrap_or_default()));
         }
         Ok(Arc::clone(&last.1))
     }
 }
 
-/// Sends a question and reads the whole answer, all within `patience`.
-fn post(endpoint: &str, path: &str, body: &str, patience: Duration) -> Result<Value, String> {
+/// Sends a question and reads the whole answer, all within `timeout`.
+fn post(endpoint: &str, path: &str, body: &str, timeout: Duration) -> Result<Value, String> {
     let text = |error: io::Error| error.to_string();
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     let left = || {
         let left = end.saturating_duration_since(Instant::now());
         // Zero would mean to wait for ever.
@@ -470,13 +468,13 @@ mod tests {
         // What a try takes, and what a keep-alive that comes right after it waits before, leave
         // half of the lease.
         assert!(
-            etcd.patience() + Duration::from_secs(LEASE_SECONDS) / 4
+            etcd.timeout() + Duration::from_secs(LEASE_SECONDS) / 4
                 < Duration::from_secs(LEASE_SECONDS) * 2 / 3
         );
         let begin = Instant::now();
         etcd.snapshot().expect("the other answers");
         let first = begin.elapsed();
-        assert!(first >= etcd.patience(), "{first:?}");
+        assert!(first >= etcd.timeout(), "{first:?}");
         for _ in 0..20 {
             etcd.snapshot().expect("the other answers");
         }
@@ -490,7 +488,7 @@ mod tests {
             begin.elapsed()
         };
         let quickest = (0..5).map(try_it).min().expect("some");
-        assert!(quickest < PATIENCE / 2, "{quickest:?}: a try takes what it is given");
+        assert!(quickest < TIMEOUT / 2, "{quickest:?}: a try takes what it is given");
     }
 
     #[test]

@@ -21,11 +21,12 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_index::{Cursor, Engine, Flush, Found, Sink, Statistics, Store, Worker};
 use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 
-use crate::client::{ClientError, ClusterClient};
+use crate::client::ClusterClient;
+use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
-use crate::directory::Membership;
 use crate::handshake::Credentials;
-use crate::shared::Shared;
+use crate::membership::Membership;
+use crate::node_state::NodeState;
 
 /// Memory of a worker for where keys are.
 const CACHE_BYTES: usize = 4 << 20;
@@ -37,26 +38,30 @@ const FLUSH_MS: u64 = 30_000;
 /// See the head of this module. Statistics and scans are of the items of this node.
 pub struct Gateway<I> {
     items: Arc<I>,
-    shared: Arc<Shared>,
+    state: Arc<NodeState>,
     membership: Arc<dyn Membership>,
-    home: String,
+    node_address: String,
     credentials: Credentials,
 }
 
 impl<I: Engine> Gateway<I> {
-    /// In front of a node whose items lie in `items` and which listens at `home`.
+    /// In front of a node whose items lie in `items` and which listens at `node_address`.
     pub fn new(
         items: Arc<I>,
-        shared: Arc<Shared>,
+        state: Arc<NodeState>,
         membership: Arc<dyn Membership>,
-        home: String,
+        node_address: String,
         credentials: Credentials,
     ) -> Self {
-        Self { items, shared, membership, home, credentials }
+        Self { items, state, membership, node_address, credentials }
     }
 
     fn connect(&self) -> Result<ClusterClient, ClientError> {
-        ClusterClient::connect(std::slice::from_ref(&self.home), &self.credentials, CACHE_BYTES)
+        ClusterClient::connect(
+            std::slice::from_ref(&self.node_address),
+            &self.credentials,
+            CACHE_BYTES,
+        )
     }
 
     /// Drops all items of all nodes.
@@ -64,7 +69,7 @@ impl<I: Engine> Gateway<I> {
         let decided = self.membership.flush().map_err(|error| error.to_string())?;
         let end_ms = boot_ms() + FLUSH_MS;
         loop {
-            let snapshot = self.shared.snapshot();
+            let snapshot = self.state.snapshot();
             let behind: Vec<_> =
                 snapshot.members().filter(|(_, at)| !self.has_flushed(at, decided)).collect();
             if snapshot.flushes >= decided && behind.is_empty() {
@@ -80,7 +85,7 @@ impl<I: Engine> Gateway<I> {
     /// How many partitions of the named ids members say that they serve; none while one of them
     /// does not answer.
     pub fn partitions_served(&self) -> Option<usize> {
-        let snapshot = self.shared.snapshot();
+        let snapshot = self.state.snapshot();
         let served = snapshot.members().map(|(_, address)| {
             let client = ClusterClient::connect(&[address.to_owned()], &self.credentials, 0);
             Some(client.ok()?.status().ok()?.partitions as usize)
@@ -120,10 +125,10 @@ impl<I: Engine> Store for Gateway<I> {
 
     fn flush(&self, delay_seconds: i64) -> Flush {
         if delay_seconds > 0 {
-            let now = self.shared.clock.now();
+            let now = self.state.clock.now();
             let due = Expiry::from_client(delay_seconds, &now);
             let left_seconds = due.remaining_seconds(&now).unwrap_or(0);
-            self.shared.flush_at_ms(boot_ms() + u64::from(left_seconds) * 1_000);
+            self.state.schedule_flush(boot_ms() + u64::from(left_seconds) * 1_000);
         } else if let Err(error) = self.flush_now() {
             log::error!(error; "flush_all is not complete");
             return Flush::Incomplete;
@@ -142,16 +147,16 @@ pub struct GatewayWorker<'i, I: Engine + 'i> {
 }
 
 /// The question that a key's owner is asked.
-fn question(key: &Key<'_>, verb: ItemVerb) -> Action {
+fn item_action(key: &Key<'_>, verb: ItemVerb) -> Action {
     let op = Box::new(ItemOp { key: key.bytes().to_vec(), verb });
     Action::Item { id: ChunkId::named(key.hash()), op }
 }
 
 impl<'i, I: Engine> GatewayWorker<'i, I> {
-    fn ask(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
+    fn call(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let count = actions.len();
         // Who is cut off could only wait for answers; its clients should turn to another node.
-        if boot_ms() >= self.gateway.shared.deadline_ms() {
+        if boot_ms() >= self.gateway.state.deadline_ms() {
             return vec![Err(ChunkError::Unavailable); count];
         }
         if self.client.is_none() && boot_ms() >= self.retry_ms {
@@ -171,7 +176,7 @@ impl<'i, I: Engine> GatewayWorker<'i, I> {
 }
 
 /// Shows an item to a sink.
-fn show(
+fn emit(
     sink: &mut impl Sink,
     position: usize,
     key: &[u8],
@@ -204,12 +209,12 @@ impl<'i, I: Engine> Worker for GatewayWorker<'i, I> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut position = 0;
         for part in keys.chunks(BATCH_KEYS) {
-            let actions = part.iter().map(|key| question(key, ItemVerb::Read)).collect();
-            for (key, done) in part.iter().zip(self.ask(actions)) {
+            let actions = part.iter().map(|key| item_action(key, ItemVerb::Read)).collect();
+            for (key, done) in part.iter().zip(self.call(actions)) {
                 let answer = item_answer(done);
                 let flow = match &answer {
                     Ok(ItemAnswer { item: Some(record), .. }) => {
-                        show(sink, position, key.bytes(), (record, Hit::default()), now)
+                        emit(sink, position, key.bytes(), (record, Hit::default()), now)
                     }
                     Ok(_) => sink.miss(position),
                     Err(error) => {
@@ -227,12 +232,12 @@ impl<'i, I: Engine> Worker for GatewayWorker<'i, I> {
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        let done = self.ask(vec![question(&op.key, ItemVerb::from(op.verb))]).pop();
+        let done = self.call(vec![item_action(&op.key, ItemVerb::from(op.verb))]).pop();
         match item_answer(done.unwrap_or(Err(ChunkError::Unavailable))) {
             Ok(ItemAnswer { outcome, item }) => {
                 let outcome = with_times(outcome, |time| from_relative(time, now));
                 if let (Outcome::Hit(hit), Some(record)) = (outcome, &item) {
-                    let _ = show(sink, 0, op.key.bytes(), (record, hit), now);
+                    let _ = emit(sink, 0, op.key.bytes(), (record, hit), now);
                 }
                 outcome
             }

@@ -103,7 +103,7 @@ impl From<&Credentials> for Credentials {
 
 /// What every connection of a process begins with.
 #[derive(Clone, Debug)]
-pub struct Introduction {
+pub struct Identity {
     /// The cluster's number; 0 of a client that takes any.
     pub cluster: u64,
     /// Who speaks.
@@ -112,7 +112,7 @@ pub struct Introduction {
     tls: Option<Arc<MutualTls>>,
 }
 
-impl Introduction {
+impl Identity {
     /// Of somebody who may take part.
     pub fn new(cluster: u64, me: Option<Peer>, credentials: &Credentials) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.token.as_bytes());
@@ -141,7 +141,7 @@ impl Introduction {
 /// One side of an opening connection. Bytes go in and come out.
 #[derive(Debug)]
 pub struct Handshake {
-    introduction: Introduction,
+    identity: Identity,
     is_dialer: bool,
     nonce: [u8; NONCE_BYTES],
     theirs: Option<(Hello, Vec<u8>)>,
@@ -157,7 +157,7 @@ impl Handshake {
     ///
     /// [`HandshakeError::Chance`].
     pub fn start(
-        introduction: Introduction,
+        identity: Identity,
         is_dialer: bool,
         out: &mut Vec<u8>,
     ) -> Result<Self, HandshakeError> {
@@ -165,12 +165,12 @@ impl Handshake {
         SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::Chance)?;
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_BYTES]);
-        Hello::new(introduction.cluster, introduction.me).encode(out);
+        Hello::new(identity.cluster, identity.me).encode(out);
         out.extend_from_slice(&nonce);
         let length = (out.len() - start - LENGTH_BYTES) as u16;
         out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
         let (received, binding) = Default::default();
-        Ok(Self { introduction, is_dialer, nonce, theirs: None, received, binding })
+        Ok(Self { identity, is_dialer, nonce, theirs: None, received, binding })
     }
 
     /// The connection is secured, and its session has that name. Before anything is fed.
@@ -201,7 +201,7 @@ impl Handshake {
             return Ok(None);
         };
         let said = self.transcript(!self.is_dialer, &self.nonce, nonce);
-        hmac::verify(&self.introduction.key, &said, proof).map_err(|_| HandshakeError::Token)?;
+        hmac::verify(&self.identity.key, &said, proof).map_err(|_| HandshakeError::Token)?;
         Ok(Some((*hello, rest.to_vec())))
     }
 
@@ -222,9 +222,9 @@ impl Handshake {
         let mut reader = WireReader::new(greeting);
         let foreign = |_| HandshakeError::Hello(HelloError::Foreign);
         let hello = Hello::decode(&mut reader).map_err(foreign)?;
-        let mut own = Hello::new(self.introduction.cluster, self.introduction.me);
+        let mut own = Hello::new(self.identity.cluster, self.identity.me);
         // A client takes any cluster.
-        let is_client = self.introduction.me.is_none() || hello.from.is_none();
+        let is_client = self.identity.me.is_none() || hello.from.is_none();
         if is_client {
             own.cluster = hello.cluster;
         }
@@ -234,7 +234,7 @@ impl Handshake {
         reader.left().checked_sub(NONCE_BYTES).ok_or(HandshakeError::Wire(WireError::Short))?;
         let nonce = greeting[length - NONCE_BYTES..].to_vec();
         let said = self.transcript(self.is_dialer, &nonce, &self.nonce);
-        out.extend_from_slice(hmac::sign(&self.introduction.key, &said).as_ref());
+        out.extend_from_slice(hmac::sign(&self.identity.key, &said).as_ref());
         self.received.drain(..LENGTH_BYTES + length);
         self.theirs = Some((hello, nonce));
         Ok(true)
@@ -253,7 +253,7 @@ mod tests {
     }
 
     /// What either side of a connection makes of the other.
-    fn meet(one: Introduction, other: Introduction) -> [Result<Option<Peer>, HandshakeError>; 2] {
+    fn meet(one: Identity, other: Identity) -> [Result<Option<Peer>, HandshakeError>; 2] {
         let (mut to_other, mut to_one) = (Vec::new(), Vec::new());
         let mut one = Handshake::start(one, true, &mut to_other).expect("it starts");
         let mut other = Handshake::start(other, false, &mut to_one).expect("it starts");
@@ -279,17 +279,16 @@ mod tests {
 
     #[test]
     fn who_belongs_together_meets() {
-        let of = |node| Introduction::new(5, Some(peer(node)), &Credentials::from("secret"));
+        let of = |node| Identity::new(5, Some(peer(node)), &Credentials::from("secret"));
         assert_eq!(meet(of(1), of(2)), [Ok(Some(peer(2))), Ok(Some(peer(1)))]);
-        let client = Introduction::new(0, None, &Credentials::from("secret"));
+        let client = Identity::new(0, None, &Credentials::from("secret"));
         assert_eq!(meet(client, of(2)), [Ok(Some(peer(2))), Ok(None)]);
     }
 
     #[test]
     fn strangers_are_told_apart() {
-        let of = |cluster, token: &str| {
-            Introduction::new(cluster, Some(peer(1)), &Credentials::from(token))
-        };
+        let of =
+            |cluster, token: &str| Identity::new(cluster, Some(peer(1)), &Credentials::from(token));
         let token = || Err(HandshakeError::Token);
         assert_eq!(meet(of(5, "secret"), of(5, "other")), [token(), token()]);
         let cluster = |number| Err(HandshakeError::Hello(HelloError::Cluster(number)));
@@ -340,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_later_version_s_hello_may_be_longer() {
-        let own = Introduction::new(5, Some(peer(1)), &Credentials::from("secret"));
+        let own = Identity::new(5, Some(peer(1)), &Credentials::from("secret"));
         let later = speaking(WIRE_VERSION + 1, WIRE_VERSION);
         let hello = [encoded(&later), b"more fields".to_vec()].concat();
         let nonce = [7; NONCE_BYTES];
@@ -359,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_proof_is_worth_nothing_in_another_session() {
-        let of = |node| Introduction::new(5, Some(peer(node)), &Credentials::from("secret"));
+        let of = |node| Identity::new(5, Some(peer(node)), &Credentials::from("secret"));
         let results = [[7, 7], [7, 8]].map(|bindings| {
             let (mut to_other, mut to_one) = (Vec::new(), Vec::new());
             let mut one = Handshake::start(of(1), true, &mut to_other).expect("it starts");

@@ -12,32 +12,33 @@
 
 #![forbid(unsafe_code)]
 
-mod attendant;
+mod cached_count;
 mod client;
+mod client_connection;
 mod clock;
-mod directory;
+mod connection;
 mod etcd;
+mod event_loop;
+mod file_storage;
 mod gateway;
 mod handshake;
-mod hub;
-mod link;
+mod lease_keeper;
 mod local;
+mod membership;
 mod node;
-mod segments;
-mod shared;
-mod tally;
-mod wire;
+mod node_state;
 
 pub use amalgam_cluster as cluster;
 pub use amalgam_tls::{MutualTls, TlsError, TlsFiles};
-pub use client::{ClientError, ClusterClient};
+pub use client::ClusterClient;
+pub use client_connection::ClientError;
 pub use clock::boot_ms;
-pub use directory::{
-    Directory, DirectoryError, Embedded, Joined, Membership, MembershipError, Snapshot,
-};
 pub use etcd::Etcd;
+pub use file_storage::FileStorage;
 pub use gateway::{Gateway, GatewayWorker};
 pub use handshake::{Credentials, HandshakeError};
 pub use local::start_local;
+pub use membership::{
+    ClusterState, ClusterStateError, Embedded, Joined, Membership, MembershipError, Snapshot,
+};
 pub use node::{BackupConfiguration, NodeConfiguration, NodeError, RunningNode};
-pub use segments::FileStorage;

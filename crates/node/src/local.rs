@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use amalgam_index::Engine;
 
-use crate::directory::Membership;
+use crate::membership::Membership;
 use crate::node::{NodeConfiguration, NodeError, RunningNode};
 
 /// How long the nodes may take to share the partitions of the named ids.

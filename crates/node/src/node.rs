@@ -21,15 +21,16 @@ use amalgam_index::{Configuration, Cursor, Engine, Found, OpenError, Sink, Worke
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::attendant::{attend, keep_alive_during};
-use crate::client::{ClientError, try_at};
+use crate::client::check_admission_at;
+use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
-use crate::directory::{Joined, Membership, MembershipError};
+use crate::event_loop::EventLoop;
+use crate::file_storage::FileStorage;
 use crate::gateway::Gateway;
-use crate::handshake::{Credentials, HandshakeError, Introduction};
-use crate::hub::Hub;
-use crate::segments::FileStorage;
-use crate::shared::Shared;
+use crate::handshake::{Credentials, HandshakeError, Identity};
+use crate::lease_keeper::{keep_alive_during, keep_lease};
+use crate::membership::{Joined, Membership, MembershipError};
+use crate::node_state::NodeState;
 use amalgam_tls::{MutualTls, TlsFiles};
 
 /// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
@@ -252,14 +253,14 @@ impl Default for NodeConfiguration {
 /// A node that runs. It stops when it is dropped.
 #[derive(Debug)]
 pub struct RunningNode<I> {
-    shared: Arc<Shared>,
+    state: Arc<NodeState>,
     membership: Arc<dyn Membership>,
     items: Arc<I>,
     chunks: Arc<I>,
     joined: Joined,
     address: SocketAddr,
     credentials: Credentials,
-    upkeep_stops: Arc<AtomicBool>,
+    maintenance_stops: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -282,10 +283,10 @@ impl<I: Engine> RunningNode<I> {
         // Before it joins: a new life ends the one that may be using the folder.
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
-        ask_for_admission(membership.as_ref(), &credentials)?;
+        check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
-        let (joined, sent_ms) = patiently(|| {
+        let (joined, sent_ms) = with_retry(|| {
             let sent_ms = boot_ms();
             Ok((membership.join(name, &advertised, &configuration.rack)?, sent_ms))
         })?;
@@ -317,12 +318,12 @@ impl<I: Engine> RunningNode<I> {
     ) -> Result<Self, NodeError> {
         let address = listener.local_addr()?;
         // After it joined: a first node has itself to ask.
-        let snapshot = patiently(|| membership.snapshot())?;
+        let snapshot = with_retry(|| membership.snapshot())?;
         let flushes = snapshot.flushes;
-        let shared = Arc::new(Shared::new(snapshot)?);
-        shared.clock.begin_at(flushes);
+        let state = Arc::new(NodeState::new(snapshot)?);
+        state.clock.begin_at(flushes);
         let lease_ms = membership.lease_ms();
-        shared.set_deadline_ms(sent_ms + lease_ms / 2);
+        state.set_deadline_ms(sent_ms + lease_ms / 2);
         log::info!(
             node = joined.peer.node.get(), incarnation = joined.peer.incarnation, address:%;
             "the node has joined"
@@ -332,19 +333,19 @@ impl<I: Engine> RunningNode<I> {
         let memory_bytes = configuration.chunk_memory_bytes;
         let chunks = Arc::new(open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?);
         let mut node = Self {
-            shared,
+            state,
             membership: Arc::clone(membership),
             items,
             chunks,
             joined,
             address,
             credentials,
-            upkeep_stops: Arc::default(),
+            maintenance_stops: Arc::default(),
             threads: Vec::new(),
         };
         let read = |(backups, storage): (&BackupConfiguration, FileStorage)| {
             let read = || backups.replica_store(storage, &joined);
-            keep_alive_during(&node.shared, membership.as_ref(), joined.peer, read)
+            keep_alive_during(&node.state, membership.as_ref(), joined.peer, read)
         };
         let replica_store = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
@@ -370,42 +371,42 @@ impl<I: Engine> RunningNode<I> {
         replica_store: Option<(ReplicaStore, RecoveredState)>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
-        let (shared, membership, me) =
-            (Arc::clone(&self.shared), Arc::clone(&self.membership), self.joined.peer);
-        self.thread("attendant", move || attend(&shared, membership.as_ref(), me, &receiver))?;
-        let (shared, items, chunks) =
-            (Arc::clone(&self.shared), Arc::clone(&self.items), Arc::clone(&self.chunks));
+        let (state, membership, me) =
+            (Arc::clone(&self.state), Arc::clone(&self.membership), self.joined.peer);
+        self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver))?;
+        let (state, items, chunks) =
+            (Arc::clone(&self.state), Arc::clone(&self.items), Arc::clone(&self.chunks));
         let (joined, credentials) = (self.joined, self.credentials.clone());
         self.thread("node", move || {
-            let clock = Arc::clone(&shared);
+            let clock = Arc::clone(&state);
             let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.moment()));
-            let supers = shared.snapshot().view.supers().collect();
+            let supers = state.snapshot().view.supers().collect();
             // Its own client is not used; others draw their numbers from 64 bits.
-            let client = ClientId(joined.life);
+            let client = ClientId(joined.join_revision);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
             if let Some((replica_store, recovered)) = replica_store {
                 node.resume(replica_store, &recovered);
             }
-            let introduction = Introduction::new(joined.cluster, Some(joined.peer), &credentials);
-            let hub =
-                Hub::new(Arc::clone(&shared), node, joined.peer, introduction, listener, sender);
-            if let Err(error) = hub.and_then(|mut hub| hub.run()) {
+            let identity = Identity::new(joined.cluster, Some(joined.peer), &credentials);
+            let event_loop =
+                EventLoop::new(Arc::clone(&state), node, joined.peer, identity, listener, sender);
+            if let Err(error) = event_loop.and_then(|mut event_loop| event_loop.run()) {
                 log::error!(error:%; "the node ends");
             }
-            shared.stop();
+            state.stop();
         })?;
         for index in [Arc::clone(&self.items), Arc::clone(&self.chunks)] {
-            let (shared, stops) = (Arc::clone(&self.shared), Arc::clone(&self.upkeep_stops));
-            self.thread("upkeep", move || {
-                maintenance::run(&*index, || shared.clock.now(), &stops);
+            let (state, stops) = (Arc::clone(&self.state), Arc::clone(&self.maintenance_stops));
+            self.thread("maintenance", move || {
+                maintenance::run(&*index, || state.clock.now(), &stops);
             })?;
         }
-        let (shared, items) = (Arc::clone(&self.shared), Arc::clone(&self.items));
+        let (state, items) = (Arc::clone(&self.state), Arc::clone(&self.items));
         self.thread("sweep", move || {
-            while !shared.is_stopping() {
-                if let Some(target) = shared.clock.begin_sweep() {
-                    sweep(&*items, || shared.clock.now());
-                    shared.clock.end_sweep(target);
+            while !state.is_stopping() {
+                if let Some(target) = state.clock.begin_sweep() {
+                    sweep(&*items, || state.clock.now());
+                    state.clock.end_sweep(target);
                 }
                 std::thread::sleep(SWEEP_TICK);
             }
@@ -414,7 +415,7 @@ impl<I: Engine> RunningNode<I> {
 
     /// Starts a thread whose end in whatever way ends the node.
     fn thread(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let ending = Ending(Arc::clone(&self.shared));
+        let ending = StopOnDrop(Arc::clone(&self.state));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _ending = ending;
             body();
@@ -435,31 +436,31 @@ impl<I: Engine> RunningNode<I> {
 
     /// Whether it has stopped, or is about to.
     pub fn is_stopping(&self) -> bool {
-        self.shared.is_stopping()
+        self.state.is_stopping()
     }
 
     /// What a server stands on that answers memcached's clients for the cluster.
     pub fn gateway(&self) -> Gateway<I> {
-        let (items, shared) = (Arc::clone(&self.items), Arc::clone(&self.shared));
+        let (items, state) = (Arc::clone(&self.items), Arc::clone(&self.state));
         let membership = Arc::clone(&self.membership);
-        Gateway::new(items, shared, membership, self.address.to_string(), self.credentials.clone())
+        Gateway::new(items, state, membership, self.address.to_string(), self.credentials.clone())
     }
 
     /// Hands all it has to the other nodes, as far as they take it within `patience`; whether they
     /// have it all. It serves meanwhile, and is to be stopped then.
     pub fn leave(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
-        self.shared.leave();
-        while !self.shared.has_left() && !self.shared.is_stopping() && Instant::now() < end {
+        self.state.start_leaving();
+        while !self.state.has_left() && !self.state.is_stopping() && Instant::now() < end {
             std::thread::sleep(SWEEP_TICK);
         }
-        self.shared.has_left()
+        self.state.has_left()
     }
 
     /// Stops, and waits until it has.
     pub fn stop(&mut self) {
-        self.shared.stop();
-        self.upkeep_stops.store(true, Ordering::Release);
+        self.state.stop();
+        self.maintenance_stops.store(true, Ordering::Release);
         self.items.maintenance_signal().raise();
         self.chunks.maintenance_signal().raise();
         for thread in self.threads.drain(..) {
@@ -483,7 +484,7 @@ impl<I: Engine> RunningNode<I> {
                 return Ok(());
             }
             if Instant::now() >= end {
-                let members = self.shared.snapshot().members().count();
+                let members = self.state.snapshot().members().count();
                 return Err(io::Error::other(match served {
                     Some(served) => format!(
                         "{members} nodes share {served} of {PARTITIONS} parts of the keys so far"
@@ -498,15 +499,15 @@ impl<I: Engine> RunningNode<I> {
 
 impl<I> Drop for RunningNode<I> {
     fn drop(&mut self) {
-        self.shared.stop();
-        self.upkeep_stops.store(true, Ordering::Release);
+        self.state.stop();
+        self.maintenance_stops.store(true, Ordering::Release);
     }
 }
 
 /// Ends the node when it goes out of scope.
-struct Ending(Arc<Shared>);
+struct StopOnDrop(Arc<NodeState>);
 
-impl Drop for Ending {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -514,7 +515,9 @@ impl Drop for Ending {
 
 /// Asks the directory again while it does not answer, for [`START_PATIENCE`] at most: it may be
 /// busy, or start at the same time as its nodes.
-fn patiently<T>(mut ask: impl FnMut() -> Result<T, MembershipError>) -> Result<T, MembershipError> {
+fn with_retry<T>(
+    mut ask: impl FnMut() -> Result<T, MembershipError>,
+) -> Result<T, MembershipError> {
     let begin = Instant::now();
     loop {
         match ask() {
@@ -529,18 +532,18 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, MembershipError>) -> Result<T
 
 /// Asks members whether they would speak to this node, before it becomes one: who is not taken
 /// would be a member whom nobody hears. Who does not answer is not waited for.
-fn ask_for_admission(
+fn check_admission(
     membership: &dyn Membership,
     credentials: &Credentials,
 ) -> Result<(), NodeError> {
-    let introduction = Introduction::new(0, None, credentials);
-    let snapshot = patiently(|| membership.snapshot())?;
+    let identity = Identity::new(0, None, credentials);
+    let snapshot = with_retry(|| membership.snapshot())?;
     let addresses: Vec<&str> =
         snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();
     // All at once: who starts beside this node does not answer either.
     let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
-        let introduction = &introduction;
-        let ask = |address| scope.spawn(move || try_at(address, introduction));
+        let identity = &identity;
+        let ask = |address| scope.spawn(move || check_admission_at(address, identity));
         let asked: Vec<_> = addresses.iter().copied().map(ask).collect();
         let gone = || Err(ClientError::Answer("it was not asked".to_owned()));
         asked.into_iter().map(|one| one.join().unwrap_or_else(|_| gone())).collect()
@@ -571,14 +574,14 @@ fn open<I: Engine>(
         // Those of the server, with its own maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,
         seed: HashSeed::new(joined.seed),
-        first_cas: (joined.life << CAS_COUNTER_BITS).max(1),
+        first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),
         ..Configuration::default()
     })
 }
 
-struct Nowhere;
+struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -604,7 +607,7 @@ fn sweep<I: Engine>(index: &I, now: impl Fn() -> Now) {
         });
         for key in dead.drain(..) {
             let key = Key::new(&key, index.seed());
-            worker.apply(&Op { key, verb }, &now, &mut Nowhere);
+            worker.apply(&Op { key, verb }, &now, &mut NullSink);
         }
         worker.quiesce();
     }

@@ -15,8 +15,8 @@ use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
 
 use crate::clock::boot_ms;
-use crate::directory::{Membership, MembershipError};
-use crate::shared::Shared;
+use crate::membership::{Membership, MembershipError};
+use crate::node_state::NodeState;
 
 /// A lease is asked for again after this part of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
@@ -32,7 +32,7 @@ fn margin_ms(lease_ms: u64) -> u64 {
 
 /// Keeps the lease of a node that does not serve yet while it does something that may take longer.
 pub fn keep_alive_during<T>(
-    shared: &Shared,
+    state: &NodeState,
     membership: &dyn Membership,
     me: Peer,
     act: impl FnOnce() -> T,
@@ -45,7 +45,7 @@ pub fn keep_alive_during<T>(
             while !is_done.load(Ordering::Acquire) {
                 let sent_ms = boot_ms();
                 match membership.keep_alive(me) {
-                    Ok(()) => shared.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms)),
+                    Ok(()) => state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms)),
                     // Who attends to the node from then on finds out whether it is over.
                     Err(error) => log::debug!(error:%; "the lease is not prolonged"),
                 }
@@ -60,8 +60,8 @@ pub fn keep_alive_during<T>(
 }
 
 /// Attends to a node until it stops or its lease ends; then the node stops.
-pub fn attend(
-    shared: &Shared,
+pub fn keep_lease(
+    state: &NodeState,
     membership: &dyn Membership,
     me: Peer,
     proposals: &Receiver<Proposal>,
@@ -70,24 +70,24 @@ pub fn attend(
     let poll = Duration::from_millis(membership.poll_ms());
     let mut next_keep_alive_ms = 0;
     let mut has_warned = false;
-    while !shared.is_stopping() {
+    while !state.is_stopping() {
         let sent_ms = boot_ms();
         if sent_ms >= next_keep_alive_ms {
             match membership.keep_alive(me) {
                 Ok(()) => {
-                    shared.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
+                    state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
                     next_keep_alive_ms = sent_ms + lease_ms / KEEP_ALIVE_PARTS;
                     has_warned = false;
                 }
                 Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
                     log::error!(node = me.node.get(); "the lease ended: the node stops");
-                    shared.set_deadline_ms(0);
-                    shared.stop();
+                    state.set_deadline_ms(0);
+                    state.stop();
                     return;
                 }
                 Err(error) => {
                     if !has_warned {
-                        let left_ms = shared.deadline_ms().saturating_sub(boot_ms());
+                        let left_ms = state.deadline_ms().saturating_sub(boot_ms());
                         log::warn!(error:%, left_ms; "serving goes on as long as the lease allows");
                     }
                     has_warned = true;
@@ -95,12 +95,12 @@ pub fn attend(
                 }
             }
         }
-        if shared.takes_flush(sent_ms)
+        if state.take_due_flush(sent_ms)
             && let Err(error) = membership.flush()
         {
             log::warn!(error:%; "a delayed flush_all is tried again");
             // It may have been counted all the same: two are better than none.
-            shared.put_flush_back(sent_ms + FLUSH_PAUSE_MS);
+            state.retry_flush_at_ms(sent_ms + FLUSH_PAUSE_MS);
         }
         match membership.snapshot() {
             // Somebody else started under this node's name.
@@ -108,16 +108,16 @@ pub fn attend(
                 if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
             {
                 log::error!(node = me.node.get(); "another life of the node began: this one stops");
-                shared.set_deadline_ms(0);
-                shared.stop();
+                state.set_deadline_ms(0);
+                state.stop();
                 return;
             }
-            Ok(snapshot) if *snapshot != *shared.snapshot() => shared.tell(snapshot),
+            Ok(snapshot) if *snapshot != *state.snapshot() => state.publish(snapshot),
             Ok(_) => {}
             // The keep-alive says so.
             Err(error) => log::debug!(error:%; "no news"),
         }
-        hand_in(membership, proposals, poll);
+        submit_proposals(membership, proposals, poll);
     }
     if let Err(error) = membership.leave(me) {
         log::info!(error:%; "the node goes without leave: its lease will end");
@@ -125,7 +125,7 @@ pub fn attend(
 }
 
 /// Hands in what the node proposes, for as long as `poll`.
-fn hand_in(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Duration) {
+fn submit_proposals(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Duration) {
     let mut wait = poll;
     loop {
         match proposals.recv_timeout(wait) {
@@ -147,18 +147,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::directory::Embedded;
+    use crate::membership::Embedded;
 
     #[test]
     fn a_lease_is_kept_while_a_node_reads_its_log() {
         const LEASE_MS: u64 = 200;
         let membership = Embedded::new(1, 2, LEASE_MS);
         let me = membership.join("one", "host:1", "").expect("there is room").peer;
-        let shared = Shared::new(membership.snapshot().expect("it is here")).expect("memory");
-        let shared = Arc::new(shared);
+        let state = NodeState::new(membership.snapshot().expect("it is here")).expect("memory");
+        let state = Arc::new(state);
         let read = || std::thread::sleep(Duration::from_millis(4 * LEASE_MS));
-        keep_alive_during(&shared, &membership, me, read);
-        assert!(shared.deadline_ms() > boot_ms(), "it may serve");
+        keep_alive_during(&state, &membership, me, read);
+        assert!(state.deadline_ms() > boot_ms(), "it may serve");
         assert_eq!(membership.keep_alive(me).err().map(|error| error.to_string()), None);
         read();
         membership.keep_alive(me).expect_err("nobody kept it");

@@ -1,11 +1,12 @@
 //! A connection of the node's loop: bytes that arrived, and bytes that wait to be sent.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{FrameReader, Packet, WIRE_SINCE, WireError, encode_frame};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::handshake::Handshake;
 use amalgam_tls::{MutualSession, TlsError};
@@ -14,7 +15,7 @@ use amalgam_tls::{MutualSession, TlsError};
 /// protocols ask again); a client is not read from before it has taken its answers.
 const WAITING_BYTES_MAX: usize = 32 << 20;
 /// Encrypted at once: what is encrypted cannot be counted to whom it was for.
-const SEALED_BYTES: usize = 256 << 10;
+const ENCRYPTED_BYTES: usize = 256 << 10;
 /// Read at once.
 pub const READ_BYTES: usize = 256 << 10;
 
@@ -22,7 +23,7 @@ pub const READ_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub enum Role {
     /// Not known yet.
-    Stranger(Box<Handshake>),
+    Unauthenticated(Box<Handshake>),
     /// A node that sends.
     Peer(Peer),
     /// A client.
@@ -31,7 +32,7 @@ pub enum Role {
 
 /// See the head of this module.
 #[derive(Debug)]
-pub struct Link {
+pub struct Connection {
     /// The socket, which does not block.
     pub socket: TcpStream,
     /// Who is there.
@@ -43,21 +44,21 @@ pub struct Link {
     /// None if the connection is not secured.
     session: Option<MutualSession>,
     /// What of `out` was encrypted, and not sent.
-    sealed: Vec<u8>,
-    sealed_sent: usize,
+    encrypted: Vec<u8>,
+    encrypted_sent: usize,
     out: Vec<u8>,
     sent: usize,
     /// Frames that wait for the end of the handshake.
-    held: Vec<u8>,
+    after_handshake: Vec<u8>,
     /// The format that both ends speak.
-    spoken: u16,
+    wire_version: u16,
     /// Whether a connection that is being opened is open.
     pub is_open: bool,
     /// Whether the loop is to be told when more can be sent.
-    pub is_waiting_for_room: bool,
+    pub awaits_room: bool,
 }
 
-impl Link {
+impl Connection {
     /// A connection that begins with what `start` has put into `out`.
     pub fn new(
         socket: TcpStream,
@@ -69,17 +70,17 @@ impl Link {
         Self {
             socket,
             session,
-            sealed: Vec::new(),
-            sealed_sent: 0,
-            role: Role::Stranger(Box::new(handshake)),
+            encrypted: Vec::new(),
+            encrypted_sent: 0,
+            role: Role::Unauthenticated(Box::new(handshake)),
             dialed,
             frames: FrameReader::default(),
             out,
             sent: 0,
-            held: Vec::new(),
-            spoken: WIRE_SINCE,
+            after_handshake: Vec::new(),
+            wire_version: WIRE_SINCE,
             is_open: dialed.is_none(),
-            is_waiting_for_room: false,
+            awaits_room: false,
         }
     }
 
@@ -92,11 +93,15 @@ impl Link {
         if self.waiting() > WAITING_BYTES_MAX {
             return Err(WireError::TooLarge);
         }
-        if packet.since() > self.spoken {
+        if packet.since() > self.wire_version {
             return Ok(());
         }
-        let is_stranger = matches!(self.role, Role::Stranger(_));
-        encode_frame(number, packet, if is_stranger { &mut self.held } else { &mut self.out })
+        let is_unauthenticated = matches!(self.role, Role::Unauthenticated(_));
+        encode_frame(
+            number,
+            packet,
+            if is_unauthenticated { &mut self.after_handshake } else { &mut self.out },
+        )
     }
 
     /// Whether what arrives has to be opened.
@@ -110,10 +115,12 @@ impl Link {
     ///
     /// [`TlsError`]; what says so to the other side waits to be sent, and then the connection is to
     /// be closed.
-    pub fn open(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
+    pub fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
         let Some(session) = &mut self.session else { return Ok(()) };
         session.receive(bytes, plain)?;
-        if let (Role::Stranger(handshake), Some(binding)) = (&mut self.role, session.binding()) {
+        if let (Role::Unauthenticated(handshake), Some(binding)) =
+            (&mut self.role, session.binding())
+        {
             handshake.bind(&binding);
         }
         Ok(())
@@ -129,25 +136,25 @@ impl Link {
     }
 
     /// Queues bytes of the handshake.
-    pub fn push_raw(&mut self, bytes: &[u8]) {
+    pub fn push_handshake(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
     /// The other end is known, and which format both speak.
-    pub fn introduce(&mut self, role: Role, spoken: u16) {
-        (self.role, self.spoken) = (role, spoken);
-        let held = std::mem::take(&mut self.held);
-        self.out.extend_from_slice(&held);
+    pub fn authenticate(&mut self, role: Role, wire_version: u16) {
+        (self.role, self.wire_version) = (role, wire_version);
+        let after_handshake = std::mem::take(&mut self.after_handshake);
+        self.out.extend_from_slice(&after_handshake);
     }
 
     /// Bytes that are not sent.
     pub fn waiting(&self) -> usize {
-        let sealed = self.sealed.len() - self.sealed_sent;
-        self.out.len() - self.sent + self.held.len() + sealed
+        let encrypted = self.encrypted.len() - self.encrypted_sent;
+        self.out.len() - self.sent + self.after_handshake.len() + encrypted
     }
 
     /// Whether no more should be read before something is sent.
-    pub fn is_clogged(&self) -> bool {
+    pub fn is_backlogged(&self) -> bool {
         self.waiting() > WAITING_BYTES_MAX / 2
     }
 
@@ -158,7 +165,7 @@ impl Link {
     /// If the connection is broken.
     pub fn send(&mut self) -> io::Result<bool> {
         if self.session.is_some() {
-            return self.send_sealed();
+            return self.send_encrypted();
         }
         if !write_from(&self.socket, &self.out, &mut self.sent)? {
             return Ok(false);
@@ -168,20 +175,20 @@ impl Link {
     }
 
     /// The same where it has to be encrypted first.
-    fn send_sealed(&mut self) -> io::Result<bool> {
+    fn send_encrypted(&mut self) -> io::Result<bool> {
         while let Some(session) = &mut self.session {
-            if !write_from(&self.socket, &self.sealed, &mut self.sealed_sent)? {
+            if !write_from(&self.socket, &self.encrypted, &mut self.encrypted_sent)? {
                 return Ok(false);
             }
-            self.sealed_sent = 0;
-            self.sealed.clear();
-            let end = self.out.len().min(self.sent + SEALED_BYTES);
+            self.encrypted_sent = 0;
+            self.encrypted.clear();
+            let end = self.out.len().min(self.sent + ENCRYPTED_BYTES);
             if self.sent == end && !session.wants_write() {
                 break;
             }
-            session.encrypt(&self.out[self.sent..end], &mut self.sealed);
+            session.encrypt(&self.out[self.sent..end], &mut self.encrypted);
             self.sent = end;
-            if self.sealed.is_empty() {
+            if self.encrypted.is_empty() {
                 // It waits in the session until that is open.
                 break;
             }
@@ -199,6 +206,24 @@ impl Link {
             self.out = Vec::new();
         }
     }
+}
+
+/// Begins to open a connection; the socket does not block, and is writable once it is open.
+///
+/// # Errors
+///
+/// If the system refuses a socket, or the address cannot be reached from here.
+pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let socket = TcpStream::from(socket);
+    socket.set_nodelay(true)?;
+    Ok(socket)
 }
 
 /// Sends bytes from where it stopped before; whether all are sent.

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::ItemClock;
-use crate::directory::Snapshot;
+use crate::membership::Snapshot;
 
 /// See the head of this module.
 #[derive(Debug)]
-pub struct Shared {
+pub struct NodeState {
     snapshot: Mutex<Arc<Snapshot>>,
     /// Until when the node is a member for certain, in [`crate::clock::boot_ms`].
     deadline_ms: AtomicU64,
@@ -21,12 +21,12 @@ pub struct Shared {
     is_stopping: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
-    bell: OwnedFd,
+    waker: OwnedFd,
     /// The time of its items.
     pub clock: ItemClock,
 }
 
-impl Shared {
+impl NodeState {
     /// Of a node that starts.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Shared {
             is_stopping: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: ItemClock::default(),
         })
     }
@@ -51,9 +51,9 @@ impl Shared {
     }
 
     /// There is news.
-    pub fn tell(&self, snapshot: Arc<Snapshot>) {
+    pub fn publish(&self, snapshot: Arc<Snapshot>) {
         *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
-        self.ring();
+        self.wake();
     }
 
     /// Until when the node is a member for certain.
@@ -67,20 +67,20 @@ impl Shared {
     }
 
     /// All items of the cluster are to be dropped then; an earlier order is forgotten.
-    pub fn flush_at_ms(&self, at_ms: u64) {
+    pub fn schedule_flush(&self, at_ms: u64) {
         self.flush_at_ms.store(at_ms, Ordering::Release);
     }
 
     /// Whether they are to be dropped now. Says so once.
-    pub fn takes_flush(&self, now_ms: u64) -> bool {
+    pub fn take_due_flush(&self, now_ms: u64) -> bool {
         let at_ms = self.flush_at_ms.load(Ordering::Acquire);
         let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
         at_ms <= now_ms && self.flush_at_ms.compare_exchange(at_ms, u64::MAX, order, failed).is_ok()
     }
 
-    /// What [`Self::takes_flush`] told did not happen: it is to then, unless something else was
+    /// What [`Self::take_due_flush`] told did not happen: it is to then, unless something else was
     /// ordered meanwhile.
-    pub fn put_flush_back(&self, at_ms: u64) {
+    pub fn retry_flush_at_ms(&self, at_ms: u64) {
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self.flush_at_ms.compare_exchange(u64::MAX, at_ms, order, failed);
     }
@@ -91,9 +91,9 @@ impl Shared {
     }
 
     /// The node is to hand all it has to others.
-    pub fn leave(&self) {
+    pub fn start_leaving(&self) {
         self.is_leaving.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
     /// Whether it is to.
@@ -114,17 +114,17 @@ impl Shared {
     /// Ends the node.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
     /// What wakes the node's loop.
-    pub fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub fn waker(&self) -> &OwnedFd {
+        &self.waker
     }
 
-    fn ring(&self) {
-        // Fails only when the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    fn wake(&self) {
+        // Fails only when the waker rings already.
+        let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 }
 
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn what_was_ordered_meanwhile_takes_the_place_of_a_flush_that_failed() {
-        let shared = Shared::new(Arc::default()).expect("a descriptor");
-        shared.flush_at_ms(10);
-        assert!(!shared.takes_flush(9) && shared.takes_flush(10) && !shared.takes_flush(10));
-        shared.put_flush_back(15);
-        assert!(!shared.takes_flush(14) && shared.takes_flush(15));
-        shared.flush_at_ms(100);
-        shared.put_flush_back(20);
-        assert!(!shared.takes_flush(99) && shared.takes_flush(100));
+        let state = NodeState::new(Arc::default()).expect("a descriptor");
+        state.schedule_flush(10);
+        assert!(!state.take_due_flush(9) && state.take_due_flush(10) && !state.take_due_flush(10));
+        state.retry_flush_at_ms(15);
+        assert!(!state.take_due_flush(14) && state.take_due_flush(15));
+        state.schedule_flush(100);
+        state.retry_flush_at_ms(20);
+        assert!(!state.take_due_flush(99) && state.take_due_flush(100));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything that a node decides is in [`Node`], which sees packets, views and ticks; this is what
 //! brings them. A turn: wait for events, read once from each connection that has something, hand
-//! the packets to the node, send once to each that is owed something.
+//! the packets to the node, send once to each that is to_send something.
 //!
 //! Invariants of this room:
 //! 1. Nothing blocks but waiting for events, and the log of backups.
@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -27,14 +27,13 @@ use amalgam_cluster::replication::ReplicaStore;
 use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::cached_count::CachedCount;
 use crate::clock::boot_ms;
-use crate::directory::Snapshot;
-use crate::handshake::{Handshake, HandshakeError, Introduction};
-use crate::link::{Link, READ_BYTES, Role};
-use crate::shared::Shared;
-use crate::tally::Tally;
+use crate::connection::{Connection, READ_BYTES, Role, dial};
+use crate::handshake::{Handshake, HandshakeError, Identity};
+use crate::membership::Snapshot;
+use crate::node_state::NodeState;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
@@ -48,7 +47,7 @@ const REFUSED_MS: u64 = 1_000;
 /// How often it is looked whether certificates were changed.
 const REFRESH_MS: u64 = 1_000;
 /// How long a connection may take to say who it is.
-const GREETING_MS: u64 = 5_000;
+const AUTHENTICATION_MS: u64 = 5_000;
 /// Lookups of clients that are under way, and for how long.
 const RELAYED_MAX: usize = 1 << 16;
 const RELAYED_MS: u64 = 5_000;
@@ -56,12 +55,12 @@ const RELAYED_MS: u64 = 5_000;
 const RELAY_FIRST: u64 = 1 << 63;
 const EVENTS: usize = 256;
 /// Rounds of packets from the node to itself in one turn.
-const SETTLINGS_MAX: usize = 64;
+const LOCAL_ROUNDS_MAX: usize = 64;
 
-/// Events of the listener and the bell; connections count from [`FIRST_LINK`].
+/// Events of the listener and the waker; connections count from [`FIRST_CONNECTION`].
 const LISTENER: u64 = 0;
-const BELL: u64 = 1;
-const FIRST_LINK: u64 = 2;
+const WAKER: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
 
 /// What a node owns (partitions, ids, spans), and keeps for others (ranges, creators).
 type Counts = ((u64, u64, u64), (u64, u64));
@@ -69,30 +68,30 @@ type Counts = ((u64, u64, u64), (u64, u64));
 /// A lookup of a client.
 #[derive(Clone, Copy, Debug)]
 struct Relay {
-    link: u64,
+    connection: u64,
     token: u64,
     at_ms: u64,
 }
 
 /// See the head of this module.
 #[derive(Debug)]
-pub struct Hub<S> {
-    shared: Arc<Shared>,
+pub struct EventLoop<S> {
+    state: Arc<NodeState>,
     node: Node<S>,
     me: Peer,
-    introduction: Introduction,
+    identity: Identity,
     proposals: Sender<Proposal>,
     snapshot: Arc<Snapshot>,
     epoll: OwnedFd,
     listener: TcpListener,
-    links: BTreeMap<u64, Link>,
-    next_link: u64,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
     /// Connections to nodes that this one dialed.
-    routes: BTreeMap<Peer, u64>,
+    dialed: BTreeMap<Peer, u64>,
     /// When a node was last dialed.
     dialed_ms: BTreeMap<Peer, u64>,
     /// Connections whose other end is not known yet, since when.
-    strangers: BTreeMap<u64, u64>,
+    unauthenticated: BTreeMap<u64, u64>,
     /// What the node sends to itself.
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
@@ -101,57 +100,57 @@ pub struct Hub<S> {
     waiting: BTreeMap<u64, (u64, u64)>,
     next_waiting: u64,
     /// Connections with something to send.
-    owed: BTreeSet<u64>,
+    to_send: BTreeSet<u64>,
     next_refresh_ms: u64,
-    counts: Tally<Counts>,
+    counts: CachedCount<Counts>,
     /// Whether it was said that this node keeps no more for others.
-    has_told: bool,
+    has_reported_failure: bool,
     buffer: Vec<u8>,
     /// What was in `buffer`, on a secured connection.
     plain: Vec<u8>,
 }
 
-impl<S: ChunkStore> Hub<S> {
+impl<S: ChunkStore> EventLoop<S> {
     /// A loop around a node.
     ///
     /// # Errors
     ///
     /// If the system refuses a descriptor.
     pub fn new(
-        shared: Arc<Shared>,
+        state: Arc<NodeState>,
         node: Node<S>,
         me: Peer,
-        introduction: Introduction,
+        identity: Identity,
         listener: TcpListener,
         proposals: Sender<Proposal>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        epoll::add(&epoll, shared.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(&epoll, state.waker(), EventData::new_u64(WAKER), EventFlags::IN)?;
         Ok(Self {
-            shared,
+            state,
             node,
             me,
-            introduction,
+            identity,
             proposals,
             snapshot: Arc::default(),
             epoll,
             listener,
-            links: BTreeMap::new(),
-            next_link: FIRST_LINK,
-            routes: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_connection: FIRST_CONNECTION,
+            dialed: BTreeMap::new(),
             dialed_ms: BTreeMap::new(),
-            strangers: BTreeMap::new(),
+            unauthenticated: BTreeMap::new(),
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
             next_relay: RELAY_FIRST,
             waiting: BTreeMap::new(),
             next_waiting: 0,
-            owed: BTreeSet::new(),
+            to_send: BTreeSet::new(),
             next_refresh_ms: 0,
-            counts: Tally::default(),
-            has_told: false,
+            counts: CachedCount::default(),
+            has_reported_failure: false,
             buffer: vec![0; READ_BYTES],
             plain: Vec::new(),
         })
@@ -165,7 +164,7 @@ impl<S: ChunkStore> Hub<S> {
     pub fn run(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         let mut next_tick_ms = 0_u64;
-        while !self.shared.is_stopping() {
+        while !self.state.is_stopping() {
             let wait_ms = u64::min(TICK_MS, next_tick_ms.saturating_sub(boot_ms()).max(1));
             let timeout =
                 rustix::time::Timespec { tv_sec: 0, tv_nsec: (wait_ms * 1_000_000).cast_signed() };
@@ -179,15 +178,15 @@ impl<S: ChunkStore> Hub<S> {
                 Err(error) => return Err(error.into()),
             }
             let woken_ms = boot_ms();
-            self.node.set_deadline(self.shared.deadline_ms());
+            self.node.set_deadline(self.state.deadline_ms());
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    BELL => {
-                        let _ = rustix::io::read(self.shared.bell(), &mut [0; 8]);
+                    WAKER => {
+                        let _ = rustix::io::read(self.state.waker(), &mut [0; 8]);
                         next_tick_ms = 0;
                     }
-                    link => self.on_event(link, event.flags),
+                    connection => self.on_event(connection, event.flags),
                 }
             }
             let now_ms = boot_ms();
@@ -195,7 +194,7 @@ impl<S: ChunkStore> Hub<S> {
                 next_tick_ms = now_ms + TICK_MS;
                 self.tick(now_ms);
             }
-            self.settle();
+            self.finish_turn();
             let ms = boot_ms().saturating_sub(woken_ms);
             if ms >= SLOW_MS {
                 log::warn!(ms; "a turn of the node's loop took long");
@@ -206,7 +205,7 @@ impl<S: ChunkStore> Hub<S> {
 
     fn tick(&mut self, now_ms: u64) {
         let mut out = Vec::new();
-        let snapshot = self.shared.snapshot();
+        let snapshot = self.state.snapshot();
         if !Arc::ptr_eq(&snapshot, &self.snapshot) {
             self.node.set_racks(snapshot.racks.clone());
             self.node.on_view(&snapshot.view, &mut out);
@@ -214,50 +213,50 @@ impl<S: ChunkStore> Hub<S> {
             self.snapshot = snapshot;
         }
         // Again each time: flushes may have to wait for a sweep.
-        self.shared.clock.flush_up_to(self.snapshot.flushes);
-        if self.shared.is_leaving() {
+        self.state.clock.flush_up_to(self.snapshot.flushes);
+        if self.state.is_leaving() {
             self.node.leave();
             if self.node.has_left() {
-                self.shared.set_has_left();
+                self.state.set_has_left();
             }
         }
         self.node.on_tick(now_ms, &mut out);
-        self.carry_out(out);
-        let is_late = |since_ms: &u64| now_ms >= *since_ms + GREETING_MS;
+        self.execute(out);
+        let is_late = |since_ms: &u64| now_ms >= *since_ms + AUTHENTICATION_MS;
         let late: Vec<u64> = {
-            let late = self.strangers.iter().filter(|(_, since_ms)| is_late(since_ms));
-            late.map(|(link, _)| *link).collect()
+            let late = self.unauthenticated.iter().filter(|(_, since_ms)| is_late(since_ms));
+            late.map(|(connection, _)| *connection).collect()
         };
-        late.into_iter().for_each(|link| self.close(link));
+        late.into_iter().for_each(|connection| self.close(connection));
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
-        if !self.has_told
+        if !self.has_reported_failure
             && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failure)
         {
-            self.has_told = true;
+            self.has_reported_failure = true;
             log::error!(error:%; "no more backups are kept here until the node starts anew");
         }
         if now_ms >= self.next_refresh_ms {
             self.next_refresh_ms = now_ms + REFRESH_MS;
-            self.introduction.refresh();
+            self.identity.refresh();
         }
     }
 
     /// Hands the node what it sent to itself, lets it write its log once for all that arrived, and
-    /// sends what others are owed.
-    fn settle(&mut self) {
-        for _ in 0..SETTLINGS_MAX {
+    /// sends what others are to_send.
+    fn finish_turn(&mut self) {
+        for _ in 0..LOCAL_ROUNDS_MAX {
             while let Some(packet) = self.local.pop_front() {
-                self.receive(self.me, packet);
+                self.on_node_packet(self.me, packet);
             }
             let mut out = Vec::new();
             self.node.flush(boot_ms(), &mut out);
-            self.carry_out(out);
+            self.execute(out);
             // What the log made safe may be for this node itself.
             if self.local.is_empty() {
                 break;
             }
         }
-        for number in std::mem::take(&mut self.owed) {
+        for number in std::mem::take(&mut self.to_send) {
             self.send(number);
         }
     }
@@ -266,45 +265,45 @@ impl<S: ChunkStore> Hub<S> {
         // One that went away meanwhile, or no descriptors left: nothing to do but go on.
         while let Ok((socket, _)) = self.listener.accept() {
             let mut out = Vec::new();
-            let introduction = self.introduction.clone();
-            let Ok(session) = introduction.session(false) else { continue };
-            let Ok(handshake) = Handshake::start(introduction, false, &mut out) else { continue };
+            let identity = self.identity.clone();
+            let Ok(session) = identity.session(false) else { continue };
+            let Ok(handshake) = Handshake::start(identity, false, &mut out) else { continue };
             if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
-                self.insert(Link::new(socket, session, handshake, out, None), EventFlags::IN);
+                self.insert(Connection::new(socket, session, handshake, out, None), EventFlags::IN);
             }
         }
     }
 
-    fn insert(&mut self, link: Link, flags: EventFlags) -> Option<u64> {
-        let number = self.next_link;
-        self.next_link += 1;
+    fn insert(&mut self, connection: Connection, flags: EventFlags) -> Option<u64> {
+        let number = self.next_connection;
+        self.next_connection += 1;
         let data = EventData::new_u64(number);
-        if let Err(error) = epoll::add(&self.epoll, &link.socket, data, flags) {
+        if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, flags) {
             log::warn!(error:%; "a connection is given up");
             return None;
         }
-        self.links.insert(number, link);
-        self.strangers.insert(number, boot_ms());
-        self.owed.insert(number);
+        self.connections.insert(number, connection);
+        self.unauthenticated.insert(number, boot_ms());
+        self.to_send.insert(number);
         Some(number)
     }
 
     fn close(&mut self, number: u64) {
-        self.strangers.remove(&number);
-        self.waiting.retain(|_, (link, _)| *link != number);
-        if let Some(link) = self.links.remove(&number)
-            && let Some(peer) = link.dialed
+        self.unauthenticated.remove(&number);
+        self.waiting.retain(|_, (connection, _)| *connection != number);
+        if let Some(connection) = self.connections.remove(&number)
+            && let Some(peer) = connection.dialed
         {
-            self.routes.remove(&peer);
+            self.dialed.remove(&peer);
         }
     }
 
     fn on_event(&mut self, number: u64, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) {
-            if let Some(link) = self.links.get_mut(&number) {
-                link.is_open = true;
+            if let Some(connection) = self.connections.get_mut(&number) {
+                connection.is_open = true;
             }
-            self.owed.insert(number);
+            self.to_send.insert(number);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             self.read(number);
@@ -312,18 +311,18 @@ impl<S: ChunkStore> Hub<S> {
     }
 
     fn read(&mut self, number: u64) {
-        let Some(link) = self.links.get_mut(&number) else { return };
+        let Some(connection) = self.connections.get_mut(&number) else { return };
         let mut buffer = std::mem::take(&mut self.buffer);
-        let result = rustix::io::read(&link.socket, &mut buffer[..]);
+        let result = rustix::io::read(&connection.socket, &mut buffer[..]);
         match result {
             Ok(0) => self.close(number),
             Ok(count) => {
-                let result = match link.is_secured() {
-                    true => self.open(number, &buffer[..count]),
-                    false => self.take(number, &buffer[..count]),
+                let result = match connection.is_secured() {
+                    true => self.on_encrypted_bytes(number, &buffer[..count]),
+                    false => self.on_bytes(number, &buffer[..count]),
                 };
                 if let Err(error) = result {
-                    self.refuse(number, &error);
+                    self.reject(number, &error);
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -333,11 +332,11 @@ impl<S: ChunkStore> Hub<S> {
     }
 
     /// Closes a connection that is not as it should be.
-    fn refuse(&mut self, number: u64, error: &str) {
-        let Some(link) = self.links.get(&number) else { return };
-        let from = link.socket.peer_addr().ok();
+    fn reject(&mut self, number: u64, error: &str) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let from = connection.socket.peer_addr().ok();
         log::warn!(from:?, error; "a connection is closed");
-        if let (Role::Stranger(_), Some(peer)) = (&link.role, link.dialed) {
+        if let (Role::Unauthenticated(_), Some(peer)) = (&connection.role, connection.dialed) {
             self.dialed_ms.insert(peer, boot_ms() + REFUSED_MS - REDIAL_MS);
         }
         // What says why it is refused goes first.
@@ -346,106 +345,106 @@ impl<S: ChunkStore> Hub<S> {
     }
 
     /// Takes bytes of a secured connection.
-    fn open(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
-        let Some(link) = self.links.get_mut(&number) else { return Ok(()) };
+    fn on_encrypted_bytes(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        let opened = link.open(bytes, &mut plain).map_err(|error| error.to_string());
+        let opened = connection.decrypt(bytes, &mut plain).map_err(|error| error.to_string());
         // TLS may have to answer.
-        self.owed.insert(number);
-        let result = opened.and_then(|()| self.take(number, &plain));
+        self.to_send.insert(number);
+        let result = opened.and_then(|()| self.on_bytes(number, &plain));
         self.plain = plain;
         result
     }
 
     /// Takes bytes of a connection.
-    fn take(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
-        let Some(link) = self.links.get_mut(&number) else { return Ok(()) };
+    fn on_bytes(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let mut rest = Vec::new();
-        let bytes = match &mut link.role {
-            Role::Stranger(handshake) => {
+        let bytes = match &mut connection.role {
+            Role::Unauthenticated(handshake) => {
                 let mut out = Vec::new();
                 let fed = handshake.feed(bytes, &mut out);
-                link.push_raw(&out);
-                self.owed.insert(number);
+                connection.push_handshake(&out);
+                self.to_send.insert(number);
                 let known = fed.map_err(|error: HandshakeError| error.to_string())?;
                 let Some((hello, after)) = known else { return Ok(()) };
                 rest.extend_from_slice(&after);
-                let spoken = hello.version.min(WIRE_VERSION);
-                match (link.dialed, hello.from) {
+                let wire_version = hello.version.min(WIRE_VERSION);
+                match (connection.dialed, hello.from) {
                     (Some(dialed), from) if from != Some(dialed) => {
                         return Err("another node listens there now".to_owned());
                     }
                     (_, Some(peer)) => {
-                        link.check_node().map_err(|error| error.to_string())?;
-                        link.introduce(Role::Peer(peer), spoken);
+                        connection.check_node().map_err(|error| error.to_string())?;
+                        connection.authenticate(Role::Peer(peer), wire_version);
                     }
-                    (_, None) => link.introduce(Role::Client, spoken),
+                    (_, None) => connection.authenticate(Role::Client, wire_version),
                 }
-                self.strangers.remove(&number);
+                self.unauthenticated.remove(&number);
                 &rest[..]
             }
             Role::Peer(_) | Role::Client => bytes,
         };
-        link.frames.feed(bytes);
+        connection.frames.feed(bytes);
         loop {
-            let Some(link) = self.links.get_mut(&number) else { return Ok(()) };
-            let frame = link.frames.next_frame().map_err(|error| error.to_string())?;
+            let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+            let frame = connection.frames.next_frame().map_err(|error| error.to_string())?;
             let Some((request, packet)) = frame else { return Ok(()) };
-            match link.role {
-                Role::Peer(peer) => self.receive(peer, packet),
-                Role::Client => self.serve(number, request, packet),
-                Role::Stranger(_) => return Err("it has not said who it is".to_owned()),
+            match connection.role {
+                Role::Peer(peer) => self.on_node_packet(peer, packet),
+                Role::Client => self.on_client_packet(number, request, packet),
+                Role::Unauthenticated(_) => return Err("it has not said who it is".to_owned()),
             }
         }
     }
 
     /// A packet of a node, perhaps this one.
-    fn receive(&mut self, from: Peer, packet: Packet) {
+    fn on_node_packet(&mut self, from: Peer, packet: Packet) {
         if let Packet::Overlay(Message::Found { token, id, epoch, found, is_certain }) = packet
             && token >= RELAY_FIRST
         {
-            if let Some(Relay { link, token, .. }) = self.relayed.remove(&token) {
+            if let Some(Relay { connection, token, .. }) = self.relayed.remove(&token) {
                 let message = Message::Found { token, id, epoch, found, is_certain };
-                self.push(link, 0, &Packet::Overlay(message));
+                self.push(connection, 0, &Packet::Overlay(message));
             }
             return;
         }
         let mut out = Vec::new();
         self.node.on_packet(from, packet, &mut boot_ms, &mut out);
-        self.carry_out(out);
+        self.execute(out);
     }
 
     /// A packet of a client.
-    fn serve(&mut self, link: u64, number: u64, packet: Packet) {
+    fn on_client_packet(&mut self, connection: u64, number: u64, packet: Packet) {
         match packet {
             Packet::Request(request) => {
                 let waiting = self.next_waiting;
                 match self.node.execute(waiting, &request, &mut boot_ms) {
-                    Some(reply) => self.push(link, number, &Packet::Reply(reply)),
+                    Some(reply) => self.push(connection, number, &Packet::Reply(reply)),
                     None => {
-                        self.waiting.insert(waiting, (link, number));
+                        self.waiting.insert(waiting, (connection, number));
                         self.next_waiting += 1;
                     }
                 }
             }
-            Packet::Overlay(Message::LookUp { token, id, .. }) => self.relay(link, token, id),
+            Packet::Overlay(Message::LookUp { token, id, .. }) => self.relay(connection, token, id),
             Packet::Control(Control::GetStatus) => {
                 let status = Control::Status(Box::new(self.status()));
-                self.push(link, number, &Packet::Control(status));
+                self.push(connection, number, &Packet::Control(status));
             }
             Packet::Control(Control::LocateItem(key)) => {
                 if let Some(id) = self.node.chunks().item_id(&key) {
-                    self.push(link, number, &Packet::Control(Control::ItemLocation(id)));
+                    self.push(connection, number, &Packet::Control(Control::ItemLocation(id)));
                 }
             }
             Packet::Control(Control::GetOwnership(id)) => {
                 let chunks = self.node.chunks();
-                let held = chunks.around(id).map(|(ids, epoch)| {
+                let range = chunks.around(id).map(|(ids, epoch)| {
                     let replicas = chunks.replication().lag(id);
                     OwnedRange { ids, epoch, replicas }
                 });
-                self.push(link, number, &Packet::Control(Control::Ownership(held)));
+                self.push(connection, number, &Packet::Control(Control::Ownership(range)));
             }
             Packet::Control(Control::Migrate { ids, target }) => {
                 let incarnation = self.snapshot.view.incarnation(target);
@@ -454,16 +453,16 @@ impl<S: ChunkStore> Hub<S> {
                     let target = Peer { node: target, incarnation };
                     self.node.migrate(ids, target, boot_ms(), &mut out)
                 });
-                self.carry_out(out);
-                self.push(link, number, &Packet::Control(Control::Migrating(does)));
+                self.execute(out);
+                self.push(connection, number, &Packet::Control(Control::Migrating(does)));
             }
             Packet::Control(Control::Drain) => {
-                if !self.shared.is_leaving() {
+                if !self.state.is_leaving() {
                     log::info!("the node hands all it has to others");
-                    self.shared.leave();
+                    self.state.start_leaving();
                 }
-                let is_drained = Control::Drained(self.shared.has_left());
-                self.push(link, number, &Packet::Control(is_drained));
+                let is_drained = Control::Drained(self.state.has_left());
+                self.push(connection, number, &Packet::Control(is_drained));
             }
             // Nothing that clients say.
             Packet::Overlay(_) | Packet::Move(_) | Packet::Replication(_) | Packet::Load(_) => {}
@@ -472,7 +471,7 @@ impl<S: ChunkStore> Hub<S> {
     }
 
     /// Asks a super peer for a client, who asks again if nothing comes of it.
-    fn relay(&mut self, link: u64, token: u64, id: ChunkId) {
+    fn relay(&mut self, connection: u64, token: u64, id: ChunkId) {
         let group = self.snapshot.view.groups.get(position(id.creator()));
         let Some(leader) = group.and_then(|group| group.members.first()).copied() else { return };
         if self.relayed.len() >= RELAYED_MAX {
@@ -480,18 +479,18 @@ impl<S: ChunkStore> Hub<S> {
         }
         let number = self.next_relay;
         self.next_relay += 1;
-        self.relayed.insert(number, Relay { link, token, at_ms: boot_ms() });
+        self.relayed.insert(number, Relay { connection, token, at_ms: boot_ms() });
         let message = Message::LookUp { origin: self.me, token: number, id, hops: 0 };
-        self.carry_out(vec![NodeCommand::Send(leader, Packet::Overlay(message))]);
+        self.execute(vec![NodeCommand::Send(leader, Packet::Overlay(message))]);
     }
 
-    fn carry_out(&mut self, effects: Vec<NodeCommand>) {
-        for effect in effects {
-            match effect {
+    fn execute(&mut self, commands: Vec<NodeCommand>) {
+        for command in commands {
+            match command {
                 NodeCommand::Send(to, packet) if to == self.me => self.local.push_back(packet),
                 NodeCommand::Send(to, packet) => {
-                    if let Some(link) = self.route(to) {
-                        self.push(link, 0, &packet);
+                    if let Some(connection) = self.route(to) {
+                        self.push(connection, 0, &packet);
                     }
                 }
                 NodeCommand::Propose(proposal) => {
@@ -516,21 +515,21 @@ impl<S: ChunkStore> Hub<S> {
                 NodeCommand::Log(event @ overlay::OverlayEvent::MetadataLost(..)) => {
                     log::error!(
                         event:?;
-                        "metadata is lost with all who held it: chunks there cannot be served; a \
+                        "metadata is lost with all who after_handshake it: chunks there cannot be served; a \
                          cluster under another name (--cluster) begins anew"
                     );
                 }
                 NodeCommand::Stop(error) => {
-                    if !self.shared.is_stopping() {
+                    if !self.state.is_stopping() {
                         log::error!(error:%; "metadata cannot be kept: the node stops");
                     }
-                    self.shared.set_deadline_ms(0);
-                    self.shared.stop();
+                    self.state.set_deadline_ms(0);
+                    self.state.stop();
                 }
                 NodeCommand::Log(event) => log::trace!(event:?; "the overlay"),
                 NodeCommand::Reply(waiting, reply) => {
-                    if let Some((link, number)) = self.waiting.remove(&waiting) {
-                        self.push(link, number, &Packet::Reply(reply));
+                    if let Some((connection, number)) = self.waiting.remove(&waiting) {
+                        self.push(connection, number, &Packet::Reply(reply));
                     }
                 }
                 // The node's own client is not used.
@@ -541,8 +540,8 @@ impl<S: ChunkStore> Hub<S> {
 
     /// The connection to a node, which is opened if need be.
     fn route(&mut self, to: Peer) -> Option<u64> {
-        if let Some(link) = self.routes.get(&to) {
-            return Some(*link);
+        if let Some(connection) = self.dialed.get(&to) {
+            return Some(*connection);
         }
         let now_ms = boot_ms();
         let last_ms = self.dialed_ms.get(&to).copied().unwrap_or(0);
@@ -559,41 +558,42 @@ impl<S: ChunkStore> Hub<S> {
             }
         };
         let mut out = Vec::new();
-        let session = self.introduction.session(true).ok()?;
-        let handshake = Handshake::start(self.introduction.clone(), true, &mut out).ok()?;
-        let link = Link::new(socket, session, handshake, out, Some(to));
-        let number = self.insert(link, EventFlags::IN | EventFlags::OUT)?;
-        self.routes.insert(to, number);
+        let session = self.identity.session(true).ok()?;
+        let handshake = Handshake::start(self.identity.clone(), true, &mut out).ok()?;
+        let connection = Connection::new(socket, session, handshake, out, Some(to));
+        let number = self.insert(connection, EventFlags::IN | EventFlags::OUT)?;
+        self.dialed.insert(to, number);
         Some(number)
     }
 
-    fn push(&mut self, link: u64, number: u64, packet: &Packet) {
-        let Some(connection) = self.links.get_mut(&link) else { return };
+    /// Queues a packet for a connection, or drops it if the connection is gone or backlogged.
+    fn push(&mut self, id: u64, number: u64, packet: &Packet) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         match connection.push(number, packet) {
             Ok(()) => {
-                self.owed.insert(link);
+                self.to_send.insert(id);
             }
-            Err(error) => log::debug!(error:%; "a packet is dropped"),
+            Err(error) => log::debug!(error:%; "dropped a packet"),
         }
     }
 
     /// Sends what can be sent, and waits for room where not all can.
     fn send(&mut self, number: u64) {
-        let Some(link) = self.links.get_mut(&number) else { return };
-        let was_waiting = !link.is_open || link.is_waiting_for_room;
-        match link.send() {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let was_waiting = !connection.is_open || connection.awaits_room;
+        match connection.send() {
             Ok(is_all) => {
-                let flags = match (is_all, link.is_clogged()) {
+                let flags = match (is_all, connection.is_backlogged()) {
                     (true, _) => EventFlags::IN,
                     (false, false) => EventFlags::IN | EventFlags::OUT,
                     (false, true) => EventFlags::OUT,
                 };
-                link.is_waiting_for_room = !is_all;
-                link.is_open |= is_all;
+                connection.awaits_room = !is_all;
+                connection.is_open |= is_all;
                 if was_waiting || !is_all {
                     let data = EventData::new_u64(number);
                     // Fails only for a socket that is not watched, and this one is.
-                    let _ = epoll::modify(&self.epoll, &link.socket, data, flags);
+                    let _ = epoll::modify(&self.epoll, &connection.socket, data, flags);
                 }
             }
             Err(_) => self.close(number),
@@ -603,7 +603,7 @@ impl<S: ChunkStore> Hub<S> {
     fn status(&mut self) -> NodeStatus {
         let chunks = self.node.chunks();
         let catalog = self.node.super_peer().catalog();
-        let ((partitions, ids, spans), ranges) = self.counts.tell(Instant::now, || {
+        let ((partitions, ids, spans), ranges) = self.counts.get(Instant::now, || {
             let ranges = (catalog.all_ranges().count(), catalog.summaries().count());
             (chunks.holdings(), (ranges.0 as u64, ranges.1 as u64))
         });
@@ -613,7 +613,7 @@ impl<S: ChunkStore> Hub<S> {
             members: self.snapshot.members().map(|(peer, at)| (peer, at.to_owned())).collect(),
             supers: self.snapshot.view.supers().collect(),
             revision: self.snapshot.view.revision,
-            flushes: self.shared.clock.flushes(),
+            flushes: self.state.clock.flushes(),
             partitions,
             ids,
             spans,
@@ -625,28 +625,10 @@ impl<S: ChunkStore> Hub<S> {
                 .node
                 .replica_store()
                 .map_or(0, |replica_store| replica_store.counts().0 as u64),
-            lease_left_ms: self.shared.deadline_ms().saturating_sub(boot_ms()),
+            lease_left_ms: self.state.deadline_ms().saturating_sub(boot_ms()),
             rate: chunks.load_balancer().rate(),
             hot_moves: chunks.load_balancer().moved(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
-}
-
-/// Opens a connection without waiting for it.
-///
-/// # Errors
-///
-/// Of the system.
-pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, &address) {
-        Ok(()) | Err(Errno::INPROGRESS) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let socket = TcpStream::from(socket);
-    socket.set_nodelay(true)?;
-    Ok(socket)
 }

@@ -5,6 +5,7 @@
 //! 2. What is meant for a node is kept while the connection to it opens, and sent in its order.
 //! 3. Who owes an answer and says nothing is asked whether it lives, and given up soon after.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -14,11 +15,10 @@ use amalgam_cluster::wire::{Control, FrameReader, Hello, Packet, encode_frame};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::client::ClientError;
 use crate::clock::boot_ms;
-use crate::handshake::{Handshake, HandshakeError, Introduction};
-use crate::hub::dial;
-use amalgam_tls::MutualSession;
+use crate::connection::dial;
+use crate::handshake::{Handshake, HandshakeError, Identity};
+use amalgam_tls::{MutualSession, TlsError};
 
 /// How long reading waits.
 pub const TICK: Duration = Duration::from_millis(20);
@@ -31,9 +31,50 @@ const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Read at once while a connection opens.
 const GREETING_BYTES: usize = 4 << 10;
 
+/// Why a client has no connection, or no answer.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The system or the network failed.
+    System(io::Error),
+    /// The two sides did not authenticate each other.
+    Handshake(HandshakeError),
+    /// The node answered something unexpected, or cannot be asked; the text says which.
+    Answer(String),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => error.fmt(f),
+            Self::Handshake(error) => error.fmt(f),
+            Self::Answer(why) => write!(f, "the node's answer: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<TlsError> for ClientError {
+    fn from(error: TlsError) -> Self {
+        Self::Handshake(error.into())
+    }
+}
+
+impl From<HandshakeError> for ClientError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
 /// A connection that is being opened.
 #[derive(Debug)]
-pub struct Dial {
+pub struct PendingConnection {
     stream: TcpStream,
     /// None if it is not secured.
     session: Option<MutualSession>,
@@ -41,7 +82,7 @@ pub struct Dial {
     /// What the handshake has to say.
     out: Vec<u8>,
     /// The same as it travels, and how much of it was sent.
-    sealed: Vec<u8>,
+    encrypted: Vec<u8>,
     sent: usize,
     /// Who is there, once that is known, and what it said after.
     known: Option<(Hello, Vec<u8>)>,
@@ -52,7 +93,7 @@ pub struct Dial {
     until_ms: u64,
 }
 
-impl Dial {
+impl PendingConnection {
     /// Begins to open a connection.
     ///
     /// # Errors
@@ -60,19 +101,19 @@ impl Dial {
     /// [`ClientError`] if nobody can be there.
     pub fn start(
         address: SocketAddr,
-        introduction: &Introduction,
+        identity: &Identity,
         patience: Duration,
     ) -> Result<Self, ClientError> {
         let stream = dial(address)?;
-        let session = introduction.session(true)?;
+        let session = identity.session(true)?;
         let mut out = Vec::new();
-        let handshake = Handshake::start(introduction.clone(), true, &mut out)?;
+        let handshake = Handshake::start(identity.clone(), true, &mut out)?;
         Ok(Self {
             stream,
             session,
             handshake,
             out,
-            sealed: Vec::new(),
+            encrypted: Vec::new(),
             sent: 0,
             known: None,
             frames: Vec::new(),
@@ -87,8 +128,8 @@ impl Dial {
     }
 
     /// What to wait for before [`Self::advance`].
-    pub fn awaited(&self) -> PollFd<'_> {
-        let has_more = !self.out.is_empty() || self.sent < self.sealed.len();
+    pub fn poll_descriptor(&self) -> PollFd<'_> {
+        let has_more = !self.out.is_empty() || self.sent < self.encrypted.len();
         let flags = if has_more { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         PollFd::new(&self.stream, flags)
     }
@@ -119,7 +160,7 @@ impl Dial {
                 // It does not say why: most likely the token.
                 Ok(0) => return Err(HandshakeError::Token.into()),
                 Ok(count) => self.take(&buffer[..count])?,
-                Err(error) if is_for_later(&error) => return Ok(false),
+                Err(error) if is_retryable(&error) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -128,18 +169,18 @@ impl Dial {
     /// Whether all is sent.
     fn send(&mut self) -> io::Result<bool> {
         match &mut self.session {
-            Some(session) => session.encrypt(&self.out, &mut self.sealed),
-            None => self.sealed.extend_from_slice(&self.out),
+            Some(session) => session.encrypt(&self.out, &mut self.encrypted),
+            None => self.encrypted.extend_from_slice(&self.out),
         }
         self.out.clear();
-        while self.sent < self.sealed.len() {
-            match self.stream.write(&self.sealed[self.sent..]) {
+        while self.sent < self.encrypted.len() {
+            match self.stream.write(&self.encrypted[self.sent..]) {
                 Ok(count) => self.sent += count,
-                Err(error) if is_for_later(&error) => return Ok(false),
+                Err(error) if is_retryable(&error) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        (self.sent, self.sealed) = (0, Vec::new());
+        (self.sent, self.encrypted) = (0, Vec::new());
         Ok(true)
     }
 
@@ -170,7 +211,7 @@ impl Dial {
     /// # Errors
     ///
     /// [`ClientError`] if the other end is no node.
-    pub fn finish(self) -> Result<Wire, ClientError> {
+    pub fn finish(self) -> Result<ClientConnection, ClientError> {
         let nobody = || ClientError::Answer("it is no node".to_owned());
         let (hello, rest) = self.known.ok_or_else(nobody)?;
         let peer = hello.from.ok_or_else(nobody)?;
@@ -180,7 +221,7 @@ impl Dial {
         stream.set_write_timeout(Some(SEND_PATIENCE))?;
         let mut frames = FrameReader::default();
         frames.feed(&rest);
-        Ok(Wire {
+        Ok(ClientConnection {
             stream,
             session: self.session,
             peer,
@@ -189,14 +230,14 @@ impl Dial {
             out: self.frames,
             plain: Vec::new(),
             in_flight: self.in_flight,
-            has_spoken: true,
+            has_received: true,
             is_probed: false,
-            quiet_since_ms: 0,
+            silent_since_ms: 0,
         })
     }
 }
 
-fn is_for_later(error: &io::Error) -> bool {
+fn is_retryable(error: &io::Error) -> bool {
     use ErrorKind::{Interrupted, NotConnected, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | NotConnected)
 }
@@ -209,9 +250,9 @@ fn is_for_later(error: &io::Error) -> bool {
 /// [`ClientError`] of the last that failed.
 pub fn open_first(
     addresses: &[String],
-    introduction: &Introduction,
+    identity: &Identity,
     patience: Duration,
-) -> Result<Wire, ClientError> {
+) -> Result<ClientConnection, ClientError> {
     let mut last = ClientError::Answer("no node is named".to_owned());
     let mut targets = Vec::new();
     for address in addresses {
@@ -221,33 +262,34 @@ pub fn open_first(
         }
     }
     let mut targets = targets.into_iter();
-    let (mut dials, mut next_ms): (Vec<Dial>, u64) = (Vec::new(), 0);
+    let (mut pending, mut next_ms): (Vec<PendingConnection>, u64) = (Vec::new(), 0);
     loop {
-        if dials.is_empty() || boot_ms() >= next_ms {
+        if pending.is_empty() || boot_ms() >= next_ms {
             next_ms = boot_ms() + LOST_MS;
-            match targets.next().map(|target| Dial::start(target, introduction, patience)) {
-                Some(Ok(dial)) => dials.push(dial),
+            match targets.next().map(|target| PendingConnection::start(target, identity, patience))
+            {
+                Some(Ok(dial)) => pending.push(dial),
                 Some(Err(error)) => {
                     (last, next_ms) = (error, 0);
                     continue;
                 }
-                None if dials.is_empty() => return Err(last),
+                None if pending.is_empty() => return Err(last),
                 None => {}
             }
         }
-        wait(&mut dials.iter().map(Dial::awaited).collect::<Vec<_>>());
+        wait(&mut pending.iter().map(PendingConnection::poll_descriptor).collect::<Vec<_>>());
         let mut place = 0;
-        while place < dials.len() {
-            match dials[place].advance() {
-                Ok(true) => return dials.swap_remove(place).finish(),
-                Ok(false) if !dials[place].is_late(boot_ms()) => {
+        while place < pending.len() {
+            match pending[place].advance() {
+                Ok(true) => return pending.swap_remove(place).finish(),
+                Ok(false) if !pending[place].is_late(boot_ms()) => {
                     place += 1;
                     continue;
                 }
                 Ok(false) => last = io::Error::from(ErrorKind::TimedOut).into(),
                 Err(error) => last = error,
             }
-            dials.remove(place);
+            pending.remove(place);
         }
     }
 }
@@ -264,7 +306,7 @@ pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
 
 /// A connection that blocks.
 #[derive(Debug)]
-pub struct Wire {
+pub struct ClientConnection {
     stream: TcpStream,
     /// None if it is not secured.
     session: Option<MutualSession>,
@@ -279,17 +321,17 @@ pub struct Wire {
     /// Requests without an answer.
     pub in_flight: u64,
     /// Whether something came since it was looked at.
-    has_spoken: bool,
+    has_received: bool,
     is_probed: bool,
-    quiet_since_ms: u64,
+    silent_since_ms: u64,
 }
 
-impl Wire {
+impl ClientConnection {
     /// Queues a packet; its answer has the same number.
     pub fn push(&mut self, number: u64, packet: &Packet) {
         // Requests are cut far below the bound.
         if encode_frame(number, packet, &mut self.out).is_ok() {
-            self.has_spoken |= self.in_flight == 0;
+            self.has_received |= self.in_flight == 0;
             self.in_flight += 1;
         }
     }
@@ -302,9 +344,9 @@ impl Wire {
     pub fn send(&mut self) -> io::Result<()> {
         let result = match &mut self.session {
             Some(session) => {
-                let mut sealed = Vec::new();
-                session.encrypt(&self.out, &mut sealed);
-                self.stream.write_all(&sealed)
+                let mut encrypted = Vec::new();
+                session.encrypt(&self.out, &mut encrypted);
+                self.stream.write_all(&encrypted)
             }
             None => self.stream.write_all(&self.out),
         };
@@ -322,26 +364,26 @@ impl Wire {
 
     /// Whether it lives, as far as can be told. Who owes an answer and is silent is asked.
     pub fn is_alive(&mut self, now_ms: u64) -> bool {
-        if std::mem::take(&mut self.has_spoken) || self.in_flight == 0 {
-            (self.quiet_since_ms, self.is_probed) = (now_ms, false);
+        if std::mem::take(&mut self.has_received) || self.in_flight == 0 {
+            (self.silent_since_ms, self.is_probed) = (now_ms, false);
         }
-        let quiet_ms = now_ms.saturating_sub(self.quiet_since_ms);
-        if quiet_ms >= PROBE_MS && !self.is_probed {
+        let silent_ms = now_ms.saturating_sub(self.silent_since_ms);
+        if silent_ms >= PROBE_MS && !self.is_probed {
             self.is_probed = true;
             // Whoever lives answers that at once, whatever else it waits for.
             self.push(0, &Packet::Control(Control::GetStatus));
             return self.send().is_ok();
         }
-        quiet_ms < LOST_MS
+        silent_ms < LOST_MS
     }
 
     /// Its silence counts from now on.
-    pub fn begin(&mut self) {
-        self.has_spoken = true;
+    pub fn restart_silence(&mut self) {
+        self.has_received = true;
     }
 
     /// To wait for what comes.
-    pub fn awaited(&self) -> PollFd<'_> {
+    pub fn poll_descriptor(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, PollFlags::IN)
     }
 
@@ -359,7 +401,7 @@ impl Wire {
 
     /// Takes what was read; whether the connection lives.
     fn take(&mut self, bytes: &[u8]) -> bool {
-        self.has_spoken = true;
+        self.has_received = true;
         let Some(session) = &mut self.session else {
             self.frames.feed(bytes);
             return true;

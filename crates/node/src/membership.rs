@@ -1,7 +1,7 @@
 //! What a cluster decides in one place: its members, where they are, and how often it was flushed.
 //!
 //! Invariants of this room:
-//! 1. [`Directory`] is pure: every change is one of its methods, whoever keeps it (this process, or
+//! 1. [`ClusterState`] is pure: every change is one of its methods, whoever keeps it (this process, or
 //!    etcd as one value that is replaced by comparison).
 //! 2. What a node is told is a [`Snapshot`] of one moment; later ones have higher numbers.
 
@@ -59,7 +59,7 @@ pub struct Joined {
     /// What the cluster's keys are hashed with.
     pub seed: u64,
     /// No node of the cluster ever had this number before.
-    pub life: u64,
+    pub join_revision: u64,
 }
 
 /// Why the directory did not answer, or refused.
@@ -93,14 +93,14 @@ impl From<CoordinatorError> for MembershipError {
 
 /// Why bytes are no directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DirectoryError {
+pub enum ClusterStateError {
     /// A release with another format wrote it: this one.
     Version(u16),
     /// It is nothing of that kind.
     Wire(WireError),
 }
 
-impl fmt::Display for DirectoryError {
+impl fmt::Display for ClusterStateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(version) => write!(
@@ -113,9 +113,9 @@ impl fmt::Display for DirectoryError {
     }
 }
 
-impl std::error::Error for DirectoryError {}
+impl std::error::Error for ClusterStateError {}
 
-impl From<WireError> for DirectoryError {
+impl From<WireError> for ClusterStateError {
     fn from(error: WireError) -> Self {
         Self::Wire(error)
     }
@@ -174,7 +174,7 @@ pub trait Membership: Send + Sync + fmt::Debug {
 
 /// See the head of this module.
 #[derive(Debug)]
-pub struct Directory {
+pub struct ClusterState {
     /// Members and groups.
     pub coordinator: Coordinator,
     /// Where members listen.
@@ -189,7 +189,7 @@ pub struct Directory {
     pub flushes: u64,
 }
 
-impl Directory {
+impl ClusterState {
     /// Of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
         let coordinator = Coordinator::new(OverlaySettings::default(), lease_ms);
@@ -216,8 +216,8 @@ impl Directory {
             self.racks.insert(peer.node, rack.to_owned());
         }
         // Every change has a revision of its own, and so has this one.
-        let life = self.coordinator.view().revision;
-        Ok(Joined { peer, cluster: self.cluster, seed: self.seed, life })
+        let join_revision = self.coordinator.view().revision;
+        Ok(Joined { peer, cluster: self.cluster, seed: self.seed, join_revision })
     }
 
     /// As bytes, which later versions of the program read too.
@@ -250,11 +250,11 @@ impl Directory {
     /// # Errors
     ///
     /// If it is nothing of that kind, or of another version.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DirectoryError> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ClusterStateError> {
         let mut from = WireReader::new(bytes);
         let version = u16::decode(&mut from)?;
         if !(RACKLESS_VERSION..=DIRECTORY_VERSION).contains(&version) {
-            return Err(DirectoryError::Version(version));
+            return Err(ClusterStateError::Version(version));
         }
         let (cluster, seed, flushes, revision) = Wire::decode(&mut from)?;
         let (members, groups, names, addresses): Lists = Wire::decode(&mut from)?;
@@ -289,21 +289,21 @@ impl Directory {
 /// A directory in this process: for a whole cluster on one machine.
 #[derive(Debug)]
 pub struct Embedded {
-    state: Mutex<(Directory, Arc<Snapshot>)>,
+    state: Mutex<(ClusterState, Arc<Snapshot>)>,
     lease_ms: u64,
 }
 
 impl Embedded {
     /// Of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
-        let directory = Directory::new(cluster, seed, lease_ms);
+        let directory = ClusterState::new(cluster, seed, lease_ms);
         let snapshot = Arc::new(directory.snapshot());
         Self { state: Mutex::new((directory, snapshot)), lease_ms }
     }
 
     fn change<T>(
         &self,
-        change: impl FnOnce(&mut Directory, u64) -> Result<T, CoordinatorError>,
+        change: impl FnOnce(&mut ClusterState, u64) -> Result<T, CoordinatorError>,
     ) -> Result<T, MembershipError> {
         let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (directory, snapshot) = &mut *state;
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_directory_survives_as_bytes() {
-        let mut directory = Directory::new(7, 8, 1_000);
+        let mut directory = ClusterState::new(7, 8, 1_000);
         for name in ["a", "b", "c", "d", "e"] {
             directory.join(name, (&format!("{name}:1"), ""), 0).expect("there is room");
         }
@@ -378,19 +378,19 @@ mod tests {
         directory.flushes = 9;
         let bytes = directory.to_bytes();
         assert_eq!(bytes[..2], RACKLESS_VERSION.to_le_bytes(), "older releases read it");
-        Directory::from_bytes(&bytes).expect("it is read");
+        ClusterState::from_bytes(&bytes).expect("it is read");
         directory.join("e", ("e:2", "r1"), 0).expect("there is room");
         let bytes = directory.to_bytes();
-        let again = Directory::from_bytes(&bytes).expect("the same");
+        let again = ClusterState::from_bytes(&bytes).expect("the same");
         assert_eq!((again.snapshot(), again.to_bytes()), (directory.snapshot(), bytes.clone()));
         assert_eq!(again.coordinator.names(), directory.coordinator.names());
         assert_eq!(again.racks.values().collect::<Vec<_>>(), ["r1"]);
         for cut in 0..bytes.len() {
-            assert!(Directory::from_bytes(&bytes[..cut]).is_err());
+            assert!(ClusterState::from_bytes(&bytes[..cut]).is_err());
         }
         let later = [&(DIRECTORY_VERSION + 1).to_le_bytes()[..], &bytes[2..]].concat();
-        let error = Directory::from_bytes(&later).expect_err("it cannot be read");
-        assert_eq!(error, DirectoryError::Version(DIRECTORY_VERSION + 1));
+        let error = ClusterState::from_bytes(&later).expect_err("it cannot be read");
+        assert_eq!(error, ClusterStateError::Version(DIRECTORY_VERSION + 1));
         assert!(error.to_string().contains("format 3"), "{error}");
     }
 
@@ -400,7 +400,10 @@ mod tests {
         let first = embedded.join("a", "here:1", "").expect("there is room");
         let second = embedded.join("b", "there:2", "r1").expect("there is room");
         let again = embedded.join("a", "here:3", "r2").expect("there is room");
-        assert!(first.life < second.life && second.life < again.life);
+        assert!(
+            first.join_revision < second.join_revision
+                && second.join_revision < again.join_revision
+        );
         assert_eq!((again.peer.node, again.peer.incarnation), (first.peer.node, 2));
         assert_eq!(embedded.flush(), Ok(1));
         let snapshot = embedded.snapshot().expect("it answers");

@@ -3,26 +3,26 @@
 use std::time::{Duration, Instant};
 
 /// Counting takes at most one part in so many of the time.
-const PARTS: u32 = 50;
+const COST_PARTS: u32 = 50;
 /// And is done again after so long at the latest.
-const OLD: Duration = Duration::from_secs(5);
+const AGE_MAX: Duration = Duration::from_secs(5);
 
 /// The last count, which is told again as long as another would cost too much.
 #[derive(Debug, Default)]
-pub struct Tally<T> {
+pub struct CachedCount<T> {
     last: Option<(T, Instant)>,
 }
 
-impl<T: Copy> Tally<T> {
+impl<T: Copy> CachedCount<T> {
     /// The count, made anew if it is time to.
-    pub fn tell(&mut self, clock: impl Fn() -> Instant, count: impl FnOnce() -> T) -> T {
+    pub fn get(&mut self, clock: impl Fn() -> Instant, count: impl FnOnce() -> T) -> T {
         let begin = clock();
         match self.last {
             Some((counted, until)) if begin < until => counted,
             _ => {
                 let counted = count();
                 let end = clock();
-                self.last = Some((counted, end + OLD.min((end - begin) * PARTS)));
+                self.last = Some((counted, end + AGE_MAX.min((end - begin) * COST_PARTS)));
                 counted
             }
         }
@@ -39,19 +39,19 @@ mod tests {
     fn what_takes_long_is_counted_seldom() {
         let (now, counted) = (Cell::new(Instant::now()), Cell::new(0));
         let pass = |ms| now.set(now.get() + Duration::from_millis(ms));
-        let mut tally = Tally::default();
-        let mut told_after = |ms, takes_ms| {
+        let mut cached = CachedCount::default();
+        let mut count_after = |ms, takes_ms| {
             pass(ms);
             let count = || {
                 pass(takes_ms);
                 counted.set(counted.get() + 1);
                 counted.get()
             };
-            tally.tell(|| now.get(), count)
+            cached.get(|| now.get(), count)
         };
         // What costs nothing is told as it is.
-        assert_eq!([told_after(0, 0), told_after(0, 0), told_after(0, 10)], [1, 2, 3]);
-        assert_eq!([told_after(0, 10), told_after(499, 10)], [3, 3], "one part in fifty");
-        assert_eq!([told_after(1, 60_000), told_after(4_999, 0), told_after(1, 0)], [4, 4, 5]);
+        assert_eq!([count_after(0, 0), count_after(0, 0), count_after(0, 10)], [1, 2, 3]);
+        assert_eq!([count_after(0, 10), count_after(499, 10)], [3, 3], "one part in fifty");
+        assert_eq!([count_after(1, 60_000), count_after(4_999, 0), count_after(1, 0)], [4, 4, 5]);
     }
 }
