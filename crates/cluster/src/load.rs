@@ -1,17 +1,17 @@
 //! Load balancing: which ids of a node are the hottest, and whether it helps to move one.
 //!
-//! The hottest ids are sampled as the server samples hot keys ([`amalgam_index::hot`]), among the
+//! The hottest ids are sampled as the server samples hot keys ([`amalgam_sketch`]), among the
 //! operations that this owner executes. Once a second a node with a hot id asks a few others for
 //! their load.
 //!
 //! Invariants of this module:
-//! 1. An operation costs one increment, and every [`amalgam_index::hot::ACCESSES_PER_SAMPLE`]th a
+//! 1. An operation costs one increment, and every [`amalgam_sketch::ACCESSES_PER_SAMPLE`]th a
 //!    lookup in one set of the sketch.
 //! 2. A move must lower the load of the busier of the two nodes by at least a tenth. So an id does
 //!    not move back and forth, and one that is all of a node's load stays.
 
-use amalgam_index::hot::{Gaps, Sketch};
 use amalgam_op::HashSeed;
+use amalgam_sketch::{AccessSampler, Sketch};
 
 use crate::ids::ChunkId;
 use crate::overlay::Peer;
@@ -50,7 +50,7 @@ pub enum LoadCommand {
 pub struct LoadBalancer {
     /// Samples by window. None marks a slot without an id.
     sketch: Sketch<Option<ChunkId>>,
-    gaps: Gaps,
+    sampler: AccessSampler,
     operations: u64,
     /// Operations in the last complete window.
     rate: u64,
@@ -66,7 +66,7 @@ impl Default for LoadBalancer {
     fn default() -> Self {
         Self {
             sketch: Sketch::new(None),
-            gaps: Gaps::default(),
+            sampler: AccessSampler::default(),
             operations: 0,
             rate: 0,
             window_ends_ms: 0,
@@ -82,9 +82,9 @@ impl LoadBalancer {
     /// Counts an operation on an id.
     pub fn record(&mut self, id: ChunkId) {
         self.operations += 1;
-        if !self.gaps.skip(1) {
+        if !self.sampler.skip(1) {
             let hash = SEED.hash(&id.bits().to_le_bytes());
-            self.gaps.choose(1, |_| self.sketch.record(hash, |name| *name = Some(id)));
+            self.sampler.choose(1, |_| self.sketch.record(hash, |name| *name = Some(id)));
         }
     }
 
@@ -107,7 +107,7 @@ impl LoadBalancer {
 
     /// The hottest id that `serves` accepts, and its estimated operations per window.
     fn hottest(&self, serves: impl Fn(ChunkId) -> bool) -> Option<(ChunkId, u64)> {
-        let ids = self.sketch.seen().filter_map(|seen| Some(((*seen.name)?, seen.count)));
+        let ids = self.sketch.estimates().filter_map(|seen| Some(((*seen.name)?, seen.count)));
         let (id, count) = ids.filter(|(id, _)| serves(*id)).max_by_key(|(_, count)| *count)?;
         Some((id, self.rate * u64::from(count) / self.sketch.samples().max(1)))
     }

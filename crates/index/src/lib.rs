@@ -59,7 +59,6 @@ mod configuration;
 mod engine;
 #[cfg(not(loom))]
 mod engines;
-pub mod hot;
 pub mod hotring;
 pub mod maintenance;
 #[cfg(not(loom))]

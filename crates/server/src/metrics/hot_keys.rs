@@ -1,6 +1,6 @@
 //! Hot keys: the keys with the largest shares of the accesses of the last seconds.
 //!
-//! Each worker samples its accesses into a sketch of its own (see [`amalgam_index::hot`]). The
+//! Each worker samples its accesses into a sketch of its own (see [`amalgam_sketch`]). The
 //! sketches are merged when a report is asked for.
 //!
 //! Invariants:
@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, TryLockError};
 
-use amalgam_index::hot::{Gaps, SETS, Sketch};
 use amalgam_op::{Key, MAX_KEY_BYTES};
+use amalgam_sketch::{AccessSampler, SETS, Sketch};
 
 /// Keys in a report, at most.
 const MAX_REPORTED: usize = 20;
@@ -61,7 +61,7 @@ impl HotKeys {
 
     /// The sampler of a worker.
     pub fn sampler(&self, worker: usize) -> Sampler<'_> {
-        Sampler { sketch: &self.0[worker], gaps: Gaps::new(worker as u32) }
+        Sampler { sketch: &self.0[worker], sampler: AccessSampler::new(worker as u32) }
     }
 
     /// The hottest keys at `second`, hottest first.
@@ -103,7 +103,7 @@ impl Merged {
         self.missed.resize(SETS, 0);
         self.samples += sketch.samples();
         self.missed.iter_mut().enumerate().for_each(|(set, sum)| *sum += sketch.missed(set));
-        for seen in sketch.seen() {
+        for seen in sketch.estimates() {
             let entry = self.entries.entry(seen.name.key().to_vec()).or_default();
             entry.set = seen.set;
             entry.count += u64::from(seen.count);
@@ -134,14 +134,14 @@ impl Merged {
 /// Samples the accesses of one worker.
 pub struct Sampler<'s> {
     sketch: &'s Mutex<Sketch<StoredKey>>,
-    gaps: Gaps,
+    sampler: AccessSampler,
 }
 
 impl Sampler<'_> {
     /// Records that these keys were accessed.
     #[inline]
     pub fn record(&mut self, keys: &[Key<'_>], second: u32) {
-        if !self.gaps.skip(keys.len() as u32) {
+        if !self.sampler.skip(keys.len() as u32) {
             self.sample(keys, second);
         }
     }
@@ -160,7 +160,7 @@ impl Sampler<'_> {
             // The worker's time may be older than that of the last reader.
             sketch.advance(second);
         }
-        self.gaps.choose(keys.len(), |at| {
+        self.sampler.choose(keys.len(), |at| {
             if let Some(sketch) = &mut sketch {
                 sketch.record(keys[at].hash(), |name| name.write(keys[at].bytes()));
             }
@@ -171,8 +171,8 @@ impl Sampler<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_index::hot::ACCESSES_PER_SAMPLE;
     use amalgam_op::HashSeed;
+    use amalgam_sketch::ACCESSES_PER_SAMPLE;
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
     use rand_distr::{Distribution, Zipf};

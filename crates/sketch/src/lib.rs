@@ -1,37 +1,39 @@
-//! What is hot: which keys or ids got the largest shares of the accesses of the last seconds.
+//! What is hot: which keys or ids got the largest shares of the accesses of the last [`SECONDS`].
 //!
-//! One access in [`ACCESSES_PER_SAMPLE`] is sampled ([`Gaps`]) and counted in a [`Sketch`]:
+//! One access in [`ACCESSES_PER_SAMPLE`] is sampled ([`AccessSampler`]) and counted in a [`Sketch`]:
 //! Space-Saving (Metwally et al., ICDT 2005) in sets of eight ways, with a count for each of the
-//! last seconds, so that what was hot before is forgotten to the second. The server has a sketch
-//! of keys for each worker, a node of a cluster one of the ids that it owns.
+//! last seconds, so that an old share is forgotten to the second. The server has a sketch of keys
+//! for each worker, a node of a cluster one of the ids that it owns.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. A way's total is the sum of its counts, and each inherited count is at most the count.
 //! 2. A name that is not in a full set was sampled at most as often as the set's smallest total.
 //! 3. Memory is fixed: [`SETS`] × [`WAYS`] names.
 
-/// One access in so many is sampled, on average.
+#![forbid(unsafe_code)]
+
+/// Accesses per sample, on average.
 pub const ACCESSES_PER_SAMPLE: u32 = 16;
 
-/// Seconds that shares are of, the present one included.
+/// The seconds that shares are computed over, including the current one.
 pub const SECONDS: usize = 5;
 
-/// Sets of a sketch.
+/// Number of sets in a sketch.
 pub const SETS: usize = 128;
 
-/// Names of a set.
+/// Number of names in a set.
 pub const WAYS: usize = 8;
 
 /// Names whose hashes fall into one set.
 #[derive(Clone, Copy, Debug)]
 struct Set {
-    /// Bits of the hashes that the set does not tell. Two names with the same are taken for one:
-    /// a sketch is wrong about one in some hundred million anyway.
+    /// The bits of the names' hashes that do not select the set. Two names with equal tags are
+    /// counted as one, which happens to one pair in some hundred million.
     tags: [u32; WAYS],
     totals: [u32; WAYS],
-    /// Samples by second.
+    /// Samples by way, and by second modulo [`SECONDS`].
     counts: [[u32; SECONDS]; WAYS],
-    /// What of the counts was another name's, which this one replaced.
+    /// The part of each count that belongs to the name which the present one replaced.
     inherited: [[u32; SECONDS]; WAYS],
 }
 
@@ -42,32 +44,32 @@ const EMPTY: Set = Set {
     inherited: [[0; SECONDS]; WAYS],
 };
 
-/// The samples of one thread or node, of things that are called `N`.
+/// The samples of one thread or node. `N` names a key or an id.
 #[derive(Debug)]
 pub struct Sketch<N> {
     sets: Box<[Set]>,
-    /// Apart from the counts: a name is written only when it enters.
+    /// Kept apart from the counts, since a name is written only when it enters.
     names: Box<[N]>,
     /// Samples by second.
     samples: [u32; SECONDS],
     second: u32,
 }
 
-/// What a sketch knows of a name.
+/// What a sketch knows of a name: it was sampled `count` to `count + inherited` times.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'s, N> {
+pub struct Estimate<'s, N> {
     /// The name.
     pub name: &'s N,
-    /// Its set.
+    /// The set it is in, for [`Sketch::missed`].
     pub set: usize,
-    /// How often it was sampled at least.
+    /// The least number of samples that it can have got.
     pub count: u32,
-    /// How often it may have been sampled beyond that.
+    /// How many more samples it may have got.
     pub inherited: u32,
 }
 
 impl<N: Clone> Sketch<N> {
-    /// Nothing was seen; `empty` stands where there is no name yet.
+    /// A sketch without samples; `empty` fills the places of names until there are any.
     pub fn new(empty: N) -> Self {
         Self {
             sets: vec![EMPTY; SETS].into(),
@@ -79,7 +81,8 @@ impl<N: Clone> Sketch<N> {
 }
 
 impl<N> Sketch<N> {
-    /// Forgets what is too old at `second`; one that has passed changes nothing.
+    /// Moves on to `second` and forgets older samples than the last [`SECONDS`]. An earlier second
+    /// than the current one changes nothing.
     pub fn advance(&mut self, second: u32) {
         let passed = second.saturating_sub(self.second).min(SECONDS as u32);
         for step in 0..passed {
@@ -100,8 +103,8 @@ impl<N> Sketch<N> {
         self.second
     }
 
-    /// Counts a sample of the name with this hash, whose bits are all well mixed. If the name
-    /// enters, `write` puts it in the place of another.
+    /// Counts a sample of the name with this hash. Requires: all bits of the hash are well mixed.
+    /// If the name enters the sketch, `write` writes it over another.
     pub fn record(&mut self, hash: u64, write: impl FnOnce(&mut N)) {
         let slot = self.second as usize % SECONDS;
         let (place, tag) = place_and_tag(hash);
@@ -121,36 +124,36 @@ impl<N> Sketch<N> {
         set.totals[way] += 1;
     }
 
-    /// The samples of the last seconds.
+    /// The number of samples of the last [`SECONDS`].
     pub fn samples(&self) -> u64 {
         self.samples.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// How often a name may have been sampled that is not in this set.
+    /// The most samples that a name of this set can have got without being in the sketch.
     pub fn missed(&self, set: usize) -> u64 {
         let totals = &self.sets[set].totals;
         u64::from(totals[smallest(totals)])
     }
 
-    /// All names that were sampled in the last seconds.
-    pub fn seen(&self) -> impl Iterator<Item = Seen<'_, N>> {
+    /// All names in the sketch that were sampled in the last [`SECONDS`].
+    pub fn estimates(&self) -> impl Iterator<Item = Estimate<'_, N>> {
         (0..SETS * WAYS).filter_map(|at| {
             let (set, way) = (at / WAYS, at % WAYS);
             let Set { totals, inherited, .. } = &self.sets[set];
             let inherited = inherited[way].iter().sum();
             let count = totals[way] - inherited;
             let name = &self.names[at];
-            (totals[way] > 0).then_some(Seen { name, set, count, inherited })
+            (totals[way] > 0).then_some(Estimate { name, set, count, inherited })
         })
     }
 }
 
-/// The set of a hash, and what tells its names apart there.
+/// The set of a hash, and the tag that tells its names apart.
 fn place_and_tag(hash: u64) -> (usize, u32) {
     ((hash >> 32) as usize % SETS, hash as u32)
 }
 
-/// Where the smallest number is.
+/// The way with the smallest total.
 fn smallest(totals: &[u32; WAYS]) -> usize {
     let mut least = 0;
     for way in 1..WAYS {
@@ -159,21 +162,21 @@ fn smallest(totals: &[u32; WAYS]) -> usize {
     least
 }
 
-/// Chooses the accesses that are sampled: unevenly, so that no rhythm of the clients hides a name.
+/// Chooses the accesses to sample, at random distances: no rhythm of the clients hides a name.
 #[derive(Debug, Default)]
-pub struct Gaps {
+pub struct AccessSampler {
     accesses_left: u32,
     state: u32,
 }
 
-impl Gaps {
-    /// Those with other numbers choose otherwise.
+impl AccessSampler {
+    /// A sampler whose choice depends on `number`, so that those of different threads differ.
     pub fn new(number: u32) -> Self {
         Self { accesses_left: 0, state: number }
     }
 
-    /// Whether none of the next `count` accesses is sampled: then they are behind it. Otherwise
-    /// [`Self::choose`] among them.
+    /// Passes the next `count` accesses and returns true if none of them is to be sampled. If it
+    /// returns false, call [`Self::choose`] for them.
     #[inline]
     pub fn skip(&mut self, count: u32) -> bool {
         let is_none = self.accesses_left >= count;
@@ -183,7 +186,7 @@ impl Gaps {
         is_none
     }
 
-    /// Which of the next `count` accesses are sampled.
+    /// Passes the next `count` accesses and hands the positions of those to sample to `sample`.
     pub fn choose(&mut self, count: usize, mut sample: impl FnMut(usize)) {
         let mut at = self.accesses_left as usize;
         while at < count {
@@ -193,7 +196,7 @@ impl Gaps {
         self.accesses_left = (at - count) as u32;
     }
 
-    /// How many accesses to leave out.
+    /// The number of accesses to leave out before the next sample.
     #[inline]
     fn gap(&mut self) -> u32 {
         self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -210,11 +213,11 @@ mod tests {
 
     #[test]
     fn one_access_in_sixteen_is_sampled() {
-        let mut gaps = Gaps::new(0);
+        let mut sampler = AccessSampler::new(0);
         let mut samples = 0;
         for length in (0..=100).cycle().take(10_000) {
-            if !gaps.skip(length) {
-                gaps.choose(length as usize, |at| {
+            if !sampler.skip(length) {
+                sampler.choose(length as usize, |at| {
                     assert!(at < length as usize);
                     samples += 1;
                 });
@@ -243,7 +246,7 @@ mod tests {
                 assert!(pairs.clone().all(|(inherited, count)| inherited <= count));
             }
         }
-        let seen: u64 = sketch.seen().map(|one| u64::from(one.count + one.inherited)).sum();
+        let seen: u64 = sketch.estimates().map(|one| u64::from(one.count + one.inherited)).sum();
         assert_eq!(seen, sketch.samples());
     }
 
@@ -255,9 +258,9 @@ mod tests {
             let name = if number % 10 == 0 { 0 } else { number };
             sketch.record(seed.hash(&name.to_ne_bytes()), |written| *written = name);
         }
-        let hottest = sketch.seen().max_by_key(|one| one.count).expect("a name");
+        let hottest = sketch.estimates().max_by_key(|one| one.count).expect("a name");
         assert_eq!((*hottest.name, hottest.count), (0, 10_000));
-        let others = sketch.seen().filter(|one| *one.name != 0);
+        let others = sketch.estimates().filter(|one| *one.name != 0);
         assert!(others.map(|one| one.count).max() < Some(100));
         assert!((50..200).contains(&sketch.missed((hottest.set + 1) % SETS)));
     }
