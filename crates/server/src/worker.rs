@@ -258,16 +258,20 @@ impl<'s, S: Store> Worker<'s, S> {
         };
         let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
         counters.bytes_read.add(bytes_read);
+        if bytes_read > 0 {
+            connection.info.note_received(self.seconds);
+        }
+        let is_starved = matches!(received, Received::Starved(_));
         match received {
             Received::End => self.close(guard, id),
             Received::Nothing => self.settle(guard, id),
-            Received::Input(input) => {
-                connection.info.note_received(self.seconds);
+            Received::Input(input) | Received::Starved(input) => {
                 let mut slot = RequestSlot::new(
                     std::mem::take(&mut connection.protocol_state),
                     std::mem::take(&mut connection.output),
                 );
                 slot.number = connection.info.number;
+                slot.is_starved = is_starved;
                 if slot.output.bytes.capacity() == 0 {
                     slot.output.bytes = self.spare.pop().unwrap_or_default();
                 }

@@ -2,8 +2,9 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::time::{Duration, Instant};
 
 use amalgam_server::Settings;
 use support::{Running, raise_file_limit, settings};
@@ -134,6 +135,43 @@ fn announced_values_cost_what_has_arrived() {
     assert!(kept < 16 << 20, "{kept} bytes kept, {refused} clients waiting");
     other
         .talk("set small 0 0 1\r\nx\r\nget small\r\n", "STORED\r\nVALUE small 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
+    let settings = Settings { memory_bytes: 16 << 20, idle_timeout_seconds: 3, ..settings(2) };
+    let server = Running::start(settings);
+    let mut other = server.connect();
+    let line = [b"get ".to_vec(), b"k ".repeat(450_000)].concat();
+    let clients: Vec<_> = (0..24)
+        .map(|_| {
+            let mut client = server.connect();
+            client.0.set_nonblocking(true).unwrap();
+            let sent = client.0.write(&line).unwrap_or(0);
+            (client, sent)
+        })
+        .collect();
+    // Lines for which there is no memory are refused, at once and for good.
+    let mut open: Vec<_> =
+        clients.into_iter().map(|(client, sent)| (client, sent, false)).collect();
+    let deadline = Instant::now() + support::PATIENCE;
+    while !open.iter().any(|(_, _, refused)| *refused) {
+        assert!(Instant::now() < deadline, "nobody was refused");
+        for (client, sent, refused) in &mut open {
+            *sent += client.0.write(&line[*sent..]).unwrap_or(0);
+            let mut answer = [0; 64];
+            let count = client.0.read(&mut answer).unwrap_or(0);
+            *refused |= answer[..count].starts_with(b"SERVER_ERROR out of memory reading");
+        }
+    }
+    // What silent clients hold is not activity, and what they held is given back when they leave.
+    drop(open);
+    while other.stat("read_buf_bytes") != "0" || other.stat("curr_connections") != "1" {
+        assert!(Instant::now() < deadline, "{} bytes kept", other.stat("read_buf_bytes"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let value = "v".repeat(20_000);
+    other.talk(format!("set k 0 0 20000\r\n{value}\r\n"), "STORED\r\n");
 }
 
 /// Sends all of `garbage` over as many connections as the server makes necessary by closing them.

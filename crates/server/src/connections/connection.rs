@@ -94,6 +94,8 @@ pub enum Received {
     Nothing,
     /// There is this input to parse.
     Input(Input),
+    /// The rest of this input cannot be received: there is no memory for it.
+    Starved(Input),
     /// The stream ended or broke.
     End,
 }
@@ -135,8 +137,7 @@ impl Connection {
         let is_large = self.input.len().max(self.protocol_state.wanted_bytes) > OWN_BUFFER_BYTES;
         let old_bytes = self.input.len();
         if is_large && !bounds.buffers.allows(self.growth_bytes()) {
-            // The parser will find that there is no memory for the value, and refuse it.
-            return Received::Input(Input::Own(std::mem::take(&mut self.input)));
+            return Received::Starved(Input::Own(std::mem::take(&mut self.input)));
         }
         let result = if is_large {
             self.receive_own()

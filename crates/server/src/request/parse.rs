@@ -14,6 +14,9 @@ use crate::request::slot::RequestSlot;
 use crate::request::stage::{BatchStage, Operation, ReadRequest, RequestSpan, WriteRequest};
 use crate::settings::WireProtocol;
 
+/// The answer to a line of a text command that there is no memory to receive; the connection ends.
+const OUT_OF_MEMORY_READING: &[u8] = b"SERVER_ERROR out of memory reading request\r\n";
+
 /// Parses the input of the connection in slot `number` into `stages`, and prefetches the buckets of
 /// its writes. Stops at the first incomplete request.
 pub fn parse<'i, S: Store>(
@@ -70,7 +73,17 @@ pub fn parse<'i, S: Store>(
         let used = match step {
             Step::Request { used, .. } | Step::Refused { used, .. } => used,
             Step::Incomplete { at_least } => {
-                slot.protocol_state.wanted_bytes = wanted_bytes(&input[at..], at_least);
+                let wanted = wanted_bytes(&input[at..], at_least);
+                let has_memory =
+                    wanted > 0 && context.state.buffers.allows(wanted - (input.len() - at));
+                if slot.is_starved && at == discarded && !has_memory {
+                    context.counts.read_buf_oom += 1;
+                    if protocol == Protocol::Text {
+                        slot.output.bytes.extend_from_slice(OUT_OF_MEMORY_READING);
+                    }
+                    return slot.abort(input.len());
+                }
+                slot.protocol_state.wanted_bytes = wanted;
                 break;
             }
         };

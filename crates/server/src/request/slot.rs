@@ -25,6 +25,9 @@ pub struct RequestSlot {
     pub watches: Option<Events>,
     /// Whether the output is full; `consumed` then ends before the first unanswered request.
     pub is_stalled: bool,
+    /// Whether the rest of the input cannot be received for want of memory. The first request must
+    /// then be answered or refused as it is: to wait for more would be to wait for ever.
+    pub is_starved: bool,
     /// Whether large values may be sent from where they lie, without a copy. False for datagrams.
     pub allows_pins: bool,
 }
@@ -41,6 +44,7 @@ impl RequestSlot {
             is_broken: false,
             watches: None,
             is_stalled: false,
+            is_starved: false,
             allows_pins: true,
         }
     }
