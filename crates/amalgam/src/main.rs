@@ -9,8 +9,8 @@ mod extended;
 mod load;
 mod logs;
 mod manual;
+mod moved;
 mod options;
-mod rtl;
 mod serve;
 mod size;
 mod tls;
@@ -21,6 +21,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use amalgam_bench::client::ServerArguments;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// An in-memory key-value store that speaks memcached's protocol, with a choice of index engines.
@@ -37,13 +38,11 @@ enum Action {
     // The last of repeated options counts, as for getopt: scripts put theirs behind defaults.
     #[command(disable_help_flag = true, disable_version_flag = true, args_override_self = true)]
     Serve(Box<options::Options>),
-    /// Measures engines and servers.
-    #[command(subcommand)]
-    Bench(Box<amalgam_bench::BenchCommand>),
+    /// Generates load for servers and measures them.
+    #[command(subcommand, after_help = "All other benches are commands of amalgam-lab.")]
+    Bench(Box<Bench>),
     /// Says which engine to choose for what is asked of a server.
-    Advise(Box<amalgam_bench::advise::AdviseArguments>),
-    /// Measures every table and figure of the five papers, beside the printed numbers.
-    Reproduce(amalgam_bench::figures::ReproduceArguments),
+    Advise(Box<amalgam_advise::AdviseArguments>),
     /// Runs nodes of a cluster; memcached's clients may talk to any of them.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -51,9 +50,6 @@ enum Action {
     Top(top::Top),
     /// Copies the items of one running server to another, memcached's too.
     Load(load::Load),
-    /// Runs the simulated hardware (`serve [HOST:PORT]`), if `amalgam-rtl` was built.
-    #[command(disable_help_flag = true)]
-    Rtl(rtl::Rtl),
     /// Prints what completes this command line in a shell.
     Completions {
         /// The shell.
@@ -66,24 +62,33 @@ enum Action {
     },
 }
 
+#[derive(Subcommand)]
+enum Bench {
+    /// Measures servers over sockets.
+    Server(ServerArguments),
+}
+
+/// The exit code of a command line that cannot be understood; clap's, too.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
-    let arguments = with_subcommand(std::env::args_os().collect());
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(advice) = moved::advice(&arguments) {
+        eprintln!("amalgam: {advice}");
+        return ExitCode::from(USAGE);
+    }
+    let arguments = with_subcommand(arguments);
     let matches = command().get_matches_from(arguments);
     let result = match Amalgam::from_arg_matches(&matches) {
         Ok(Amalgam { command: Action::Serve(options) }) => serve::serve(&options),
-        Ok(Amalgam { command: Action::Bench(command) }) => {
-            amalgam_bench::run(&command, amalgam_bench::engines::ENGINES)
+        Ok(Amalgam { command: Action::Bench(bench) }) => {
+            let Bench::Server(arguments) = *bench;
+            amalgam_bench::client::run_and_print(&arguments)
         }
-        Ok(Amalgam { command: Action::Advise(arguments) }) => {
-            amalgam_bench::advise::run(&arguments)
-        }
-        Ok(Amalgam { command: Action::Reproduce(arguments) }) => {
-            amalgam_bench::figures::run(&arguments)
-        }
+        Ok(Amalgam { command: Action::Advise(arguments) }) => amalgam_advise::run(&arguments),
         Ok(Amalgam { command: Action::Cluster(command) }) => cluster::run(&command),
         Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
         Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),
-        Ok(Amalgam { command: Action::Rtl(rtl) }) => rtl::run(&rtl),
         Ok(Amalgam { command: Action::Completions { shell } }) => {
             manual::completions(command(), shell)
         }

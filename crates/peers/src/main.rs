@@ -16,8 +16,9 @@ mod rust;
 
 use std::os::unix::process::CommandExt;
 
-use amalgam_bench::BenchCommand;
-use amalgam_bench::engines::{ENGINES, Entry, entry};
+use amalgam_bench::engines::{Entry, entry};
+use amalgam_reproduce::BenchCommand;
+use amalgam_reproduce::engines::ENGINES;
 use clap::Parser;
 use reclamation::ReclamationArguments;
 use rust::Peer;
@@ -66,7 +67,7 @@ fn main() -> anyhow::Result<()> {
     match &command_line.command {
         Command::Bench(command) => {
             let libraries = external::entries(command.engines());
-            amalgam_bench::run(command, &[ENGINES, PEERS, &libraries].concat())
+            amalgam_reproduce::run(command, &[ENGINES, PEERS, &libraries].concat())
         }
         Command::Reclamation(arguments) => reclamation::run(arguments),
     }

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::sync::{PoisonError, RwLock};
 
-use amalgam_bench::subject::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::Key;
 

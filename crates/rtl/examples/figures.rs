@@ -1,6 +1,6 @@
 //! The tables of docs/hardware.md, measured: `cargo run --release -p amalgam-rtl --features
 //! verilated --example figures [simulation]`. All but the last lines are the same on every machine.
-//! With `rate`, `latency`, `loss` or `conflicts` and `--json` one table as points, for `amalgam
+//! With `rate`, `latency`, `loss` or `conflicts` and `--json` one table as points, for `amalgam-lab
 //! reproduce`.
 
 #[cfg(not(feature = "verilated"))]

@@ -11,9 +11,9 @@ use amalgam_tidy::{Commands, Quote, Source, assert_none, quotes, root, sources};
 /// A program, the folder of its crate, and the type of its command line.
 const PROGRAMS: [(&str, (&str, &str)); 5] = [
     ("amalgam", ("amalgam", "Amalgam")),
-    ("amalgam-bench", ("bench", "CommandLine")),
+    ("amalgam-lab", ("lab", "Lab")),
     ("amalgam-peers", ("peers", "CommandLine")),
-    ("bench", ("bench", "BenchCommand")),
+    ("bench", ("reproduce", "BenchCommand")),
     ("index", ("bench", "IndexArguments")),
 ];
 
@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, (&str, &str)); 5] = [
 const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "packaging/", "rtl/", "scripts/"];
 
 /// A file for each figure, in a folder for each paper.
-const FIGURES: &str = "crates/bench/src/figures";
+const FIGURES: &str = "crates/reproduce/src/figures";
 
 /// Everything that a document may name.
 struct Repository {
@@ -220,8 +220,8 @@ fn complaints(lines: &[&str]) -> Vec<String> {
 #[test]
 fn quotes_of_missing_things_are_reported() {
     for (line, wanted) in [
-        ("`amalgam bench index --workloads c`", "IndexArguments has no --workloads"),
-        ("`amalgam bench indices --keys 1`", "BenchCommand has no command indices"),
+        ("`amalgam-lab bench index --workloads c`", "IndexArguments has no --workloads"),
+        ("`amalgam-lab bench indices --keys 1`", "BenchCommand has no command indices"),
         ("`amalgam serve --engines mercury`", "Options has no --engines"),
         ("`amalgam -p 11211 --mem 1`", "Options has no --mem"),
         ("`amalgam cluster dev --node 3`", "DevOptions has no --node"),
@@ -231,7 +231,7 @@ fn quotes_of_missing_things_are_reported() {
         ("`cargo test -p amalgam-servers`", "there is no package amalgam-servers"),
         ("`cargo run -p amalgam-rtl --features fast`", "crates/rtl/ has no feature fast"),
         ("`cargo run -p amalgam-rtl --example figure`", "there is no examples/figure"),
-        ("`amalgam reproduce hotring/figure-99`", "there is no figure hotring/figure-99"),
+        ("`amalgam-lab reproduce hotring/figure-99`", "there is no figure hotring/figure-99"),
         ("`scripts/small-machine`", "there is no scripts/small-machine"),
         ("`no_test_has_this_name`", "nothing is called no_test_has_this_name"),
         ("`cargo run -p amalgam-peers -- bench index --speed 1`", "IndexArguments has no --speed"),
@@ -244,7 +244,7 @@ fn quotes_of_missing_things_are_reported() {
 #[test]
 fn continued_lines_are_one_command() {
     let lines = [
-        "A paragraph with `amalgam bench",
+        "A paragraph with `amalgam-lab bench",
         "index --wrong 1` in it.",
         "",
         "```sh",

@@ -18,7 +18,7 @@ const UNSAFE_ALLOWED: [&str; 11] = [
     "crates/index/src/memc3/",
     "crates/index/src/hotring/",
     "crates/index/src/pipeline/",
-    "crates/bench/src/baselines/",
+    "crates/reproduce/src/baselines/",
     "crates/peers/src/cpp.rs",
     "crates/peers/src/external/",
     "crates/peers/src/reclamation/schemes.rs",

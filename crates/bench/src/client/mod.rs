@@ -19,3 +19,15 @@ pub use arguments::{NullServerArguments, Protocol, ServerArguments};
 pub use null_server::NullServer;
 pub use result::ServerResult;
 pub use rounds::run;
+
+/// Measures the servers that `arguments` name, and prints a line for each.
+///
+/// # Errors
+///
+/// As [`run`], or if standard output cannot be written.
+pub fn run_and_print(arguments: &ServerArguments) -> anyhow::Result<()> {
+    for result in run(arguments)? {
+        crate::print_result(arguments.json, &result, || result.summary())?;
+    }
+    Ok(())
+}

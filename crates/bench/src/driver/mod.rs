@@ -8,18 +8,15 @@
 
 mod arguments;
 mod caches;
-mod chains;
 mod dram;
-mod occupancy;
 mod requests;
 mod result;
 mod runner;
 mod turns;
 mod watch;
 
-pub use arguments::IndexArguments;
+pub use arguments::{IndexArguments, parse_paths};
 pub use caches::{CacheArguments, CacheResult, run_caches};
-pub use occupancy::{OccupancyArguments, OccupancyResult, run_occupancy};
 pub use result::IndexResult;
 pub use runner::{Mounted, Runner, beside_maintenance, joined};
 pub use turns::LARGEST_SHARE;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use amalgam_op::{HashSeed, Key};
 
 use crate::measure::Timing;
-use crate::subject::{ReadSink, SubjectWorker};
+use crate::target::{ReadSink, SubjectWorker};
 use crate::workload::{Action, KeySpace, Request, Stream};
 
 /// Requests between two looks at the stop flag; a batch is never cut.

@@ -10,7 +10,7 @@ use amalgam_op::HashSeed;
 use crate::driver::requests::{KeyBuffer, Position, Round, Tally, run_thread};
 use crate::driver::watch::{Watch, watch};
 use crate::measure::{Timing, allowed_cores, pin_to};
-use crate::subject::{ReadSink, Subject, SubjectWorker};
+use crate::target::{ReadSink, Subject, SubjectWorker};
 use crate::workload::{KeySpace, Stream};
 
 /// What a round asks for.

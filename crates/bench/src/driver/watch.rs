@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::driver::requests::Progress;
 use crate::driver::runner::{Limit, Orders};
 use crate::measure::Spread;
-use crate::subject::Subject;
+use crate::target::Subject;
 
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_millis(5);

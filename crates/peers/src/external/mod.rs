@@ -15,7 +15,7 @@ use std::sync::Barrier;
 
 use amalgam_bench::driver::{Mounted, Runner};
 use amalgam_bench::engines::Entry;
-use amalgam_bench::subject::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::Key;
 use anyhow::{Context, bail, ensure};

@@ -1,0 +1,132 @@
+//! The command line of `amalgam advise`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use amalgam_index::Configuration;
+use anyhow::ensure;
+
+use super::Source;
+use super::replay::{Entry, Limit, candidates};
+use amalgam_bench::measure::{parse_count, parse_size};
+
+/// Replays what was asked of a server on every engine, and recommends one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdviseArguments {
+    /// A trace: lines of `watch fetchers mutations deletions`, or comma-separated; `-` is standard
+    /// input
+    #[arg(value_name = "TRACE", required_unless_present = "server", conflicts_with = "server")]
+    pub trace: Option<PathBuf>,
+    /// Watch this server instead, Amalgam or memcached
+    #[arg(long, value_name = "HOST:PORT")]
+    pub server: Option<String>,
+    /// Seconds to watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "server",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watch_seconds: u64,
+    /// Keep what was watched in this file
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub save: Option<PathBuf>,
+    /// Memory limit of each engine [default: the server's, or 64 MiB]
+    #[arg(long, short, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Threads [default: the server's, or 1]
+    #[arg(long, short, value_name = "COUNT")]
+    pub threads: Option<usize>,
+    /// Requests that a thread takes up at once, as a server does under load
+    #[arg(long, value_name = "COUNT", default_value_t = 16)]
+    pub batch: usize,
+    /// Engines to compare [default: all that serve]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub engine: Vec<String>,
+    /// Rounds of each engine
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub rounds: usize,
+    /// Seconds of a round
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Requests of each thread to time one batch at a time, after the rounds
+    #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "1M")]
+    pub timed: u64,
+    /// Requests of the trace to use, from its beginning; each takes memory
+    #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "5M")]
+    pub most_requests: u64,
+    /// Hit ratios that lie no further apart than this count as equal
+    #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
+    pub hit_ratio_tolerance: f64,
+    /// Draw the comparison into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// One JSON object a line on standard output: the engines, then the advice
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The most requests at once.
+const LARGEST_BATCH: usize = 1024;
+
+/// What a server accepts unless it is told otherwise, in bytes.
+const DEFAULT_ITEM_BYTES: usize = 1 << 20;
+
+/// Beside key and value, an item takes at most so many bytes.
+const ITEM_OVERHEAD_BYTES: usize = 256;
+
+/// The least memory limit: a table and pages of items.
+const LEAST_MEMORY_BYTES: u64 = 4 << 20;
+
+impl AdviseArguments {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with which option.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!((1..=LARGEST_BATCH).contains(&self.batch), "--batch must be 1 to {LARGEST_BATCH}");
+        ensure!((1..=1000).contains(&self.rounds), "--rounds must be 1 to 1000");
+        ensure!((0.001..=3600.0).contains(&self.seconds), "--seconds must be 0.001 to 3600");
+        ensure!(self.most_requests > 0, "--most-requests must be more than 0");
+        let tolerance = self.hit_ratio_tolerance;
+        ensure!((0.0..=1.0).contains(&tolerance), "--hit-ratio-tolerance must be 0 to 1");
+        Ok(())
+    }
+
+    /// The engines that are asked for.
+    pub(super) fn entries(&self) -> anyhow::Result<Vec<Entry>> {
+        let names: Vec<_> = candidates().map(|entry| entry.0).collect();
+        let unknown = self.engine.iter().find(|name| !names.contains(&name.as_str()));
+        ensure!(
+            unknown.is_none(),
+            "there is no engine '{}' that serves: choose among {}",
+            unknown.map_or("", String::as_str),
+            names.join(", ")
+        );
+        let is_wanted = |entry: &&Entry| {
+            self.engine.is_empty() || self.engine.iter().any(|name| name == entry.0)
+        };
+        Ok(candidates().filter(is_wanted).copied().collect())
+    }
+
+    /// What engines are built with: as a server does.
+    pub(super) fn configuration(&self, source: &Source) -> anyhow::Result<Configuration> {
+        let trace = &source.trace;
+        let largest = trace.largest_key_bytes() + trace.largest_value_bytes() + ITEM_OVERHEAD_BYTES;
+        let memory_bytes = usize::try_from(source.memory_bytes)?;
+        let max_item_bytes = largest.max(DEFAULT_ITEM_BYTES.min(memory_bytes / 4));
+        let least = LEAST_MEMORY_BYTES.max(3 * max_item_bytes as u64);
+        ensure!(
+            source.memory_bytes >= least,
+            "--memory must be at least {} MiB for items of up to {largest} bytes",
+            least.div_ceil(1 << 20)
+        );
+        Ok(Configuration {
+            memory_bytes,
+            max_item_bytes,
+            workers: source.threads + 2,
+            ..Configuration::default()
+        })
+    }
+
+    pub(super) fn round_limit(&self) -> Limit {
+        Limit::Time(Duration::from_secs_f64(self.seconds))
+    }
+}

@@ -1,0 +1,143 @@
+//! `amalgam-lab reproduce` at toy size: every figure that needs no other program is there, none is
+//! empty, and what was measured is not measured again.
+
+mod browser;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware,
+/// which needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is
+/// not for a test to say.
+const FIGURES: [&str; 7] = [
+    "mercury/figure-1",
+    "mercury/figure-4",
+    "mercury/figure-5",
+    "hotring",
+    "memc3",
+    "fpl13/table-1",
+    "dxram",
+];
+
+/// Builds the product beside the laboratory, whose figures of servers and clusters start it. Cargo
+/// builds only this package's own binary for this test.
+fn build_the_product() {
+    let own = Path::new(env!("CARGO_BIN_EXE_amalgam-lab"));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "-q", "--bin", "amalgam"]);
+    if own.parent().is_some_and(|folder| folder.ends_with("release")) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo starts").success());
+}
+
+fn reproduce(folder: &Path, what: &[&str]) -> Output {
+    let command = ["reproduce", "--scale", "toy", "--out"];
+    let output = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"))
+        .args(command)
+        .arg(folder)
+        .args(what)
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn every_figure_is_measured_once() {
+    build_the_product();
+    let folder = std::env::temp_dir().join(format!("amalgam-reproduce-{}", std::process::id()));
+    let first = reproduce(&folder, &FIGURES);
+    let table = String::from_utf8_lossy(&first.stdout);
+    let mut figures = 0;
+    for entry in fs::read_dir(&folder).expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = fs::read(&path).expect("the figure's JSON");
+        let figure: Value = serde_json::from_slice(&text).expect("JSON");
+        let panels = figure["panels"].as_array().expect("panels");
+        let is_empty = |panel: &Value| panel["points"].as_array().is_none_or(Vec::is_empty);
+        assert!(!panels.iter().any(is_empty), "{}: {figure:#}", path.display());
+        let compared = figure["compared"].as_array().expect("printed numbers");
+        for one in compared {
+            // A number that nothing of ours can stand beside says why.
+            assert_ne!(
+                one["ours"].is_number(),
+                one["absent"].is_string(),
+                "{}: {one}",
+                path.display()
+            );
+            assert!(table.contains(one["what"].as_str().expect("a name")));
+        }
+        let picture = fs::read_to_string(path.with_extension("svg")).expect("the picture");
+        assert!(picture.starts_with("<svg") && !picture.contains("not measured"));
+        figures += 1;
+    }
+    assert!(figures >= 25, "{figures} figures");
+    let page = fs::read_to_string(folder.join("report.html")).expect("the page");
+    assert_eq!(page.matches("<section").count(), figures);
+    browser::look_at(&page);
+
+    let again = reproduce(&folder, &FIGURES);
+    let progress = String::from_utf8_lossy(&again.stderr);
+    assert!(progress.contains("figures") && !progress.contains(" left"), "{progress}");
+    documents_and_comparisons(&folder, figures);
+    fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// What is made of a folder of figures without measuring anything.
+fn documents_and_comparisons(folder: &Path, figures: usize) {
+    let amalgam = |arguments: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"))
+            .arg("reproduce")
+            .args(arguments)
+            .output()
+            .expect("the program starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let docs = folder.join("docs");
+    let (is_written, _) = amalgam(&["--out".as_ref(), folder, "--docs".as_ref(), &docs]);
+    assert!(is_written);
+    let text = fs::read_to_string(docs.join("reproduce.md")).expect("the document");
+    assert!(text.contains("## What falls short") && text.contains("amalgam-lab bench index"));
+    let pictures = text.matches("](reproduce/").count();
+    assert_eq!(pictures, figures, "a picture for each figure");
+    let kept = fs::read_dir(docs.join("reproduce")).expect("pictures and JSON").count();
+    assert_eq!(kept, 2 * figures);
+    // What is kept makes the same again.
+    let (is_written, _) =
+        amalgam(&["--out".as_ref(), &docs.join("reproduce"), "--docs".as_ref(), &docs]);
+    assert!(is_written);
+    assert_eq!(fs::read_to_string(docs.join("reproduce.md")).expect("the document"), text);
+
+    let (agrees, told) = amalgam(&["--compare".as_ref(), folder, folder]);
+    assert!(agrees && told.contains("differ by 0 % in the median"), "{told}");
+    let other = folder.join("other");
+    fs::create_dir_all(&other).expect("a folder");
+    for entry in fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("one").path()) {
+        if entry.extension().is_some_and(|extension| extension == "json") {
+            fs::copy(&entry, other.join(entry.file_name().expect("a name"))).expect("a copy");
+        }
+    }
+    // Another number: they no longer agree.
+    let table = other.join("hotring-table-2.json");
+    let text = fs::read_to_string(&table).expect("a figure");
+    fs::write(&table, text.replace("\"ours\": 9", "\"ours\": 1")).expect("it is written");
+    let (agrees, _) = amalgam(&["--compare".as_ref(), folder, &other]);
+    assert!(!agrees, "a number was changed");
+}
+
+#[test]
+fn an_unknown_figure_is_answered_with_those_there_are() {
+    let output = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"))
+        .args(["reproduce", "hotring/figure-99"])
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("hotring/figure-16"), "{text}");
+}

@@ -1,0 +1,43 @@
+//! Nothing at all: what remains is the driver's own cost.
+
+use amalgam_index::{Configuration, Statistics};
+use amalgam_op::Key;
+
+use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
+
+/// A map that forgets: writes succeed, reads miss. Keys are made and hashed all the same.
+pub struct Null;
+
+/// A worker of [`Null`].
+pub struct NullWorker;
+
+impl Subject for Null {
+    type Worker<'s> = NullWorker;
+
+    fn open(_configuration: &Configuration) -> anyhow::Result<Self> {
+        Ok(Self)
+    }
+
+    fn worker(&self) -> NullWorker {
+        NullWorker
+    }
+
+    fn statistics(&self) -> Statistics {
+        Statistics::default()
+    }
+}
+
+impl SubjectWorker for NullWorker {
+    #[inline]
+    fn get_batch(&mut self, keys: &[Key<'_>], _sink: &mut ReadSink) {
+        keys.iter().for_each(|key| {
+            std::hint::black_box(key.hash());
+        });
+    }
+
+    #[inline]
+    fn set(&mut self, key: Key<'_>, value: &[u8]) -> bool {
+        std::hint::black_box((key.hash(), value));
+        true
+    }
+}

@@ -1,0 +1,169 @@
+//! Figure 5: BG, a social network's actions, by storage nodes.
+
+use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
+use super::super::setting::Setting;
+use super::is_installed;
+use crate::cluster::CASSANDRA_JARS;
+use amalgam_bench::measure::Machine;
+
+/// Actions a second that the text prints, by nodes. Of Cassandra it has the ends, of MongoDB one
+/// number for all.
+const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
+const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
+const MONGODB: f64 = 3_500.0;
+const NO_MONGODB: &str = "MongoDB is not to be had here";
+const NO_CASSANDRA: &str = "needs AMALGAM_CASSANDRA";
+
+/// A member's objects, and about how many a second are loaded.
+const OBJECTS_A_MEMBER: f64 = 104.0;
+const OBJECTS_PER_SECOND: f64 = 150_000.0;
+
+/// The larger of the paper's networks, the nodes that it was on, and the least that is printed.
+const LARGE: u32 = 500_000;
+const LARGE_NODES: usize = 4;
+const LARGE_ACTIONS: [(usize, f64); 1] = [(LARGE_NODES, 17_000.0)];
+/// Nodes of Cassandra that fit into memory beside the others, and about how long one takes to start
+/// and to warm up.
+const MOST_CASSANDRA: usize = 4;
+const CASSANDRA_SECONDS: f64 = 45.0;
+/// With more members than this, one backend is measured alone.
+const MOST_BESIDE: u32 = 10_000;
+/// Resident bytes of nodes and clients for a member: 50,000 of them took 1.95 GB, 5,000 took 0.28.
+const BYTES_A_MEMBER: u64 = 37_000;
+
+pub fn figure(setting: &Setting) -> Figure {
+    // A client's share must hold more members than one has friends.
+    let (members, clients) = setting.choose((110, 1), (500, 4), (10_000, 4));
+    let most_nodes = if can_run("etcd") { setting.choose(1, 4, 8) } else { 1 };
+    let has_cassandra =
+        std::env::var_os(CASSANDRA_JARS).is_some() && setting.choose(false, true, true);
+    let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
+    let run = |nodes: usize, members: u32, field| {
+        let mut backends = vec!["amalgam"];
+        // The large network takes all the memory there is.
+        let is_large = members > MOST_BESIDE;
+        if !is_large && can_run("memcached") {
+            backends.push("memcached");
+        }
+        if !is_large && nodes == 1 && can_run("redis-server") {
+            backends.push("redis");
+        }
+        let mut begin = 2.0;
+        if !is_large && has_cassandra && nodes <= MOST_CASSANDRA {
+            backends.push("cassandra");
+            begin += CASSANDRA_SECONDS * nodes as f64;
+        }
+        let seconds = setting.choose(0.05, 0.25, 5.0);
+        let rounds = setting.choose(1, 2, 3);
+        let arguments = format!(
+            "bench bg --backend={} --nodes={nodes} --profiles={members} --clients={clients} \
+             --mix=0.1 --seconds={seconds} --rounds={rounds} --json",
+            backends.join(",")
+        );
+        let subjects = backends.len() as f64;
+        let load = f64::from(members) * OBJECTS_A_MEMBER / OBJECTS_PER_SECOND;
+        Run {
+            place: Place::named(nodes.ilog2() as usize, nodes.to_string()),
+            program: Program::Own,
+            arguments: arguments.split(' ').map(str::to_owned).collect(),
+            reading: Reading::Field(field, 1.0),
+            seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + begin,
+            // The large network takes minutes to load.
+            repeats: !is_large,
+        }
+    };
+    let printed = |name: &str, points: &[(usize, f64)]| -> Vec<Point> {
+        let point = |(nodes, actions): &(usize, f64)| {
+            let place = Place::named(nodes.ilog2() as usize, nodes.to_string());
+            Point::new(format!("{name}, printed"), place, *actions)
+        };
+        points.iter().map(point).collect()
+    };
+    let panel = |title: &str, y, field, given| Panel {
+        title: title.to_owned(),
+        x: "storage nodes",
+        y,
+        shape: Shape::Bars,
+        runs: counts.clone().map(|nodes| run(nodes, members, field)).collect(),
+        given,
+        ..Panel::default()
+    };
+    let mongodb = [1, 2, 4, 8].map(|nodes| (nodes, MONGODB));
+    let given =
+        [printed("DXRAM", &DXRAM), printed("Cassandra", &CASSANDRA), printed("MongoDB", &mongodb)];
+    let mut panels = vec![
+        panel("actions a second", "actions a second", "actions_per_second", given.concat()),
+        panel("CPU time of the servers", "ns an action", "server_cpu_ns_per_action", Vec::new()),
+        panel("values that no write explains", "reads", "unpredictable_reads", Vec::new()),
+    ];
+    if setting.choose(false, false, true) && most_nodes >= LARGE_NODES {
+        let members = large(setting);
+        let title = format!("{members} members, {LARGE_NODES} nodes");
+        panels.push(Panel {
+            runs: vec![run(LARGE_NODES, members, "actions_per_second")],
+            ..panel(&title, "actions a second", "", printed("DXRAM, 500,000", &LARGE_ACTIONS))
+        });
+    }
+    let claim = |(nodes, printed): (usize, f64)| {
+        let what = format!("actions a second, {}, all on one core", counted(nodes));
+        Claim::value(&what, printed, "amalgam", &nodes.to_string())
+    };
+    let mut claims: Vec<Claim> =
+        DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect();
+    claims.extend(beside_others(most_nodes, has_cassandra));
+    Figure {
+        paper: Paper::Dxram,
+        name: "figure-5",
+        title: "BG, a social network's actions, by storage nodes",
+        printed_setting: "10,000 and 500,000 members with 100 friends and 100 resources each, \
+                          0.1 % of the actions write; nodes of 4 cores on gigabit Ethernet, as \
+                          many clients. With 8 nodes the clients were the limit.",
+        our_setting: format!(
+            "{members} members; all nodes on one core, all clients on another, so rates do not \
+             grow with nodes here: CPU time an action says what each costs. Every value that is \
+             read is checked. Clients of memcached choose the server by a hash of the key; Redis \
+             is one process. {} MongoDB is not run: its printed number is of the paper's \
+             machines.{}",
+            match has_cassandra {
+                true => "Cassandra has the same clients, on up to four nodes.",
+                false => "Cassandra is left out; AMALGAM_CASSANDRA names the folder of its jars.",
+            },
+            if most_nodes == 1 { " More than one node needs etcd." } else { "" }
+        ),
+        panels,
+        claims,
+    }
+}
+
+/// As many members of the large network as fit into memory.
+fn large(setting: &Setting) -> u32 {
+    let fit = setting.available_bytes / 10 * 9 / BYTES_A_MEMBER;
+    (u64::from(LARGE).min(fit) / 1_000 * 1_000) as u32
+}
+
+/// Whether a program is on the path, and the two cores that the benchmark needs are there.
+fn can_run(program: &str) -> bool {
+    Machine::describe().cores > 1 && is_installed(program)
+}
+
+/// DXRAM's actions over those of the others, from what the text prints of both.
+fn beside_others(most_nodes: usize, has_cassandra: bool) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (nodes, actions) in DXRAM {
+        let what = format!("times MongoDB's actions, {}", counted(nodes));
+        claims.push(Claim::absent(&what, actions / MONGODB, NO_MONGODB));
+    }
+    // Of Cassandra and DXRAM only one number of nodes is printed for both.
+    let ((nodes, actions), (_, of_cassandra)) = (DXRAM[0], CASSANDRA[0]);
+    let what = format!("times Cassandra's actions, {}", counted(nodes));
+    let printed = actions / of_cassandra;
+    claims.push(match has_cassandra && nodes <= most_nodes {
+        true => Claim::ratio(&what, printed, "amalgam", "cassandra", &nodes.to_string()),
+        false => Claim::absent(&what, printed, NO_CASSANDRA),
+    });
+    claims
+}
+
+fn counted(nodes: usize) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
+}
