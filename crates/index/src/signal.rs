@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use amalgam_op::IgnorePoison;
+
 /// How long the thread sleeps when nobody wakes it: sweeping goes on at this pace.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -28,7 +30,7 @@ impl Signal {
 
     /// Sleeps until raised, a nap at most.
     pub fn wait(&self) {
-        let guard = self.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard = self.mutex.lock().ignore_poison();
         let is_quiet = |(): &mut ()| !self.is_raised.load(Ordering::Relaxed);
         drop(self.condition.wait_timeout_while(guard, NAP, is_quiet));
         self.is_raised.store(false, Ordering::Relaxed);

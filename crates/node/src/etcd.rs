@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
+use amalgam_op::IgnorePoison;
 use amalgam_protocol::{append_base64, decode_base64};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
@@ -249,7 +250,7 @@ impl Etcd {
     }
 
     fn lease_of(&self, peer: Peer) -> Option<String> {
-        let leases = self.leases.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let leases = self.leases.lock().ignore_poison();
         leases.iter().find(|(other, _)| *other == peer).map(|(_, lease)| lease.clone())
     }
 }
@@ -286,8 +287,7 @@ impl Membership for Etcd {
                 "key": self.lease_key(joined.peer), "value": encoded(b"1"), "lease": lease,
             }});
             if self.replace(&revision, &directory, None, Some(life))? {
-                let mut leases =
-                    self.leases.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut leases = self.leases.lock().ignore_poison();
                 leases.push((joined.peer, lease));
                 return Ok(joined);
             }
@@ -325,7 +325,7 @@ impl Membership for Etcd {
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
         let mut keys = self.read()?;
         self.remove_expired(&mut keys)?;
-        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut last = self.last.lock().ignore_poison();
         if last.0 != keys.revision {
             let snapshot = keys.directory.map(|directory| directory.snapshot());
             *last = (keys.revision, Arc::new(snapshot.unwrap_or_default()));

@@ -14,6 +14,7 @@ use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::overlay::{Group, Member, OverlaySettings, Peer, View};
 use amalgam_cluster::wire::{Wire, WireError, WireReader};
+use amalgam_op::IgnorePoison;
 
 use crate::clock;
 
@@ -305,7 +306,7 @@ impl Embedded {
         &self,
         change: impl FnOnce(&mut ClusterState, u64) -> Result<T, CoordinatorError>,
     ) -> Result<T, MembershipError> {
-        let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = self.state.lock().ignore_poison();
         let (directory, snapshot) = &mut *state;
         let now_ms = clock::boot_ms();
         directory.coordinator.expire(now_ms);
@@ -353,7 +354,7 @@ impl Membership for Embedded {
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
         self.change(|_, _| Ok(()))?;
-        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let state = self.state.lock().ignore_poison();
         Ok(Arc::clone(&state.1))
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::ItemClock;
@@ -47,12 +48,12 @@ impl NodeState {
 
     /// The news that came last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Arc::clone(&self.snapshot.lock().ignore_poison())
     }
 
     /// There is news.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
-        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+        *self.snapshot.lock().ignore_poison() = snapshot;
         self.wake();
     }
 

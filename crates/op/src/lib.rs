@@ -17,6 +17,7 @@ mod lookup3;
 mod now;
 mod operation;
 mod outcome;
+mod poison;
 
 pub use decide::{Decision, ItemWrite, MetaFlags, Part, decide};
 pub use item::{ItemView, Value};
@@ -25,3 +26,4 @@ pub use lookup3::lookup3;
 pub use now::{Expiry, Now};
 pub use operation::{Arithmetic, Compare, Delete, Get, Op, Store, StoreMode, Verb};
 pub use outcome::{Counted, Hit, Outcome, Written};
+pub use poison::IgnorePoison;

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 
 use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
 use amalgam_index::{Configuration, Statistics};
-use amalgam_op::Key;
+use amalgam_op::{IgnorePoison, Key};
 
 use crate::fixed::{Mix, key_of, value_of};
 
@@ -182,19 +182,19 @@ impl NumberMap for Sharded {
 
     #[inline]
     fn read(&self, key: u64) -> Option<u64> {
-        let shard = self.shard(key).read().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.shard(key).read().ignore_poison();
         shard.get(&key).copied()
     }
 
     #[inline]
     fn write(&self, key: u64, value: u64) {
-        let mut shard = self.shard(key).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(key).write().ignore_poison();
         shard.insert(key, value);
     }
 
     fn items_and_slots(&self) -> (usize, usize) {
         let shards = self.0.iter();
-        let shards = shards.map(|shard| shard.0.read().unwrap_or_else(PoisonError::into_inner));
+        let shards = shards.map(|shard| shard.0.read().ignore_poison());
         shards.fold((0, 0), |sum, shard| (sum.0 + shard.len(), sum.1 + shard.capacity()))
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use amalgam_op::IgnorePoison;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
@@ -70,10 +71,10 @@ impl<T> Reloadable<T> {
     }
 
     pub fn current(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.read().ignore_poison()
     }
 
     pub fn replace(&self, value: T) {
-        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = value;
+        *self.0.write().ignore_poison() = value;
     }
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use amalgam_op::IgnorePoison;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
@@ -224,8 +225,7 @@ impl MutualTls {
     pub fn refresh(&self) -> Result<bool, String> {
         let now = self.files.modified();
         let before = {
-            let mut modified =
-                self.modified.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut modified = self.modified.lock().ignore_poison();
             std::mem::replace(&mut *modified, now)
         };
         if before == now {

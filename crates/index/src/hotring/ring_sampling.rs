@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use amalgam_op::IgnorePoison;
+
 use crate::Statistics;
 
 /// The largest number of rings in a sample.
@@ -41,7 +43,7 @@ pub(super) struct LastSample(Mutex<Option<RingSample>>);
 
 impl LastSample {
     pub(super) fn fill(&self, statistics: &mut Statistics) {
-        let last = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let last = self.0.lock().ignore_poison();
         if let Some(sample) = &*last {
             statistics.length_histogram = sample.lengths.to_vec();
             statistics.hot_heads = sample.hot_heads;
@@ -49,6 +51,6 @@ impl LastSample {
     }
 
     pub(super) fn publish(&self, sample: RingSample) {
-        *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(sample);
+        *self.0.lock().ignore_poison() = Some(sample);
     }
 }

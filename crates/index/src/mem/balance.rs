@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_op::Now;
+use amalgam_op::{IgnorePoison, Now};
 
 use super::clock::{Swap, Take};
 use super::{Memory, Pool};
@@ -58,7 +58,7 @@ impl Pool<'_> {
 impl Memory {
     /// The classes that turned over least and most, if they are far apart and it is time.
     fn compare_turnovers(&self, seconds: u32) -> Option<(usize, usize)> {
-        let mut state = self.balance.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = self.balance.lock().ignore_poison();
         let count = self.classes.count() + 1;
         state.evicted.resize(count, 0);
         let turnovers =

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_op::{ItemWrite, MetaFlags, Now, Part};
+use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
 
 use super::counters::add;
 use super::header::{Header, ItemLayout};
@@ -564,7 +564,7 @@ impl Memory {
     fn advance_hand(&self, class: usize, stride: u32) -> Option<(u32, u32, u32)> {
         let pages = self.lock_fresh().next;
         let hand = &self.class_states[class].hand;
-        let mut hand = hand.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut hand = hand.lock().ignore_poison();
         let slots = self.geometries[class].slots;
         let is_ours = |page: u32| {
             let (state, page_class) = self.pages[page as usize].state();
@@ -597,6 +597,6 @@ impl Memory {
     }
 
     fn lock_sweep(&self) -> std::sync::MutexGuard<'_, Sweep> {
-        self.sweep.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.sweep.lock().ignore_poison()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use amalgam_op::{ItemView, Now};
+use amalgam_op::{IgnorePoison, ItemView, Now};
 
 /// Evictions kept until somebody takes them; later ones are not noted.
 const MOST_KEPT: usize = 4096;
@@ -33,7 +33,7 @@ pub struct Evictions {
 
 impl Evictions {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Evicted>> {
-        self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.items.lock().ignore_poison()
     }
 
     /// Begins or ends to note.

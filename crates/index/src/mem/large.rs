@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
+use amalgam_op::IgnorePoison;
+
 /// Granularity of address space and memory.
 const STEP: u64 = 4096;
 /// The ring may have this many entries of retired runs, and as many as there are live ones.
@@ -169,7 +171,7 @@ impl Large {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().ignore_poison()
     }
 }
 

@@ -55,7 +55,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use amalgam_op::HashSeed;
+use amalgam_op::{HashSeed, IgnorePoison};
 
 use crate::sync::CachePadded;
 use crate::{ClassStatistics, Configuration, MemoryStatistics, OpenError};
@@ -367,12 +367,12 @@ impl Memory {
     }
 
     fn lock_fresh(&self) -> MutexGuard<'_, Fresh> {
-        self.fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.fresh.lock().ignore_poison()
     }
 
     fn lock_partial(&self, class: usize) -> MutexGuard<'_, Vec<u32>> {
         let partial = &self.class_states[class].partial;
-        partial.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        partial.lock().ignore_poison()
     }
 
     /// Frees a slot or a large run, after the grace period. Answers a page that became empty while
@@ -478,7 +478,7 @@ impl Memory {
     }
 
     fn lock_orphans(&self) -> MutexGuard<'_, Vec<Bag>> {
-        self.orphans.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.orphans.lock().ignore_poison()
     }
 
     /// Pages that could be taken without evicting.

@@ -5,6 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use amalgam_op::IgnorePoison;
+
 use super::{ItemRef, Memory};
 
 /// Pinned items and how often. A reader enters an item while it holds a guard; a reclaimer looks
@@ -26,7 +28,7 @@ struct Pin {
 
 impl Pins {
     fn lock(&self) -> MutexGuard<'_, HashMap<ItemRef, Pin>> {
-        self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.items.lock().ignore_poison()
     }
 
     /// Whether nothing is pinned that was retired more than a grace period ago.

@@ -17,6 +17,8 @@
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 
+use amalgam_op::IgnorePoison;
+
 use super::cuckoo::View;
 use super::word::{Tag, Word};
 use crate::Cursor;
@@ -62,7 +64,7 @@ struct Note {
 
 impl Entry {
     fn lock_log(&self) -> MutexGuard<'_, Vec<Note>> {
-        self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.log.lock().ignore_poison()
     }
 }
 
@@ -102,7 +104,7 @@ impl Scans {
         if let Some(entry) = known.filter(|_| name != 0) {
             return (entry, name);
         }
-        let mut last_name = self.last_name.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut last_name = self.last_name.lock().ignore_poison();
         *last_name = *last_name % (NAME_MASK - 1) + 1;
         // A free entry, or the one of the oldest scan.
         let age = |entry: &&Entry| match entry.name.load(Ordering::Relaxed) {

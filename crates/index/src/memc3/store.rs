@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use amalgam_op::IgnorePoison;
+
 use super::cuckoo::{Cuckoo, Items, Layer, Spot, View};
 use super::factors::Factors;
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
@@ -129,7 +131,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
     #[inline]
     pub(super) fn lock_writer(&self) -> Option<MutexGuard<'_, ()>> {
         let lock = self.single_writer.as_ref()?;
-        Some(lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Some(lock.lock().ignore_poison())
     }
 
     /// As [`crate::Engine::compare_exchange_item`].
@@ -205,7 +207,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
 
     /// Begins to double the table. Returns whether it grows now, by us or by others.
     fn start_growth(&self, view: &View<'_, SLOTS>, populate: bool) -> bool {
-        let _growing = self.growing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _growing = self.growing.lock().ignore_poison();
         if view.root.next().is_some() {
             return true;
         }
@@ -253,7 +255,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
     }
 
     fn lock_retired(&self) -> MutexGuard<'_, Vec<(Grace, Box<Layer<SLOTS>>)>> {
-        self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.retired.lock().ignore_poison()
     }
 
     pub(super) fn statistics(&self) -> Statistics {

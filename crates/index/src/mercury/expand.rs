@@ -13,6 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use amalgam_op::IgnorePoison;
+
 use super::buckets::{Buckets, MIN_BUCKETS};
 use super::chain::{Follow, next_of};
 use super::links;
@@ -109,7 +111,7 @@ impl Expander {
         tables: &Tables<L>,
         look: impl FnOnce(Pair<'_, L>) -> R,
     ) -> R {
-        let _state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _state = self.state.lock().ignore_poison();
         // SAFETY: tables begin and end under `state`'s lock only.
         look(unsafe { tables.pair() })
     }

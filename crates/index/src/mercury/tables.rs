@@ -21,6 +21,8 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr as Shareable;
 use std::time::{Duration, Instant};
 
+use amalgam_op::IgnorePoison;
+
 use super::buckets::{Buckets, Hint, Locked};
 use super::locking::Locking;
 use super::thread_lock::{ThreadLock, ThreadLocks};
@@ -113,7 +115,7 @@ impl<L: Locking> Tables<L> {
         })?;
         let pause = started.elapsed();
         if !L::READS_LOCK {
-            let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut kept = self.kept.lock().ignore_poison();
             kept.push(Shareable::new(old));
             return Some(Ended { old: None, pause });
         }
@@ -147,7 +149,7 @@ pub(super) struct Ended<L: Locking> {
 
 impl<L: Locking> Drop for Tables<L> {
     fn drop(&mut self) {
-        let kept = self.kept.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let kept = self.kept.get_mut().ignore_poison();
         let kept = kept.drain(..).map(Shareable::into_inner);
         let tables = [&self.current, &self.next].map(|table| table.load(Ordering::Relaxed));
         for table in kept.chain(tables) {

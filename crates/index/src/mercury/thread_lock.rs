@@ -10,6 +10,8 @@
 //! worker have been put off its core inside of an operation, the expand thread gives all locks
 //! back and tries again later: no worker ever waits for another worker.
 
+use amalgam_op::IgnorePoison;
+
 use crate::sync::{AtomicU64, CachePadded, Mutex, Ordering, spin};
 
 /// How long the expand thread waits for one worker before it lets the others go on.
@@ -116,7 +118,7 @@ impl ThreadLocks {
     }
 
     fn used(&self) -> impl std::ops::DerefMut<Target = usize> {
-        self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.used.lock().ignore_poison()
     }
 
     fn lock_patiently(seat: &ThreadLock) -> bool {

@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 
 use amalgam_op::{
-    Decision, Expiry, HashSeed, ItemView, ItemWrite, Key, MetaFlags, Now, Op, Outcome, Value, Verb,
-    decide,
+    Decision, Expiry, HashSeed, IgnorePoison, ItemView, ItemWrite, Key, MetaFlags, Now, Op,
+    Outcome, Value, Verb, decide,
 };
 
 use crate::maintenance::Signal;
@@ -99,7 +99,7 @@ fn charge(key: &[u8], value: usize) -> usize {
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().ignore_poison()
     }
 }
 

@@ -22,6 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use amalgam_index::Store;
+use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::state::server_state::ServerState;
@@ -132,7 +133,7 @@ impl Admin {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.history.lock().ignore_poison()
     }
 
     /// Waits for a connection or the waker; None after a timeout or a wake-up.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
+use amalgam_op::IgnorePoison;
+
 /// The name of a user, and the password.
 type Entry = (Vec<u8>, Vec<u8>);
 
@@ -38,7 +40,7 @@ impl Users {
     /// As [`Users::load`]; the users then stay as they were.
     pub fn reload(&self) -> io::Result<()> {
         let entries = read(&self.path)?;
-        *self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = entries;
+        *self.entries.write().ignore_poison() = entries;
         Ok(())
     }
 
@@ -46,7 +48,7 @@ impl Users {
     /// SASL, where memcached looks up each user in the file itself.
     pub fn reload_if_changed(&self) {
         let now = file_stamp(&self.path);
-        let mut last_read = self.last_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut last_read = self.last_read.lock().ignore_poison();
         if now.is_some() && *last_read != now {
             *last_read = now;
             let _ = self.reload();
@@ -55,7 +57,7 @@ impl Users {
 
     /// Whether the password is the user's. Takes the same time for a wrong and the right one.
     pub fn verify(&self, user: &[u8], password: &[u8]) -> bool {
-        let entries = self.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let entries = self.entries.read().ignore_poison();
         let is_this = |(name, secret): &Entry| {
             constant_time_eq(name, user) & constant_time_eq(secret, password)
         };
@@ -64,7 +66,7 @@ impl Users {
 
     /// A user's password; None if there is no such user, in the same time.
     pub fn password_of(&self, user: &[u8]) -> Option<Vec<u8>> {
-        let entries = self.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let entries = self.entries.read().ignore_poison();
         let mut password = None;
         for (name, secret) in entries.iter() {
             if constant_time_eq(name, user) {

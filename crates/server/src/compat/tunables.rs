@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use amalgam_op::IgnorePoison;
+
 /// The tunables by their names in `stats settings`, with memcached's defaults.
 const DEFAULTS: &[(&str, &str)] = &[
     ("growth_factor", "1.25"),
@@ -47,7 +49,7 @@ impl CompatTunables {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().ignore_poison()
     }
 
     /// The value of a tunable; empty if the name is unknown.

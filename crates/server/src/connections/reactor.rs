@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
+use amalgam_op::IgnorePoison;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -101,7 +102,7 @@ impl Reactor {
 
     /// Hands an accepted connection to the reactor's worker, and wakes it.
     pub fn hand_over(&self, transport: Transport, info: Arc<ConnectionInfo>) {
-        let mut arrivals = self.arrivals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut arrivals = self.arrivals.lock().ignore_poison();
         arrivals.push((transport, info));
         drop(arrivals);
         self.wake();
@@ -116,7 +117,7 @@ impl Reactor {
     /// Takes the connections that were handed over, and clears the pending wake-up.
     pub fn take_arrivals(&self) -> Vec<(Transport, Arc<ConnectionInfo>)> {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
-        std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut *self.arrivals.lock().ignore_poison())
     }
 
     /// Waits for events. Requires: called by the reactor's own worker.
@@ -152,7 +153,7 @@ impl Reactor {
 
     /// Locks the connections; waits while another thread holds them.
     pub fn lock(&self) -> ReactorGuard<'_> {
-        let connections = self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let connections = self.connections.lock().ignore_poison();
         ReactorGuard { reactor: self, connections }
     }
 

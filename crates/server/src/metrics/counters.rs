@@ -12,6 +12,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use amalgam_op::IgnorePoison;
+
 /// A counter that one thread writes.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
@@ -166,7 +168,7 @@ impl AllCounters {
 
     /// Sums since the last reset; the counts of connections are never reset.
     pub fn sums(&self) -> Counts {
-        let before = self.before_reset.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = self.before_reset.lock().ignore_poison();
         self.totals().less(&before)
     }
 
@@ -181,7 +183,7 @@ impl AllCounters {
     pub fn reset(&self) {
         let total = self.totals();
         let kept = Counts { connections_opened: 0, connections_closed: 0, ..total };
-        *self.before_reset.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = kept;
+        *self.before_reset.lock().ignore_poison() = kept;
     }
 }
 

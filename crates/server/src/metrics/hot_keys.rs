@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, TryLockError};
 
-use amalgam_op::{Key, MAX_KEY_BYTES};
+use amalgam_op::{IgnorePoison, Key, MAX_KEY_BYTES};
 use amalgam_sketch::{AccessSampler, SETS, Sketch};
 
 /// Keys in a report, at most.
@@ -68,7 +68,7 @@ impl HotKeys {
     pub fn hottest(&self, second: u32) -> Vec<HotKey> {
         let mut merged = Merged::default();
         for sketch in &self.0 {
-            let mut sketch = sketch.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut sketch = sketch.lock().ignore_poison();
             sketch.advance(second);
             merged.add(&sketch);
         }

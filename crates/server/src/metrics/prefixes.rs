@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use amalgam_op::IgnorePoison;
+
 /// Prefixes that are counted, at most; memcached's bound.
 const MAX_PREFIXES: usize = 1 << 16;
 
@@ -56,7 +58,7 @@ impl Prefixes {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Vec<u8>, PrefixCounts>> {
-        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.table.lock().ignore_poison()
     }
 
     /// Counts an operation. A key without the delimiter has no prefix and is not counted.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use amalgam_op::IgnorePoison;
+
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -93,7 +95,7 @@ pub struct ConnectionRegistry(Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>);
 
 impl ConnectionRegistry {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<i32, Arc<ConnectionInfo>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().ignore_poison()
     }
 
     /// Adds a connection.

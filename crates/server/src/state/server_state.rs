@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use amalgam_index::mem::Evictions;
 use amalgam_index::{ClassStatistics, Statistics, Store};
-use amalgam_op::ItemView;
+use amalgam_op::{IgnorePoison, ItemView};
 use amalgam_protocol::{Limits, item_bytes};
 use amalgam_tls::ServerTls;
 
@@ -237,7 +237,7 @@ impl<S: Store> ServerState<S> {
     pub fn index_statistics(&self) -> Statistics {
         let mut index = self.index.statistics();
         let baseline = self.statistics_baseline.lock();
-        let baseline = baseline.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let baseline = baseline.ignore_poison();
         let subtract = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
         subtract(&mut index.items_total, baseline.items_total);
         subtract(&mut index.evictions, baseline.evictions);
@@ -259,7 +259,7 @@ impl<S: Store> ServerState<S> {
         self.prefixes.clear();
         self.crawler.reset();
         let now = self.index.statistics();
-        *self.statistics_baseline.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = now;
+        *self.statistics_baseline.lock().ignore_poison() = now;
     }
 
     /// Reads the certificates again, if there are any.

@@ -22,14 +22,15 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use amalgam_index::{Configuration, Cursor, Found, Sink, Store, Worker};
 use amalgam_op::{
-    Delete, Get, HashSeed, ItemView, Key, MAX_KEY_BYTES, Now, Op, Outcome, StoreMode, Verb,
+    Delete, Get, HashSeed, IgnorePoison, ItemView, Key, MAX_KEY_BYTES, Now, Op, Outcome, StoreMode,
+    Verb,
 };
 
 use crate::state::clock::Clock;
@@ -510,7 +511,7 @@ impl<'b> SavedItem<'b> {
 impl Blocks {
     /// Reads the next block into `block` and returns its number of items; None at the end.
     fn next(&self, block: &mut Vec<u8>) -> io::Result<Option<u32>> {
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source.lock().ignore_poison();
         if source.left_bytes == 0 {
             return Ok(None);
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::net::output::Output;
@@ -72,7 +73,7 @@ pub struct WatchLog {
 
 /// Locks a mutex, whether or not a panic has poisoned it.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().ignore_poison()
 }
 
 impl WatchLog {

@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard};
 use amalgam_index::maintenance::Signal;
 use amalgam_index::mem::ItemRef;
 use amalgam_index::{Configuration, Engine, OpenError, Statistics, Store};
-use amalgam_op::{HashSeed, Now};
+use amalgam_op::{HashSeed, IgnorePoison, Now};
 
 use state::State;
 pub use worker::GlobalLockWorker;
@@ -98,6 +98,6 @@ impl Engine for GlobalLock {
 
 impl GlobalLock {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().ignore_poison()
     }
 }

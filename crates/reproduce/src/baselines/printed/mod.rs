@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use amalgam_index::mem::Table;
 use amalgam_index::memc3::{Directory, Paths};
 use amalgam_index::{Configuration, PathSearch, Statistics};
-use amalgam_op::{HashSeed, Key};
+use amalgam_op::{HashSeed, IgnorePoison, Key};
 use anyhow::ensure;
 
 use super::words::Words;
@@ -81,7 +81,7 @@ pub struct PrintedWorker<'s, O: Order> {
 
 impl<O: Order> Printed<O> {
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.writer.lock().ignore_poison()
     }
 
     #[inline]

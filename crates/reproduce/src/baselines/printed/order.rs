@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use amalgam_op::IgnorePoison;
+
 use super::super::words::{Words, suffix_bytes};
 
 /// No item.
@@ -109,7 +111,7 @@ impl Ends {
 }
 
 fn lock<T>(kept: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    kept.lock().ignore_poison()
 }
 
 impl Order for Lru {
