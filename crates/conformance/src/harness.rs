@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use amalgam_index::{Configuration, Engine, Found, Sink, Worker, maintenance};
 use amalgam_op::{
     Arithmetic, Delete, Expiry, Get, HashSeed, ItemView, Key, Now, Op, Outcome, Store, StoreMode,
-    Verb, Written,
+    Verb, Written, split_mix64,
 };
 
 /// How much work random and racing tests do: 1 in `make test`, `AMALGAM_EFFORT` otherwise.
@@ -290,11 +290,7 @@ pub struct Random(pub u64);
 impl Random {
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        split_mix64(&mut self.0)
     }
 
     /// A number below `bound`.

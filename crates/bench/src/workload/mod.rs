@@ -13,9 +13,10 @@ mod scatter;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+pub use amalgam_op::mix64;
 pub use key_space::{KeySpace, LONGEST_KEY_BYTES, SHORTEST_KEY_BYTES, SHORTEST_TEXT_KEY_BYTES};
 pub use popularity::{Popularity, share_of_top};
-pub use scatter::{Scatter, mix64};
+pub use scatter::Scatter;
 
 /// The most keys that a workload may load: requests for absent keys need as many ids again.
 pub const MOST_KEYS: u64 = 1 << 29;

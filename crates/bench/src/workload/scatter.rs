@@ -1,5 +1,7 @@
 //! A permutation of the numbers below a bound, so that what is popular lies nowhere in particular.
 
+use amalgam_op::mix64;
+
 /// Permutes `0..count` in constant memory, differently for each seed.
 ///
 /// Popular ranks are small numbers, and keys are loaded in the order of their ids: without this
@@ -57,15 +59,6 @@ impl Scatter {
             x ^ (x >> self.shift)
         })
     }
-}
-
-/// A one-to-one mix of 64 bits (the finalizer of SplitMix64).
-#[inline]
-pub fn mix64(number: u64) -> u64 {
-    let x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use amalgam_op::split_mix64;
+
 use super::{Storage, StorageError};
 
 /// What becomes of writes that were not synced.
@@ -89,11 +91,7 @@ impl MemoryStorage {
                 .for_each(|(block, _)| *left.entry((write.segment, block)).or_default() += 1);
         }
         for count in left.values_mut() {
-            // SplitMix64.
-            seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-            *count = (mixed ^ mixed >> 31) % (*count + 1);
+            *count = split_mix64(&mut seed) % (*count + 1);
         }
         for write in unsynced {
             for (block, place) in blocks(write) {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_bench::driver::joined;
 use amalgam_bench::measure::{allowed_cores, pin_to};
+use amalgam_op::split_mix64;
 use anyhow::{Context, bail, ensure};
 
 use result::{Parameters, Rates, ReclamationResult};
@@ -204,14 +205,9 @@ impl Job {
     fn new(arguments: &ReclamationArguments, threads: usize, load: Load) -> Self {
         let items = arguments.items as u64;
         let places = |thread: u64| {
-            // SplitMix64: any spread over the places will do, the same for all schemes.
+            // Any spread over the places will do, the same for all schemes.
             let mut state = thread << 32;
-            let next = |_| {
-                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-                ((u128::from(mixed) * u128::from(items)) >> 64) as u32
-            };
+            let next = |_| ((u128::from(split_mix64(&mut state)) * u128::from(items)) >> 64) as u32;
             (0..REQUESTS).map(next).collect()
         };
         Self {
