@@ -175,7 +175,7 @@ impl NodeOptions {
             copy_sets: Some(0),
             backup_mode: Some(BackupMode::Buffered),
             backup_space: Some(Size::mebibytes(4_096)),
-            threads: Some(4),
+            threads: Some(Settings::default().threads),
             log_level: Some(Threshold::Info),
             log_format: Some(Format::Text),
             ..Self::default()
@@ -359,7 +359,7 @@ fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>>
 
 fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
-    let threads = options.threads.unwrap_or(4);
+    let threads = options.threads.unwrap_or(Settings::default().threads);
     ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
     let super_share_percent = options.super_peers.unwrap_or(8);
     ensure!(

@@ -192,15 +192,17 @@ fn is_zero(value: &u8) -> bool {
 }
 
 impl Options {
+    /// The default values, which the server defines.
     fn defaults() -> Self {
+        let server = amalgam_server::Settings::default();
         Self {
             engine: Some(amalgam_index::DEFAULT_ENGINE.to_owned()),
             udp_port: Some(0),
             unix_mask: Some("700".to_owned()),
             memory: Some(crate::serve::DEFAULT_MEMORY),
-            conn_limit: Some(1024),
-            threads: Some(4),
-            listen_backlog: Some(1024),
+            conn_limit: Some(server.max_connections),
+            threads: Some(server.threads),
+            listen_backlog: Some(server.backlog),
             max_item_size: Some(crate::serve::DEFAULT_ITEM),
             ..Self::default()
         }

@@ -171,10 +171,11 @@ pub fn random_seed() -> u64 {
 }
 
 fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> {
-    let threads = options.threads.unwrap_or(4);
+    let defaults = Settings::default();
+    let threads = options.threads.unwrap_or(defaults.threads);
     ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
     let (memory_bytes, max_item_bytes) = sizes(options)?;
-    let max_connections = options.conn_limit.unwrap_or(1024);
+    let max_connections = options.conn_limit.unwrap_or(defaults.max_connections);
     ensure!(max_connections > 0, "-c must be more than 0");
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
     let (protocol, users_file) = protocol_and_users(options)?;
@@ -191,12 +192,14 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         memory_bytes,
         evicts: !options.disable_evictions,
         max_connections,
-        refuses_fast: extended.refuses_fast.unwrap_or(true),
+        refuses_fast: extended.refuses_fast.unwrap_or(defaults.refuses_fast),
         max_item_bytes,
         requests_per_batch: options.max_reqs_per_event,
         buffer_bytes: extended.buffer_bytes,
-        backlog: options.listen_backlog.unwrap_or(1024),
-        idle_timeout_seconds: extended.idle_timeout_seconds.unwrap_or(0),
+        backlog: options.listen_backlog.unwrap_or(defaults.backlog),
+        idle_timeout_seconds: extended
+            .idle_timeout_seconds
+            .unwrap_or(defaults.idle_timeout_seconds),
         protocol,
         users_file,
         hands_out_cas: !options.disable_cas,

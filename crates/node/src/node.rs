@@ -242,7 +242,7 @@ impl Default for NodeConfiguration {
             memory_bytes: 64 << 20,
             chunk_memory_bytes: 64 << 20,
             max_item_bytes: 1 << 20,
-            threads: 4,
+            threads: amalgam_server::Settings::default().threads,
             cache_bytes: 4 << 20,
             super_share_percent: OverlaySettings::default().super_share_percent,
             backups: None,

@@ -1,4 +1,4 @@
-//! The main thread's loop: accepts connections, and once a second does what is no worker's task.
+//! The main thread's loop: accepts connections, balances memory, sweeps and reloads.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -97,7 +97,7 @@ impl<E: Engine> Server<E> {
 }
 
 impl<S: Store> Server<S> {
-    /// Opens the sockets around a store that is open already. Whoever opened it maintains it.
+    /// Opens the sockets around a store that is open already. The opener maintains it.
     ///
     /// # Errors
     ///

@@ -70,7 +70,7 @@ pub struct Worker<'s, S: Store + 's> {
     index: S::Worker<'s>,
     stealer: WorkStealer,
     datagrams: Vec<Datagrams>,
-    /// The input of a batch, but for large values.
+    /// The input of a batch, except for large values.
     scratch: Vec<u8>,
     batch: Batch,
     /// The connections of the current batch, with their inputs; parallel to `slots`.

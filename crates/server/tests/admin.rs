@@ -1,4 +1,4 @@
-//! The admin address: what it answers, whom it refuses, and how it ends.
+//! The admin address: its answers, its refusals, and its shutdown.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn with_admin() -> Settings {
     Settings { admin: Some(SocketAddr::from(([127, 0, 0, 1], 0))), ..settings(2) }
 }
 
-/// Sends a request as it stands and reads the answer to its end.
+/// Sends a raw request and reads the response to its end.
 fn exchange(server: &Running, request: &str) -> String {
     let address = server.admin.expect("an admin address");
     let mut stream = TcpStream::connect(address).expect("accepts");
@@ -33,7 +33,7 @@ fn get(server: &Running, path: &str) -> (String, String) {
     (head.lines().next().expect("a status").to_owned(), body.to_owned())
 }
 
-/// The value of a series.
+/// The value of a metric series.
 fn sample(text: &str, series: &str) -> f64 {
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {series} in {text}")).parse().expect("a number")
@@ -45,7 +45,8 @@ fn metrics_count_what_clients_did() {
     let mut client = server.connect();
     client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     client.talk("get a b\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
-    // Numbers of a turn are published at its end; these of the second turn show the first.
+    // Counts of a batch are published at its end: this request makes sure that the batches before
+    // are counted.
     client.talk("stats reset\r\n", "RESET\r\n");
     let (status, text) = get(&server, "/metrics");
     assert_eq!(status, "HTTP/1.1 200 OK");
@@ -59,7 +60,7 @@ fn metrics_count_what_clients_did() {
 }
 
 #[test]
-fn health_is_told() {
+fn health_is_reported() {
     let server = Running::start(with_admin());
     assert_eq!(get(&server, "/healthz"), ("HTTP/1.1 200 OK".into(), "alive\n".into()));
     assert_eq!(get(&server, "/readyz"), ("HTTP/1.1 200 OK".into(), "ready\n".into()));
@@ -69,7 +70,7 @@ fn health_is_told() {
 }
 
 #[test]
-fn what_is_no_request_of_an_operator_is_refused() {
+fn invalid_and_foreign_requests_are_refused() {
     let server = Running::start(with_admin());
     for (request, status) in [
         ("POST /metrics HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi", "405"),
@@ -84,7 +85,7 @@ fn what_is_no_request_of_an_operator_is_refused() {
 }
 
 #[test]
-fn silent_clients_hold_up_neither_others_nor_the_end() {
+fn silent_clients_delay_neither_others_nor_the_shutdown() {
     let server = Running::start(with_admin());
     let address = server.admin.expect("an admin address");
     let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(address).expect("accepts")).collect();
@@ -99,7 +100,7 @@ fn hot_keys_are_listed_for_clients_and_for_the_operator() {
     let server = Running::start(with_admin());
     let mut client = server.connect();
     let mut listed = String::new();
-    // The list is of the last seconds, which may pass while a slow machine gets here.
+    // The list covers the last seconds, which may pass on a slow machine before it is asked for.
     for _ in 0..100 {
         for _ in 0..16 {
             client.send("mg <b>\u{e9}\r\nget a a a a\r\n".repeat(64));
@@ -122,7 +123,7 @@ fn hot_keys_are_listed_for_clients_and_for_the_operator() {
 }
 
 #[test]
-fn who_may_not_list_keys_sees_no_hot_ones() {
+fn hot_keys_are_hidden_if_keys_may_not_be_listed() {
     let server = Running::start(Settings { allows_dump: false, ..with_admin() });
     let mut client = server.connect();
     client.talk("get a\r\nstats hotkeys\r\n", "END\r\nERROR\r\n");
@@ -130,7 +131,7 @@ fn who_may_not_list_keys_sees_no_hot_ones() {
 }
 
 #[test]
-fn the_page_comes_with_all_that_it_needs() {
+fn the_page_has_all_its_assets() {
     let server = Running::start(with_admin());
     let (_, page) = get(&server, "/");
     let quoted = page.split('"').filter(|text| text.starts_with('/') || text.contains("//"));
@@ -148,14 +149,14 @@ fn the_page_comes_with_all_that_it_needs() {
     }
 }
 
-/// The names that start with `amalgam_` in a text.
+/// The names in a text that start with `amalgam_`.
 fn metrics_of(text: &str) -> BTreeSet<&str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     text.split(|letter| !is_part(letter)).filter(|word| word.starts_with("amalgam_")).collect()
 }
 
 #[test]
-fn dashboard_and_alerts_ask_for_metrics_that_exist() {
+fn dashboard_and_alerts_use_existing_metrics() {
     let server = Running::start(with_admin());
     let (_, text) = get(&server, "/metrics");
     let known = metrics_of(&text);

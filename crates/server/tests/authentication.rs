@@ -1,4 +1,4 @@
-//! Connections that have to say who they are.
+//! Connections that have to authenticate.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn text_clients_log_in_by_a_set() {
     let mut client = server.connect();
     client.talk("get a\r\n", "CLIENT_ERROR unauthenticated\r\n");
     client.talk("set a 0 0 9\r\nann wrong\r\n", "CLIENT_ERROR authentication failure\r\n");
-    // What follows the right password in the same packet is served.
+    // Requests behind the right password in the same write are served.
     client.talk(
         "set a 0 0 10\r\nann secret\r\nset a 0 0 1\r\nx\r\nget a\r\n",
         "STORED\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n",

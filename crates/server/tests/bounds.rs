@@ -1,4 +1,4 @@
-//! Clients that mean no good, or are slow, or many.
+//! Clients that are malicious, slow or many.
 
 mod support;
 
@@ -10,7 +10,7 @@ use amalgam_server::Settings;
 use support::{Running, raise_file_limit, settings};
 
 #[test]
-fn half_a_command_harms_nobody() {
+fn an_incomplete_command_does_no_harm() {
     let server = Running::start(settings(1));
     let mut other = server.connect();
     for half in ["g", "get", "get a", "get a\r", "set a 0 0 10\r\n01234", "set a 0 0 10", "\r", ""]
@@ -33,14 +33,14 @@ fn a_command_before_the_end_of_the_stream_is_answered() {
 }
 
 #[test]
-fn a_slow_reader_gets_everything_and_keeps_little() {
+fn a_slow_reader_gets_everything_and_occupies_little_memory() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
     let value = vec![b'v'; 100_000];
     let stored = [&b"set big 0 0 100000\r\n"[..], &value, b"\r\n"].concat();
     client.talk(stored, "STORED\r\n");
     let answer = [&b"VALUE big 0 100000\r\n"[..], &value, b"\r\n"].concat();
-    // 2,000 answers of 100 kB, in lines of 100 keys and one key, are far more than sockets hold.
+    // 2,000 answers of 100 kB, to lines of 100 keys and of one key, are far more than sockets buffer.
     let mut slow = server.connect();
     let many = format!("get{}\r\n", " big".repeat(100));
     for _ in 0..10 {
@@ -61,18 +61,18 @@ fn a_slow_reader_gets_everything_and_keeps_little() {
 }
 
 #[test]
-fn an_endless_line_is_cut_off() {
+fn an_endless_line_closes_the_connection() {
     let server = Running::start(settings(1));
     for start in ["", "get ", "gets   "] {
         let mut client = server.connect();
         client.send(start);
         let chunk = "a ".repeat(32 << 10);
         let sent = (0..1000).take_while(|_| client.0.write_all(chunk.as_bytes()).is_ok()).count();
-        assert!(sent < 1000, "took 64 MB of a line that starts with {start:?}");
+        assert!(sent < 1000, "accepted 64 MB of a line that starts with {start:?}");
     }
     let mut client = server.connect();
     let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
-    assert!(kept < 1 << 20, "{kept} bytes kept after everybody left");
+    assert!(kept < 1 << 20, "{kept} bytes kept after all clients left");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_large_value_may_trickle_in() {
 }
 
 #[test]
-fn a_value_that_is_too_large_is_swallowed() {
+fn a_value_that_is_too_large_is_discarded() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
     client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
@@ -115,7 +115,7 @@ fn a_value_that_is_too_large_is_swallowed() {
 }
 
 #[test]
-fn announced_values_cost_what_has_arrived() {
+fn announced_values_occupy_memory_as_they_arrive() {
     let server = Running::start(Settings { memory_bytes: 32 << 20, ..settings(1) });
     let mut clients: Vec<_> = (0..200).map(|_| server.connect()).collect();
     for client in &mut clients {
@@ -123,8 +123,8 @@ fn announced_values_cost_what_has_arrived() {
     }
     let mut other = server.connect();
     let kept: usize = other.stat("read_buf_bytes").parse().unwrap();
-    assert!(kept < 200 * (80 << 10), "{kept} bytes for 200 values of which nothing has come");
-    // All of them may then send, but together they may not fill more than a share of the memory.
+    assert!(kept < 200 * (80 << 10), "{kept} bytes for 200 values that have not arrived");
+    // All clients may then send, but their buffers together get only a share of the memory.
     let part = vec![b'v'; 900_000];
     let mut refused = 0;
     for client in &mut clients {
@@ -151,12 +151,12 @@ fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
             (client, sent)
         })
         .collect();
-    // Lines for which there is no memory are refused, at once and for good.
+    // A line for which there is no memory is refused at once, and stays refused.
     let mut open: Vec<_> =
         clients.into_iter().map(|(client, sent)| (client, sent, false)).collect();
     let deadline = Instant::now() + support::PATIENCE;
     while !open.iter().any(|(_, _, refused)| *refused) {
-        assert!(Instant::now() < deadline, "nobody was refused");
+        assert!(Instant::now() < deadline, "no client was refused");
         for (client, sent, refused) in &mut open {
             *sent += client.0.write(&line[*sent..]).unwrap_or(0);
             let mut answer = [0; 64];
@@ -164,7 +164,7 @@ fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
             *refused |= answer[..count].starts_with(b"SERVER_ERROR out of memory reading");
         }
     }
-    // What silent clients hold is not activity, and what they held is given back when they leave.
+    // The buffers of clients are released when the clients leave.
     drop(open);
     while other.stat("read_buf_bytes") != "0" || other.stat("curr_connections") != "1" {
         assert!(Instant::now() < deadline, "{} bytes kept", other.stat("read_buf_bytes"));
@@ -174,7 +174,7 @@ fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
     other.talk(format!("set k 0 0 20000\r\n{value}\r\n"), "STORED\r\n");
 }
 
-/// Sends all of `garbage` over as many connections as the server makes necessary by closing them.
+/// Sends all of `garbage`, over a new connection whenever the server closes one.
 fn pour(server: &Running, mut garbage: &[u8]) {
     while !garbage.is_empty() {
         let mut client = server.connect();
@@ -201,7 +201,7 @@ fn garbage_leaves_the_server_alive_and_small() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let mut garbage: Vec<u8> = (0..1 << 20).flat_map(|_| random().to_ne_bytes()).collect();
-            // Short lines, so that most of it is taken for commands.
+            // Short lines, so that most of it is parsed as commands.
             for place in 0..garbage.len() / 200 {
                 garbage[place * 200] = b'\n';
             }
@@ -212,7 +212,7 @@ fn garbage_leaves_the_server_alive_and_small() {
     let mut client = server.connect();
     client.talk("version\r\n", "VERSION 1.6.45\r\n");
     let read: usize = client.stat("bytes_read").parse().unwrap();
-    // A lower bound: what had not been read of a connection when the server closed it is lost.
+    // A lower bound: bytes that the server had not read when it closed a connection are lost.
     assert!(read > support::effort() << 20, "only {read} bytes read");
     let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
     assert!(kept < 1 << 20, "{kept} bytes kept");
@@ -220,7 +220,7 @@ fn garbage_leaves_the_server_alive_and_small() {
 
 #[test]
 fn thousands_of_connections_are_served() {
-    // Both ends are in this process.
+    // Both ends of each connection are in this process.
     let files = raise_file_limit();
     let count = usize::try_from((files / 2).saturating_sub(100)).unwrap_or(10_000).min(10_000);
     let server = Running::start(Settings { max_connections: 11_000, ..settings(2) });
@@ -248,16 +248,16 @@ fn connections_above_the_limit_are_refused() {
     assert_eq!(server.connect().rest(), b"ERROR Too many open connections\r\n");
     assert_eq!(clients[0].stat("rejected_connections"), "1");
     drop(clients);
-    // The workers notice the closed ones in their own time.
+    // The workers notice the closed connections after a while.
     let served = (0..1000).any(|_| {
         let mut client = server.connect();
         client.0.write_all(b"mn\r\nquit\r\n").is_ok() && client.rest() == b"MN\r\n"
     });
-    assert!(served, "no room after everybody left");
+    assert!(served, "no connection is accepted after all clients left");
 }
 
 #[test]
-fn those_that_no_worker_has_taken_up_yet_count() {
+fn connections_that_no_worker_has_taken_over_count() {
     let server = Running::start(Settings { max_connections: 50, ..settings(2) });
     let mut first = server.connect();
     first.talk("mn\r\n", "MN\r\n");
@@ -268,7 +268,7 @@ fn those_that_no_worker_has_taken_up_yet_count() {
 }
 
 #[test]
-fn connections_above_the_limit_wait_where_asked() {
+fn connections_above_the_limit_wait_if_configured() {
     let server =
         Running::start(Settings { max_connections: 1, refuses_fast: false, ..settings(1) });
     let mut first = server.connect();
@@ -290,8 +290,8 @@ fn silent_connections_are_closed_after_the_timeout() {
 }
 
 #[test]
-fn answers_of_a_turn_are_bounded_where_that_is_asked_for() {
-    // Thirty-two answers for each of the two threads.
+fn answers_of_a_batch_are_bounded_if_configured() {
+    // 64 KiB are 32 answers for each of the two threads.
     let server = Running::start(Settings { buffer_bytes: Some(64 << 10), ..settings(2) });
     let mut client = server.connect();
     let get = |keys: usize| format!("get{}\r\n", " a".repeat(keys));
@@ -302,7 +302,7 @@ fn answers_of_a_turn_are_bounded_where_that_is_asked_for() {
     client.expect(refused);
     client.expect("MN\r\n");
     assert_eq!(client.stat("response_obj_oom"), "2");
-    // Requests behind one another: the connection is closed, and nothing of them is done.
+    // Many requests in one write: the connection is closed, and none of them is executed.
     let mut other = server.connect();
     other.send("set a 0 0 1\r\nx\r\n".repeat(33));
     assert_eq!(other.rest(), b"");

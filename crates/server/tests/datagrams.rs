@@ -24,7 +24,7 @@ fn frame(id: u16, request: &[u8]) -> Vec<u8> {
     [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request].concat()
 }
 
-/// The answer to `id`, put together from its datagrams, in whatever order they come.
+/// The answer to request `id`, reassembled from its datagrams in any order.
 fn answer(socket: &UdpSocket, id: u16) -> Vec<u8> {
     let mut parts = Vec::new();
     loop {
@@ -60,7 +60,7 @@ fn datagrams_are_answered() {
         talk(3, b"nonsense\r\n", b"ERROR\r\n");
         let mut over_tcp = server.connect();
         over_tcp.talk("get a\r\n", "VALUE a 5 5\r\nhello\r\nEND\r\n");
-        // Half a request, a request of two datagrams, and no request at all draw no answer.
+        // An incomplete request, a request of two datagrams, and an invalid one get no answer.
         socket.send(&frame(4, b"set a 0 0 100\r\nhalf")).unwrap();
         socket.send(&[0, 5, 0, 0, 0, 2, 0, 0, b'g', b'e', b't']).unwrap();
         socket.send(&frame(6, b"")).unwrap();

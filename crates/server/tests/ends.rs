@@ -1,4 +1,4 @@
-//! How servers end.
+//! How servers shut down.
 
 mod support;
 
@@ -17,7 +17,7 @@ use amalgam_server::{Server, Settings};
 use support::{Client, PATIENCE, Running, settings};
 
 #[test]
-fn what_has_arrived_is_answered_before_the_end() {
+fn requests_that_have_arrived_are_answered_before_the_end() {
     let server = Running::start(settings(2));
     let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
     for client in &mut clients {
@@ -34,7 +34,7 @@ fn what_has_arrived_is_answered_before_the_end() {
 }
 
 #[test]
-fn shutdown_ends_the_server_where_it_is_allowed() {
+fn shutdown_stops_the_server_if_it_is_allowed() {
     let server = Running::start(Settings { allows_shutdown: true, ..settings(2) });
     let mut other = server.connect();
     other.talk("mn\r\n", "MN\r\n");
@@ -63,7 +63,7 @@ fn a_unix_socket_is_served_and_removed() {
     assert!(!path.exists());
 }
 
-/// The model, whose workers panic when they meet a certain key.
+/// The model engine, whose workers panic when they read a certain key.
 struct Fragile(Model);
 
 struct FragileWorker<'i>(<Model as Store>::Worker<'i>);
@@ -114,7 +114,7 @@ impl Engine for Fragile {
 
 impl Worker for FragileWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
-        assert!(keys.iter().all(|key| key.bytes() != b"boom"), "as the test wants it");
+        assert!(keys.iter().all(|key| key.bytes() != b"boom"), "a panic on purpose");
         self.0.get_batch(keys, now, sink)
     }
 
@@ -150,7 +150,7 @@ fn a_worker_that_panics_ends_the_server_with_an_error() {
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     client.write_all(b"get boom\r\n").unwrap();
     let result = receiver.recv_timeout(PATIENCE).expect("the server ends");
-    let error = result.expect_err("a panic is no clean end").to_string();
+    let error = result.expect_err("a panic is an error").to_string();
     assert!(error.starts_with("thread 'worker ") && error.ends_with("' panicked"), "{error}");
     thread.join().unwrap().unwrap();
 }

@@ -1,5 +1,5 @@
-//! What a request costs in instructions, counted and therefore repeatable: a regression shows here
-//! before it shows in a benchmark. Counts hold for optimised code, so other builds have no test.
+//! The cost of a request in instructions. Counts are repeatable: a regression shows here before it
+//! shows in a benchmark. They hold for optimised code, so other builds have no test.
 //!
 //! The example `in_process` runs fixed byte scripts through a worker's batches; the count of a short
 //! run taken from that of a longer one leaves the batches alone. The index behind it answers every
@@ -10,7 +10,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A script, the operations of a batch, and the most instructions that one may cost.
+/// The name of a script, the number of operations in a batch, and the limit of instructions for one
+/// operation.
 const BOUNDS: &[(&str, u64, u64)] = &[
     ("get-1x1", 32, 900),
     ("get-1x32", 32 * 32, 620),
@@ -27,7 +28,7 @@ fn example() -> PathBuf {
     profile.join("examples/in_process")
 }
 
-/// Instructions of a run of so many batches.
+/// Instructions of a run of this number of batches.
 fn count(script: &str, batches: u64) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

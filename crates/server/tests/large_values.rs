@@ -1,4 +1,4 @@
-//! Values that are sent from where they lie, while others replace them.
+//! Values that are sent from where they lie, while other clients replace them.
 
 mod support;
 
@@ -10,7 +10,7 @@ use amalgam_index::mercury::Mercury;
 use amalgam_server::Settings;
 use support::{Client, Running, settings};
 
-/// Little memory, so that what was replaced is soon written over.
+/// Little memory, so that the memory of a replaced value is soon reused.
 const MEMORY_BYTES: usize = 64 << 20;
 
 /// From 64 KiB to nearly 1 MiB; each version has a length of its own.
@@ -18,7 +18,7 @@ fn length(version: u8) -> usize {
     (64 << 10) + usize::from(version) * 3_800
 }
 
-/// Overwrites, deletes and stores again until the reader is done; counts each change.
+/// Stores and deletes the value until the reader is done; counts the changes.
 fn replace(client: &mut Client<TcpStream>, changes: &AtomicU64, done: &AtomicBool) {
     for version in (0..=u8::MAX).cycle() {
         if done.load(Ordering::Relaxed) {
@@ -34,7 +34,7 @@ fn replace(client: &mut Client<TcpStream>, changes: &AtomicU64, done: &AtomicBoo
     }
 }
 
-/// Reads one answer to `get big`; its version, if there was one.
+/// Reads one answer to `get big` and returns the version of the value; None for a miss.
 fn answer(reader: &mut impl BufRead) -> Option<u8> {
     let mut line = String::new();
     reader.read_line(&mut line).expect("a line");
@@ -54,7 +54,7 @@ fn answer(reader: &mut impl BufRead) -> Option<u8> {
     Some(version)
 }
 
-/// Tells the other side that this one has ended, also when it panicked.
+/// Sets a flag when it is dropped, also by a panic.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -80,10 +80,10 @@ fn a_value_being_sent_stays_what_it_was() {
             replace(&mut writer, &changes, &done);
         });
         for _ in 0..10 {
-            // More than sockets hold: the server waits in the middle of a value.
+            // More than sockets buffer: the server has to wait in the middle of a value.
             slow.send("get big\r\n".repeat(30));
             let begin = changes.load(Ordering::Relaxed);
-            // No multiple of four, or every round would begin right behind a delete.
+            // Not a multiple of four, or every round would begin right after a delete.
             while changes.load(Ordering::Relaxed) < begin + 21 && !done.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
@@ -94,15 +94,15 @@ fn a_value_being_sent_stays_what_it_was() {
 }
 
 #[test]
-fn readers_that_wait_delay_nobody() {
-    // One worker, so that whoever holds it up holds up everybody.
+fn slow_readers_do_not_delay_others() {
+    // One worker, so that a client that blocks it would block all others.
     let server =
         Running::start_with::<Mercury>(Settings { memory_bytes: MEMORY_BYTES, ..settings(1) });
     let mut other = server.connect();
     let value = vec![b'v'; 1_000_000];
     other.talk([b"set big 0 0 1000000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
     let answer = [b"VALUE big 0 1000000\r\n", &value[..], b"\r\nEND\r\n"].concat();
-    // Each asks for far more than sockets hold and reads nothing of it.
+    // Each asks for far more than sockets buffer, and does not read it.
     let mut slow: Vec<_> = (0..8).map(|_| server.connect()).collect();
     for client in &mut slow {
         client.send("get big\r\n".repeat(30));

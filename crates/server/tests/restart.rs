@@ -1,4 +1,4 @@
-//! Items survive a graceful restart, and move from engine to engine on that way.
+//! Items survive a graceful restart, also into another engine.
 
 mod support;
 
@@ -9,7 +9,7 @@ use amalgam_index::{Configuration, hotring, memc3, mercury, model, pipeline};
 use amalgam_server::{Server, Settings};
 use support::{Running, settings};
 
-/// Items beside the special ones.
+/// The number of ordinary items.
 const ITEMS: usize = 3000;
 
 fn file(name: &str) -> PathBuf {
@@ -20,7 +20,7 @@ fn warm(path: &Path) -> Settings {
     Settings { memory_file: Some(path.to_owned()), allows_shutdown: true, ..settings(2) }
 }
 
-/// Stores, or shows, items of many lengths; what the server answers.
+/// Requests that store or read items of many lengths, and the expected answers.
 fn items(is_store: bool) -> (String, String) {
     let (mut sent, mut expected) = (String::new(), String::new());
     for number in 0..ITEMS {
@@ -71,7 +71,7 @@ fn cas_of(client: &mut support::Client<std::net::TcpStream>, key: &str) -> u64 {
     head.rsplit(' ').next().and_then(|cas| cas.parse().ok()).expect("a CAS id")
 }
 
-/// Everything is as it was; a CAS id is above the last one, and the file is written again.
+/// Checks that all items are unchanged and that a new CAS id is above the last one; saves them again.
 fn check(server: Running, path: &Path, last_cas: u64) -> u64 {
     assert!(!path.exists(), "a file is read once");
     let mut client = server.connect();
@@ -95,12 +95,12 @@ fn check(server: Running, path: &Path, last_cas: u64) -> u64 {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_left_alone_and_the_server_starts_empty() {
+fn a_foreign_file_is_left_alone_and_the_server_starts_empty() {
     let path = file("foreign");
     std::fs::write(&path, "something else entirely, and long enough to be one of ours").unwrap();
     let server = Running::start(warm(&path));
     assert_eq!(server.connect().stat("curr_items"), "0");
-    // An end that is not graceful writes nothing.
+    // A stop that is not graceful writes nothing.
     server.connect().send("shutdown\r\n");
     server.join();
     assert!(std::fs::read(&path).expect("is there").starts_with(b"something else"));
@@ -108,14 +108,14 @@ fn a_file_of_somebody_else_is_left_alone_and_the_server_starts_empty() {
 }
 
 #[test]
-fn what_memcached_left_half_written_ends_the_start() {
+fn an_empty_meta_file_of_memcached_makes_the_start_fail() {
     let path = file("neighbour");
     let neighbour = path.with_added_extension("meta");
     std::fs::write(&neighbour, "").unwrap();
     let open = || Server::<model::Model>::open(warm(&path), Configuration::default());
-    let error = open().err().expect("a complaint").to_string();
+    let error = open().err().expect("an error").to_string();
     assert!(error.contains(".meta is empty"), "{error}");
-    // What it wrote whole is not for us, and in nobody's way.
+    // A complete `.meta` file is ignored.
     std::fs::write(&neighbour, "K1\n").unwrap();
     assert!(open().is_ok());
     std::fs::remove_file(&neighbour).unwrap();

@@ -1,4 +1,4 @@
-//! Byte scripts over a real socket.
+//! Byte scripts over real sockets.
 
 mod support;
 #[path = "support/scripts.rs"]
@@ -41,7 +41,7 @@ fn byte_by_byte() {
 }
 
 #[test]
-fn one_request_a_turn() {
+fn one_request_in_a_batch() {
     let server =
         Running::start(amalgam_server::Settings { requests_per_batch: Some(1), ..settings(1) });
     let sent: String = SCRIPTS.iter().map(|(sent, _)| *sent).collect();
@@ -53,7 +53,7 @@ fn one_request_a_turn() {
 }
 
 #[test]
-fn connections_of_a_turn_do_not_mix() {
+fn connections_of_a_batch_do_not_mix() {
     let server = Running::start(settings(1));
     let mut clients: Vec<_> = (0..50).map(|_| server.connect()).collect();
     for round in 0..20 {
@@ -98,7 +98,7 @@ fn cas_ids_change_with_the_item() {
 }
 
 #[test]
-fn a_long_row_of_flushes_brings_nothing_back() {
+fn many_flushes_in_a_row_revive_no_item() {
     let server = Running::start(settings(2));
     let mut client = server.connect();
     client.talk("set old 0 0 1\r\nx\r\n", "STORED\r\n");

@@ -1,4 +1,4 @@
-//! `stats` and what lists items, as clients read them.
+//! `stats` and item dumps, as clients read them.
 
 mod support;
 
@@ -9,7 +9,7 @@ use amalgam_index::Mercury;
 use amalgam_server::Settings;
 use support::{Client, Running, settings};
 
-/// Sends a command and reads up to its end.
+/// Sends a command and reads the answer up to `end`.
 fn ask(client: &mut Client<TcpStream>, command: &str, end: &str) -> String {
     client.send(format!("{command}\r\n"));
     read_to(client, end)
@@ -25,7 +25,7 @@ fn read_to(client: &mut Client<TcpStream>, end: &str) -> String {
     String::from_utf8(text).expect("text")
 }
 
-/// What memcached 1.6.45 answers to `stats` without options.
+/// The names that memcached 1.6.45 reports for `stats` when started without options.
 const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system \
     max_connections curr_connections total_connections rejected_connections connection_structures \
     response_obj_oom response_obj_count response_obj_bytes read_buf_count read_buf_bytes \
@@ -58,9 +58,9 @@ fn general_statistics_have_memcacheds_names_in_memcacheds_order() {
     assert_eq!(names(&text), expected);
 }
 
-/// Each worker's counts, as one asks the other; and those of a connection that was closed.
+/// Asks each worker for the counts of the other, and for those of a closed connection.
 #[test]
-fn what_was_answered_is_counted_when_another_worker_is_asked() {
+fn answered_requests_are_counted_when_another_worker_is_asked() {
     let server = Running::start(settings(2));
     let mut clients = [server.connect(), server.connect()];
     for round in 1..=300 {
@@ -76,7 +76,7 @@ fn what_was_answered_is_counted_when_another_worker_is_asked() {
 }
 
 #[test]
-fn misses_on_dead_items_are_told_apart() {
+fn misses_on_expired_and_flushed_items_are_distinguished() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
     client.talk("set a 0 2678400 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n");
@@ -106,7 +106,7 @@ fn details_are_counted_when_switched_on() {
 }
 
 #[test]
-fn connections_are_listed_with_what_they_are_at() {
+fn connections_are_listed_with_their_states() {
     let server = Running::start(settings(2));
     let (mut waiting, mut client) = (server.connect(), server.connect());
     waiting.talk("mn\r\nset a 0 0 10\r\n", "MN\r\n");
@@ -122,7 +122,7 @@ fn connections_are_listed_with_what_they_are_at() {
 }
 
 #[test]
-fn evictions_of_items_that_would_have_ended_are_told_apart() {
+fn evictions_of_items_that_expire_are_counted_separately() {
     let memory_bytes = 8 << 20;
     let server = Running::start_with::<Mercury>(Settings { memory_bytes, ..settings(1) });
     let mut client = server.connect();
@@ -131,7 +131,7 @@ fn evictions_of_items_that_would_have_ended_are_told_apart() {
         let rows = text.lines().filter_map(|line| line.split_once(&format!(":{name} ")));
         rows.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
     };
-    // Memory for about a hundred: the first to go for those that end are those that do not.
+    // There is memory for about 100 items: items that expire first evict those that do not.
     for (ttl_seconds, mortal_range) in [(0, 0..=0), (600, 50..=150)] {
         for number in 0..200 {
             client.send(format!("set k{ttl_seconds}-{number} 0 {ttl_seconds} 66560 noreply\r\n"));
@@ -144,7 +144,7 @@ fn evictions_of_items_that_would_have_ended_are_told_apart() {
     }
 }
 
-/// Keys listed by a dump, sorted.
+/// The keys in the lines of a dump that begin with `before`, sorted.
 fn listed(text: &str, before: &str) -> Vec<String> {
     let key = |line: &str| Some(line.strip_prefix(before)?.split(' ').next()?.to_owned());
     let mut keys: Vec<_> = text.lines().filter_map(key).collect();
@@ -174,7 +174,7 @@ fn dumps_list_every_live_item_while_others_write() {
     keys.retain(|key| key.starts_with("stays"));
     keys.dedup();
     assert_eq!(keys.len(), count);
-    // What follows the command is answered once the dump is over.
+    // Requests behind the dump are answered once it has ended.
     client.expect("ERROR\r\n");
     let text = ask(&mut client, "lru_crawler mgdump hash", "EN\r\n");
     let mut keys = listed(&text, "mg ");
@@ -213,7 +213,7 @@ fn dumps_are_refused_where_memcached_refuses_them() {
 }
 
 #[test]
-fn the_crawler_removes_what_is_dead() {
+fn the_crawler_removes_dead_items() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
     client.talk("set a 0 -1 1\r\nx\r\nset b 0 0 1\r\nx\r\n", "STORED\r\nSTORED\r\n");

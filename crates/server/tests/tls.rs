@@ -1,4 +1,4 @@
-//! Connections through TLS.
+//! Connections over TLS.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn tls() -> TlsSettings {
     }
 }
 
-/// A server that listens once in each of these ways.
+/// A server that listens on one address for each of these security settings.
 fn start(tls: TlsSettings, ways: &[Security]) -> Running {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen =
@@ -90,7 +90,7 @@ fn what_is_stored_through_tls_is_read_with_and_without_it() {
         secured.talk("set greeting 0 0 5\r\nhello\r\n", "STORED\r\n");
         let mut plain = Client(server.stream(1));
         plain.talk("get greeting\r\n", "VALUE greeting 0 5\r\nhello\r\nEND\r\n");
-        // Many records each way, values from where they lie and a receipt of their own.
+        // Many records each way, values sent from where they lie, and a buffer of the connection's own.
         let value = "v".repeat(700_000);
         secured.talk(format!("set large 0 0 700000\r\n{value}\r\n"), "STORED\r\n");
         let answer = format!("VALUE large 0 700000\r\n{value}\r\n");
@@ -102,13 +102,13 @@ fn what_is_stored_through_tls_is_read_with_and_without_it() {
         let answers = "VALUE greeting 0 5\r\nhello\r\nEND\r\n".repeat(5000);
         secured.talk(requests, answers);
         secured.send("quit\r\n");
-        // A proper end: this client takes any other for an error.
-        assert_eq!(secured.0.read(&mut [0]).expect("the server takes leave"), 0);
+        // The server closes TLS properly; this client reports anything else as an error.
+        assert_eq!(secured.0.read(&mut [0]).expect("a proper end"), 0);
     }
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody_and_gets_all() {
+fn a_client_that_reads_late_delays_nobody_and_gets_everything() {
     let server = start(tls(), &[Security::AsServer]);
     let config = Arc::new(client(BOTH, None));
     let mut slow = connect(&server, 0, &config);
@@ -125,7 +125,7 @@ fn a_client_that_does_not_read_holds_up_nobody_and_gets_all() {
 }
 
 #[test]
-fn watchers_are_told_through_tls() {
+fn watchers_receive_lines_over_tls() {
     let server = start(tls(), &[Security::AsServer]);
     let config = Arc::new(client(BOTH, None));
     let mut watcher = connect(&server, 0, &config);
@@ -135,7 +135,7 @@ fn watchers_are_told_through_tls() {
 }
 
 #[test]
-fn certificates_are_read_again_and_bad_ones_are_not_taken() {
+fn certificates_are_reloaded_and_bad_ones_refused() {
     let path = std::env::temp_dir().join(format!("amalgam-tls-{}", std::process::id()));
     std::fs::copy(file("server.pem"), &path).expect("copies");
     let server = start(TlsSettings { chain: path.clone(), ..tls() }, &[Security::AsServer]);
@@ -155,12 +155,12 @@ fn certificates_are_read_again_and_bad_ones_are_not_taken() {
         other.talk("mn\r\n", "MN\r\n");
         assert!(shown(&other) == certificate(name), "not {name}");
     }
-    assert!(shown(&first) == certificate("server.pem"), "an old connection keeps the old one");
+    assert!(shown(&first) == certificate("server.pem"), "an old connection keeps its certificate");
     std::fs::remove_file(&path).expect("removes");
 }
 
 #[test]
-fn clients_show_certificates_where_they_must() {
+fn client_certificates_are_verified_as_configured() {
     use Security::{AsServer, Mutual, ServerOnly};
     let server =
         start(TlsSettings { verify: Verify::IfShown, ..tls() }, &[AsServer, ServerOnly, Mutual]);
@@ -190,11 +190,11 @@ fn clients_show_certificates_where_they_must() {
 }
 
 #[test]
-fn sessions_are_resumed_only_where_they_may_be() {
+fn sessions_are_resumed_only_where_allowed() {
     use Security::{AsServer, Mutual};
     for resumes in [false, true] {
         let server = start(TlsSettings { resumes, ..tls() }, &[AsServer, Mutual]);
-        // One memory of sessions for the client, so that it tries them everywhere.
+        // One session cache for the client, so that it tries to resume everywhere.
         let config = Arc::new(client(&[&version::TLS12], None));
         connect(&server, 0, &config).talk("mn\r\n", "MN\r\n");
         let mut again = connect(&server, 0, &config);
@@ -209,11 +209,11 @@ fn sessions_are_resumed_only_where_they_may_be() {
 }
 
 #[test]
-fn what_is_no_tls_ends_the_connection() {
+fn bytes_that_are_not_tls_close_the_connection() {
     let server = start(TlsSettings { needs_tls13: true, ..tls() }, &[Security::AsServer]);
     for bytes in [&b"get a\r\n"[..], b"\x16\x03\x01\xff\xff", b"\x80\x01\0\0", &[0xff; 20_000]] {
         let mut stream = server.stream(0);
-        // It may have closed before all was sent.
+        // The server may have closed the connection before everything was sent.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         match stream.read_to_end(&mut Vec::new()) {
@@ -222,7 +222,7 @@ fn what_is_no_tls_ends_the_connection() {
         }
     }
     assert!(!is_served(connect(&server, 0, &Arc::new(client(&[&version::TLS12], None)))));
-    // Half a greeting, and then nothing: others are served.
+    // An incomplete ClientHello and then silence: other clients are served.
     let mut half = server.stream(0);
     half.write_all(b"\x16\x03\x01\x01\0\x01").expect("sends");
     half.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");

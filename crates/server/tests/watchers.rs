@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use support::{Running, settings};
 
-/// A client that watches, and reads lines.
+/// A watcher that reads its lines.
 struct Watcher(BufReader<TcpStream>);
 
 impl Watcher {
@@ -17,7 +17,7 @@ impl Watcher {
         Self(BufReader::new(client.0))
     }
 
-    /// The next line, from its type on.
+    /// The next line, from its `type` on, without the word.
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("a line");
@@ -28,7 +28,7 @@ impl Watcher {
 }
 
 #[test]
-fn reads_stores_and_deletes_are_told() {
+fn watchers_see_reads_stores_and_deletes() {
     let server = Running::start(settings(1));
     let mut watcher = Watcher::new(&server, " fetchers mutations deletions");
     let mut client = server.connect();
@@ -58,7 +58,7 @@ fn reads_stores_and_deletes_are_told() {
 }
 
 #[test]
-fn connections_are_told_with_why_they_end() {
+fn watchers_see_connections_and_why_they_were_closed() {
     let server = Running::start(settings(2));
     let mut watcher = Watcher::new(&server, " connevents");
     for (sent, reason) in [("quit\r\n", "normal"), ("GET / HTTP/1.1\r\n", "error")] {
@@ -75,7 +75,7 @@ fn connections_are_told_with_why_they_end() {
 }
 
 #[test]
-fn a_watcher_that_does_not_read_skips_lines_and_holds_nobody_up() {
+fn a_watcher_that_does_not_read_skips_lines_and_delays_nobody() {
     let tunables = vec![("watcher_logbuf_size".to_owned(), "4096".to_owned())];
     let server = Running::start(amalgam_server::Settings { tunables, ..settings(1) });
     let mut watcher = Watcher::new(&server, "");
@@ -89,7 +89,7 @@ fn a_watcher_that_does_not_read_skips_lines_and_holds_nobody_up() {
     while !skipped.starts_with("skipped=") {
         skipped.clear();
         watcher.0.read_line(&mut skipped).expect("a line");
-        // What was read makes room for another line, which says what was skipped.
+        // Reading makes room for another line, which reports the skipped ones.
         client.talk("get a\r\n", "END\r\n");
     }
     assert!(watcher.line().starts_with("item_get key="));
@@ -97,7 +97,7 @@ fn a_watcher_that_does_not_read_skips_lines_and_holds_nobody_up() {
 }
 
 #[test]
-fn watchers_are_counted_bounded_and_forgotten() {
+fn watchers_are_counted_bounded_and_removed() {
     let server = Running::start(settings(2));
     let mut client = server.connect();
     let mut watchers: Vec<_> = (0..20).map(|_| Watcher::new(&server, " mutations")).collect();

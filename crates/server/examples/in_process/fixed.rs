@@ -1,4 +1,4 @@
-//! An index that holds one item under every key: what remains is the server's own cost.
+//! A store that holds an item under every key, so that only the server's own cost remains.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
-//! Runs fixed byte scripts through a worker, without sockets, as often as asked; an
-//! instruction counter around it tells what a request costs (`tests/instructions.rs`).
+//! Serves fixed byte scripts without sockets, in a given number of batches. An instruction counter
+//! around it measures the cost of a request (`tests/instructions.rs`).
 //!
-//! Usage: `in_process SCRIPT BATCHES`, or `in_process serve PORT` for a server over the same index.
+//! Usage: `in_process SCRIPT BATCHES`, or `in_process serve PORT` for a server with the same store.
 
 mod fixed;
 

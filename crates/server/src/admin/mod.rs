@@ -61,7 +61,7 @@ impl Drop for AdminShutdownGuard<'_> {
 }
 
 impl Admin {
-    /// Listens. The caller decides whether the address may be reachable by others.
+    /// Binds the address and listens. The caller decides whether others may reach it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Who may use the server: the file of users, and SASL.
+//! Authentication: the file of users, and SASL.
 
 pub mod sasl;
 pub mod users;

@@ -90,11 +90,11 @@ counters! {
     delete_hits,
     /// Increments that found no item.
     incr_misses,
-    /// Increments.
+    /// Increments that found an item.
     incr_hits,
     /// Decrements that found no item.
     decr_misses,
-    /// Decrements.
+    /// Decrements that found an item.
     decr_hits,
     /// `cas` that found no item.
     cas_misses,

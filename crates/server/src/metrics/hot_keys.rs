@@ -180,7 +180,7 @@ mod tests {
     const KEYS: u64 = 1_000_000;
     const REQUESTS_PER_SECOND: usize = 200_000;
 
-    /// Two workers that get zipfian requests for some seconds; what is hot depends on `shift`.
+    /// Zipfian requests to two workers; `shift` determines which keys are hot.
     struct Load {
         hot_keys: HotKeys,
         seed: HashSeed,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn five_seconds_after_a_shift_the_top_ten_are_the_new_ones() {
+    fn five_seconds_after_a_shift_the_top_ten_are_new() {
         for theta in [0.99, 1.22] {
             for seed in 1..=2 {
                 let mut load = Load::new(theta, seed);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_any_more_is_forgotten() {
+    fn keys_without_accesses_are_forgotten() {
         let hot_keys = HotKeys::new(1);
         let seed = HashSeed::new(7);
         let mut sampler = hot_keys.sampler(0);
@@ -255,14 +255,14 @@ mod tests {
         let is_known = |second| !hot_keys.hottest(second).is_empty();
         assert!(is_known(4) && is_known(8));
         assert!(!is_known(9));
-        // A worker that is late with the time breaks nothing.
+        // A worker whose time is behind causes no harm.
         sampler.record(&keys, 6);
         assert_eq!(hot_keys.hottest(9).len(), 1);
         assert!(!is_known(u32::MAX));
     }
 
     #[test]
-    fn batches_of_all_lengths_are_sampled_alike() {
+    fn batches_of_all_lengths_are_sampled_equally() {
         let hot_keys = HotKeys::new(1);
         let seed = HashSeed::new(7);
         let mut sampler = hot_keys.sampler(0);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_does_not_hold_up_a_worker() {
+    fn a_reader_does_not_block_a_worker() {
         let hot_keys = HotKeys::new(1);
         let seed = HashSeed::new(7);
         let held = hot_keys.0[0].lock().unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_lap_counted_falls_into_one_bucket_of_its_command() {
+    fn commands_of_a_lap_fall_into_one_bucket() {
         let latencies = Latencies::default();
         let mut stopwatch = Stopwatch::default();
         let counters = Counters::default();

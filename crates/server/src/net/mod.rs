@@ -1,4 +1,4 @@
-//! Sockets, the bytes that travel over them, and who is connected.
+//! Sockets, the bytes that travel over them, and the registry of connections.
 
 pub mod output;
 pub mod registry;

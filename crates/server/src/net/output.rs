@@ -150,30 +150,30 @@ impl Output {
 mod tests {
     use super::*;
 
-    /// Takes a few bytes a call.
-    struct Trickle {
+    /// A target that accepts at most `max_bytes` in a call.
+    struct SlowTarget {
         taken: Vec<u8>,
-        most: usize,
+        max_bytes: usize,
     }
 
-    impl Transmit for Trickle {
+    impl Transmit for SlowTarget {
         fn transmit(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-            let mut room = self.most;
+            let mut left = self.max_bytes;
             for piece in pieces {
-                let part = piece.len().min(room);
+                let part = piece.len().min(left);
                 self.taken.extend_from_slice(&piece[..part]);
-                room -= part;
+                left -= part;
             }
-            Ok(self.most - room)
+            Ok(self.max_bytes - left)
         }
     }
 
     #[test]
-    fn bytes_leave_in_order_however_few_a_call_takes() {
-        for most in 1..12 {
+    fn bytes_are_sent_in_order_in_calls_of_any_size() {
+        for max_bytes in 1..12 {
             let mut output = Output::default();
             output.bytes.extend_from_slice(b"hello, world");
-            let mut target = Trickle { taken: Vec::new(), most };
+            let mut target = SlowTarget { taken: Vec::new(), max_bytes };
             assert!(output.send(&mut target).unwrap());
             assert_eq!(target.taken, b"hello, world");
             assert!(output.is_empty());

@@ -21,7 +21,7 @@ use crate::settings::{ListenAddress, Settings};
 /// The kind of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
-    /// TCP.
+    /// A TCP socket.
     Tcp,
     /// A unix socket.
     Unix,

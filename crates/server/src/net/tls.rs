@@ -1,4 +1,4 @@
-//! TLS on this server's sockets; [`amalgam_tls`] does the rest.
+//! The adapter between a socket and [`amalgam_tls`].
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use crate::net::output::Transmit;
 use crate::net::sockets::receive;
 
-/// A socket as TLS reads and writes it.
+/// A socket as [`amalgam_tls`] reads and writes it.
 pub struct TlsSocket<'s>(pub &'s OwnedFd);
 
 impl Read for TlsSocket<'_> {

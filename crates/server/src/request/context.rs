@@ -22,6 +22,6 @@ pub struct BatchContext<'t, 's, S: Store + 's> {
     pub sampler: &'t mut Sampler<'s>,
     /// The time of the batch, sampled after its requests were received.
     pub now: Now,
-    /// Reports each request to watchers and prefix counts; None if nobody asked for that.
+    /// Reports each request to watchers and prefix counts; None if neither is active.
     pub observer: Option<Observer<'s>>,
 }

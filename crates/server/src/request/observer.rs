@@ -1,5 +1,5 @@
-//! Reports requests to those who asked: counts by key prefix (`stats detail`) and lines for
-//! watchers. Usually nobody has asked, and requests pay for one comparison.
+//! Reports about requests: counts by key prefix (`stats detail`) and lines for watchers. Usually
+//! neither is asked for, and requests pay for one comparison.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use crate::state::server_state::ServerState;
 use crate::watch::events::Events;
 use crate::watch::lines::{Lines, ReadResult, StoreEvent};
 
-/// Who asked to be told of the requests of this batch.
+/// The destinations of reports about the requests of one batch.
 #[derive(Clone, Copy)]
 pub struct Observer<'s> {
     prefixes: Option<&'s Prefixes>,
@@ -36,7 +36,7 @@ pub struct AppliedOperation<'o, 'k> {
 const REQUESTS: [Events; 3] = [Events::FETCHERS, Events::MUTATIONS, Events::DELETIONS];
 
 impl<'s> Observer<'s> {
-    /// An observer for whoever asks at the moment; None if nobody does.
+    /// An observer; None if there is neither a watcher of requests nor `stats detail on`.
     #[inline]
     pub fn new<S: Store>(state: &'s ServerState<S>) -> Option<Self> {
         let prefixes = state.prefixes.is_on().then_some(&state.prefixes);

@@ -25,8 +25,8 @@ pub struct RequestSlot {
     pub watches: Option<Events>,
     /// Whether the output is full; `consumed` then ends before the first unanswered request.
     pub is_stalled: bool,
-    /// Whether the rest of the input cannot be received for want of memory. The first request must
-    /// then be answered or refused as it is: to wait for more would be to wait for ever.
+    /// Whether there is no memory to receive the rest of the input. The first request must then be
+    /// answered or refused as it is: waiting for more would never end.
     pub is_starved: bool,
     /// Whether large values may be sent from where they lie, without a copy. False for datagrams.
     pub allows_pins: bool,

@@ -1,8 +1,8 @@
 //! What a server does with an engine that it opened itself, beyond what it does with any store:
 //! background work, and the evictions that watchers ask for.
 //!
-//! A server around a store that somebody else opened (a gateway in front of a node) has none of
-//! these: whoever opened the engine maintains it. Function pointers keep the rest of the server
+//! A server around a store that was opened elsewhere (a gateway in front of a node) has none of
+//! these: the opener maintains the engine. Function pointers keep the rest of the server
 //! generic over [`amalgam_index::Store`] alone; none of them is called for a request.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -42,7 +42,7 @@ pub struct ServerState<S> {
     pub limits: Limits,
     /// The items.
     pub index: S,
-    /// None if the index was opened, and is maintained, by somebody else.
+    /// None if the index is maintained by its opener, not by this server.
     pub engine_controls: Option<EngineControls<S>>,
     /// The users; None if clients need not authenticate.
     pub users: Option<Users>,
@@ -98,7 +98,7 @@ pub struct ServerState<S> {
 pub struct OpenedParts<S> {
     /// The items.
     pub index: S,
-    /// None if the index is maintained by somebody else.
+    /// None if the index is maintained by its opener.
     pub engine_controls: Option<EngineControls<S>>,
     /// The clock under which the index was opened.
     pub clock: Clock,

@@ -168,7 +168,7 @@ fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Checks the `.meta` file that memcached keeps beside a memory file of its own. If it is empty,
+/// Checks the `.meta` file that memcached keeps next to a memory file of its own. If it is empty,
 /// memcached was interrupted while it wrote; memcached refuses to start then, and so does this
 /// server.
 ///

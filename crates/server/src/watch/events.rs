@@ -5,17 +5,17 @@
 pub struct Events(u16);
 
 impl Events {
-    /// No kind.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Reads.
+    /// Reads of keys.
     pub const FETCHERS: Self = Self(1);
-    /// Stores.
+    /// Stores of any kind.
     pub const MUTATIONS: Self = Self(2);
-    /// Items removed to make room.
+    /// Evictions of items.
     pub const EVICTIONS: Self = Self(4);
     /// Connections opened and closed.
     pub const CONNECTIONS: Self = Self(8);
-    /// Deletes.
+    /// Deletes of items.
     pub const DELETIONS: Self = Self(16);
 
     /// Parses the arguments of `watch`; as in memcached, a prefix of a name is enough. None if one is

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_above_the_bound_are_dropped() {
+    fn lines_are_dropped_when_the_queue_is_full() {
         let log = WatchLog::new(100, 100).unwrap();
         for number in 0..100 {
             log.add(Events::FETCHERS, format_args!("{number}"));

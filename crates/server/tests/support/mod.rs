@@ -1,4 +1,4 @@
-//! A server in this process, and clients of it.
+//! A server in this process, and its clients.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -11,13 +11,13 @@ use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Engine, Store};
 use amalgam_server::{Server, ServerError, Settings, Stopper};
 
-/// Longer than anything here takes, so that a hang becomes a failure.
+/// Longer than any step of a test takes, so that a hang becomes a failure.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server that ends with the test.
+/// A running server that is stopped when dropped.
 pub struct Running {
     pub port: u16,
-    /// Where it listens, in the order of the settings.
+    /// The addresses that it listens on, in the order of the settings.
     pub addresses: Vec<String>,
     pub udp_port: u16,
     pub admin: Option<SocketAddr>,
@@ -36,14 +36,14 @@ impl Running {
         Self::start_with::<Model>(settings)
     }
 
-    /// Starts with an engine, which gets the memory that the settings name.
+    /// Starts a server with an engine, which gets the memory limit of the settings.
     pub fn start_with<I: Engine>(settings: Settings) -> Self {
         let configuration =
             Configuration { memory_bytes: settings.memory_bytes, ..Configuration::default() };
         Self::of(Server::<I>::open(settings, configuration).expect("starts"))
     }
 
-    /// Runs a server that is open.
+    /// Runs an opened server.
     pub fn of<I: Store>(server: Server<I>) -> Self {
         let stopper = server.stopper().expect("a descriptor");
         let addresses = server.addresses();
@@ -58,16 +58,16 @@ impl Running {
         Client(self.stream(0))
     }
 
-    /// A connection to the address at this place in the settings.
-    pub fn stream(&self, place: usize) -> TcpStream {
-        let stream = TcpStream::connect(&self.addresses[place]).expect("accepts");
+    /// A connection to the address at this position in the settings.
+    pub fn stream(&self, position: usize) -> TcpStream {
+        let stream = TcpStream::connect(&self.addresses[position]).expect("accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         stream
     }
 
-    /// Waits until the server has ended by itself.
+    /// Waits until the server has stopped by itself.
     pub fn join(mut self) {
         self.thread.take().expect("runs").join().expect("no panic").expect("a clean end");
     }
@@ -84,7 +84,7 @@ impl Drop for Running {
     }
 }
 
-/// One end of a connection.
+/// The client's end of a connection.
 pub struct Client<S>(pub S);
 
 impl<S: Read + Write> Client<S> {
@@ -92,7 +92,7 @@ impl<S: Read + Write> Client<S> {
         self.0.write_all(bytes.as_ref()).expect("sends");
     }
 
-    /// Reads as many bytes as `expected` has and compares.
+    /// Reads as many bytes as `expected` has, and compares.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut received = vec![0; expected.len()];
@@ -131,14 +131,14 @@ impl<S: Read + Write> Client<S> {
             match self.0.read(&mut buffer) {
                 Ok(0) => return bytes,
                 Ok(count) => bytes.extend_from_slice(&buffer[..count]),
-                // The server closed while something of ours was still on its way.
+                // The server closed while bytes of the client were still on their way.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return bytes,
                 Err(error) => panic!("{error} instead of an end"),
             }
         }
     }
 
-    /// What comes up to and with `end`.
+    /// The received text up to and including `end`.
     pub fn until(&mut self, end: &str) -> String {
         let mut text = Vec::new();
         let mut byte = [0];
@@ -159,12 +159,12 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// How much work a test does: 1 in `make test`, `AMALGAM_EFFORT` otherwise.
+/// The amount of work of a test: `AMALGAM_EFFORT`, or 1 by default.
 pub fn effort() -> usize {
     std::env::var("AMALGAM_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Lets this process have as many files as it may.
+/// Raises the limit of open files to its maximum, and returns that.
 pub fn raise_file_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

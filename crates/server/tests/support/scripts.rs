@@ -1,6 +1,6 @@
-//! Byte scripts: what every server answers, whatever stands behind it.
+//! Byte scripts whose answers are the same for every server, with any engine.
 
-/// Sent, and what comes back.
+/// What is sent, and the expected answer.
 pub const SCRIPTS: &[(&str, &str)] = &[
     ("set a 1 0 5\r\nhello\r\n", "STORED\r\n"),
     ("get a\r\n", "VALUE a 1 5\r\nhello\r\nEND\r\n"),

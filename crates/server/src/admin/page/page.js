@@ -1,12 +1,12 @@
-// The live page: asks for /api/status once a second and draws what it says. Text from the server is
-// only ever set as text, never as markup.
+// The live page: fetches /api/status once a second and draws it. Text from the server is only ever
+// set as text, never as markup.
 "use strict";
 
 const PERIOD_MS = 1000;
 const byId = (id) => document.getElementById(id);
 const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
 
-// ---- numbers for people
+// ---- formatting of numbers
 
 function short(number) {
   if (number === null || !Number.isFinite(number)) return "–";
@@ -51,13 +51,13 @@ const charts = [
   { id: "latency", title: "Latency", isLogarithmic: true, text: duration,
     lines: [{ column: "p50_us", name: "median" }, { column: "p99_us", name: "99 %" }] },
   { id: "ratio", title: "Hit ratio", most: 1, area: true, text: (x) => percent(x, 0),
-    lines: [{ column: "hit_ratio", name: "of gets hit" }] },
+    lines: [{ column: "hit_ratio", name: "hit ratio of gets" }] },
   { id: "network", title: "Network", base: 2, text: (x) => x === null ? "–" : bytes(x) + "/s",
     lines: [{ column: "sent_bytes_per_second", name: "sent" },
             { column: "received_bytes_per_second", name: "received" }] },
 ];
 
-// The smallest round number that is not below.
+// The smallest round number that is at least `number`.
 function roundUp(number, base) {
   if (!(number > 0)) return 1;
   if (base === 2) return 2 ** Math.ceil(Math.log2(number));
@@ -65,7 +65,8 @@ function roundUp(number, base) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= number * 0.999);
 }
 
-// Where a value lies between the bottom (0) and the top (1), and the values to write beside.
+// A function from a value to its height between the bottom (0) and the top (1) of the chart, and
+// the values of the labelled grid lines.
 function scaleOf(chart, known) {
   const largest = known.reduce((a, b) => Math.max(a, b), 0);
   if (!chart.isLogarithmic) {
@@ -235,7 +236,8 @@ function engine(status) {
   byId("engine-note").textContent = index.is_expanding
     ? `${status.engine}: expanding, ${short(index.items)} items in ${short(index.buckets)} buckets`
     : `${status.engine}: at rest`;
-  // Where heads follow hot items: of the sampled buckets of two items or more.
+  // For engines whose bucket heads follow hot items: the share of the sampled buckets of at least
+  // two items.
   const led = index.hot_heads > 0
     ? [["Buckets led by a hot item", percent(index.hot_heads / Math.max(shared, 1), 0)]]
     : [];
@@ -270,7 +272,7 @@ function memory(status) {
   const rows = [
     ["Items", use.items, "c1"], ["Index", use.index, "c2"],
     ["Connection buffers", use.buffers, "c4"], ["Waiting for a grace period", use.waiting, "c3"],
-    ["Room in pages that are in use", Math.max(0, use.used - named), "c5"],
+    ["Free space in partly used pages", Math.max(0, use.used - named), "c5"],
     ["Free", Math.max(0, use.limit - Math.max(use.used, named)) + use.free_pages, "c6"],
   ];
   pairs("uses", rows.map(([name, size, color]) => [name, bytes(size), color]));
@@ -299,7 +301,7 @@ function tiles(status, before) {
   const history = status.history;
   byId("rate").textContent = short(latest(history.commands_per_second));
   byId("hits").textContent = percent(latest(history.hit_ratio));
-  byId("misses").textContent = `${short(status.commands.get_misses)} misses in all`;
+  byId("misses").textContent = `${short(status.commands.get_misses)} misses in total`;
   byId("p50").textContent = duration(latest(history.p50_us));
   byId("p99").textContent = duration(latest(history.p99_us));
   byId("items").textContent = short(status.index.items);
@@ -333,7 +335,7 @@ function show(status) {
   memory(status);
 }
 
-function say(text, isBad) {
+function showState(text, isBad) {
   const state = byId("state");
   if (state.textContent !== text) state.textContent = text;
   state.classList.toggle("bad", isBad);
@@ -346,9 +348,9 @@ async function tick() {
       const answer = await fetch("/api/status", { signal: AbortSignal.timeout(5000) });
       if (!answer.ok) throw new Error(answer.status);
       show(await answer.json());
-      say(last.is_stopping ? "ending" : "live", last.is_stopping);
+      showState(last.is_stopping ? "shutting down" : "live", last.is_stopping);
     } catch {
-      say("the server does not answer", true);
+      showState("the server does not answer", true);
     }
   }
   setTimeout(tick, Math.max(100, PERIOD_MS - (performance.now() - start)));
@@ -357,8 +359,8 @@ async function tick() {
 function pause() {
   isPaused = !isPaused;
   byId("pause").setAttribute("aria-pressed", String(isPaused));
-  byId("pause").textContent = isPaused ? "Go on" : "Pause";
-  if (isPaused) say("paused", false);
+  byId("pause").textContent = isPaused ? "Resume" : "Pause";
+  if (isPaused) showState("paused", false);
 }
 
 function setTheme(theme) {
