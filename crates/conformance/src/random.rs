@@ -45,9 +45,9 @@ struct StoreExtra {
 /// A CAS id as a client would know it.
 #[derive(Clone, Debug)]
 enum Id {
-    /// The CAS id that was returned for this key N results ago.
+    /// The one that was shown for this key so many sightings ago.
     Seen(usize),
-    /// A CAS id that was never handed out.
+    /// One that was never handed out.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Opening a [`Map`].
+//! How a [`Map`] is opened.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use amalgam_op::HashSeed;
 use super::{Map, Shared};
 use crate::{Configuration, Engine, OpenError, maintenance};
 
-/// The settings of a [`Map`], and [`MapBuilder::open`].
+/// Settings of a [`Map`], and what opens it.
 ///
 /// ```
 /// use amalgam_index::{Map, MapBuilder, Memc3};
@@ -28,14 +28,14 @@ pub struct MapBuilder {
     configuration: Configuration,
 }
 
-/// The default number of handles that may exist at once.
+/// Handles that may exist at once, if nothing else is said.
 const HANDLES: usize = 64;
 
 impl Default for MapBuilder {
     fn default() -> Self {
         let configuration = Configuration {
             workers: HANDLES + 1,
-            // Random for each map, so that no client can choose keys for one bucket.
+            // Drawn anew for each map, so that nobody can aim keys at one bucket.
             seed: HashSeed::new(RandomState::new().hash_one(0_u8)),
             ..Configuration::default()
         };
@@ -44,44 +44,42 @@ impl Default for MapBuilder {
 }
 
 impl MapBuilder {
-    /// The default settings: 64 MiB, eviction when full, items of up to 1 MiB, 64 handles, a random
-    /// seed.
+    /// 64 MiB, evicting when full, items of up to 1 MiB, 64 handles, a seed of its own.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bound in bytes of items, index and memory that waits to be reused, together.
+    /// The bound of items, index and memory not reused yet together, in bytes.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
         self.configuration.memory_bytes = bytes;
         self
     }
 
-    /// The largest item in bytes: key, value and a header of some 30 bytes. The memory must have
-    /// room for several.
+    /// The longest item: key, value and a header of some 30 bytes. Memory must have room for a few.
     #[must_use]
     pub fn max_item_bytes(mut self, bytes: usize) -> Self {
         self.configuration.max_item_bytes = bytes;
         self
     }
 
-    /// Refuses new items at the bound instead of evicting old ones.
+    /// Refuse new items at the bound instead of evicting old ones.
     #[must_use]
     pub fn refuses_when_full(mut self) -> Self {
         self.configuration.evicts = false;
         self
     }
 
-    /// The number of items that the table has room for at start. It grows beyond, except that of
-    /// [`Pipeline`](crate::Pipeline), whose size follows from this number and from the memory.
+    /// Items to make room for in the table at once. It grows beyond, but for that of
+    /// [`Pipeline`](crate::Pipeline), whose size is fixed from this and from the memory.
     #[must_use]
     pub fn expected_items(mut self, items: usize) -> Self {
         self.configuration.expected_items = items;
         self
     }
 
-    /// The number of [`Handle`](crate::Handle)s that may exist at once. Each costs some hundred
-    /// bytes, in use or not.
+    /// How many [`Handle`](crate::Handle)s may exist at once; each costs some hundred bytes, in use
+    /// or not.
     #[must_use]
     pub fn handles(mut self, handles: usize) -> Self {
         // The background thread is a worker as well.
@@ -89,7 +87,7 @@ impl MapBuilder {
         self
     }
 
-    /// Hashes keys with this seed instead of a random one: for runs that must be repeatable.
+    /// Hash keys with this seed instead of one drawn at random: for runs that must repeat.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.configuration.seed = HashSeed::new(seed);

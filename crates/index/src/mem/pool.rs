@@ -251,9 +251,9 @@ impl<'m> Pool<'m> {
         Ok(Slot { reference, layout })
     }
 
-    /// As [`Pool::reserve`], but only a slot at hand: from the magazine, or claimed together with
-    /// an earlier one. Takes no lock and frees nothing, so it may be called with a guard; it saves
-    /// a write its second attempt.
+    /// As [`Pool::reserve`], if a slot is at hand: of those that were claimed together with an
+    /// earlier one. Takes no lock and frees nothing, so it may be called with a guard; it spares a
+    /// write a second attempt.
     #[inline]
     pub fn reserve_at_hand(&mut self, layout: ItemLayout) -> Option<Slot> {
         let bytes = layout.bytes() + self.memory.layout.link_bytes();
@@ -513,7 +513,7 @@ impl<'m> Pool<'m> {
         self.bag.push(Retired::page(page));
     }
 
-    /// The class of an item of `bytes` bytes, or None if it is large.
+    /// The class of an item of so many bytes, or none if it is large.
     #[inline]
     fn class_of(&self, bytes: usize) -> Option<usize> {
         self.memory.classes.of(bytes + self.memory.layout.link_bytes())

@@ -25,8 +25,7 @@ pub trait Scheme<const N: usize>: Send + Sync + Sized {
     where
         Self: 's;
 
-    /// A scheme with all places filled, for `threads` threads at a time. `counts`: whether it
-    /// counts the items that wait to be freed.
+    /// All places filled, for so many threads at a time. `counts` what waits, too.
     ///
     /// # Errors
     ///
@@ -322,7 +321,7 @@ impl<const N: usize> SchemeThread for UnguardedThread<'_, N> {
     fn replace(&mut self, place: u32) -> anyhow::Result<()> {
         let new = Box::into_raw(Box::new(contents(place)));
         let old = self.0[place as usize].swap(new, Ordering::AcqRel);
-        // SAFETY: made by a box, taken out of its only place, and no other thread reads.
+        // SAFETY: made by a box, taken out of its only place, and nobody reads beside us.
         drop(unsafe { Box::from_raw(old) });
         Ok(())
     }
