@@ -1,20 +1,20 @@
-//! Numbers that nobody outside can choose: maps from them, and a random one for each.
+//! Hashing of numbers that the cluster assigns: maps keyed by them, and a mixing function.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// 64 bits that all depend on those of a number, the same on every node.
+/// Mixes a number: each of the 64 result bits depends on all of its bits. The same on every node.
 pub fn mix(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ (mixed >> 29)
 }
 
-/// A map from ids, versions and the like. What it is used for does not depend on its order.
+/// A hash map keyed by ids, versions and the like. Its iteration order must not influence anything.
 pub type IntHashMap<K, V> = HashMap<K, V, BuildHasherDefault<IntHasher>>;
 
-/// Mixes 64 bits. What is mixed is made by the cluster, not by its clients: nobody can choose it so
-/// that much collides.
+/// Hashes integers by mixing. Not resistant to chosen keys: its keys are assigned by the cluster,
+/// not by clients.
 #[derive(Debug, Default)]
 pub struct IntHasher(u64);
 

@@ -1,13 +1,13 @@
-//! Values over intervals of whole numbers: ids, or positions on the ring.
+//! A map from intervals of integers (ids, or positions on the ring) to values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A partial map from numbers to values that stores one entry for each run of equal values.
+/// A partial map from `u64` to values that stores one entry for each run of equal values.
 ///
 /// Invariants:
-/// 1. Spans are not empty and do not overlap.
-/// 2. Neighbours that touch differ in their value.
+/// 1. Intervals are not empty and do not overlap.
+/// 2. Adjacent intervals differ in their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntervalMap<T> {
     /// First number -> one past the last, and the value.
@@ -21,19 +21,19 @@ impl<T> Default for IntervalMap<T> {
 }
 
 impl<T: Clone + PartialEq> IntervalMap<T> {
-    /// The value at a number, if it has one.
+    /// The value at `at`, if it has one.
     pub fn get(&self, at: u64) -> Option<&T> {
         let (_, (end, value)) = self.spans.range(..=at).next_back()?;
         (at < *end).then_some(value)
     }
 
-    /// The span around a number, and its value.
+    /// The interval that contains `at`, and its value.
     pub fn around(&self, at: u64) -> Option<(Range<u64>, &T)> {
         let (start, (end, value)) = self.spans.range(..=at).next_back()?;
         (at < *end).then_some((*start..*end, value))
     }
 
-    /// The values within `wanted`, ascending, each with the part of its span that lies inside.
+    /// The values within `wanted`, ascending, each with the part of its interval inside `wanted`.
     pub fn over(&self, wanted: Range<u64>) -> impl Iterator<Item = (Range<u64>, &T)> {
         let from = self.around(wanted.start).map_or(wanted.start, |(span, _)| span.start);
         let (start, end) = (wanted.start, wanted.end.max(from));
@@ -41,7 +41,7 @@ impl<T: Clone + PartialEq> IntervalMap<T> {
         spans.map(move |(first, (last, value))| ((*first).max(start)..(*last).min(end), value))
     }
 
-    /// Whether every number of `wanted` has a value for which `is_so` holds.
+    /// Whether every number of `wanted` has a value that satisfies `is_so`.
     pub fn all(&self, wanted: Range<u64>, mut is_so: impl FnMut(&T) -> bool) -> bool {
         let mut at = wanted.start;
         for (span, value) in self.over(wanted.clone()) {
@@ -53,7 +53,7 @@ impl<T: Clone + PartialEq> IntervalMap<T> {
         at >= wanted.end
     }
 
-    /// Gives all numbers of `wanted` a value, or takes theirs.
+    /// Gives all numbers of `wanted` a value, or removes their values.
     pub fn assign(&mut self, wanted: Range<u64>, value: Option<T>) {
         if wanted.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl<T: Clone + PartialEq> IntervalMap<T> {
         }
     }
 
-    /// How many runs of equal values there are.
+    /// The number of intervals.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -81,12 +81,12 @@ impl<T: Clone + PartialEq> IntervalMap<T> {
         self.spans.is_empty()
     }
 
-    /// All spans, ascending.
+    /// All intervals, ascending, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &T)> {
         self.spans.iter().map(|(start, (end, value))| (*start..*end, value))
     }
 
-    /// Makes a span begin at `at` if one lies across.
+    /// Splits the interval across `at`, if there is one.
     fn cut(&mut self, at: u64) {
         if let Some((start, (end, _))) = self.spans.range_mut(..at).next_back()
             && *end > at
@@ -97,7 +97,7 @@ impl<T: Clone + PartialEq> IntervalMap<T> {
         }
     }
 
-    /// Makes one of two spans that touch at `at` and are equal.
+    /// Merges the two intervals that meet at `at`, if their values are equal.
     fn join(&mut self, at: u64) {
         let Some((before, (end, value))) = self.spans.range(..at).next_back() else { return };
         let (before, touches) = (*before, *end == at);

@@ -1,11 +1,11 @@
-//! What a segment looks like.
+//! The layout of a segment.
 //!
-//! A head of 32 bytes: magic, format version (2 bytes), 2 of zeros, cluster (8), the number of the
-//! segment's use (8), CRC32C of those 24, 4 of zeros. Then records: CRC32C (4), length (4), bytes;
-//! the checksum covers the number of the use, the offset, the length and the bytes. The highest bit
-//! of a length *vouches* for all that lies before it in the segment: it had been committed when
-//! this was written. Marks have no bytes: that the segment is complete has the length 0x7FFF_FFFF;
-//! one that does nothing but vouch has the length 0 and that bit. Numbers are little endian.
+//! A header of 32 bytes: magic, format version (2 bytes), 2 zeros, cluster (8), the sequence of the
+//! segment's use (8), CRC32C of those 24, 4 zeros. Then records: CRC32C (4), length (4), bytes; the
+//! checksum covers the sequence, the offset, the length and the bytes. The highest bit of a length
+//! *vouches* for everything before it in the segment: all of that had been committed when this was
+//! written. Marks have no bytes: length 0x7FFF_FFFF marks the segment as complete; length 0 with
+//! the highest bit does nothing except vouch. Numbers are little endian.
 
 use std::cell::OnceCell;
 
@@ -13,22 +13,22 @@ use super::LogError;
 use super::range_checksums::RangeChecksums;
 
 const MAGIC: [u8; 4] = *b"AMLG";
-/// Of the segments that are written. In those of version 4 nobody adopts another's copies. Those of
-/// version 3 are read alike, but nothing in them vouches for anything; nor are there items in those
-/// of version 2. Those of version 1 are read, too: their
-/// records begin with no kind, and nothing says whose log it was.
+/// Format of the segments that are written. Version 4 has no owner changes. Version 3 is read
+/// alike, but nothing in it vouches. Version 2 has no items. Version 1 is read too: its records
+/// have no kind, and nothing says which node wrote them.
 pub(super) const VERSION: u16 = 5;
-/// What is written today can stand beside what has been written since this version.
+/// Segments of this version or later may stand next to present ones.
 pub(super) const CURRENT_SINCE: u16 = 2;
-/// Since this version bits of lengths vouch.
+/// The first version in which lengths can vouch.
 pub(super) const VOUCHING_SINCE: u16 = 4;
 pub(super) const HEAD_BYTES: u32 = 32;
-/// Checksum and length.
+/// Bytes of the checksum and length before each record.
 pub(super) const PREFIX_BYTES: u32 = 8;
 const VOUCHES: u32 = 1 << 31;
-/// No record is so long. Before there were bits that vouch, this mark had all bits.
+/// Length of the mark of a complete segment; no record is that long. Before lengths could vouch,
+/// this mark had all bits set.
 pub(super) const COMPLETE: u32 = VOUCHES - 1;
-/// Numbers of uses are less.
+/// Sequences are below this.
 const SEQUENCE_MAX: u64 = 1 << 63;
 
 pub(super) fn head(cluster: u64, sequence: u64) -> [u8; HEAD_BYTES as usize] {
@@ -46,14 +46,14 @@ fn head_of(version: u16, cluster: u64, sequence: u64) -> [u8; HEAD_BYTES as usiz
     head
 }
 
-/// What a segment begins with.
+/// State of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// The number of its use, and its format's version.
+    /// In use: the sequence, and the format's version.
     Used(u64, u16),
-    /// Never used, freed, or torn while it was begun or freed: nothing in it counts.
+    /// Never used, freed, or torn while it was begun or freed: none of its contents count.
     Free,
-    /// Nobody wrote that.
+    /// Damaged: the log never writes this.
     Damaged,
 }
 
@@ -77,15 +77,15 @@ pub(super) fn parse_head(head: &[u8], cluster: u64) -> Result<Head, LogError> {
     Ok(Head::Used(sequence, version))
 }
 
-/// Whether a head was written over zeros up to some byte.
+/// Whether the header is a prefix of one written over zeros.
 fn is_begun(head: &[u8]) -> bool {
     let written = head.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let checksum = crc32c::crc32c(&head[..24]).to_le_bytes();
     written <= 24 || written <= 28 && checksum.starts_with(&head[24..written])
 }
 
-/// Whether zeros were written over a head up to some byte. What they left is checked while the
-/// number of the use is there.
+/// Whether zeros were written over a prefix of the header. The rest is checked as long as the
+/// sequence is still there.
 fn is_freed(head: &[u8], cluster: u64) -> bool {
     let zeros = head.iter().take_while(|byte| **byte == 0).count();
     let is_head = |version| {
@@ -108,18 +108,18 @@ fn checksum(sequence: u64, offset: u32, length: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&prefix), bytes)
 }
 
-/// Appends a record that will lie at `offset`.
+/// Encodes a record that will lie at `offset`.
 pub(super) fn encode(sequence: u64, offset: u32, bytes: &[u8], vouches: bool, to: &mut Vec<u8>) {
     let length = u32::try_from(bytes.len()).expect("it fits into a segment");
     encode_with(sequence, offset, length | bit(vouches), bytes, to);
 }
 
-/// Appends the mark that the segment is complete.
+/// Encodes the mark that the segment is complete.
 pub(super) fn encode_complete(sequence: u64, offset: u32, vouches: bool, to: &mut Vec<u8>) {
     encode_with(sequence, offset, COMPLETE | bit(vouches), &[], to);
 }
 
-/// Appends the mark that all before it had been committed.
+/// Encodes the mark that vouches for everything before it.
 pub(super) fn encode_committed(sequence: u64, offset: u32, to: &mut Vec<u8>) {
     encode_with(sequence, offset, VOUCHES, &[], to);
 }
@@ -134,7 +134,7 @@ fn encode_with(sequence: u64, offset: u32, length: u32, bytes: &[u8], to: &mut V
     to.extend_from_slice(bytes);
 }
 
-/// Whether `bytes` are the record, whole, that was appended at an offset.
+/// Whether `bytes` are the whole record that was appended at `offset`.
 pub(super) fn is_record(bytes: &[u8], sequence: u64, offset: u32) -> bool {
     prefix(bytes, 0).is_some_and(|(expected, length)| {
         let record = &bytes[PREFIX_BYTES as usize..];
@@ -149,31 +149,31 @@ fn prefix(part: &[u8], at: usize) -> Option<(u32, u32)> {
     Some((number(&prefix[..4]), number(&prefix[4..])))
 }
 
-/// How many bytes follow a length.
+/// The number of bytes that follow a length.
 fn body(length: u32) -> u32 {
     if length & !VOUCHES == COMPLETE { 0 } else { length & !VOUCHES }
 }
 
-/// What lies at an offset.
+/// The result of looking at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scanned<'s> {
     Record(&'s [u8]),
-    /// What lies before it had been committed.
+    /// A mark that vouches for what lies before it.
     Committed,
-    /// The segment is complete.
+    /// The mark that the segment is complete.
     Complete,
-    /// Nothing that is whole.
+    /// Nothing valid.
     Nothing,
 }
 
-/// A part of a segment that is looked through.
+/// A part of a segment that is scanned.
 #[derive(Debug)]
 pub(super) struct SegmentPart<'s> {
     bytes: &'s [u8],
-    /// Where it begins in the segment.
+    /// The part's offset in the segment.
     base: u32,
     sequence: u64,
-    /// Made when something is broken.
+    /// Computed once when something is damaged.
     sums: OnceCell<RangeChecksums<'s>>,
 }
 
@@ -182,7 +182,7 @@ impl<'s> SegmentPart<'s> {
         Self { bytes, base, sequence, sums: OnceCell::new() }
     }
 
-    /// Looks at an offset.
+    /// Looks at one offset.
     pub(super) fn find(&self, offset: u32) -> Scanned<'s> {
         let at = (offset - self.base) as usize;
         let Some((expected, length)) = prefix(self.bytes, at) else { return Scanned::Nothing };
@@ -200,8 +200,8 @@ impl<'s> SegmentPart<'s> {
         }
     }
 
-    /// What lies from an offset on: all that is whole, and before it once where it begins if
-    /// something is not. The last is the mark that the segment is complete, or nothing.
+    /// Everything valid from an offset on, and a `Nothing` at the start of each damaged stretch.
+    /// The last item is the mark of completion or `Nothing`.
     pub(super) fn walk(&self, from: u32) -> impl Iterator<Item = (u32, Scanned<'s>)> {
         let mut last = None;
         std::iter::from_fn(move || {
@@ -219,7 +219,7 @@ impl<'s> SegmentPart<'s> {
         })
     }
 
-    /// Where the last lies that vouches for what is before it; 0 if none does.
+    /// Offset of the last record or mark that vouches for everything before it; 0 if none does.
     pub(super) fn vouched(&self, from: u32) -> u32 {
         let vouches = |offset: u32| {
             prefix(self.bytes, (offset - self.base) as usize)
@@ -229,7 +229,7 @@ impl<'s> SegmentPart<'s> {
         whole.map(|(offset, _)| offset).filter(|offset| vouches(*offset)).last().unwrap_or(0)
     }
 
-    /// Whether something whole lies where what is broken at an offset says that it ends.
+    /// Whether something valid lies where the damaged record at an offset claims to end.
     pub(super) fn goes_on_behind(&self, offset: u32) -> bool {
         let prefix = prefix(self.bytes, (offset - self.base) as usize);
         prefix.filter(|(_, length)| *length != 0).is_some_and(|(_, length)| {
@@ -239,7 +239,7 @@ impl<'s> SegmentPart<'s> {
         })
     }
 
-    /// Whether what begins at an offset may end behind the part, which is not behind `end`.
+    /// Whether the record at an offset may end behind this part, though not behind `end`.
     pub(super) fn is_cut(&self, offset: u32, end: u32) -> bool {
         let at = (offset - self.base) as usize;
         prefix(self.bytes, at).is_none_or(|(_, length)| {
@@ -248,7 +248,7 @@ impl<'s> SegmentPart<'s> {
         })
     }
 
-    /// Where the first lies behind an offset that is whole, wherever that is.
+    /// The offset of the first valid record or mark behind `offset`.
     pub(super) fn next_whole(&self, offset: u32) -> Option<u32> {
         let mut positions = offset + 1..self.end().checked_sub(PREFIX_BYTES)? + 1;
         if positions.is_empty() {

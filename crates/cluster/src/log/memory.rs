@@ -1,4 +1,4 @@
-//! A medium in memory that crashes as real ones do: for simulation and tests.
+//! Storage in memory that crashes as real media do: for simulation and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -7,23 +7,23 @@ use amalgam_op::split_mix64;
 
 use super::{Storage, StorageError};
 
-/// What becomes of writes that were not synced.
+/// What happens to unsynced writes in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process dies: nothing is lost yet.
+    /// The process dies: no write is lost yet.
     Process,
-    /// Power is lost: of so many unsynced writes the first survive, and of the next so many bytes.
+    /// Power is lost: the first N unsynced writes survive, and the first bytes of the next.
     Power {
-        /// Writes that survive whole.
+        /// Number of writes that survive whole.
         writes: usize,
-        /// Bytes of the one that is torn.
+        /// Bytes that survive of the torn write.
         bytes: usize,
     },
-    /// Power is lost: of each block some of the unsynced writes survive, the first of them.
+    /// Power is lost: in each block the first few of the unsynced writes survive.
     Scattered {
-        /// What the medium writes at once.
+        /// Bytes that the medium writes atomically.
         block_bytes: usize,
-        /// Decides how many survive.
+        /// Seed that decides how many survive in each block.
         seed: u64,
     },
 }
@@ -41,18 +41,18 @@ struct Write {
 pub struct MemoryStorage {
     segments: BTreeMap<u32, Vec<u8>>,
     unsynced: Vec<Write>,
-    /// What this process wrote since the last sync.
+    /// Segments written since the last sync.
     touched: BTreeSet<u32>,
-    /// How many bytes there may be in all; none for any.
+    /// Capacity in bytes; none for unlimited.
     pub capacity_bytes: Option<usize>,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// How many syncs succeed yet; none for all.
+    /// How many more syncs succeed; none for all.
     pub syncs_left: Option<usize>,
 }
 
 impl MemoryStorage {
-    /// What is left after a crash.
+    /// Reduces the contents to what survives a crash.
     pub fn crash(&mut self, crash: Crash) {
         self.touched.clear();
         if crash == Crash::Process {
@@ -113,17 +113,17 @@ impl MemoryStorage {
         &mut self.segments.get_mut(&write.segment).expect("it was written")[place]
     }
 
-    /// Writes that were not synced.
+    /// The number of unsynced writes.
     pub fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
 
-    /// Bytes of the last write that was not synced.
+    /// Length in bytes of the last unsynced write.
     pub fn last_write_bytes(&self) -> usize {
         self.unsynced.last().map_or(0, |write| write.after.len())
     }
 
-    /// The bytes of a segment, to damage.
+    /// The bytes of a segment, so that a test can damage them.
     pub fn segment(&mut self, segment: u32) -> Option<&mut Vec<u8>> {
         self.segments.get_mut(&segment)
     }
@@ -178,7 +178,7 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// One that others reach too: to outlive who writes to it, or to be damaged meanwhile.
+/// Shared storage: outlives its writer, and can be damaged meanwhile.
 impl Storage for Arc<Mutex<MemoryStorage>> {
     fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
         self.lock().map_err(|_| StorageError::Broken)?.segments()

@@ -1,24 +1,24 @@
-//! The log in which a backup keeps other nodes' chunks (DXRAM, section 2: backups lie in flash).
+//! The segmented log in which a backup keeps other nodes' records (DXRAM, section 2: backups lie on
+//! flash).
 //!
-//! Records are appended to segments of one size, which are made once and used again: pages that are
-//! touched for the first time are written many times slower. A record carries a checksum over its
-//! bytes, its place, and the use of its segment, so what an earlier use left behind is not taken
-//! for a record. Where bytes lie is [`Storage`]'s matter.
+//! Records are appended to segments of one size, which are created once and reused, because writing
+//! to pages for the first time is many times slower. A record's checksum covers its bytes, its
+//! position and the number of its segment's use (the sequence), so a record of an earlier use is
+//! not taken for a present one. [`Storage`] decides where the bytes lie.
 //!
-//! Invariants of this room:
-//! 1. What [`Log::commit`] returned `Ok` for is replayed after a crash that the mode covers:
-//!    `Buffered` a crash of the process, `Synced` one of the machine.
-//! 2. A record is replayed whole or not at all. What is broken is reported, and the rest is
-//!    replayed; only in the newest segment, where nothing behind it vouches for it, it is what is
-//!    left of a write that was torn, and the end.
-//! 3. A segment is used again only when all that is live in it was appended again and committed.
-//! 4. After a write failed nothing is appended any more: the log says so rather than lie.
-//! 5. The log of another cluster, or of a later format, is refused and not touched. Those of the
-//!    formats before are read; records of the first count for nothing: they do not say whose they
-//!    are.
-//! 6. What vouches was appended after all before it in its segment had been committed. No two uses
-//!    of segments have the same number, whatever a loss of power takes back: so the newest is never
-//!    freed.
+//! Invariants:
+//! 1. Everything for which [`Log::commit`] returned `Ok` is replayed after a crash that the mode
+//!    covers: `Buffered` a crash of the process, `Synced` one of the machine.
+//! 2. A record is replayed whole or not at all. Damage is reported and the rest is replayed. Only
+//!    in the newest segment, where no later record vouches for it, damage counts as a torn write
+//!    and ends the log.
+//! 3. A segment is reused only when everything live in it was appended again and committed.
+//! 4. After a failed write nothing is appended any more: every later call returns the error.
+//! 5. The log of another cluster, or of a later format, is refused and not changed. Earlier formats
+//!    are read; records of format 1 are ignored because they do not name their writer.
+//! 6. A record or mark that vouches was appended after everything before it in its segment had been
+//!    committed. No two uses of segments have the same sequence, whatever a power loss undoes; so
+//!    the newest segment is never freed.
 
 mod format;
 mod memory;
@@ -30,83 +30,83 @@ use std::fmt;
 pub use memory::{Crash, MemoryStorage};
 pub use records::{Damage, Log, LogPosition, LogSettings, Relocation, Replay, SEGMENT_BEGIN};
 
-/// Where segments lie: places of fixed size that are written at any offset.
+/// Holds segments: areas of fixed size that can be written at any offset.
 ///
-/// A write may reach the medium late, in part and out of order until [`Self::sync`] returned.
+/// A write may reach the medium late, in part and out of order until [`Self::sync`] has returned.
 pub trait Storage: fmt::Debug + Send {
-    /// The segments that there are, and their lengths in bytes.
+    /// Lists the segments and their lengths in bytes.
     ///
     /// # Errors
     ///
     /// [`StorageError`].
     fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError>;
 
-    /// Makes a segment of so many zeros, all of which have their room from now on.
+    /// Creates a segment of N zero bytes, with all its space allocated.
     ///
     /// # Errors
     ///
-    /// [`StorageError::Full`] if there is no room.
+    /// [`StorageError::Full`] if there is no space.
     fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError>;
 
-    /// Writes into a segment.
+    /// Writes `bytes` into a segment.
     ///
     /// # Errors
     ///
-    /// [`StorageError`]; any part may be written then.
+    /// [`StorageError`]; any part may have been written.
     fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Reads from a segment, until `bytes` are full.
+    /// Fills `bytes` from a segment.
     ///
     /// # Errors
     ///
     /// [`StorageError`].
     fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError>;
 
-    /// What was written into segments that this process wrote to survives a loss of power.
+    /// Makes everything that this process wrote survive a power loss.
     ///
     /// # Errors
     ///
-    /// [`StorageError`]; nobody knows then what does.
+    /// [`StorageError`]; then it is unknown what survives.
     fn sync(&mut self) -> Result<(), StorageError>;
 }
 
-/// Why a medium did not do what it was asked to.
+/// Why the storage failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageError {
-    /// There is no room.
+    /// There is no space.
     Full,
-    /// It may not be written.
+    /// It is read-only.
     ReadOnly,
-    /// Anything else.
+    /// Any other error.
     Broken,
 }
 
-/// What survives.
+/// Which crashes committed records survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// A crash of the process: what is committed was handed to the operating system.
+    /// A crash of the process: committed records were handed to the operating system.
     #[default]
     Buffered,
-    /// A loss of power: what is committed was synced, many records at once.
+    /// A power loss: committed records were synced, many at once.
     Synced,
 }
 
-/// Why the log does not do what it was asked to.
+/// Why an operation of the log failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogError {
-    /// It was written by another cluster, whose number this is.
+    /// Another cluster wrote it; this is that cluster's number.
     Foreign(u64),
-    /// It was written by a later version, whose format this is.
+    /// A later version wrote it; this is its format.
     Later(u16),
-    /// It was written by another node of the cluster, whose number this is.
+    /// Another node of the cluster wrote it; this is that node's number.
     Node(u16),
-    /// A record longer than a segment takes, or empty.
+    /// A record is empty, or longer than fits into a segment.
     Length,
     /// All segments are in use.
     Full,
-    /// What lies there is not what was written.
+    /// The bytes read are not those that were written.
     Damaged,
-    /// The medium failed, now or earlier.
+    /// The storage failed, now or earlier.
     Storage(StorageError),
 }
 
@@ -120,8 +120,8 @@ impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "the disk is full",
-            Self::ReadOnly => "the disk may not be written",
-            Self::Broken => "the disk does not answer as it should",
+            Self::ReadOnly => "the disk is read-only",
+            Self::Broken => "the disk reported an error",
         })
     }
 }
@@ -130,11 +130,13 @@ impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign(cluster) => write!(f, "the log belongs to cluster {cluster:#x}"),
-            Self::Later(version) => write!(f, "the log has format {version}, of a later version"),
-            Self::Node(node) => write!(f, "the log is that of node {node}"),
+            Self::Later(version) => {
+                write!(f, "the log has format {version}, which a later version wrote")
+            }
+            Self::Node(node) => write!(f, "the log belongs to node {node}"),
             Self::Length => f.write_str("the record is empty or too long for a segment"),
             Self::Full => f.write_str("all segments of the log are in use"),
-            Self::Damaged => f.write_str("the log is damaged there"),
+            Self::Damaged => f.write_str("the log is damaged at this record"),
             Self::Storage(error) => error.fmt(f),
         }
     }

@@ -1,23 +1,23 @@
-//! Checksums of stretches, in a bounded time each, however long they are: for whoever looks for a
-//! record at every offset of a segment. A length that is none would otherwise cost a look at as
-//! many bytes, and a value can be made of such lengths.
+//! CRC32C of any range of a segment, in time that does not depend on the range's length: for a
+//! search for a record at every offset. A random length would otherwise cost a pass over that many
+//! bytes, and a client can choose a value that consists of such lengths.
 //!
-//! CRC32C is linear: if A is followed by B, that of both is that of A times x^(8·|B|), plus that of
-//! B. So two checksums from the beginning on tell that of what lies between.
+//! CRC32C is linear: the checksum of A followed by B is that of A times x^(8·|B|), plus that of B.
+//! So two checksums from the beginning give that of the range between.
 
-/// A checksum from the beginning on is kept for each of so many bytes.
+/// A checksum from the beginning is stored every N bytes.
 const STEP: usize = 64;
-/// Powers of x^8 are kept up to this one, and multiples of it.
+/// Powers of x^8 are stored up to this one, and its multiples.
 const POWERS: usize = 1 << 12;
-/// The polynomial, x^31 in the lowest bit: as all that is multiplied here.
+/// The polynomial, with x^31 in the lowest bit, like all factors here.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 const ONE: u32 = 1 << 31;
 
-/// See the head of this module.
+/// Checksums of ranges of `bytes`; see the module's head.
 #[derive(Debug)]
 pub(super) struct RangeChecksums<'s> {
     bytes: &'s [u8],
-    /// Of the bytes before each step.
+    /// Checksum of the bytes before each step.
     steps: Vec<u32>,
     low: Vec<u32>,
     high: Vec<u32>,
@@ -36,7 +36,7 @@ impl<'s> RangeChecksums<'s> {
         Self { bytes, steps, low, high }
     }
 
-    /// Of what the checksum `before` is of, and of `from..to` behind it.
+    /// Extends the checksum `before` by the range `from..to`.
     pub(super) fn append(&self, before: u32, from: usize, to: usize) -> u32 {
         let length = to - from;
         let mut shifted = multiply(before ^ self.until(from), self.low[length % POWERS]);

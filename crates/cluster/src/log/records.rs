@@ -1,32 +1,33 @@
-//! Appending, replaying and cleaning.
+//! The log: appending, replaying and cleaning.
 
 use std::collections::BTreeMap;
 
 use super::format::{self, HEAD_BYTES, Head, PREFIX_BYTES, Scanned, SegmentPart};
 use super::{Durability, LogError, Storage};
 
-/// Records are read together that fill one of so many bytes between the first and the last.
+/// Records of a segment are read together if they fill at least one N-th of the bytes between the
+/// first and the last.
 const DENSE_READ_FACTOR: u64 = 4;
-/// When segments run short, one with less than so many of a hundred bytes is worth cleaning.
+/// When segments run short, a segment is worth cleaning below this percentage of live bytes.
 const SHORT_PERCENT: u32 = 95;
-/// Where the first record of a segment lies.
+/// Offset of the first record in a segment.
 pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
-/// Who opens a log leaves out so many numbers of uses: more than there can be whose heads a loss of
-/// power took back and whose records it did not.
+/// On open, skip 2^20 sequence numbers: more than a power loss can have rolled back in segment
+/// headers while their records survived.
 const SEQUENCE_GAP: u64 = 1 << 20;
-/// As many bits count the uses of one life.
+/// Each incarnation has this many bits of sequence numbers of its own.
 const INCARNATION_SHIFT: u32 = 30;
 
 /// Parameters of a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Length of a segment.
+    /// Length of a segment in bytes.
     pub segment_bytes: u32,
-    /// Segments at most. One is kept for the cleaner.
+    /// The most segments. One is reserved for the cleaner.
     pub segments_max: u32,
-    /// What survives.
+    /// Which crashes committed records survive.
     pub durability: Durability,
-    /// A segment is worth cleaning when less of a hundred bytes is live in it.
+    /// A segment is worth cleaning when less than this percentage of it is live.
     pub clean_below_percent: u32,
 }
 
@@ -41,7 +42,7 @@ impl Default for LogSettings {
     }
 }
 
-/// Where a record lies.
+/// The position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPosition {
     pub(super) segment: u32,
@@ -56,41 +57,40 @@ impl LogPosition {
     }
 }
 
-/// Where a record lay that the cleaner appended again, and where it lies.
+/// Old and new position of a record that the cleaner appended again.
 pub type Relocation = (LogPosition, LogPosition);
 
-/// What could not be read in a replay.
+/// A stretch that could not be read in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The segment.
     pub segment: u32,
-    /// From where on.
+    /// Offset at which it begins.
     pub offset: u32,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// Records that are whole.
+    /// Number of valid records.
     pub records: u64,
     /// Whether the last write before the crash was torn.
     pub was_torn: bool,
-    /// What was lost otherwise.
+    /// All other damage.
     pub damages: Vec<Damage>,
-    /// Whether all segments have the format that is written today, or one that says as much.
+    /// Whether all segments have the present format or an equivalent one.
     pub is_current: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     sequence: u64,
-    /// Where the next record would begin.
+    /// Offset of the next record.
     end: u32,
     live_bytes: u32,
 }
 
-/// How many segments that are not appended to have less in them than `below_bytes`, and so are
-/// worth cleaning.
+/// Counts the closed segments with fewer than `below_bytes` live bytes, which are worth cleaning.
 #[derive(Clone, Copy, Debug)]
 struct CleanableCount {
     below_bytes: u64,
@@ -103,7 +103,8 @@ impl CleanableCount {
         Self { below_bytes, segments: 0 }
     }
 
-    /// A segment had and has so much that is live; none before it was closed and when it is free.
+    /// The live bytes of a segment changed from `had` to `has`; none before it is closed and after
+    /// it is freed.
     fn note(&mut self, had: Option<u32>, has: Option<u32>) {
         let counts = |bytes: Option<u32>| {
             usize::from(bytes.is_some_and(|bytes| u64::from(bytes) < self.below_bytes))
@@ -112,19 +113,19 @@ impl CleanableCount {
     }
 }
 
-/// What comes after the last commit in the current segment.
+/// State of the current segment behind its last commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
-    /// Nothing, or what was appended since.
+    /// Nothing, or records appended since.
     Fresh,
     /// Nothing, and [`Log::vouch`] was called once.
     Idle,
-    /// A mark that vouches for it, which was not synced. So what comes next does not vouch: for
-    /// the mark, too, it could not.
+    /// A mark that vouches for the commit and was not synced. The next record does not vouch, since
+    /// it could not vouch for the mark.
     Vouched,
 }
 
-/// A log. Not shared: one thread calls it.
+/// A log of records. Not thread-safe: one thread calls it.
 #[derive(Debug)]
 pub struct Log<S> {
     storage: S,
@@ -132,24 +133,24 @@ pub struct Log<S> {
     settings: LogSettings,
     segments: BTreeMap<u32, Segment>,
     free: Vec<u32>,
-    /// Those whose heads were damaged when the log was opened.
+    /// Segments whose headers were damaged when the log was opened.
     damaged: Vec<u32>,
-    /// The one that is appended to.
+    /// The segment that is appended to.
     current: Option<u32>,
-    /// The end of the current segment that was not written yet.
+    /// The end of the current segment that is not written yet.
     buffer: Vec<u8>,
     tail: Tail,
     next_sequence: u64,
-    /// Usually, and when segments run short.
+    /// Counts for normal operation, and for when segments run short.
     cleanable: [CleanableCount; 2],
-    /// What is being cleaned: memory that is used again.
+    /// Buffer for the part that is being cleaned.
     part: Vec<u8>,
     failed: Option<LogError>,
 }
 
 impl<S: Storage> Log<S> {
-    /// Opens a log, empty or not, and hands out each record, by segment in the order of their use.
-    /// All count as live until [`Self::release`] says otherwise.
+    /// Opens a log, empty or not, and passes on each record, segment by segment in the order of
+    /// use. All records count as live until [`Self::release`].
     ///
     /// # Errors
     ///
@@ -188,7 +189,7 @@ impl<S: Storage> Log<S> {
                 }
                 Head::Free if bytes == settings.segment_bytes => log.free.push(segment),
                 Head::Free => {}
-                // What was in it cannot be told any more.
+                // Its contents cannot be told any more.
                 Head::Damaged => {
                     replay.damages.push(Damage { segment, offset: 0 });
                     log.damaged.push(segment);
@@ -196,8 +197,8 @@ impl<S: Storage> Log<S> {
             }
         }
         if settings.durability == Durability::Synced {
-            // A life before may have freed them and died before it synced that; whoever syncs does
-            // so for what was written in this life.
+            // An earlier incarnation may have freed them and died before syncing that; a sync
+            // covers only what this process wrote.
             for segment in &log.free {
                 log.storage.write(*segment, 0, &[0; HEAD_BYTES as usize])?;
             }
@@ -214,13 +215,13 @@ impl<S: Storage> Log<S> {
         Ok((log, replay))
     }
 
-    /// Numbers of uses are greater from now on than those of all former lives of who writes, also
-    /// where no head is left that says what those were.
+    /// Makes sequences from now on greater than those of all earlier incarnations of the writer,
+    /// even where no header is left that shows them. Requires: incarnations ascend.
     pub fn begin_incarnation(&mut self, number: u32) {
         self.next_sequence = self.next_sequence.max(u64::from(number) << INCARNATION_SHIFT);
     }
 
-    /// Of the newest segment the format's version is told.
+    /// Replays one segment; `newest` is the format version if it is the newest segment.
     fn replay(
         &mut self,
         segment: u32,
@@ -234,7 +235,7 @@ impl<S: Storage> Log<S> {
         let part = SegmentPart::new(&all, 0, sequence);
         let vouching = newest.filter(|version| *version >= format::VOUCHING_SINCE);
         let vouched = vouching.map(|_| part.vouched(HEAD_BYTES));
-        // What is broken, and nobody vouches for, was not synced: any part of it may be there.
+        // Damage for which nothing vouches was not synced: any part of it may have arrived.
         let is_torn = |offset| match vouched {
             Some(vouched) => offset > vouched,
             None => newest.is_some() && !part.goes_on_behind(offset),
@@ -260,8 +261,8 @@ impl<S: Storage> Log<S> {
             }
         }
         if newest.is_some() && end + PREFIX_BYTES <= bytes {
-            // Nobody appends here again: it is complete now, or the next replay would take its end
-            // for damage. If it was complete already, that may not have been synced.
+            // Nothing is appended here again, so mark it complete; otherwise the next replay would
+            // take its end for damage. An existing mark may not have been synced.
             let mut mark = Vec::new();
             format::encode_complete(sequence, end, false, &mut mark);
             self.storage.write(segment, end, &mark)?;
@@ -269,16 +270,17 @@ impl<S: Storage> Log<S> {
         Ok((end, live_bytes))
     }
 
-    /// Appends a record. It is safe once [`Self::commit`] returned.
+    /// Appends a record. It is durable once [`Self::commit`] has returned.
     ///
     /// # Errors
     ///
-    /// [`LogError::Length`], [`LogError::Full`], or what the medium said, now or earlier.
+    /// [`LogError::Length`], [`LogError::Full`], or the storage's error, now or earlier.
     pub fn append(&mut self, record: &[u8]) -> Result<LogPosition, LogError> {
         self.append_with(record, self.settings.segments_max.saturating_sub(1))
     }
 
-    /// The same for what is short and must go on, in the segment that is kept for the cleaner.
+    /// As [`Self::append`], but may use the segment reserved for the cleaner: for short records
+    /// that must not fail.
     ///
     /// # Errors
     ///
@@ -314,7 +316,7 @@ impl<S: Storage> Log<S> {
         Ok(position)
     }
 
-    /// Whether all that was appended to the current segment is committed, for certain.
+    /// Whether everything appended to the current segment is certainly committed.
     fn may_vouch(&self) -> bool {
         self.buffer.is_empty() && self.tail != Tail::Vouched
     }
@@ -331,15 +333,15 @@ impl<S: Storage> Log<S> {
             format::encode_complete(sequence, end, false, &mut self.buffer);
             self.write_buffer(full, end + PREFIX_BYTES)?;
         }
-        // Or a later segment might survive a loss of power, and this one's end, or that others are
-        // free, might not.
+        // Otherwise a later segment might survive a power loss without this one's end, or without
+        // the release of others.
         self.sync()?;
         let next = match self.free.pop() {
             Some(next) => next,
             None => {
                 let next = self.segments.keys().next_back().map_or(0, |last| last + 1);
                 self.storage.create(next, self.settings.segment_bytes).map_err(|error| {
-                    // Nothing was written: what is there stays as it is.
+                    // Nothing was written, so the contents are unchanged.
                     match error {
                         super::StorageError::Full => LogError::Full,
                         error => LogError::Storage(error),
@@ -354,19 +356,19 @@ impl<S: Storage> Log<S> {
         self.segments.insert(next, Segment { sequence, end: HEAD_BYTES, live_bytes: 0 });
         (self.current, self.tail) = (Some(next), Tail::Fresh);
         if full.is_none() {
-            // The first of a life: whatever is lost, no later life gives its number to another use,
-            // for which what is here would count.
+            // First segment of an incarnation: make its sequence durable, so that whatever is lost
+            // no later incarnation reuses it, for which these records would then count.
             self.write_buffer(next, HEAD_BYTES)?;
             self.storage.sync().map_err(|error| self.fail(error.into()))?;
         }
         Ok(next)
     }
 
-    /// Makes all that was appended safe: one write, and one sync in [`Durability::Synced`].
+    /// Makes everything appended durable: one write, and one sync in [`Durability::Synced`].
     ///
     /// # Errors
     ///
-    /// What the medium said. Nobody knows then what is safe, and nothing is appended any more.
+    /// The storage's error. Then it is unknown what is durable, and nothing is appended any more.
     pub fn commit(&mut self) -> Result<(), LogError> {
         if let Some(failed) = self.failed {
             return Err(failed);
@@ -377,9 +379,9 @@ impl<S: Storage> Log<S> {
         self.sync()
     }
 
-    /// Vouches for what was committed last, when nothing was appended since this was called before.
-    /// What is appended vouches for it otherwise; while nothing does, damage there is taken for a
-    /// torn write.
+    /// Writes a mark that vouches for the last commit, if nothing was appended since the previous
+    /// call. Normally the next record vouches; until something does, damage in the last commit is
+    /// taken for a torn write.
     ///
     /// # Errors
     ///
@@ -397,7 +399,7 @@ impl<S: Storage> Log<S> {
             format::encode_committed(sequence, offset, &mut mark);
             segment.end += PREFIX_BYTES;
         } else {
-            // No record has room either: it is complete.
+            // No further record fits: the segment is complete.
             format::encode_complete(sequence, offset, true, &mut mark);
         }
         self.storage.write(current, offset, &mark).map_err(|error| self.fail(error.into()))
@@ -449,8 +451,8 @@ impl<S: Storage> Log<S> {
         Ok(bytes)
     }
 
-    /// Reads records; those of a segment together if they fill a good part of where they lie.
-    /// `positions` are sorted for that. What is not as it was appended is handed out as none.
+    /// Reads records and passes each on, or none for one that is damaged. Records of a segment are
+    /// read together if they are dense. Sorts `positions`.
     pub fn read_many<T>(
         &mut self,
         positions: &mut [(LogPosition, T)],
@@ -486,7 +488,8 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// A part of a segment, also what is not written yet; the segment's sequence if it can be read.
+    /// Loads a part of a segment, including bytes not written yet. Returns the segment's sequence
+    /// if the part can be read.
     fn load(&mut self, number: u32, from: u32, to: u32, bytes: &mut Vec<u8>) -> Option<u64> {
         let segment = self.segments.get(&number)?;
         let buffered = if self.current == Some(number) { self.buffer.as_slice() } else { &[] };
@@ -502,7 +505,7 @@ impl<S: Storage> Log<S> {
         Some(segment.sequence)
     }
 
-    /// A record is needed no more.
+    /// Marks a record as no longer needed.
     pub fn release(&mut self, position: LogPosition) {
         let Some(segment) = self.segments.get_mut(&position.segment) else { return };
         let had = segment.live_bytes;
@@ -513,29 +516,29 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// Whether segments run short: then any that is not full is worth cleaning.
+    /// Whether segments run short: then any segment that is not full is worth cleaning.
     pub fn is_short(&self) -> bool {
         self.segments.len() + 2 >= self.settings.segments_max as usize
     }
 
-    /// The segment that is best cleaned next, if one is worth it: the one with the least in it.
+    /// The segment to clean next, if one is worth it: the one with the fewest live bytes.
     pub fn victim(&self) -> Option<u32> {
         if self.cleanable[usize::from(self.is_short())].segments == 0 {
             return None;
         }
-        // The newest has the number from which those of later uses are counted.
+        // The newest segment is never freed: later sequences are counted from its own.
         let newest = self.newest();
         let others = self.segments.iter().filter(|(_, segment)| segment.sequence != newest);
         others.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
-    /// Appends again what is live in a part of a segment that is not written to any more, of about
-    /// so many bytes from `from` on ([`SEGMENT_BEGIN`] at first). Returns the old and new places
-    /// and where the next part begins, none at the end: then [`Self::retire`] it.
+    /// Appends again the live records of a part of a closed segment, about N bytes from `from` on
+    /// ([`SEGMENT_BEGIN`] at first). Returns the old and new positions and where the next part
+    /// begins; none at the end of the segment, which is then to be passed to [`Self::retire`].
     ///
     /// # Errors
     ///
-    /// As [`Self::append`]; what was there is still there.
+    /// As [`Self::append`]; the old records are still there.
     pub fn clean_part(
         &mut self,
         number: u32,
@@ -568,7 +571,7 @@ impl<S: Storage> Log<S> {
                     Scanned::Nothing if to < end && found.is_cut(offset, end) => {
                         break Some(offset);
                     }
-                    // Damage.
+                    // Skip the damaged stretch.
                     Scanned::Nothing => match found.next_whole(offset) {
                         Some(next) => offset = next,
                         None => break (to < end).then_some(offset),
@@ -578,7 +581,7 @@ impl<S: Storage> Log<S> {
             if rest != Some(from) {
                 break rest;
             }
-            // A record longer than the part, or damage: only the rest can tell.
+            // A record longer than the part, or damage: more bytes tell which.
             length = length.saturating_mul(2);
         };
         let mut moved = Vec::with_capacity(live.len());
@@ -592,21 +595,21 @@ impl<S: Storage> Log<S> {
         Ok((moved, next))
     }
 
-    /// Frees a segment whose live records were appended again.
+    /// Frees a segment whose live records were all appended again.
     ///
     /// # Errors
     ///
-    /// As [`Self::commit`]; the segment stays as it was.
+    /// As [`Self::commit`]; the segment is unchanged.
     pub fn retire(&mut self, number: u32) -> Result<(), LogError> {
         self.commit()?;
-        // Also what other segments were freed before: of two that are freed, the one with what is
-        // older must not come back alone.
+        // Sync earlier releases too: of two freed segments, the one with the older records must not
+        // come back alone.
         self.sync()?;
         self.free_segment(number)
     }
 
-    /// Frees all segments but the one that is appended to, which is made safe before; if there is
-    /// none, one is begun.
+    /// Frees all segments except the current one, which is made durable first; begins one if there
+    /// is none.
     ///
     /// # Errors
     ///
@@ -622,7 +625,7 @@ impl<S: Storage> Log<S> {
         for number in closed.collect::<Vec<_>>() {
             self.free_segment(number)?;
         }
-        // Or the next replay would find the damage again.
+        // Otherwise the next replay would find the damage again.
         for number in std::mem::take(&mut self.damaged) {
             if !self.segments.contains_key(&number) {
                 self.storage
@@ -634,7 +637,7 @@ impl<S: Storage> Log<S> {
     }
 
     fn free_segment(&mut self, number: u32) -> Result<(), LogError> {
-        // Or the next replay would find again what was released.
+        // Otherwise the next replay would find released records again.
         self.storage
             .write(number, 0, &[0; HEAD_BYTES as usize])
             .map_err(|error| self.fail(error.into()))?;
@@ -649,35 +652,35 @@ impl<S: Storage> Log<S> {
         self.cleanable.iter_mut().for_each(|cleanable| cleanable.note(had, has));
     }
 
-    /// The number of the oldest use of a segment that is not `but`: records that were appended
-    /// before it are gone from the log.
+    /// The sequence of the oldest segment other than `but`: records appended before it are gone
+    /// from the log.
     pub fn oldest(&self, but: u32) -> u64 {
         let others = self.segments.iter().filter(|(number, _)| **number != but);
         others.map(|(_, segment)| segment.sequence).min().unwrap_or(self.next_sequence)
     }
 
-    /// The number of the newest use of a segment.
+    /// The sequence of the newest segment.
     pub fn newest(&self) -> u64 {
         self.segments.values().map(|segment| segment.sequence).max().unwrap_or(0)
     }
 
-    /// In which use of its segment a record lies.
+    /// The sequence of the segment in which a record lies.
     pub fn sequence(&self, position: LogPosition) -> u64 {
         self.segments.get(&position.segment).map_or(0, |segment| segment.sequence)
     }
 
-    /// Bytes that are live, and segments in use and free.
+    /// Live bytes, and the numbers of segments in use and free.
     pub fn usage(&self) -> (u64, usize, usize) {
         let live = self.segments.values().map(|segment| u64::from(segment.live_bytes)).sum();
         (live, self.segments.len(), self.free.len())
     }
 
-    /// The medium.
+    /// The storage.
     pub fn storage_mut(&mut self) -> &mut S {
         &mut self.storage
     }
 
-    /// The medium, without the log.
+    /// The storage, without the log.
     pub fn into_storage(self) -> S {
         self.storage
     }

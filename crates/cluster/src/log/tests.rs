@@ -62,7 +62,7 @@ fn a_write_torn_at_any_byte_costs_nothing_that_was_synced() {
         for part in [number, number + 100] {
             log.append(&record(part)).expect("there is room");
         }
-        // The same again on a medium that never syncs, to cut it off.
+        // The same operations on a medium that never syncs, to cut it off.
         let mut buffered = safe.clone();
         buffered.sync().expect("memory");
         let (mut cut, _) = open(buffered, Durability::Buffered);
@@ -90,8 +90,8 @@ fn a_write_torn_at_any_byte_costs_nothing_that_was_synced() {
     }
 }
 
-/// Any byte of any segment is damaged: at most one record is lost where the next can be found, what
-/// is lost is reported, nothing wrong is replayed, and a second replay says the same.
+/// Any byte of any segment is damaged: at most one record is lost where the next can be found, the
+/// loss is reported, nothing wrong is replayed, and a second replay gives the same result.
 #[test]
 fn damage_is_reported_and_what_is_whole_comes_back() {
     let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
@@ -139,7 +139,7 @@ fn other_clusters_and_later_formats_are_refused() {
         storage
     };
     assert_eq!(open(of_version(6), CLUSTER), LogError::Later(6));
-    // Those of formats before are read, and say whether they count.
+    // Earlier formats are read, and report whether they count.
     for (version, is_current) in [(1, false), (2, true), (3, true), (4, true), (5, true)] {
         let storage = of_version(version);
         let (_, records, replay) = open_with_replay(storage, Durability::Buffered);
@@ -189,8 +189,8 @@ fn after_a_failed_write_nothing_is_appended() {
 }
 
 proptest! {
-    /// Keys are overwritten, segments cleaned in parts and the log opened anew; the last version of
-    /// each key is there, and segments are used again rather than made.
+    /// Keys are overwritten, segments cleaned in parts and the log reopened; the last version of
+    /// each key is there, and segments are reused.
     #[test]
     fn a_map_on_the_log_is_a_map(
         steps in prop::collection::vec((0..12u8, 0..10u8), 1..400),
@@ -304,7 +304,7 @@ fn a_head_that_was_being_freed_is_not_damage() {
     }
 }
 
-/// A segment as it was written before lengths had a bit that vouches.
+/// A segment of a format in which lengths could not vouch.
 fn segment_of_version_3(sequence: u64, records: &[Vec<u8>], is_complete: bool) -> Vec<u8> {
     let mut bytes = vec![0; 32];
     bytes[..6].copy_from_slice(b"AMLG\x03\0");
@@ -348,12 +348,12 @@ fn segments_of_the_version_before_are_read_and_count() {
     log.commit().expect("memory");
     let (_, found, replay) = open_with_replay(log.into_storage(), Durability::Synced);
     assert_eq!((found.len(), found[8].as_slice(), replay.damages), (9, &b"new"[..], Vec::new()));
-    // What is broken at the end may be torn: neighbours are, one is not.
+    // Damage at the end may be a torn write, but not with a valid record behind it.
     let (_, found, replay) = open_with_replay(stored(&[(1, 1), (1, 2)]), Durability::Synced);
     assert_eq!((found.len(), replay.was_torn, replay.damages), (5, true, Vec::new()));
     let (_, found, replay) = open_with_replay(stored(&[(1, 1)]), Durability::Synced);
     assert_eq!((found.len(), replay.was_torn, replay.damages.len()), (7, false, 1));
-    // A bit of it that would vouch does not.
+    // Its highest length bit does not vouch.
     let mut complete = stored(&[]);
     let bytes = segment_of_version_3(1, &records[4..], true);
     complete.write(1, 0, &bytes).expect("memory");
@@ -361,12 +361,12 @@ fn segments_of_the_version_before_are_read_and_count() {
     [1, 2].into_iter().for_each(|record| segment[32 + record * 20 + 8] ^= 1);
     let (_, found, replay) = open_with_replay(complete, Durability::Synced);
     assert_eq!((found.len(), replay.was_torn, replay.damages), (5, true, Vec::new()));
-    // Elsewhere nothing is torn.
+    // In other segments no write is torn.
     let (_, found, replay) = open_with_replay(stored(&[(0, 1), (0, 2)]), Durability::Synced);
     assert_eq!((found.len(), replay.was_torn, replay.damages.len()), (6, false, 1));
 }
 
-/// A value may hold what would be a record where it lies.
+/// A value may contain the bytes of a valid record for its position.
 #[test]
 fn a_value_is_not_taken_apart() {
     let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
@@ -391,8 +391,8 @@ fn a_value_is_not_taken_apart() {
     }
 }
 
-/// A loss of power takes the head of a segment and leaves its records. The next use of it has
-/// another number, for which they do not count.
+/// A power loss undoes a segment's header and leaves its records. The next use has another
+/// sequence, for which they do not count.
 #[test]
 fn numbers_of_uses_do_not_come_again() {
     for durability in [Durability::Buffered, Durability::Synced] {
@@ -416,15 +416,15 @@ fn numbers_of_uses_do_not_come_again() {
     }
 }
 
-/// What a machine that loses its power does to a log that syncs.
+/// Events of a machine with a syncing log that loses power.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Append(usize),
     Commit,
     Vouch,
-    /// The oldest of what is committed is needed no more.
+    /// The oldest committed record is released.
     Release,
-    /// After so many syncs, or at once.
+    /// After N syncs, or at once.
     End(Option<usize>, Crash),
 }
 
@@ -436,7 +436,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0..6_usize, 0..200_usize).prop_map(|(writes, bytes)| Crash::Power { writes, bytes });
     let crash = prop_oneof![4 => scattered, 1 => torn, 1 => Just(Crash::Process)];
     let step = prop_oneof![
-        // Few lengths, so that what is left of one use lies where another's records end.
+        // Few lengths, so that remains of one use lie where records of another end.
         8 => prop::sample::select(vec![0_usize, 4, 20, 52]).prop_map(Step::Append),
         4 => Just(Step::Commit),
         1 => Just(Step::Vouch),
@@ -447,15 +447,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// A log whose records are their numbers, and what must be in it.
+/// A log whose records are their numbers, and what it must contain.
 struct Model {
     log: Log<MemoryStorage>,
     next: u32,
     appended: BTreeMap<u32, LogPosition>,
     committed: BTreeMap<u32, LogPosition>,
-    /// What was lost before it was committed, for good.
+    /// Records that were lost for good before they were committed.
     gone: BTreeSet<u32>,
-    /// What ends it when a sync fails.
+    /// The crash that follows a failed sync.
     end: Crash,
 }
 
@@ -481,7 +481,7 @@ impl Model {
             assert!(number < next && record[4..].iter().all(|byte| *byte == number as u8));
             assert!(!gone.contains(&number), "{number} was gone");
             appended.remove(&number);
-            // Some are there twice; and what is needed no more may be there again.
+            // Some are there twice, and released records may be there again.
             let twice = match committed.contains_key(&number) {
                 true => found.insert(number, place),
                 false => Some(place),
@@ -563,8 +563,8 @@ impl Model {
 }
 
 proptest! {
-    /// Writes that were not synced reach the medium in part and in any order. None of that is taken
-    /// for damage, or all nodes' logs would count for nothing when all lose their power.
+    /// Unsynced writes reach the medium in part and in any order. None of that is taken for damage;
+    /// otherwise no log would count when all nodes lose power.
     #[test]
     fn a_loss_of_power_is_never_taken_for_damage(steps in steps()) {
         let mut model = Model::new();
@@ -573,8 +573,9 @@ proptest! {
         }
     }
 
-    /// Up to 64 bytes in a row are damaged, of what something behind vouches for: it is said, all
-    /// else is replayed, and the cleaner keeps it. What nothing vouches for may be torn.
+    /// Up to 64 consecutive bytes are damaged, behind which something vouches: the damage is
+    /// reported, everything else is replayed, and the cleaner keeps it. Damage for which nothing
+    /// vouches may be a torn write.
     #[test]
     fn damage_is_never_silent(
         groups in prop::collection::vec((prop::collection::vec(0..60_usize, 1..5), 0..5_u8), 2..9),
@@ -599,7 +600,7 @@ proptest! {
                 places.push((log.append(&record).expect("there is room"), record));
             }
             log.commit().expect("memory");
-            // Most are followed by something, or asked once only.
+            // Most commits are followed by something, or vouched for once only.
             (0..idle / 2).for_each(|_| log.vouch().expect("memory"));
         }
         if is_vouched {
@@ -607,7 +608,7 @@ proptest! {
         }
         let end = |place: &LogPosition| place.offset + 8 + place.length;
         let newest = places.last().expect("one").0;
-        // Of the last commit nothing else vouches, and what is before it ends where that begins.
+        // Nothing vouches for the last commit, and the records before it end where it begins.
         let is_before = |(place, _): &&(LogPosition, Vec<u8>)| place.segment == newest.segment;
         let before = places[..last.expect("one")].iter().rfind(is_before);
         let vouched = match before {
@@ -635,7 +636,7 @@ proptest! {
         let (mut log, found, replay) = open(storage);
         prop_assert!(found.iter().all(|found| places.iter().any(|(_, one)| one == found)));
         if !is_certain {
-            // The rest of the last commit may be missing, but for that nothing is.
+            // The rest of the last commit may be missing, but nothing else.
             let others = places.iter().filter(|(place, _)| {
                 place.segment < segment || end(place) <= vouched
             });

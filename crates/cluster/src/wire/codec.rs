@@ -1,17 +1,17 @@
-//! How numbers, lists and choices become bytes.
+//! Encoding of numbers, lists and enums.
 
 use std::fmt;
 
-/// What is no message.
+/// A malformed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// It ends too early, or a list is longer than what is left.
+    /// The message ends too early, or a list is longer than the bytes left.
     Short,
-    /// It goes on after its end.
+    /// The message continues after its end.
     Long,
-    /// A choice, id or range that there is not.
+    /// An unknown enum code, or an invalid id or range.
     Invalid,
-    /// A frame is longer than the bound.
+    /// The frame is longer than the bound.
     TooLarge,
 }
 
@@ -19,8 +19,8 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Short => "a message ends too early",
-            Self::Long => "a message goes on after its end",
-            Self::Invalid => "a message holds what there is not",
+            Self::Long => "a message continues after its end",
+            Self::Invalid => "invalid value in message",
             Self::TooLarge => "a message is too long",
         })
     }
@@ -28,14 +28,14 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// Bytes that are left to decode.
+/// Reads values from the bytes that are left.
 #[derive(Clone, Copy, Debug)]
 pub struct WireReader<'b> {
     left: &'b [u8],
 }
 
 impl<'b> WireReader<'b> {
-    /// All of them.
+    /// A reader of all of `bytes`.
     pub fn new(bytes: &'b [u8]) -> Self {
         Self { left: bytes }
     }
@@ -51,47 +51,48 @@ impl<'b> WireReader<'b> {
         Ok(taken)
     }
 
-    /// The next byte, which stays.
+    /// The next byte, without consuming it; none at the end.
     pub fn peek(&self) -> Option<u8> {
         self.left.first().copied()
     }
 
-    /// How many are left.
+    /// The number of bytes left.
     pub fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// What was read of these bytes by `later`, which began as this.
+    /// The bytes between this reader's position and that of `later`. Requires: `later` is a copy of
+    /// this one that has read further.
     pub fn until(&self, later: &Self) -> &'b [u8] {
         &self.left[..self.left.len() - later.left.len()]
     }
 }
 
-/// What travels.
+/// A type with a wire format.
 pub trait Wire: Sized {
-    /// Bytes that each takes at least, so that a list cannot claim more than there are.
+    /// The fewest bytes of a value, so that a list cannot claim more elements than there are bytes.
     const BYTES_MIN: usize;
 
-    /// Appends it.
+    /// Appends the value.
     fn encode(&self, to: &mut Vec<u8>);
 
-    /// Reads one.
+    /// Reads a value.
     ///
     /// # Errors
     ///
-    /// [`WireError`] if the bytes are none.
+    /// [`WireError`] if the bytes are not a value.
     fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError>;
 
-    /// Appends some, without their number.
+    /// Appends values without their number.
     fn encode_all(list: &[Self], to: &mut Vec<u8>) {
         list.iter().for_each(|element| element.encode(to));
     }
 
-    /// Reads so many; there are at least [`Self::BYTES_MIN`] bytes for each.
+    /// Reads `count` values. Requires: at least [`Self::BYTES_MIN`] bytes are left for each.
     ///
     /// # Errors
     ///
-    /// [`WireError`] if one of them is none.
+    /// [`WireError`] if one of them is malformed.
     fn decode_many(count: usize, from: &mut WireReader<'_>) -> Result<Vec<Self>, WireError> {
         let mut list = Vec::with_capacity(count);
         for _ in 0..count {
@@ -100,7 +101,7 @@ pub trait Wire: Sized {
         Ok(list)
     }
 
-    /// Passes one over, and checks it as reading would.
+    /// Skips a value, with the same checks as reading it.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ pub trait Wire: Sized {
         Self::decode(from).map(drop)
     }
 
-    /// Passes over so many; there are at least [`Self::BYTES_MIN`] bytes for each.
+    /// Skips `count` values. Requires: at least [`Self::BYTES_MIN`] bytes are left for each.
     ///
     /// # Errors
     ///
@@ -118,11 +119,11 @@ pub trait Wire: Sized {
         (0..count).try_for_each(|_| Self::skip(from))
     }
 
-    /// Reads one that is all there is.
+    /// Reads a value that takes up all bytes.
     ///
     /// # Errors
     ///
-    /// [`WireError`]; [`WireError::Long`] if something is left.
+    /// [`WireError`]; [`WireError::Long`] if bytes are left.
     fn decode_all(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = WireReader::new(bytes);
         let decoded = Self::decode(&mut from)?;
@@ -149,7 +150,7 @@ macro_rules! wire_numbers {
 
 wire_numbers!(u16, u32, u64, i64);
 
-/// Lists of bytes are copied whole: most of what travels is values.
+/// Byte lists are copied whole: most of the traffic is values.
 impl Wire for u8 {
     const BYTES_MIN: usize = 1;
 
@@ -236,7 +237,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
-/// The length of a list, for which there are bytes enough.
+/// Reads the length of a list and checks that enough bytes are left.
 fn count_of<T: Wire>(from: &mut WireReader<'_>) -> Result<usize, WireError> {
     let count = u32::decode(from)? as usize;
     if count > from.left() / T::BYTES_MIN { Err(WireError::Short) } else { Ok(count) }
@@ -300,7 +301,7 @@ macro_rules! wire_tuples {
 
 wire_tuples!((A 0, B 1), (A 0, B 1, C 2), (A 0, B 1, C 2, D 3));
 
-/// A struct is its fields in the order given here.
+/// A struct is encoded as its fields in the order given here.
 macro_rules! wire_struct {
     ($name:ty { $($field:ident: $kind:ty),* $(,)? }) => {
         impl Wire for $name {
@@ -322,7 +323,7 @@ macro_rules! wire_struct {
     };
 }
 
-/// A choice is one byte, which never gets another meaning, and the fields.
+/// An enum is encoded as one byte, whose meaning never changes, and the variant's fields.
 macro_rules! wire_enum {
     (@is_bare) => { true };
     (@is_bare $($fields:tt)+) => { false };
@@ -362,7 +363,7 @@ macro_rules! wire_enum {
                     ),)*
                     _ => false,
                 };
-                // Most choices that are passed over have no fields.
+                // Most variants that are skipped have no fields.
                 if is_bare { from.take(1).map(drop) } else { Self::decode(from).map(drop) }
             }
         }

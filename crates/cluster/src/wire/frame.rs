@@ -1,4 +1,4 @@
-//! Where messages begin and end on a connection, and how it opens.
+//! Frames on a connection, and its opening handshake.
 
 use std::fmt;
 
@@ -7,43 +7,44 @@ use super::codec::{Wire, WireError, wire_struct};
 use super::layout::Packet;
 use crate::overlay::Peer;
 
-/// The latest format that this code speaks.
+/// The latest format version that this code speaks.
 pub const WIRE_VERSION: u16 = 6;
-/// The oldest: nodes of two releases speak the later format that both know.
+/// The oldest format version that this code speaks. Nodes of two releases use the later version
+/// that both know.
 pub const WIRE_SINCE: u16 = 4;
-/// The longest frame in bytes, without its length.
+/// The longest frame in bytes, not counting its length field.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the length, and of the request's number.
+/// Bytes of the length field, and of the request number.
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
-/// What a connection begins with: not a text protocol's first bytes.
+/// The first bytes of a connection: unlike those of any text protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"\xa3agm");
 
-/// Who speaks; the first thing that either side says. All versions have these fields: what later
-/// ones add stands behind them.
+/// Identifies the sender; the first message in each direction. All versions have these fields;
+/// later ones add fields behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     magic: u32,
-    /// The latest format that it speaks.
+    /// The latest format version that the sender speaks.
     pub version: u16,
-    /// The cluster's number, drawn when it was set up.
+    /// The cluster's number, drawn when the cluster was created.
     pub cluster: u64,
-    /// Which node, in which life; none for a client.
+    /// The node and its incarnation; none for a client.
     pub from: Option<Peer>,
-    /// The oldest format that it speaks.
+    /// The oldest format version that the sender speaks.
     pub since: u16,
 }
 
 wire_struct!(Hello { magic: u32, version: u16, cluster: u64, from: Option<Peer>, since: u16 });
 
-/// Why two do not speak to each other.
+/// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloError {
-    /// That is another protocol.
+    /// The other side speaks another protocol.
     Foreign,
-    /// The other speaks no format that this one does, this at the latest.
+    /// The sides have no format version in common; this is the other's latest.
     Version(u16),
-    /// The other belongs to this cluster.
+    /// The other side belongs to this other cluster.
     Cluster(u64),
 }
 
@@ -66,12 +67,12 @@ impl fmt::Display for HelloError {
 impl std::error::Error for HelloError {}
 
 impl Hello {
-    /// Of a node, or of a client.
+    /// The greeting of a node, or of a client (`from` is none).
     pub fn new(cluster: u64, from: Option<Peer>) -> Self {
         Self { magic: MAGIC, version: WIRE_VERSION, cluster, from, since: WIRE_SINCE }
     }
 
-    /// In which format the two speak to each other: the latest that both know.
+    /// The format version to use: the latest that both sides know.
     ///
     /// # Errors
     ///
@@ -81,7 +82,8 @@ impl Hello {
             return Err(HelloError::Foreign);
         }
         let spoken = self.version.min(other.version);
-        // What a version without `since` sends there is not looked at: its version is too old.
+        // A version without `since` sends something else there; it is not used, since that version
+        // is too old anyway.
         if spoken < self.since || spoken < other.since {
             return Err(HelloError::Version(other.version));
         }
@@ -111,16 +113,16 @@ pub fn encode_frame(number: u64, packet: &Packet, to: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Puts frames together from bytes as they arrive. After an error the connection is to be closed.
+/// Assembles frames from bytes as they arrive. After an error the connection must be closed.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     bytes: Vec<u8>,
-    /// Bytes before it were decoded.
+    /// Number of leading bytes that were decoded.
     done: usize,
 }
 
 impl FrameReader {
-    /// Adds what arrived.
+    /// Adds bytes that arrived.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.done > 0 {
             self.bytes.drain(..self.done);
@@ -129,11 +131,11 @@ impl FrameReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, if all of it arrived.
+    /// The next frame; none until all of it has arrived.
     ///
     /// # Errors
     ///
-    /// [`WireError`] if it is none.
+    /// [`WireError`] if the frame is malformed.
     pub fn next_frame(&mut self) -> Result<Option<(u64, Packet)>, WireError> {
         let left = &self.bytes[self.done..];
         let Some((length, rest)) = left.split_first_chunk::<LENGTH_BYTES>() else {
@@ -153,7 +155,7 @@ impl FrameReader {
         Ok(Some(frame))
     }
 
-    /// Bytes that wait for the rest of their frame.
+    /// Number of bytes of an incomplete frame.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.done
     }

@@ -1,4 +1,5 @@
-//! What each message looks like on the wire. The order of fields and the codes are the format.
+//! The layout of each message. The order of fields and the codes are the format; docs/wire.md
+//! describes it.
 
 use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, StoreMode, Written,
@@ -20,28 +21,28 @@ use crate::overlay::{
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
 use crate::replication::{LogWriter, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
 
-/// Everything that nodes and clients send.
+/// Everything that nodes and clients send after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// About metadata.
+    /// Between nodes, about metadata.
     Overlay(Message),
-    /// About a move of chunks.
+    /// Between the source and target of a migration.
     Move(MoveMessage),
-    /// Of a client to the owner of chunks.
+    /// From a client to the owner of chunks.
     Request(Request),
-    /// Its answer.
+    /// The reply to a request.
     Reply(Reply),
-    /// About a node itself.
+    /// From a client or operator to a node, about the node itself, and the answer.
     Control(Control),
-    /// Between the owner of chunks and its backups.
+    /// Between an owner and its backups.
     Replication(ReplicationMessage),
-    /// Between nodes, about how busy they are.
+    /// Between nodes, about their load.
     Load(LoadMessage),
 }
 
 impl Packet {
-    /// The first format that has it. Those of former ones have nothing to answer it with, and are
-    /// not sent it.
+    /// The first format version with this message. It is not sent to a peer of an older version,
+    /// which could not answer it.
     pub fn since(&self) -> u16 {
         match self {
             Self::Replication(
@@ -67,84 +68,84 @@ wire_enum!(Packet {
 
 wire_enum!(LoadMessage { 1 Query, 2 Report(rate) });
 
-/// What clients and operators ask of a node.
+/// Questions of clients and operators to a node, and their answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// How are you, and who is there?
+    /// Ask for the node's status and the members it knows.
     GetStatus,
-    /// The answer.
+    /// The answer to `GetStatus`.
     Status(Box<NodeStatus>),
-    /// Move ids that you own to another node.
+    /// Migrate ids of the node to another node.
     Migrate {
         /// The ids.
         ids: IdRange,
-        /// To whom.
+        /// The node to migrate them to.
         target: NodeId,
     },
-    /// Where does the item of that key belong?
+    /// Ask for the named id of the item with this key.
     LocateItem(Vec<u8>),
-    /// There.
+    /// The answer to `LocateItem`.
     ItemLocation(ChunkId),
-    /// Whether it began.
+    /// The answer to `Migrate`: whether the migration began.
     Migrating(bool),
-    /// Do you own that id?
+    /// Ask whether the node owns this id.
     GetOwnership(ChunkId),
-    /// So, if it does.
+    /// The answer to `GetOwnership`: the owned range; none if the node does not own the id.
     Ownership(Option<OwnedRange>),
-    /// Hand all you have to others, and take nothing more.
+    /// Migrate everything to other nodes and take over nothing more.
     Drain,
-    /// Whether others have it all.
+    /// The answer to `Drain`: whether other nodes have taken over everything.
     Drained(bool),
 }
 
-/// What the owner of an id says of it.
+/// An owner's description of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRange {
-    /// The ids that it owns together with this one.
+    /// The range of ids around it that the node owns.
     pub ids: IdRange,
-    /// Since which epoch.
+    /// The epoch since which it owns them.
     pub epoch: u64,
-    /// Who must have each change of the id too, and how many changes each owes an answer for.
+    /// The backups and learners of the id, and how many changes each has not acknowledged.
     pub replicas: Vec<(Peer, u64)>,
 }
 
-/// What a node says of itself.
+/// A node's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Who it is.
+    /// The node and its incarnation.
     pub peer: Peer,
-    /// Members and where they listen, as far as it knows.
+    /// The members it knows, and their addresses.
     pub members: Vec<(Peer, String)>,
-    /// The super peers among them.
+    /// The super peers among the members.
     pub supers: Vec<Peer>,
     /// The revision of the coordinator's state that it knows.
     pub revision: u64,
-    /// Flushes that it carried out.
+    /// Number of flushes that it carried out.
     pub flushes: u64,
-    /// Partitions of the named ids that it serves.
+    /// Number of partitions of named ids that it serves.
     pub partitions: u64,
-    /// Ids of chunks that it owns.
+    /// Number of chunk ids that it owns.
     pub ids: u64,
-    /// Spans that they lie in.
+    /// Number of intervals that these ids form.
     pub spans: u64,
-    /// Ranges that it holds as a super peer, and how many creators they are of.
+    /// Number of ranges that it holds as a super peer, and of the creators that they belong to.
     pub ranges: (u64, u64),
-    /// Moves from it, and to it.
+    /// Migrations in progress from it, and to it.
     pub moves: (u64, u64),
-    /// Spans of its ids with fewer backups than there should be, and spans that it has yet to
+    /// Intervals of its ids with fewer backups than the target, and intervals that it has yet to
     /// recover.
     pub reduced: (u64, u64),
-    /// Chunks of others that it keeps.
+    /// Number of chunks and items that it keeps as a backup.
     pub kept: u64,
-    /// How long its lease lasts, in milliseconds.
+    /// Remaining lease in milliseconds.
     pub lease_left_ms: u64,
-    /// Operations in its last second.
+    /// Operations in the last second.
     pub rate: u64,
-    /// Ids that it moved because they were hot.
+    /// Number of ids that it migrated because they were hot.
     pub hot_moves: u64,
-    /// The release of the program that it runs.
+    /// The release of the program.
     pub release: String,
-    /// Backups that it wants of all that it owns.
+    /// The configured number of backups.
     pub backups: u64,
 }
 
@@ -181,7 +182,7 @@ wire_struct!(NodeStatus {
     backups: u64,
 });
 
-/// Numbers with bounds of their own.
+/// Numbers with a restricted range of values.
 macro_rules! wire_checked {
     ($($name:ty: $number:ty, $to:expr, $from:expr;)*) => {$(
         impl Wire for $name {
@@ -209,7 +210,7 @@ wire_checked! {
     ClientId: u64, |client: ClientId| client.0, |number| Ok::<_, WireError>(ClientId(number));
 }
 
-/// A placement, and a life for each node that it names.
+/// A placement, and an incarnation for each node that it names.
 impl Wire for ReplicaSet {
     const BYTES_MIN: usize = 12;
 

@@ -1,14 +1,14 @@
-//! Messages as bytes.
+//! The wire format: messages as bytes.
 //!
-//! A connection begins with a [`Hello`] in each direction; then frames follow each other: a length,
-//! the number of the request that is asked or answered, and a [`Packet`]. Many requests share a
-//! connection. Numbers are little endian; a list is its length and its elements.
+//! A connection begins with a [`Hello`] in each direction; then frames follow: a length, the number
+//! of the request that is asked or answered, and a [`Packet`]. Many requests share a connection.
+//! Numbers are little endian; a list is its length and its elements.
 //!
-//! Invariants of this room:
-//! 1. Bad input is answered by a [`WireError`]: nothing panics.
-//! 2. Memory for a message is in proportion to the bytes that arrived: a length that they cannot
-//!    fill is refused before anything is reserved, and no frame is longer than the bound.
-//! 3. What is decoded is what was encoded, and nothing is left over.
+//! Invariants:
+//! 1. Bad input gives a [`WireError`]: nothing panics.
+//! 2. Memory for a message is proportional to the bytes that arrived: a length that exceeds them is
+//!    refused before anything is reserved, and no frame is longer than the bound.
+//! 3. Decoding inverts encoding and consumes all bytes.
 
 mod codec;
 mod frame;

@@ -1,4 +1,4 @@
-//! What was encoded comes back; what nobody encoded is refused, in bounded memory.
+//! Encoded messages round-trip; malformed bytes are refused, in bounded memory.
 
 use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, Store, StoreMode, Verb,
@@ -39,7 +39,7 @@ fn item_actions(id: ChunkId) -> Vec<Action> {
     verbs.map(action).collect()
 }
 
-/// Each of their outcomes; the first with an item.
+/// Each outcome of an operation; the first with an item.
 fn item_answers() -> Vec<ItemAnswer> {
     let (expiry, expiry_before, cas) = (Expiry(4), Expiry(0), Some(6));
     let item = ItemRecord {
@@ -69,7 +69,7 @@ fn item_answers() -> Vec<ItemAnswer> {
     std::iter::once(first).chain(others.map(ItemAnswer::from)).collect()
 }
 
-/// What nodes say of themselves.
+/// Statuses of nodes.
 fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
     let status = NodeStatus {
         peer,
@@ -333,7 +333,7 @@ fn strangers_are_told_apart() {
         own.check(&Hello::decode_all(&bytes).expect("a hello"))
     };
     assert_eq!(checked(0), Err(HelloError::Foreign));
-    // One that was there before, which says no more than its own version.
+    // A version without `since`, which names only its own version.
     let mut old = bytes.clone();
     old[4..6].copy_from_slice(&(WIRE_SINCE - 1).to_le_bytes());
     for nonce in [[0; 2], [0xff; 2]] {
@@ -354,7 +354,7 @@ fn neighbouring_releases_speak_the_older_ones_format() {
     };
     assert_eq!(own.check(&later(WIRE_VERSION)), Ok(WIRE_VERSION));
     assert_eq!(later(WIRE_VERSION).check(&own), Ok(WIRE_VERSION));
-    // One that has dropped it.
+    // A version that has dropped ours.
     let version = |version| Err(HelloError::Version(version));
     assert_eq!(own.check(&later(WIRE_VERSION + 1)), version(WIRE_VERSION + 1));
     assert_eq!(later(WIRE_VERSION + 1).check(&own), version(WIRE_VERSION));
@@ -363,7 +363,7 @@ fn neighbouring_releases_speak_the_older_ones_format() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Changed bytes are refused or are another message; that one comes back.
+    /// Changed bytes are refused or decode to another message, which round-trips.
     #[test]
     fn no_bytes_are_too_bad(
         which in 0..1_000usize,
