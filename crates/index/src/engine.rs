@@ -145,6 +145,20 @@ pub trait Sink {
     }
 }
 
+/// A sink that ignores what it is told, for operations whose outcome says enough.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NullSink;
+
+impl Sink for NullSink {
+    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
 /// An item that a read found; borrowed until the sink returns.
 #[derive(Clone, Copy)]
 pub struct Found<'g> {

@@ -89,7 +89,7 @@ pub use pipeline::Pipeline;
 pub use answer::show_outcome;
 pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
 pub use engine::Engine;
-pub use engine::{Cursor, Flush, Found, Sink, Store, Worker};
+pub use engine::{Cursor, Flush, Found, NullSink, Sink, Store, Worker};
 #[cfg(not(loom))]
 pub use engines::{DEFAULT_ENGINE, ENGINES, EngineInfo, EngineVisitor, with_engine};
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};

@@ -17,7 +17,7 @@ use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
-use amalgam_index::{Configuration, Cursor, Engine, Found, OpenError, Sink, Worker, maintenance};
+use amalgam_index::{Configuration, Cursor, Engine, NullSink, OpenError, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -577,18 +577,6 @@ fn open<I: Engine>(
         first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),
         ..Configuration::default()
     })
-}
-
-struct NullSink;
-
-impl Sink for NullSink {
-    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn miss(&mut self, _: usize) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 /// Removes every item that is dead when it starts: a read that finds one does.

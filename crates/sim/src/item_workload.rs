@@ -13,7 +13,7 @@ use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
 use amalgam_index::model::{Model, ModelWorker};
-use amalgam_index::{Configuration, Cursor, Engine as _, Found, Sink, Store as _, Worker};
+use amalgam_index::{Configuration, Cursor, Engine as _, NullSink, Store as _, Worker};
 use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
 use crate::chunk_workload::{COPIES, open_replica_store};
@@ -86,23 +86,10 @@ impl Drop for Engines {
             for key in keys {
                 let verb = Verb::Delete(Delete::default());
                 let op = Op { key: Key::new(&key, model.seed()), verb };
-                worker.apply(&op, &Now::at(1), &mut Nobody);
+                worker.apply(&op, &Now::at(1), &mut NullSink);
             }
             FREE.with_borrow_mut(|free| free.push(model));
         }
-    }
-}
-
-/// A sink that ignores everything.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn miss(&mut self, _: usize) -> ControlFlow<()> {
-        ControlFlow::Continue(())
     }
 }
 

@@ -1,8 +1,6 @@
 //! Executes the requests of a stage that are not reads, one by one.
 
-use std::ops::ControlFlow;
-
-use amalgam_index::{Found, Sink, Store, Worker};
+use amalgam_index::{NullSink, Store, Worker};
 use amalgam_op::{Delete, Key, Op, Outcome, StoreMode, Verb};
 use amalgam_protocol::{Apply, Each, KeyScratch, Problem, Refusal};
 
@@ -80,17 +78,8 @@ fn lookup_before<S: Store>(context: &mut BatchContext<'_, '_, S>, key: &Key<'_>)
 
 /// Deletes a key without an answer.
 fn remove<S: Store>(context: &mut BatchContext<'_, '_, S>, key: Key<'_>) {
-    struct Ignore;
-    impl Sink for Ignore {
-        fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
-            ControlFlow::Continue(())
-        }
-        fn miss(&mut self, _: usize) -> ControlFlow<()> {
-            ControlFlow::Continue(())
-        }
-    }
     let op = Op { key, verb: Verb::Delete(Delete::default()) };
-    context.index.apply(&op, &context.now, &mut Ignore);
+    context.index.apply(&op, &context.now, &mut NullSink);
 }
 
 fn execute_each<S: Store>(

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use amalgam_index::{Cursor, Found, Sink, Store, Worker};
+use amalgam_index::{Cursor, NullSink, Store, Worker};
 use amalgam_op::{Get, ItemView, Key, Op, Verb};
 
 use crate::compat::slab_classes::CLASSES;
@@ -11,19 +11,6 @@ use crate::state::clock::Clock;
 
 /// Buckets scanned between two quiescent states.
 const SLICE_BUCKETS: usize = 256;
-
-/// Ignores what an operation shows.
-struct Ignore;
-
-impl Sink for Ignore {
-    fn hit(&mut self, _: usize, _: &Found<'_>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn miss(&mut self, _: usize) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
 
 /// Sweeps that operators request (`lru_crawler crawl`), and their statistics. Shared by all threads.
 pub struct Crawler {
@@ -95,7 +82,7 @@ pub fn sweep<S: Store>(
         crawler.checked.fetch_add(checked, Ordering::Relaxed);
         for key in dead.drain(..) {
             let key = Key::new(&key, index.seed());
-            worker.apply(&Op { key, verb }, &now, &mut Ignore);
+            worker.apply(&Op { key, verb }, &now, &mut NullSink);
         }
         worker.quiesce();
     }
