@@ -90,14 +90,14 @@ fn get() -> impl Strategy<Value = Act> {
     let recache = prop::option::weighted(0.2, 0..300_i64);
     let parts = (rarely(), rarely(), recache, any::<bool>(), chosen_id(), any::<[bool; 3]>());
     parts.prop_map(|(touch, vivify, recache_below_seconds, wants_cas, new_cas, switches)| {
-        let [minds_stale, touches_before_recache, is_quiet_access] = switches;
+        let [checks_stale, touches_before_recache, is_quiet_access] = switches;
         let get = Get {
             touch,
             vivify,
             recache_below_seconds,
             wants_cas,
             new_cas,
-            minds_stale,
+            checks_stale,
             touches_before_recache,
             is_quiet_access,
         };

@@ -320,7 +320,7 @@ pub fn marks<I: Engine>() {
     let classic = Verb::Get(Get::default());
     let Outcome::Hit(hit) = session.apply(b"k", classic).0 else { panic!("stale items answer") };
     assert!(!hit.won && hit.stale && !hit.already_won, "{hit:?}");
-    let get = Verb::Get(Get { minds_stale: true, ..Get::default() });
+    let get = Verb::Get(Get { checks_stale: true, ..Get::default() });
     let Outcome::Hit(first) = session.apply(b"k", get).0 else { panic!("stale items answer") };
     let Outcome::Hit(second) = session.apply(b"k", get).0 else { panic!("stale items answer") };
     assert!(first.won && first.stale && !first.already_won, "{first:?}");

@@ -202,7 +202,7 @@ fn decide_get<'a>(
     }
     let judged = if get.touches_before_recache { item_write.expiry } else { item.expiry };
     let hit = Hit {
-        won: !item.won && ((get.minds_stale && item.stale) || ends_soon(judged, get, now)),
+        won: !item.won && ((get.checks_stale && item.stale) || ends_soon(judged, get, now)),
         already_won: item.won,
         stale: item.stale,
         created: false,
@@ -523,7 +523,7 @@ mod tests {
         let (item_write, outcome) = replaced(&stale, Verb::Get(touch));
         let hit = Hit { stale: true, expiry_before: Expiry(1060), ..Hit::default() };
         assert_eq!((outcome, item_write.meta_flags.won), (Outcome::Hit(hit), false));
-        let meta = Get { minds_stale: true, ..Get::default() };
+        let meta = Get { checks_stale: true, ..Get::default() };
         let (item_write, outcome) = replaced(&stale, Verb::Get(meta));
         assert_eq!(
             (outcome, item_write.meta_flags.won),

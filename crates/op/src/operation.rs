@@ -28,7 +28,7 @@ pub enum Verb<'a> {
 
 impl Verb<'_> {
     /// Whether the item's CAS id is compared, or told to the client.
-    pub fn minds_cas(&self) -> bool {
+    pub fn uses_cas(&self) -> bool {
         match self {
             Self::Get(get) => get.wants_cas,
             Self::Store(store) => store.wants_cas || store.compare.is_some(),
@@ -52,7 +52,7 @@ pub struct Get {
     /// The CAS id for an item that this operation creates (meta `E`).
     pub new_cas: Option<u64>,
     /// Tell the first client that asks for a stale item to recache it (every meta get).
-    pub minds_stale: bool,
+    pub checks_stale: bool,
     /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
     pub touches_before_recache: bool,
     /// Leave the recency and fetched bits alone (meta `u`).

@@ -285,7 +285,7 @@ fn parse_packet<'a>(packet: Packet<'a>, limits: &Limits) -> Step<'a> {
             keys: Keys::single(packet.key()),
             reply: packet.reply(),
             wants_cas: limits.hands_out_cas,
-            minds_stale: false,
+            checks_stale: false,
         })),
         opcode::SET | opcode::ADD | opcode::REPLACE | opcode::APPEND | opcode::PREPEND => {
             parse_store(packet, limits)

@@ -295,11 +295,11 @@ pub(crate) fn parse<'a>(
                     keys: Keys::single(key),
                     reply: Reply::meta(reply),
                     wants_cas,
-                    minds_stale: true,
+                    checks_stale: true,
                 }));
             }
             get => {
-                let read = Get { wants_cas, minds_stale: true, ..Get::default() };
+                let read = Get { wants_cas, checks_stale: true, ..Get::default() };
                 Verb::Get(get.unwrap_or(read))
             }
         },
@@ -321,7 +321,7 @@ impl Flags {
             recache_below_seconds: self.recache.map(i64::from),
             wants_cas,
             new_cas: self.new_cas,
-            minds_stale: true,
+            checks_stale: true,
             touches_before_recache: self.touches_before_recache,
             is_quiet_access: self.leaves_recency,
         })

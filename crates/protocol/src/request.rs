@@ -105,7 +105,7 @@ pub struct Read<'a> {
     /// The answer shows CAS ids.
     pub wants_cas: bool,
     /// A hit on a stale item would have to tell the client to recache it (meta).
-    pub(crate) minds_stale: bool,
+    pub(crate) checks_stale: bool,
 }
 
 impl Read<'_> {
@@ -114,13 +114,13 @@ impl Read<'_> {
     /// key instead (and go on with the rest of the keys).
     #[inline]
     pub fn must_apply(&self, item: &ItemView<'_>) -> bool {
-        (self.wants_cas && item.cas.is_none()) || (self.minds_stale && item.stale && !item.won)
+        (self.wants_cas && item.cas.is_none()) || (self.checks_stale && item.stale && !item.won)
     }
 
     /// The operation that answers a hit for which [`Read::must_apply`] holds.
     pub fn verb(&self) -> Verb<'static> {
-        let Self { wants_cas, minds_stale, .. } = *self;
-        Verb::Get(Get { wants_cas, minds_stale, ..Get::default() })
+        let Self { wants_cas, checks_stale, .. } = *self;
+        Verb::Get(Get { wants_cas, checks_stale, ..Get::default() })
     }
 }
 

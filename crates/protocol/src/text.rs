@@ -351,7 +351,7 @@ fn parse_get<'a>(tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a>
         keys: Keys::new(tokens),
         reply: Reply::text(TextReply { form, quiet: false }),
         wants_cas: with_cas,
-        minds_stale: false,
+        checks_stale: false,
     }))
 }
 

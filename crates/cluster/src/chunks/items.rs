@@ -104,7 +104,7 @@ impl ItemVerb {
         match self {
             Self::Read => false,
             Self::Get(get) => {
-                get.vivify.is_some() || get.recache_below_seconds.is_some() || get.minds_stale
+                get.vivify.is_some() || get.recache_below_seconds.is_some() || get.checks_stale
             }
             Self::Store(..) | Self::Arithmetic(_) | Self::Delete(_) => true,
         }

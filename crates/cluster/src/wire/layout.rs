@@ -341,7 +341,7 @@ wire_struct!(Get {
     recache_below_seconds: Option<i64>,
     wants_cas: bool,
     new_cas: Option<u64>,
-    minds_stale: bool,
+    checks_stale: bool,
     touches_before_recache: bool,
     is_quiet_access: bool,
 });

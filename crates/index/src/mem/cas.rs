@@ -28,7 +28,7 @@ impl CasIds {
         current: Option<&ItemView<'_>>,
     ) -> u64 {
         let is_behind = match current.map(|item| item.cas) {
-            Some(None) => op.verb.minds_cas(),
+            Some(None) => op.verb.uses_cas(),
             Some(Some(cas)) => cas >= self.next,
             None => false,
         };

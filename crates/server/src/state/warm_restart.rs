@@ -497,7 +497,7 @@ impl<'b> SavedItem<'b> {
             // one that expires.
             let is_won = self.marks & WON != 0;
             let get = Get {
-                minds_stale: is_won,
+                checks_stale: is_won,
                 recache_below_seconds: is_won.then_some(i64::MAX),
                 is_quiet_access: self.marks & FETCHED == 0,
                 ..Get::default()
