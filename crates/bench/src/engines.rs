@@ -1,6 +1,7 @@
 //! What a table of engines is made of: [`Entry`] says how an engine is called and opened.
 
 use amalgam_index::Configuration;
+use anyhow::{bail, ensure};
 
 use crate::driver::{Mounted, Runner};
 use crate::target::Subject;
@@ -15,12 +16,77 @@ pub struct Entry {
     /// Carries out no writes beside other threads: loaded by one thread, then read only.
     pub is_read_only: bool,
     /// Builds it, given its row's name.
-    pub open: fn(&str, &Configuration) -> anyhow::Result<Box<dyn Runner>>,
+    pub open: Open,
+    /// What `--slots` and `--disable` can make of it; the first is what `open` builds. Empty if
+    /// the engine has no variants.
+    pub variants: &'static [Variant],
+}
+
+/// Builds an engine, given its row's name.
+pub type Open = fn(&str, &Configuration) -> anyhow::Result<Box<dyn Runner>>;
+
+/// An engine that is compiled with another number of slots a bucket, or without features.
+#[derive(Clone, Copy)]
+pub struct Variant {
+    /// As `--slots` takes it; None if the engine has no buckets of slots.
+    pub slots: Option<usize>,
+    /// As `--disable` takes them, in any order.
+    pub disabled: &'static [&'static str],
+    /// Builds it.
+    pub open: Open,
 }
 
 /// A row for `S`.
 pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, is_read_only: false, open: open::<S> }
+    Entry { name, about, is_read_only: false, open: open::<S>, variants: &[] }
+}
+
+/// A variant that `S` is.
+pub const fn variant<S: Subject + 'static>(
+    slots: Option<usize>,
+    disabled: &'static [&'static str],
+) -> Variant {
+    Variant { slots, disabled, open: open::<S> }
+}
+
+impl Entry {
+    /// This engine as `--slots` and `--disable` ask for it. An engine without buckets of slots
+    /// ignores `slots`.
+    ///
+    /// # Errors
+    ///
+    /// If the engine has no such variant.
+    pub fn with(self, slots: Option<usize>, disabled: &[String]) -> anyhow::Result<Self> {
+        let name = self.name;
+        let features = self.variants.iter().flat_map(|variant| variant.disabled);
+        let features: std::collections::BTreeSet<_> = features.copied().collect();
+        if let Some(unknown) = disabled.iter().find(|one| !features.contains(one.as_str())) {
+            ensure!(
+                !features.is_empty(),
+                "cannot disable '{unknown}': {name} has no optional features"
+            );
+            let features: Vec<_> = features.into_iter().collect();
+            bail!("cannot disable '{unknown}': the features of {name} are {}", features.join(", "));
+        }
+        let Some(default) = self.variants.first() else { return Ok(self) };
+        let slots = default.slots.and(slots).or(default.slots);
+        let is_asked_for = |variant: &&Variant| {
+            variant.slots == slots
+                && variant.disabled.iter().all(|one| disabled.iter().any(|other| other == one))
+                && disabled.iter().all(|one| variant.disabled.contains(&one.as_str()))
+        };
+        let Some(variant) = self.variants.iter().find(is_asked_for) else {
+            let mut known: Vec<_> = self.variants.iter().filter_map(|one| one.slots).collect();
+            known.dedup();
+            bail!(
+                "{name} has no variant with --slots {} and --disable '{}': it has buckets of \
+                 {known:?} slots",
+                slots.map_or("default".to_owned(), |slots| slots.to_string()),
+                disabled.join(",")
+            );
+        };
+        Ok(Self { open: variant.open, ..self })
+    }
 }
 
 fn open<S: Subject + 'static>(

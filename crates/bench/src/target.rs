@@ -159,7 +159,7 @@ impl Sink for ReadSink {
 }
 
 /// An [`Engine`] as a [`Subject`].
-pub struct EngineSubject<I>(I);
+pub struct EngineSubject<I>(pub I);
 
 /// A [`Worker`] as a [`SubjectWorker`].
 pub struct EngineWorker<W>(W);

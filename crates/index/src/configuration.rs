@@ -25,8 +25,8 @@ pub struct Configuration {
     pub tuning: Tuning,
 }
 
-/// What measurements vary and servers leave alone. An engine for which a setting makes no sense
-/// ignores it; a feature that it does not know is an [`OpenError::Configuration`].
+/// What measurements vary and servers leave alone. An engine ignores settings that make no sense
+/// for it. (Slots per bucket, and parts that a measurement leaves out, are types of the engines.)
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// Start with this many buckets, rounded up to what the engine can have, instead of with what
@@ -34,8 +34,6 @@ pub struct Tuning {
     pub buckets: Option<usize>,
     /// Whether the table may grow (or rehash) by itself.
     pub grows: bool,
-    /// Slots a bucket, for engines with buckets of slots.
-    pub slots_per_bucket: Option<usize>,
     /// How an engine with cuckoo paths looks for one.
     pub paths: Option<PathSearch>,
     /// How many items an insert may displace there, at most.
@@ -44,8 +42,6 @@ pub struct Tuning {
     pub stripes: Option<usize>,
     /// Writers exclude each other by one lock, as where a paper has a single writer.
     pub single_writer: bool,
-    /// Features of the engine to leave out, by name, for factor analyses.
-    pub disabled: Vec<String>,
 }
 
 /// How an engine with cuckoo paths looks for a free slot.
@@ -62,32 +58,10 @@ impl Default for Tuning {
         Self {
             buckets: None,
             grows: true,
-            slots_per_bucket: None,
             paths: None,
             max_displacements: None,
             stripes: None,
             single_writer: false,
-            disabled: Vec::new(),
-        }
-    }
-}
-
-impl Tuning {
-    /// Checks that every disabled feature is one of `known`.
-    ///
-    /// # Errors
-    ///
-    /// Names the unknown feature and the known ones.
-    pub fn check_disabled(&self, known: &[&str]) -> Result<(), OpenError> {
-        match self.disabled.iter().find(|name| !known.contains(&name.as_str())) {
-            None => Ok(()),
-            Some(name) if known.is_empty() => Err(OpenError::Configuration(format!(
-                "cannot disable '{name}': this engine has no optional features"
-            ))),
-            Some(name) => Err(OpenError::Configuration(format!(
-                "cannot disable '{name}': this engine's features are {}",
-                known.join(", ")
-            ))),
         }
     }
 }

@@ -46,8 +46,7 @@
 //! own concurrency protocol, calls it, and carries the answer out.
 //!
 //! Invariants of this room:
-//! 1. No engine imports another; what they share lives in `mem`, `software_pipeline`, `simd` and
-//!    `shaped`.
+//! 1. No engine imports another; what they share lives in `mem`, `software_pipeline` and `simd`.
 //! 2. No sockets, no wire bytes, and no clock but in `map`: [`amalgam_op::Now`] is an argument.
 //! 3. An item never changes after publication, but for its in-place word and the mutable bits of
 //!    its header; its memory is reused only after a grace period.
@@ -68,8 +67,6 @@ pub mod memc3;
 pub mod mercury;
 pub mod model;
 pub mod pipeline;
-
-mod shaped;
 mod signal;
 mod simd;
 mod software_pipeline;

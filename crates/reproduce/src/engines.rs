@@ -1,10 +1,15 @@
 //! The one table of engines that can be measured.
 
-use amalgam_bench::driver::Runner;
-use amalgam_bench::engines::{Entry, entry};
+use amalgam_bench::driver::{Mounted, Runner};
+use amalgam_bench::engines::{Entry, Variant, entry, variant};
 use amalgam_bench::target::EngineSubject;
-use amalgam_index::hotring::{HotRing, HotRingS, RandomMovementEvery};
+use amalgam_index::hotring::{
+    HotRing, HotRingR, HotRingS, RandomMovement, RandomMovementEvery, StatisticalSampling,
+    WithoutMovement, WithoutPredecessor,
+};
+use amalgam_index::memc3::{Memc3, Memc3Engine, Only, Standard};
 use amalgam_index::mercury::{MercuryNoLock, MercuryPthread};
+use amalgam_index::pipeline::{Pipeline, PipelineEngine};
 use amalgam_index::{Configuration, Store, for_each_engine};
 
 use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
@@ -13,7 +18,10 @@ use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
 macro_rules! entries {
     ($($module:ident: $engine:ty, $about:literal, $choose_for:literal;)+) => {
         &[
-            $(entry::<EngineSubject<$engine>>(<$engine as Store>::NAME, $about),)+
+            $(Entry {
+                variants: variants_of(<$engine as Store>::NAME),
+                ..entry::<EngineSubject<$engine>>(<$engine as Store>::NAME, $about)
+            },)+
             entry::<EngineSubject<MercuryPthread>>(
                 "mercury-pthread",
                 "Mercury with a pthread mutex a bucket",
@@ -29,13 +37,10 @@ macro_rules! entries {
             every::<2>("hotring-r-2", "every second"),
             every::<10>("hotring-r-10", "every tenth"),
             every::<50>("hotring-r-50", "every fiftieth"),
-            Entry {
-                open: open_without_predecessor,
-                ..entry::<EngineSubject<HotRingS>>(
-                    "hotring-s-wo",
-                    "hotring-s that counts updates at the item itself",
-                )
-            },
+            entry::<EngineSubject<HotRingSWithoutPredecessor>>(
+                "hotring-s-wo",
+                "hotring-s that counts updates at the item itself",
+            ),
             entry::<EngineSubject<Chaining>>(
                 "chaining",
                 "lock-free chained hashing, as HotRing's baseline",
@@ -44,10 +49,13 @@ macro_rules! entries {
                 "chaining-memcmp",
                 "the same, keys compared byte by byte",
             ),
-            entry::<EngineSubject<GlobalLock>>(
-                "global-lock",
-                "chained hashing, one lock, LRU lists: memcached 1.4",
-            ),
+            Entry {
+                variants: GLOBAL_LOCK,
+                ..entry::<EngineSubject<GlobalLock>>(
+                    "global-lock",
+                    "chained hashing, one lock, LRU lists: memcached 1.4",
+                )
+            },
             entry::<LruCuckoo>(
                 "lru-cuckoo",
                 "MemC3's table, memcached's LRU lists: get and set only",
@@ -69,12 +77,84 @@ const fn every<const R: u32>(name: &'static str, about: &'static str) -> Entry {
     entry::<EngineSubject<HotRing<RandomMovementEvery<R>>>>(name, about)
 }
 
-/// HotRing-s(w/o) of figure 12, for factor analyses beside the engine itself.
-fn open_without_predecessor(
-    name: &str,
+/// The variants of an engine that serves, for factor analyses.
+const fn variants_of(name: &str) -> &'static [Variant] {
+    match name.as_bytes() {
+        b"memc3" => MEMC3,
+        b"pipeline" => PIPELINE,
+        b"hotring-r" => HOTRING_R,
+        b"hotring-s" => HOTRING_S,
+        _ => &[],
+    }
+}
+
+/// Memc3 with so many slots a bucket, and a feature for each `true`: tags, optimistic reads, trust
+/// in hits.
+const fn memc3<const SLOTS: usize, const TAGS: bool, const OPTIMISM: bool, const TRUST: bool>(
+    disabled: &'static [&'static str],
+) -> Variant {
+    variant::<EngineSubject<Memc3Engine<SLOTS, Only<TAGS, OPTIMISM, TRUST>>>>(Some(SLOTS), disabled)
+}
+
+/// The features of figure 4. A read that locks needs no trust in its hit.
+const MEMC3: &[Variant] = &[
+    variant::<EngineSubject<Memc3>>(Some(8), &[]),
+    memc3::<8, false, true, true>(&["tag"]),
+    memc3::<8, true, false, true>(&["optimistic"]),
+    memc3::<8, true, true, false>(&["trust"]),
+    memc3::<8, false, false, true>(&["tag", "optimistic"]),
+    memc3::<8, true, false, true>(&["optimistic", "trust"]),
+    memc3::<8, false, true, false>(&["tag", "trust"]),
+    memc3::<8, false, false, true>(&["tag", "optimistic", "trust"]),
+    variant::<EngineSubject<Memc3Engine<4, Standard>>>(Some(4), &[]),
+    memc3::<4, false, true, true>(&["tag"]),
+    memc3::<4, true, false, true>(&["optimistic"]),
+    memc3::<4, true, true, false>(&["trust"]),
+    memc3::<4, false, false, true>(&["tag", "optimistic"]),
+    memc3::<4, true, false, true>(&["optimistic", "trust"]),
+    memc3::<4, false, true, false>(&["tag", "trust"]),
+    memc3::<4, false, false, true>(&["tag", "optimistic", "trust"]),
+];
+
+const PIPELINE: &[Variant] = &[
+    variant::<EngineSubject<Pipeline>>(Some(8), &[]),
+    variant::<EngineSubject<PipelineEngine<4>>>(Some(4), &[]),
+    variant::<EngineSubject<PipelineEngine<16>>>(Some(16), &[]),
+];
+
+/// Where heads do not move, it makes no difference for which item an update counts.
+const HOTRING_R: &[Variant] = &[
+    variant::<EngineSubject<HotRingR>>(None, &[]),
+    variant::<EngineSubject<HotRing<WithoutMovement<RandomMovement>>>>(None, &["movement"]),
+    variant::<EngineSubject<HotRing<WithoutPredecessor<RandomMovement>>>>(None, &["predecessor"]),
+    variant::<EngineSubject<HotRing<WithoutMovement<RandomMovement>>>>(
+        None,
+        &["movement", "predecessor"],
+    ),
+];
+
+/// HotRing-s whose heads move for the updated item itself: HotRing-s(w/o) of figure 12.
+type HotRingSWithoutPredecessor = HotRing<WithoutPredecessor<StatisticalSampling>>;
+
+const HOTRING_S: &[Variant] = &[
+    variant::<EngineSubject<HotRingS>>(None, &[]),
+    variant::<EngineSubject<HotRing<WithoutMovement<StatisticalSampling>>>>(None, &["movement"]),
+    variant::<EngineSubject<HotRingSWithoutPredecessor>>(None, &["predecessor"]),
+    variant::<EngineSubject<HotRing<WithoutMovement<StatisticalSampling>>>>(
+        None,
+        &["movement", "predecessor"],
+    ),
+];
+
+const GLOBAL_LOCK: &[Variant] = &[
+    variant::<EngineSubject<GlobalLock>>(None, &[]),
+    Variant { slots: None, disabled: &["lazy-bump"], open: open_without_lazy_bump },
+];
+
+fn open_without_lazy_bump(
+    _name: &str,
     configuration: &Configuration,
 ) -> anyhow::Result<Box<dyn Runner>> {
-    let mut configuration = configuration.clone();
-    configuration.tuning.disabled.push("predecessor".to_owned());
-    (entry::<EngineSubject<HotRingS>>("", "").open)(name, &configuration)
+    let subject = EngineSubject(GlobalLock::without_lazy_bump(configuration)?);
+    Ok(Box::new(Mounted::new(subject, configuration)))
 }

@@ -204,6 +204,23 @@ fn caches_of_a_size_are_compared() {
 }
 
 #[test]
+fn variants_of_engines_are_measured() {
+    for line in [
+        "--engine memc3 --slots 4 --disable optimistic,tag --paths 1",
+        "--engine memc3 --slots 4 --disable optimistic",
+        "--engine memc3 --slots 4",
+        "--engine memc3 --disable trust",
+        "--engine pipeline --slots 16",
+        "--engine hotring-r --disable movement",
+        "--engine hotring-s --disable predecessor --slots 4",
+        "--engine global-lock --disable lazy-bump",
+    ] {
+        let results = bench(line).unwrap_or_else(|error| panic!("{line}: {error:#}"));
+        assert_eq!(json(&results[0])["hit_ratio"], 1.0, "{line}");
+    }
+}
+
+#[test]
 fn nonsense_is_refused() {
     for line in [
         "--engine nothing",
@@ -218,6 +235,8 @@ fn nonsense_is_refused() {
         "--engine model --paths 9",
         "--engine model --writers 2",
         "--engine model --disable flying",
+        "--engine memc3 --disable flying",
+        "--engine memc3 --slots 16",
         "--engine model --keys 1G",
         "--engine model --keys 0",
     ] {

@@ -291,12 +291,10 @@ impl IndexArguments {
             tuning: Tuning {
                 buckets,
                 grows: self.fill.is_none() && self.ratio.is_none() && !self.table_apart,
-                slots_per_bucket: self.slots,
                 paths: self.paths,
                 max_displacements: self.displacements,
                 stripes: self.stripes,
                 single_writer: self.writers == "1",
-                disabled: self.disable.clone(),
             },
             ..defaults
         }

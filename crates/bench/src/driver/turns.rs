@@ -28,8 +28,8 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     if arguments.small_pages {
         rustix::thread::disable_transparent_huge_pages(true).context("no huge pages")?;
     }
-    let entries: Vec<Entry> =
-        arguments.engine.iter().map(|name| find(engines, name)).collect::<Result<_, _>>()?;
+    let entry = |name: &String| find(engines, name)?.with(arguments.slots, &arguments.disable);
+    let entries: Vec<Entry> = arguments.engine.iter().map(entry).collect::<Result<_, _>>()?;
     for entry in entries.iter().filter(|entry| entry.is_read_only) {
         let writes = arguments.series().iter().any(|next| next.workload.writes());
         ensure!(!writes, "{} runs workloads that only read", entry.name);

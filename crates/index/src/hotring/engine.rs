@@ -40,6 +40,11 @@ pub trait Strategy: Send + Sync + 'static {
     const SAMPLES: bool;
     /// R. A constant, for every request divides by it.
     const REQUESTS_PER_LOOK: u32 = REQUESTS_PER_LOOK;
+    /// Whether heads move at all.
+    const MOVES_HEADS: bool = true;
+    /// Whether an update counts as an access to the item before the updated one (section 3.3):
+    /// from there the next update of the item is quick.
+    const COUNTS_PREDECESSORS: bool = true;
 }
 
 /// Section 3.2.1.
@@ -50,6 +55,12 @@ pub struct RandomMovementEvery<const R: u32>;
 
 /// Section 3.2.2.
 pub struct StatisticalSampling;
+
+/// `S` with heads that stay where they are, for factor analyses.
+pub struct WithoutMovement<S>(PhantomData<S>);
+
+/// `S` that counts updates at the item itself: HotRing-s(w/o) of figure 12.
+pub struct WithoutPredecessor<S>(PhantomData<S>);
 
 impl Strategy for RandomMovement {
     const NAME: &'static str = "hotring-r";
@@ -67,6 +78,22 @@ impl Strategy for StatisticalSampling {
     const SAMPLES: bool = true;
 }
 
+impl<S: Strategy> Strategy for WithoutMovement<S> {
+    const NAME: &'static str = S::NAME;
+    const SAMPLES: bool = S::SAMPLES;
+    const REQUESTS_PER_LOOK: u32 = S::REQUESTS_PER_LOOK;
+    const MOVES_HEADS: bool = false;
+    const COUNTS_PREDECESSORS: bool = S::COUNTS_PREDECESSORS;
+}
+
+impl<S: Strategy> Strategy for WithoutPredecessor<S> {
+    const NAME: &'static str = S::NAME;
+    const SAMPLES: bool = S::SAMPLES;
+    const REQUESTS_PER_LOOK: u32 = S::REQUESTS_PER_LOOK;
+    const MOVES_HEADS: bool = S::MOVES_HEADS;
+    const COUNTS_PREDECESSORS: bool = false;
+}
+
 /// See the head of the module.
 pub struct HotRing<S> {
     pub(super) memory: Arc<Memory>,
@@ -76,8 +103,6 @@ pub struct HotRing<S> {
     /// Whether some worker found accesses too expensive.
     pub(super) wants_growth: AtomicBool,
     grows: bool,
-    pub(super) moves: bool,
-    pub(super) counts_predecessors: bool,
     signal: Signal,
     strategy: PhantomData<S>,
 }
@@ -128,7 +153,6 @@ impl<S: Strategy> Store for HotRing<S> {
 impl<S: Strategy> Engine for HotRing<S> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let tuning = &configuration.tuning;
-        tuning.check_disabled(&["movement", "predecessor"])?;
         if configuration.workers as u64 > MOST_WORKERS {
             return Err(OpenError::Configuration(format!(
                 "{} workers are more than the {MOST_WORKERS} that a head word can name",
@@ -153,8 +177,6 @@ impl<S: Strategy> Engine for HotRing<S> {
             growth,
             wants_growth: AtomicBool::new(false),
             grows: tuning.grows,
-            moves: !is_disabled(configuration, "movement"),
-            counts_predecessors: !is_disabled(configuration, "predecessor"),
             signal: Signal::default(),
             strategy: PhantomData,
         })
@@ -182,10 +204,6 @@ impl<S: Strategy> Engine for HotRing<S> {
         let guard = worker.pool.pin();
         worker.index.swap(&worker.items(&guard), hash, old, new)
     }
-}
-
-fn is_disabled(configuration: &Configuration, feature: &str) -> bool {
-    configuration.tuning.disabled.iter().any(|name| name == feature)
 }
 
 impl<S: Strategy> HotRing<S> {
@@ -315,7 +333,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         node: Node,
         is_certain: bool,
     ) {
-        if !self.index.moves || !self.is_due(head) {
+        if !S::MOVES_HEADS || !self.is_due(head) {
             return;
         }
         if S::SAMPLES {

@@ -47,6 +47,7 @@ mod write;
 #[cfg(not(loom))]
 pub use engine::{
     HotRing, HotRingWorker, RandomMovement, RandomMovementEvery, StatisticalSampling, Strategy,
+    WithoutMovement, WithoutPredecessor,
 };
 
 /// HotRing that moves a head to whatever the R-th request touched.

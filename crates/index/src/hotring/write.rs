@@ -153,7 +153,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     fn lead_to(&self, job: &Job<'_, '_>, new: Node) {
         let (word, head) = job.items.head(job.hash());
         let address = job.items.address(new, job.hash());
-        if !head.is_moving() && self.index.moves && head.address() != address {
+        if !head.is_moving() && S::MOVES_HEADS && head.address() != address {
             move_head(job.items, word, head, Head::to(address));
         }
     }
@@ -272,7 +272,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         unsafe { self.pool.retire(super::items::reference_of(node)) };
         show_outcome(job.op, &item, found, outcome, job.now, &self.index.memory, sink);
         match before {
-            Some(before) if self.index.counts_predecessors && before != copy => {
+            Some(before) if S::COUNTS_PREDECESSORS && before != copy => {
                 self.note_update(job, view.head, node, before);
             }
             _ => self.note_access(items, view.head, job.hash(), copy),

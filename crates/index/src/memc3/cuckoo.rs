@@ -11,7 +11,7 @@
 //! 1. A word that names an item is in one of the two buckets of its hash, in the layer where these
 //!    count; in two slots at once only while a mover holds both stripes.
 //! 2. Words change under the stripe of their bucket only. A move holds the stripes of both ends and
-//!    marks them ([`Held::begin_move`]).
+//!    marks them ([`StripeGuard::begin_move`]).
 //! 3. A writer that cannot find an empty slot moves both buckets to the last layer before it looks
 //!    for a path there, and paths visit buckets only that count in that layer.
 //! 4. A key has one word at most: who inserts holds both stripes and has looked at both buckets.
@@ -27,10 +27,10 @@ mod race_tests;
 
 use std::hint::select_unpredictable;
 
-use super::path::{PathFinder, Step};
+use super::path::{PathFinder, PathStep};
 use super::probe::Probe;
-use super::scan::Scans;
-use super::stripes::{Held, Stripes};
+use super::scan_log::Scans;
+use super::stripes::{StripeGuard, Stripes};
 use super::table::{Bucket, Table};
 use super::word::{Geometry, Tag, Word};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, spin};
@@ -39,6 +39,8 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering, spin};
 pub(super) const OPTIMISTIC_ROUNDS: u32 = if cfg!(loom) { 2 } else { 64 };
 /// How often an insert looks for a path again because others changed what it had found.
 const INSERT_ROUNDS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Version counters of a table unless told otherwise, as in the paper.
+pub(super) const STRIPES: usize = 8192;
 
 /// A table of one size, and the one that it is being moved to.
 pub(super) struct Layer<const SLOTS: usize> {
@@ -88,7 +90,7 @@ impl<const SLOTS: usize> Layer<SLOTS> {
 }
 
 /// What an index knows about its items and the table does not.
-pub(super) trait Items {
+pub(super) trait ItemHashes {
     /// The hash of the item's key. The table calls it with what a slot named since the view was
     /// taken.
     fn hash(&self, reference: u64) -> u64;
@@ -105,12 +107,12 @@ pub(super) trait Items {
 
 /// A hash, and the two buckets that it points at in a table of any size: their low bits count.
 #[derive(Clone, Copy)]
-pub(super) struct Spot {
+pub(super) struct BucketPair {
     pub(super) tag: Tag,
     pub(super) buckets: [u64; 2],
 }
 
-impl Spot {
+impl BucketPair {
     #[inline]
     pub(super) fn of<const SLOTS: usize>(hash: u64) -> Self {
         let tag = Geometry::<SLOTS>::tag(hash);
@@ -120,7 +122,7 @@ impl Spot {
 
 /// Where a word was seen.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'g, const SLOTS: usize> {
+pub(super) struct SlotSnapshot<'g, const SLOTS: usize> {
     pub(super) layer: &'g Layer<SLOTS>,
     pub(super) bucket: usize,
     pub(super) slot: usize,
@@ -225,8 +227,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
 
     /// Asks the memory system for both buckets.
     #[inline]
-    pub(super) fn prefetch(&self, spot: &Spot) {
-        spot.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(bucket));
+    pub(super) fn prefetch(&self, pair: &BucketPair) {
+        pair.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(bucket));
     }
 
     /// Asks for one of them.
@@ -239,24 +241,24 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// The first slot with the right tag where it most likely is. Its word was in the table, so if
     /// its item is the one looked for that is a hit; anything else means nothing.
     #[inline]
-    pub(super) fn optimistic_probe<P: Probe>(&self, spot: &Spot) -> Place<'g, SLOTS> {
-        let places = spot.buckets.map(|bucket| self.likely(bucket));
+    pub(super) fn optimistic_probe<P: Probe>(&self, pair: &BucketPair) -> SlotSnapshot<'g, SLOTS> {
+        let places = pair.buckets.map(|bucket| self.likely(bucket));
         let buckets = places.map(|(layer, bucket)| layer.table.bucket(bucket));
-        let slot = first_match::<P, SLOTS>(buckets, spot.tag);
+        let slot = first_match::<P, SLOTS>(buckets, pair.tag);
         let (layer, bucket) = places[slot / SLOTS % 2];
         let slot = slot % SLOTS;
-        Place { layer, bucket, slot, word: layer.table.word(bucket, slot) }
+        SlotSnapshot { layer, bucket, slot, word: layer.table.word(bucket, slot) }
     }
 
     /// The word of [`View::optimistic_probe`]. Which of the two buckets has the item is as good as
     /// random, so no branch depends on it: the processor goes on with the next key meanwhile.
     #[inline]
-    pub(super) fn glance_at_word<P: Probe>(&self, spot: &Spot) -> Word {
+    pub(super) fn optimistic_probe_word<P: Probe>(&self, pair: &BucketPair) -> Word {
         let [first, second] = match self.root.next() {
-            None => spot.buckets.map(|bucket| self.root.table.bucket(bucket as usize)),
-            Some(_) => spot.buckets.map(|bucket| self.likely_bucket(bucket)),
+            None => pair.buckets.map(|bucket| self.root.table.bucket(bucket as usize)),
+            Some(_) => pair.buckets.map(|bucket| self.likely_bucket(bucket)),
         };
-        let slot = first_match::<P, SLOTS>([first, second], spot.tag);
+        let slot = first_match::<P, SLOTS>([first, second], pair.tag);
         let bucket = select_unpredictable(slot < SLOTS, first, second);
         // Acquire pairs with the release of the store that published the item.
         Word(bucket[slot % SLOTS].load(Ordering::Acquire))
@@ -265,42 +267,42 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// The slot whose item is looked for, or none if no item in the table is. `is_wanted` gets
     /// words with the right tag.
     #[inline]
-    pub(super) fn find(
+    pub(super) fn validated_lookup(
         &self,
-        spot: &Spot,
+        pair: &BucketPair,
         mut is_wanted: impl FnMut(Word) -> bool,
-    ) -> Option<Place<'g, SLOTS>> {
+    ) -> Option<SlotSnapshot<'g, SLOTS>> {
         for round in 0..OPTIMISTIC_ROUNDS {
-            let Some(snapshot) = self.stripes.begin_read(spot.buckets) else {
+            let Some(snapshot) = self.stripes.begin_read(pair.buckets) else {
                 spin(round);
                 continue;
             };
-            let found = self.look(spot, &mut is_wanted);
-            if found.is_some() || self.stripes.is_unchanged(spot.buckets, snapshot) {
+            let found = self.search_pair(pair, &mut is_wanted);
+            if found.is_some() || self.stripes.is_unchanged(pair.buckets, snapshot) {
                 return found;
             }
         }
-        let _held = self.stripes.lock_both(spot.buckets);
-        self.look(spot, &mut is_wanted)
+        let _held = self.stripes.lock_both(pair.buckets);
+        self.search_pair(pair, &mut is_wanted)
     }
 
     /// One look at both buckets. What it finds was there; that it finds nothing means something
     /// only if nothing moved meanwhile.
     #[inline]
-    pub(super) fn look(
+    pub(super) fn search_pair(
         &self,
-        spot: &Spot,
+        pair: &BucketPair,
         is_wanted: &mut impl FnMut(Word) -> bool,
-    ) -> Option<Place<'g, SLOTS>> {
-        spot.buckets.iter().find_map(|bucket| self.look_at(*bucket, spot.tag, is_wanted))
+    ) -> Option<SlotSnapshot<'g, SLOTS>> {
+        pair.buckets.iter().find_map(|bucket| self.search_bucket(*bucket, pair.tag, is_wanted))
     }
 
-    fn look_at(
+    fn search_bucket(
         &self,
         bucket: u64,
         tag: Tag,
         is_wanted: &mut impl FnMut(Word) -> bool,
-    ) -> Option<Place<'g, SLOTS>> {
+    ) -> Option<SlotSnapshot<'g, SLOTS>> {
         let mut layer = self.root;
         loop {
             let index = layer.index(bucket);
@@ -308,7 +310,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             for slot in 0..SLOTS {
                 let word = layer.table.word(index, slot);
                 if word.tag() == tag && is_wanted(word) {
-                    return Some(Place { layer, bucket: index, slot, word });
+                    return Some(SlotSnapshot { layer, bucket: index, slot, word });
                 }
                 has_moved |= word == Word::MOVED;
             }
@@ -318,7 +320,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// Where a bucket counts. Stays so while the caller holds its stripe.
-    pub(super) fn settled(&self, bucket: u64) -> (&'g Layer<SLOTS>, usize) {
+    pub(super) fn current_bucket(&self, bucket: u64) -> (&'g Layer<SLOTS>, usize) {
         let mut layer = self.root;
         while layer.has_moved(bucket) {
             layer = layer.next().expect("a moved bucket has a next layer");
@@ -331,20 +333,20 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     #[inline]
     pub(super) fn under_lock<R>(
         &self,
-        place: &Place<'g, SLOTS>,
+        place: &SlotSnapshot<'g, SLOTS>,
         action: impl FnOnce() -> R,
     ) -> Option<R> {
         let held = self.stripes.lock(place.bucket as u64);
         self.still_there(place, &held).then(action)
     }
 
-    fn still_there(&self, place: &Place<'g, SLOTS>, _held: &Held<'_>) -> bool {
+    fn still_there(&self, place: &SlotSnapshot<'g, SLOTS>, _held: &StripeGuard<'_>) -> bool {
         place.layer.table.word(place.bucket, place.slot) == place.word
     }
 
     /// Puts `new` (or nothing) where a word was seen under the stripe that is still held.
     #[inline]
-    pub(super) fn put(&self, place: &Place<'g, SLOTS>, new: Word, held: &Held<'_>) {
+    pub(super) fn put(&self, place: &SlotSnapshot<'g, SLOTS>, new: Word, held: &StripeGuard<'_>) {
         debug_assert!(self.still_there(place, held), "it was seen under this stripe");
         place.layer.table.store(place.bucket, place.slot, new);
     }
@@ -354,7 +356,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     #[inline]
     pub(super) fn exchange(
         &self,
-        place: &Place<'g, SLOTS>,
+        place: &SlotSnapshot<'g, SLOTS>,
         new: Word,
         prepare: impl FnOnce() -> bool,
     ) -> bool {
@@ -368,15 +370,15 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// As [`View::exchange`], wherever `old` has been moved to since it was seen.
-    pub(super) fn exchange_exact(
+    pub(super) fn exchange_anywhere(
         &self,
-        spot: &Spot,
+        pair: &BucketPair,
         old: Word,
         new: Word,
         prepare: impl FnOnce() -> bool,
     ) -> bool {
-        let held = self.stripes.lock_both(spot.buckets);
-        let Some(place) = self.look(spot, &mut |word| word == old) else { return false };
+        let held = self.stripes.lock_both(pair.buckets);
+        let Some(place) = self.search_pair(pair, &mut |word| word == old) else { return false };
         if !self.still_there(&place, &held) || !prepare() {
             return false;
         }
@@ -388,18 +390,18 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// Links `word` unless the key is there. `is_same_key` gets words with the same tag.
     pub(super) fn insert(
         &self,
-        spot: &Spot,
+        pair: &BucketPair,
         word: Word,
         mut is_same_key: impl FnMut(Word) -> bool,
-        items: &impl Items,
+        items: &impl ItemHashes,
         paths: &mut PathFinder,
     ) -> Insertion {
         for _ in 0..INSERT_ROUNDS {
-            let held = self.stripes.lock_both(spot.buckets);
-            if self.look(spot, &mut is_same_key).is_some() {
+            let held = self.stripes.lock_both(pair.buckets);
+            if self.search_pair(pair, &mut is_same_key).is_some() {
                 return Insertion::Present;
             }
-            let [first, second] = spot.buckets.map(|bucket| self.settled(bucket));
+            let [first, second] = pair.buckets.map(|bucket| self.current_bucket(bucket));
             if let Some((layer, bucket, slot)) = room(first, second) {
                 // The linearization point.
                 layer.table.store(bucket, slot, word);
@@ -407,20 +409,20 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             }
             drop(held);
             if self.root.next().is_some() {
-                let before = spot.buckets.map(|bucket| self.settle(bucket, items));
+                let before = pair.buckets.map(|bucket| self.settle(bucket, items));
                 if before.contains(&true) {
                     // A bucket that was split has room nearly always.
                     continue;
                 }
             }
             let layer = self.last();
-            let starts = spot.buckets.map(|bucket| layer.index(bucket));
+            let starts = pair.buckets.map(|bucket| layer.index(bucket));
             let mut settle = |bucket: usize| {
                 self.settle(bucket as u64, items);
             };
             let other = |bucket: usize, word: Word| items.other(&layer.table, bucket, word);
             match paths.find(&layer.table, starts, &mut settle, &other) {
-                Some(path) => self.walk_back(layer, path),
+                Some(path) => self.displace_along(layer, path),
                 // The table began to grow meanwhile: the search met buckets that had moved on.
                 None if layer.next().is_some() => {}
                 None => return Insertion::Full,
@@ -433,16 +435,16 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     /// picks the victim among the words of a bucket: readers then find one of the two keys.
     pub(super) fn insert_over(
         &self,
-        spot: &Spot,
+        pair: &BucketPair,
         word: Word,
         mut is_same_key: impl FnMut(Word) -> bool,
         choose: impl FnOnce(&[Word; SLOTS]) -> usize,
     ) -> Insertion {
-        let _held = self.stripes.lock_both(spot.buckets);
-        if self.look(spot, &mut is_same_key).is_some() {
+        let _held = self.stripes.lock_both(pair.buckets);
+        if self.search_pair(pair, &mut is_same_key).is_some() {
             return Insertion::Present;
         }
-        let [first, second] = spot.buckets.map(|bucket| self.settled(bucket));
+        let [first, second] = pair.buckets.map(|bucket| self.current_bucket(bucket));
         if let Some((layer, bucket, slot)) = room(first, second) {
             layer.table.store(bucket, slot, word);
             return Insertion::Done;
@@ -456,7 +458,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// Moves the items of a path, the last one first, as long as they are where the path saw them.
-    fn walk_back(&self, layer: &'g Layer<SLOTS>, path: &[Step]) {
+    fn displace_along(&self, layer: &'g Layer<SLOTS>, path: &[PathStep]) {
         for pair in path.windows(2).rev() {
             if !self.displace(layer, &pair[0], &pair[1]) {
                 return;
@@ -465,7 +467,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// Moves one item to the empty slot `to`, its other bucket.
-    fn displace(&self, layer: &'g Layer<SLOTS>, from: &Step, to: &Step) -> bool {
+    fn displace(&self, layer: &'g Layer<SLOTS>, from: &PathStep, to: &PathStep) -> bool {
         let mut held = self.stripes.lock_both([from.bucket as u64, to.bucket as u64]);
         let table = &layer.table;
         if table.word(from.bucket, from.slot) != from.word
@@ -473,7 +475,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         {
             return false;
         }
-        self.cuckoo.scans.note_move(table.len(), from.bucket, to.bucket, from.word.tag());
+        self.cuckoo.scans.log_move(table.len(), from.bucket, to.bucket, from.word.tag());
         held.begin_move();
         // First there, then gone: a reader that looks without validation finds it at either end.
         table.store(to.bucket, to.slot, from.word);
@@ -495,7 +497,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// Moves up to `count` buckets, in order. Returns whether any were left to move.
-    pub(super) fn step(&self, count: usize, items: &impl Items) -> bool {
+    pub(super) fn step(&self, count: usize, items: &impl ItemHashes) -> bool {
         /// How far ahead buckets and items are asked for.
         const AHEAD: usize = 4;
         let len = self.root.table.len();
@@ -519,7 +521,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
 
     /// Moves all buckets that have not moved, also those that others have taken on: they may not
     /// get to run for long. [`View::finish_growth`] succeeds afterwards, here or elsewhere.
-    pub(super) fn move_all(&self, items: &impl Items) {
+    pub(super) fn move_all(&self, items: &impl ItemHashes) {
         if self.root.next().is_some() {
             for bucket in 0..self.root.table.len() {
                 self.move_bucket(self.root, bucket as u64, items);
@@ -528,7 +530,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
     }
 
     /// Moves a bucket as far as layers go. Returns whether there was anything to do.
-    fn settle(&self, bucket: u64, items: &impl Items) -> bool {
+    fn settle(&self, bucket: u64, items: &impl ItemHashes) -> bool {
         let mut layer = self.root;
         let mut has_moved = false;
         while let Some(next) = layer.next() {
@@ -540,7 +542,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
 
     /// Moves a bucket of `layer` to the two buckets of the next layer that it is split into.
     /// Returns false if it had moved before.
-    fn move_bucket(&self, layer: &'g Layer<SLOTS>, bucket: u64, items: &impl Items) -> bool {
+    fn move_bucket(&self, layer: &'g Layer<SLOTS>, bucket: u64, items: &impl ItemHashes) -> bool {
         let next = layer.next().expect("the caller looked");
         let index = layer.index(bucket);
         if layer.has_moved(bucket) {
@@ -550,8 +552,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             if !word.is_item() {
                 return index;
             }
-            let spot = Spot::of::<SLOTS>(items.hash(word.reference()));
-            let [first, second] = spot.buckets;
+            let pair = BucketPair::of::<SLOTS>(items.hash(word.reference()));
+            let [first, second] = pair.buckets;
             next.index(if layer.index(first) == index { first } else { second })
         };
         // Where they go is found out before others are told to wait: it takes most of the time.

@@ -18,9 +18,8 @@
 
 use std::io;
 
-use super::cuckoo::{Cuckoo, Insertion, Items, OPTIMISTIC_ROUNDS, Spot, View};
+use super::cuckoo::{BucketPair, Cuckoo, Insertion, ItemHashes, OPTIMISTIC_ROUNDS, STRIPES, View};
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
-use super::store::STRIPES;
 use super::table::Table;
 use super::word::Word;
 use crate::PathSearch;
@@ -38,7 +37,7 @@ pub struct Paths(PathFinder);
 /// A table that does not grow never asks for a hash.
 struct Fixed;
 
-impl Items for Fixed {
+impl ItemHashes for Fixed {
     fn hash(&self, _reference: u64) -> u64 {
         unreachable!("only growth asks for hashes")
     }
@@ -82,47 +81,47 @@ impl<const SLOTS: usize> Directory<SLOTS> {
     /// away if the item may have been overwritten meanwhile.
     #[inline]
     pub fn read<R>(&self, hash: u64, mut read: impl FnMut(u64) -> Option<R>) -> Option<R> {
-        let spot = Spot::of::<SLOTS>(hash);
+        let pair = BucketPair::of::<SLOTS>(hash);
         let view = self.view();
         let mut look = || {
             let mut found = None;
-            view.look(&spot, &mut |word| {
+            view.search_pair(&pair, &mut |word| {
                 found = read(word.reference());
                 found.is_some()
             });
             found
         };
         for round in 0..OPTIMISTIC_ROUNDS {
-            if let Some(snapshot) = view.stripes.begin_read(spot.buckets) {
+            if let Some(snapshot) = view.stripes.begin_read(pair.buckets) {
                 let found = look();
-                if view.stripes.is_unchanged(spot.buckets, snapshot) {
+                if view.stripes.is_unchanged(pair.buckets, snapshot) {
                     return found;
                 }
             }
             spin(round);
         }
-        let _held = view.stripes.lock_both(spot.buckets);
+        let _held = view.stripes.lock_both(pair.buckets);
         look()
     }
 
     /// Adds a name for a key that has none. Returns false if no path to an empty slot was found.
     /// The caller is the only writer.
     pub fn insert(&self, hash: u64, name: u64, paths: &mut Paths) -> bool {
-        let spot = Spot::of::<SLOTS>(hash);
-        let word = Word::new(spot.tag, name);
-        let inserted = self.view().insert(&spot, word, |_| false, &Fixed, &mut paths.0);
+        let pair = BucketPair::of::<SLOTS>(hash);
+        let word = Word::new(pair.tag, name);
+        let inserted = self.view().insert(&pair, word, |_| false, &Fixed, &mut paths.0);
         matches!(inserted, Insertion::Done)
     }
 
     /// Puts `new`, or nothing, in the place of `old`. Returns whether that was there. Afterwards
     /// the item of `old` may be overwritten at once. The caller is the only writer.
     pub fn exchange(&self, hash: u64, old: u64, new: Option<u64>) -> bool {
-        let spot = Spot::of::<SLOTS>(hash);
+        let pair = BucketPair::of::<SLOTS>(hash);
         let view = self.view();
-        let new = new.map_or(Word::EMPTY, |new| Word::new(spot.tag, new));
-        let old = Word::new(spot.tag, old);
-        let mut held = view.stripes.lock_both(spot.buckets);
-        let Some(place) = view.look(&spot, &mut |word| word == old) else { return false };
+        let new = new.map_or(Word::EMPTY, |new| Word::new(pair.tag, new));
+        let old = Word::new(pair.tag, old);
+        let mut held = view.stripes.lock_both(pair.buckets);
+        let Some(place) = view.search_pair(&pair, &mut |word| word == old) else { return false };
         held.begin_move();
         view.put(&place, new, &held);
         true

@@ -11,7 +11,7 @@ pub(super) const MAX_WALKS: usize = 4;
 /// Displacements that a walk may plan, in the paper.
 pub const MAX_DISPLACEMENTS: usize = 128;
 /// The most that one may be told to plan.
-pub(super) const MOST_DISPLACEMENTS: usize = 4096;
+pub(super) const DISPLACEMENTS_LIMIT: usize = 4096;
 /// Buckets that a search by breadth looks at. At 97 % full three of four buckets of eight slots
 /// are, so that a search meets an empty slot within a dozen buckets nearly always.
 const MAX_BREADTH: usize = 1024;
@@ -19,7 +19,7 @@ const MAX_BREADTH: usize = 1024;
 /// One step of a path: the item `word` has to leave this slot for the next step's. The last step
 /// is the empty slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct PathStep {
     pub(super) bucket: usize,
     pub(super) slot: usize,
     pub(super) word: Word,
@@ -29,15 +29,15 @@ pub(super) struct Step {
 pub(super) struct PathFinder {
     search: PathSearch,
     max_displacements: usize,
-    walks: [Vec<Step>; MAX_WALKS],
-    queue: Vec<Node>,
-    path: Vec<Step>,
+    walks: [Vec<PathStep>; MAX_WALKS],
+    queue: Vec<SearchNode>,
+    path: Vec<PathStep>,
     random: u64,
 }
 
 /// A bucket that a search by breadth reached.
 #[derive(Clone, Copy)]
-struct Node {
+struct SearchNode {
     bucket: usize,
     /// The queue's entry from which it was reached, and the slot there; itself for a start.
     parent: usize,
@@ -72,7 +72,7 @@ impl PathFinder {
         starts: [usize; 2],
         settle: &mut impl FnMut(usize),
         other: &impl Fn(usize, Word) -> usize,
-    ) -> Option<&[Step]> {
+    ) -> Option<&[PathStep]> {
         let is_found = match self.search {
             PathSearch::Walks(walks) => self.walk(table, starts, walks, settle, other),
             PathSearch::BreadthFirst => self.search_breadth(table, starts, settle, other),
@@ -102,7 +102,7 @@ impl PathFinder {
                 let steps = &mut self.walks[walk];
                 settle(*bucket);
                 if let Some(slot) = table.empty_slot(*bucket) {
-                    steps.push(Step { bucket: *bucket, slot, word: Word::EMPTY });
+                    steps.push(PathStep { bucket: *bucket, slot, word: Word::EMPTY });
                     std::mem::swap(&mut self.path, steps);
                     return true;
                 }
@@ -112,7 +112,7 @@ impl PathFinder {
                     // Emptied or moved since we looked: the next round sees it.
                     continue;
                 }
-                steps.push(Step { bucket: *bucket, slot, word });
+                steps.push(PathStep { bucket: *bucket, slot, word });
                 *bucket = other(*bucket, word);
                 table.prefetch(*bucket);
             }
@@ -129,7 +129,7 @@ impl PathFinder {
     ) -> bool {
         self.queue.clear();
         for (parent, bucket) in starts.into_iter().enumerate() {
-            self.queue.push(Node { bucket, parent, slot: 0, word: Word::EMPTY });
+            self.queue.push(SearchNode { bucket, parent, slot: 0, word: Word::EMPTY });
         }
         let mut next = 0;
         while next < self.queue.len() {
@@ -143,7 +143,7 @@ impl PathFinder {
                 if word.is_item() && self.queue.len() < MAX_BREADTH {
                     let bucket = other(bucket, word);
                     table.prefetch(bucket);
-                    self.queue.push(Node { bucket, parent: next, slot, word });
+                    self.queue.push(SearchNode { bucket, parent: next, slot, word });
                 }
             }
             next += 1;
@@ -158,7 +158,7 @@ impl PathFinder {
         let (mut slot, mut word) = (empty_slot, Word::EMPTY);
         loop {
             let node = self.queue[at];
-            self.path.push(Step { bucket: node.bucket, slot, word });
+            self.path.push(PathStep { bucket: node.bucket, slot, word });
             if node.parent == at {
                 break;
             }

@@ -30,10 +30,10 @@ pub(super) struct Stripes {
 
 /// What a reader saw of its two counters.
 #[derive(Clone, Copy)]
-pub(super) struct Snapshot([u64; 2]);
+pub(super) struct VersionPair([u64; 2]);
 
 /// One or two stripes held by a writer, until dropped.
-pub(super) struct Held<'s> {
+pub(super) struct StripeGuard<'s> {
     counters: [&'s AtomicU64; 2],
     /// One counter serves both buckets.
     is_single: bool,
@@ -61,17 +61,17 @@ impl Stripes {
 
     /// Begins a read of two buckets; none while items of theirs are being moved.
     #[inline]
-    pub(super) fn begin_read(&self, buckets: [u64; 2]) -> Option<Snapshot> {
+    pub(super) fn begin_read(&self, buckets: [u64; 2]) -> Option<VersionPair> {
         // Acquire: the reads of the buckets come after these. Pairs with the release that ends a
         // move: who sees its version sees the moved items where they are now.
         let seen = buckets.map(|bucket| self.counter(bucket).load(Ordering::Acquire) & !LOCKED);
         let is_moving = (seen[0] | seen[1]) & MOVING != 0;
-        (!is_moving).then_some(Snapshot(seen))
+        (!is_moving).then_some(VersionPair(seen))
     }
 
     /// Whether no item was moved out of or into the two buckets since the snapshot.
     #[inline]
-    pub(super) fn is_unchanged(&self, buckets: [u64; 2], snapshot: Snapshot) -> bool {
+    pub(super) fn is_unchanged(&self, buckets: [u64; 2], snapshot: VersionPair) -> bool {
         // Pairs with the release fence in `begin_move`: who read a word that a mover stored sees
         // the mover's mark, or a later version, below.
         fence(Ordering::Acquire);
@@ -81,15 +81,15 @@ impl Stripes {
 
     /// Takes the stripe of one bucket.
     #[inline]
-    pub(super) fn lock(&self, bucket: u64) -> Held<'_> {
+    pub(super) fn lock(&self, bucket: u64) -> StripeGuard<'_> {
         let counter = self.counter(bucket);
         acquire(counter);
-        Held { counters: [counter, counter], is_single: true, has_moved: false }
+        StripeGuard { counters: [counter, counter], is_single: true, has_moved: false }
     }
 
     /// Takes the stripes of two buckets.
     #[inline]
-    pub(super) fn lock_both(&self, buckets: [u64; 2]) -> Held<'_> {
+    pub(super) fn lock_both(&self, buckets: [u64; 2]) -> StripeGuard<'_> {
         let [left, right] = buckets.map(|bucket| bucket & self.mask);
         if left == right {
             return self.lock(left);
@@ -97,11 +97,11 @@ impl Stripes {
         let counters = [self.counter(left.min(right)), self.counter(left.max(right))];
         acquire(counters[0]);
         acquire(counters[1]);
-        Held { counters, is_single: false, has_moved: false }
+        StripeGuard { counters, is_single: false, has_moved: false }
     }
 }
 
-impl Held<'_> {
+impl StripeGuard<'_> {
     /// Tells readers that items are moved from here on.
     pub(super) fn begin_move(&mut self) {
         self.has_moved = true;
@@ -118,7 +118,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for StripeGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         for counter in self.distinct() {
@@ -135,7 +135,7 @@ fn acquire(counter: &AtomicU64) {
     let mut round = 0_u32;
     loop {
         let value = counter.load(Ordering::Relaxed);
-        // Acquire pairs with the release in `Held::drop`.
+        // Acquire pairs with the release in `StripeGuard::drop`.
         let is_free = value & LOCKED == 0;
         if is_free
             && counter

@@ -91,7 +91,6 @@ impl<L: Locking> Store for MercuryEngine<L> {
 
 impl<L: Locking> Engine for MercuryEngine<L> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
         let memory = Memory::new(configuration, SlotLayout::Chained)?;
         let smallest = least_buckets(configuration.expected_items);
         let buckets = configuration.tuning.buckets.unwrap_or(smallest);

@@ -132,7 +132,6 @@ impl Store for Model {
 
 impl Engine for Model {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
         let next_cas = configuration.first_cas - 1;
         let limit_bytes = configuration.memory_bytes;
         let state = State { next_cas, limit_bytes, ..State::default() };

@@ -1,33 +1,65 @@
-//! The index and its workers, for each number of slots a bucket may have.
+//! The engine as the crate's traits want it: opening, and what needs no worker.
+
+use amalgam_op::{HashSeed, Now};
 
 use super::store::Store;
-use super::worker::StoreWorker;
-use crate::shaped::shaped_engine;
-use crate::{Configuration, OpenError};
+use super::worker::PipelineWorker;
+use crate::maintenance::Signal;
+use crate::mem::{Evictions, ItemRef};
+use crate::{Configuration, OpenError, Statistics};
 
-/// The engine. Buckets of 8 slots unless [`crate::Tuning::slots_per_bucket`] asks for 4 or 16.
+/// The engine with `SLOTS` slots a bucket: 4, 8 or 16.
 ///
 /// Its hash has no secret: somebody who can choose keys can choose them for one bucket. What that
 /// buys is evicting (or, without eviction, refusing) keys of that bucket; no request becomes
 /// slower, nothing else is harmed. Where clients are hostile, choose another engine.
-pub struct Pipeline(Shape);
+pub struct PipelineEngine<const SLOTS: usize>(Store<SLOTS>);
 
-/// A worker of [`Pipeline`].
-pub struct PipelineWorker<'i>(ShapedWorker<'i>);
+impl<const SLOTS: usize> crate::Store for PipelineEngine<SLOTS> {
+    const NAME: &'static str = "pipeline";
+    type Worker<'i> = PipelineWorker<'i, SLOTS>;
 
-shaped_engine!(
-    "pipeline", Pipeline(Shape), PipelineWorker(ShapedWorker):
-    Eight = 8, Four = 4, Sixteen = 16
-);
+    fn worker(&self) -> PipelineWorker<'_, SLOTS> {
+        PipelineWorker::new(&self.0)
+    }
 
-fn open(configuration: &Configuration) -> Result<Shape, OpenError> {
-    configuration.tuning.check_disabled(&[])?;
-    match configuration.tuning.slots_per_bucket {
-        None | Some(8) => Store::open(configuration).map(Shape::Eight),
-        Some(4) => Store::open(configuration).map(Shape::Four),
-        Some(16) => Store::open(configuration).map(Shape::Sixteen),
-        Some(other) => Err(OpenError::Configuration(format!(
-            "pipeline has buckets of 4, 8 or 16 slots, not {other}"
-        ))),
+    fn seed(&self) -> &HashSeed {
+        self.0.memory.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.0.memory.set_limit(bytes);
+    }
+}
+
+impl<const SLOTS: usize> crate::Engine for PipelineEngine<SLOTS> {
+    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
+        const { assert!(matches!(SLOTS, 4 | 8 | 16), "a bucket has 4, 8 or 16 slots") };
+        Store::open(configuration).map(Self)
+    }
+
+    fn maintenance_signal(&self) -> &Signal {
+        &self.0.signal
+    }
+
+    fn maintain(worker: &mut Self::Worker<'_>, now: &Now) -> bool {
+        worker.maintain(now)
+    }
+
+    fn evictions(&self) -> Option<&Evictions> {
+        Some(self.0.memory.evictions())
+    }
+
+    fn compare_exchange_item(
+        worker: &mut Self::Worker<'_>,
+        hash: u64,
+        old: ItemRef,
+        new: Option<ItemRef>,
+    ) -> bool {
+        worker.compare_exchange_item(hash, old, new)
     }
 }

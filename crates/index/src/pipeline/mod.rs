@@ -32,7 +32,13 @@ mod worker;
 mod write;
 
 #[cfg(not(loom))]
-pub use engine::{Pipeline, PipelineWorker};
+pub use engine::PipelineEngine;
+#[cfg(not(loom))]
+pub use worker::PipelineWorker;
+
+/// The engine as it is served: buckets of 8 slots.
+#[cfg(not(loom))]
+pub type Pipeline = PipelineEngine<8>;
 
 #[cfg(not(loom))]
 mod engine;

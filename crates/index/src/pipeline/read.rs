@@ -15,12 +15,12 @@ use amalgam_op::{ItemView, Key, Now};
 
 use super::compare::Compare;
 use super::layout::{Locator, Pattern, tag_of};
-use super::worker::StoreWorker;
+use super::worker::PipelineWorker;
 use crate::mem::{Guard, Item, ItemRef};
 use crate::software_pipeline;
 use crate::{Found, Sink};
 
-impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     /// A read of one key.
     #[inline]
     pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {

@@ -10,14 +10,14 @@ use crate::mem::{HeaderPredictor, ItemRef, Pool, Shortage, Swap, Writer};
 use crate::simd::each_way;
 use crate::{Cursor, Sink, Worker};
 
-/// See the head of this file.
-pub(super) struct StoreWorker<'i, const SLOTS: usize> {
+/// A worker of [`super::PipelineEngine`].
+pub struct PipelineWorker<'i, const SLOTS: usize> {
     pub(super) store: &'i Store<SLOTS>,
     pub(super) pool: Pool<'i>,
     pub(super) predictor: HeaderPredictor,
 }
 
-impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     pub(super) fn new(store: &'i Store<SLOTS>) -> Self {
         Self { store, pool: Pool::new(&store.memory), predictor: HeaderPredictor::UNTRAINED }
     }
@@ -34,7 +34,7 @@ impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
     }
 }
 
-impl<'i, const SLOTS: usize> Writer<'i> for StoreWorker<'i, SLOTS> {
+impl<'i, const SLOTS: usize> Writer<'i> for PipelineWorker<'i, SLOTS> {
     fn pool(&mut self) -> &mut Pool<'i> {
         &mut self.pool
     }
@@ -45,7 +45,7 @@ impl<'i, const SLOTS: usize> Writer<'i> for StoreWorker<'i, SLOTS> {
 }
 
 /// The background half of [`crate::Engine`].
-impl<const SLOTS: usize> StoreWorker<'_, SLOTS> {
+impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
     /// See [`crate::Engine::compare_exchange_item`].
     pub(super) fn compare_exchange_item(
         &mut self,
@@ -62,7 +62,7 @@ impl<const SLOTS: usize> StoreWorker<'_, SLOTS> {
     }
 }
 
-impl<const SLOTS: usize> Worker for StoreWorker<'_, SLOTS> {
+impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         if let [key] = keys {

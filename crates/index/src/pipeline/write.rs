@@ -12,7 +12,7 @@ use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Value, decide}
 use super::compare::Compare;
 use super::layout::{Locator, Terms};
 use super::slots::Held;
-use super::worker::{Sought, StoreWorker};
+use super::worker::{PipelineWorker, Sought};
 use crate::mem::{Attempt, Guard, Item, ItemLayout, ItemRef, Slot, Writer};
 use crate::sync::Ordering;
 use crate::{Sink, show_outcome};
@@ -54,7 +54,7 @@ impl Unlinked {
     }
 }
 
-impl<'i, const SLOTS: usize> StoreWorker<'i, SLOTS> {
+impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     /// See [`crate::Worker::apply`].
     pub(super) fn carry_out<C: Compare>(
         &mut self,

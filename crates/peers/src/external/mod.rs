@@ -34,6 +34,7 @@ pub fn entries(names: &[String]) -> Vec<Entry> {
         about: "a map behind amalgam_map.h",
         is_read_only: false,
         open,
+        variants: &[],
     };
     libraries.map(entry).collect()
 }

@@ -1,6 +1,6 @@
 //! The table as it is, a handful of buckets large, in every interleaving that loom explores.
 //!
-//! Items are numbers: a reference says which key it is an item of, and so where it may lie. Each
+//! ItemHashes are numbers: a reference says which key it is an item of, and so where it may lie. Each
 //! test ends with a look at the whole table: every key has one word, where a reader looks for it.
 
 use loom::sync::Arc;
@@ -50,7 +50,7 @@ impl Key {
 
 struct Hashes;
 
-impl Items for Hashes {
+impl ItemHashes for Hashes {
     fn hash(&self, reference: u64) -> u64 {
         Key::of(reference).hash()
     }
@@ -81,11 +81,11 @@ impl<const SLOTS: usize> Model<SLOTS> {
     }
 
     fn word(key: Key, version: u64) -> Word {
-        Word::new(Self::spot(key).tag, key.reference(version))
+        Word::new(Self::pair(key).tag, key.reference(version))
     }
 
-    fn spot(key: Key) -> Spot {
-        Spot::of::<SLOTS>(key.hash())
+    fn pair(key: Key) -> BucketPair {
+        BucketPair::of::<SLOTS>(key.hash())
     }
 
     fn view(&self) -> View<'_, SLOTS> {
@@ -98,8 +98,8 @@ impl<const SLOTS: usize> Model<SLOTS> {
         thread::spawn(move || work(model))
     }
 
-    fn find(&self, key: Key) -> Option<Place<'_, SLOTS>> {
-        self.view().find(&Self::spot(key), |word| Key::of(word.reference()) == key)
+    fn find(&self, key: Key) -> Option<SlotSnapshot<'_, SLOTS>> {
+        self.view().validated_lookup(&Self::pair(key), |word| Key::of(word.reference()) == key)
     }
 
     fn has(&self, key: Key) -> bool {
@@ -110,13 +110,13 @@ impl<const SLOTS: usize> Model<SLOTS> {
         let mut paths = PathFinder::new(PathSearch::Walks(1), 3, 1);
         let is_same = |word: Word| Key::of(word.reference()) == key;
         let word = Self::word(key, version);
-        self.view().insert(&Self::spot(key), word, is_same, &Hashes, &mut paths)
+        self.view().insert(&Self::pair(key), word, is_same, &Hashes, &mut paths)
     }
 
     /// Over whatever is in the first slot of the first bucket.
     fn insert_over(&self, key: Key, version: u64) -> Insertion {
         let is_same = |word: Word| Key::of(word.reference()) == key;
-        self.view().insert_over(&Self::spot(key), Self::word(key, version), is_same, |_| 0)
+        self.view().insert_over(&Self::pair(key), Self::word(key, version), is_same, |_| 0)
     }
 
     /// Replaces the item of `key`, or unlinks it, as a write does: whoever comes first. Answers
@@ -134,13 +134,13 @@ impl<const SLOTS: usize> Model<SLOTS> {
     /// Unlinks one version of an item, as the eviction does.
     fn evict(&self, key: Key, version: u64) -> bool {
         let old = Self::word(key, version);
-        self.view().exchange_exact(&Self::spot(key), old, Word::EMPTY, || true)
+        self.view().exchange_anywhere(&Self::pair(key), old, Word::EMPTY, || true)
     }
 
     /// Moves the item of `key`, which lies in `from`, to the empty first slot of `to`.
     fn displace(&self, key: Key, from: usize, to: usize) -> bool {
-        let from = Step { bucket: from, slot: 0, word: Self::word(key, 0) };
-        let to = Step { bucket: to, slot: 0, word: Word::EMPTY };
+        let from = PathStep { bucket: from, slot: 0, word: Self::word(key, 0) };
+        let to = PathStep { bucket: to, slot: 0, word: Word::EMPTY };
         let view = self.view();
         view.displace(view.root, &from, &to)
     }

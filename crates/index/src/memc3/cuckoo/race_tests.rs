@@ -1,7 +1,7 @@
 //! Real threads on a table so small that keys make way for each other all the time.
 //!
 //! The engine's own reads look twice, which hides nearly every fault of the one look that counts;
-//! so readers here ask [`View::find`] alone. Without the marks of a move, or without validation, a
+//! so readers here ask [`View::validated_lookup`] alone. Without the marks of a move, or without validation, a
 //! key is missed within a second.
 
 use std::sync::atomic::AtomicBool;
@@ -26,16 +26,16 @@ struct Numbers(HashSeed);
 
 impl Numbers {
     /// Item `n` has the number `n` as its key; no reference is 0.
-    fn spot(&self, number: u64) -> Spot {
-        Spot::of::<SLOTS>(self.hash(number + 1))
+    fn pair(&self, number: u64) -> BucketPair {
+        BucketPair::of::<SLOTS>(self.hash(number + 1))
     }
 
     fn word(&self, number: u64) -> Word {
-        Word::new(self.spot(number).tag, number + 1)
+        Word::new(self.pair(number).tag, number + 1)
     }
 }
 
-impl Items for Numbers {
+impl ItemHashes for Numbers {
     fn hash(&self, reference: u64) -> u64 {
         self.0.hash(&reference.to_le_bytes())
     }
@@ -54,16 +54,16 @@ impl Race {
         unsafe { self.cuckoo.view() }
     }
 
-    fn find(&self, number: u64) -> Option<Place<'_, SLOTS>> {
+    fn find(&self, number: u64) -> Option<SlotSnapshot<'_, SLOTS>> {
         let is_wanted = |word: Word| word.reference() == number + 1;
-        self.view().find(&self.numbers.spot(number), is_wanted)
+        self.view().validated_lookup(&self.numbers.pair(number), is_wanted)
     }
 
     fn insert(&self, number: u64, paths: &mut PathFinder) -> bool {
-        let spot = self.numbers.spot(number);
+        let pair = self.numbers.pair(number);
         let is_same_key = |word: Word| word.reference() == number + 1;
         let word = self.numbers.word(number);
-        let insertion = self.view().insert(&spot, word, is_same_key, &self.numbers, paths);
+        let insertion = self.view().insert(&pair, word, is_same_key, &self.numbers, paths);
         matches!(insertion, Insertion::Done)
     }
 

@@ -74,7 +74,6 @@ impl<const MEMCMP: bool> Store for Chaining<MEMCMP> {
 
 impl<const MEMCMP: bool> Engine for Chaining<MEMCMP> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&[])?;
         // It does not grow, so it makes room for what the memory may come to hold.
         let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
         let fitting = configuration.expected_items.max(roomy);

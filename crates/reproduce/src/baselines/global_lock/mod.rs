@@ -63,11 +63,7 @@ impl Store for GlobalLock {
 
 impl Engine for GlobalLock {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Ok(Self {
-            state: Mutex::new(State::open(configuration)?),
-            seed: configuration.seed.clone(),
-            signal: Signal::default(),
-        })
+        Self::open_bumping(configuration, false)
     }
 
     fn maintenance_signal(&self) -> &Signal {
@@ -97,6 +93,24 @@ impl Engine for GlobalLock {
 }
 
 impl GlobalLock {
+    /// An empty index that moves an item to the front of its LRU at every access, not once a
+    /// minute.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::open`].
+    pub fn without_lazy_bump(configuration: &Configuration) -> Result<Self, OpenError> {
+        Self::open_bumping(configuration, true)
+    }
+
+    fn open_bumping(configuration: &Configuration, always: bool) -> Result<Self, OpenError> {
+        Ok(Self {
+            state: Mutex::new(State::open(configuration, always)?),
+            seed: configuration.seed.clone(),
+            signal: Signal::default(),
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().ignore_poison()
     }

@@ -43,8 +43,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        configuration.tuning.check_disabled(&["lazy-bump"])?;
+    pub(super) fn open(
+        configuration: &Configuration,
+        bumps_always: bool,
+    ) -> Result<Self, OpenError> {
         let limit = configuration.memory_bytes;
         let page_bytes = Slabs::page_bytes_for(configuration.max_item_bytes);
         // At most one and a half items a bucket.
@@ -75,7 +77,7 @@ impl State {
             limit,
             evicts: configuration.evicts,
             grows: configuration.tuning.grows,
-            bumps_always: !configuration.tuning.disabled.is_empty(),
+            bumps_always,
             next_cas: 0,
             steal_from: 0,
             sweep_from: 0,

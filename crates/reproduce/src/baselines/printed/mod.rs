@@ -179,7 +179,6 @@ impl<O: Order> Subject for Printed<O> {
 
     fn open(configuration: &Configuration) -> anyhow::Result<Self> {
         let tuning = &configuration.tuning;
-        tuning.check_disabled(&[])?;
         let expected = configuration.expected_items * 64 / OPEN_LOAD;
         // It does not grow, so it makes room for what the memory may come to hold.
         let fitting = expected.max(configuration.memory_bytes / MEMORY_PER_SLOT_BYTES);

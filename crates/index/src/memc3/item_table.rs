@@ -1,12 +1,12 @@
-//! The table with items in it: what all workers share.
+//! The cuckoo table together with the memory of the items that its words name: what all workers
+//! share. Thread safe; every method that follows a word needs a [`Guard`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use amalgam_op::IgnorePoison;
 
-use super::cuckoo::{Cuckoo, Items, Layer, Spot, View};
-use super::factors::Factors;
+use super::cuckoo::{BucketPair, Cuckoo, ItemHashes, Layer, STRIPES, View};
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
 use super::table::Table;
 use super::word::Word;
@@ -15,46 +15,46 @@ use crate::mem::{Grace, Guard, Item, ItemRef, Memory, Pool, SlotLayout};
 use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
 
-/// Version counters unless told otherwise, as in the paper.
-pub(super) const STRIPES: usize = 8192;
-/// The smallest table.
+/// Buckets of the smallest table.
 const MIN_BUCKETS: usize = 16;
-/// A table is opened so large that the items expected fill this part of it at most, in 1/64.
+/// A table is opened so large that the predictor items fill at most this many 64ths of it.
 const OPEN_LOAD: usize = 60;
-/// Buckets that one slice of growth moves: some ten thousand nanoseconds.
-pub(super) const STEP_BUCKETS: usize = 256;
+/// Buckets that one slice of growth moves: about ten microseconds of work.
+const STEP_BUCKETS: usize = 256;
 
 /// See the head of this file.
-pub(super) struct Store<const SLOTS: usize> {
+pub(super) struct ItemTable<const SLOTS: usize> {
     pub(super) memory: Arc<Memory>,
     pub(super) cuckoo: Cuckoo<SLOTS>,
     pub(super) probe: Fastest,
-    pub(super) factors: Option<Factors>,
-    pub(super) search: PathSearch,
+    search: PathSearch,
     max_displacements: usize,
     pub(super) evicts: bool,
     grows: bool,
-    /// What `--writers 1` asks for: the paper's one writer at a time.
+    /// Locked by every write if [`crate::Tuning::single_writer`] asks for the paper's one writer
+    /// at a time; else None.
     single_writer: Option<Mutex<()>>,
     pub(super) signal: Signal,
-    /// Held by who makes the next layer.
+    /// Held by the thread that adds the next layer.
     growing: Mutex<()>,
-    /// Layers that nobody starts at any more, until nobody looks at them.
+    /// Layers that were taken out of the chain. Each is dropped after its grace period.
     retired: Mutex<Vec<(Grace, Box<Layer<SLOTS>>)>>,
+    /// Whether `retired` is not empty: a hint that saves its lock.
     has_retired: AtomicBool,
+    /// Growths that have ended.
     expansions: AtomicU64,
 }
 
-/// The items of a table, for as long as the guard lasts.
-pub(super) struct Keyed<'g> {
+/// The keys of the items that a table names, readable while the guard lasts.
+pub(super) struct GuardedItems<'g> {
     memory: &'g Memory,
     guard: &'g Guard<'g>,
 }
 
-impl Items for Keyed<'_> {
+impl ItemHashes for GuardedItems<'_> {
     fn hash(&self, reference: u64) -> u64 {
         let reference = ItemRef::from_bits(reference).expect("words name items");
-        // SAFETY: a slot named the item under the guard that we hold.
+        // SAFETY: a slot named the item while we held this guard.
         let item = unsafe { self.memory.item(reference, self.guard) };
         self.memory.seed().hash(item.key())
     }
@@ -66,7 +66,7 @@ impl Items for Keyed<'_> {
     }
 }
 
-impl<const SLOTS: usize> Store<SLOTS> {
+impl<const SLOTS: usize> ItemTable<SLOTS> {
     pub(super) fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         let tuning = &configuration.tuning;
         let memory = Memory::new(configuration, SlotLayout::Plain)?;
@@ -82,13 +82,11 @@ impl<const SLOTS: usize> Store<SLOTS> {
         if configuration.prefault {
             table.populate();
         }
-        let default_search = PathSearch::BreadthFirst;
         Ok(Self {
             memory,
             cuckoo: Cuckoo::new(table, tuning.stripes.unwrap_or(STRIPES)),
             probe: Fastest::here(),
-            factors: Factors::of(tuning),
-            search: tuning.paths.unwrap_or(default_search),
+            search: tuning.paths.unwrap_or(PathSearch::BreadthFirst),
             max_displacements: tuning.max_displacements.unwrap_or(MAX_DISPLACEMENTS),
             evicts: configuration.evicts,
             grows: tuning.grows,
@@ -101,11 +99,12 @@ impl<const SLOTS: usize> Store<SLOTS> {
         })
     }
 
-    pub(super) fn paths(&self) -> PathFinder {
+    /// A worker's search for paths.
+    pub(super) fn path_finder(&self) -> PathFinder {
         PathFinder::new(self.search, self.max_displacements, 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The table as it is now.
+    /// The table as it is now. Its layers live as long as the guard.
     #[inline]
     pub(super) fn view<'g>(&'g self, _guard: &'g Guard<'_>) -> View<'g, SLOTS> {
         // SAFETY: pinned; `retire_layer` waits for a grace period before it drops a layer.
@@ -117,17 +116,17 @@ impl<const SLOTS: usize> Store<SLOTS> {
     pub(super) fn item<'g>(&'g self, word: Word, guard: &'g Guard<'_>) -> Item<'g> {
         let reference = ItemRef::from_bits(word.reference()).expect("the word names an item");
         #[cfg(all(test, not(loom)))]
-        super::tests::note_pointer(word.reference());
-        // SAFETY: words are loaded from the table with acquire ordering under the guard that the
-        // callers hold; items are retired only after they left the table, or were never in it.
+        pointer_count::note(word.reference());
+        // SAFETY: callers loaded the word from the table with acquire ordering under this guard, or
+        // own the item; items are retired only after they left the table, or were never in it.
         unsafe { self.memory.item(reference, guard) }
     }
 
-    pub(super) fn keyed<'g>(&'g self, guard: &'g Guard<'g>) -> Keyed<'g> {
-        Keyed { memory: &self.memory, guard }
+    pub(super) fn guarded<'g>(&'g self, guard: &'g Guard<'g>) -> GuardedItems<'g> {
+        GuardedItems { memory: &self.memory, guard }
     }
 
-    /// Keeps other writers out where there is to be one at a time.
+    /// Locks out other writers if the configuration asks for one at a time.
     #[inline]
     pub(super) fn lock_writer(&self) -> Option<MutexGuard<'_, ()>> {
         let lock = self.single_writer.as_ref()?;
@@ -143,10 +142,10 @@ impl<const SLOTS: usize> Store<SLOTS> {
         guard: &Guard<'_>,
     ) -> bool {
         let _writer = self.lock_writer();
-        let spot = Spot::of::<SLOTS>(hash);
-        let old = Word::new(spot.tag, old.to_bits());
-        let new = new.map_or(Word::EMPTY, |new| Word::new(spot.tag, new.to_bits()));
-        self.view(guard).exchange_exact(&spot, old, new, || {
+        let pair = BucketPair::of::<SLOTS>(hash);
+        let old = Word::new(pair.tag, old.to_bits());
+        let new = new.map_or(Word::EMPTY, |new| Word::new(pair.tag, new.to_bits()));
+        self.view(guard).exchange_anywhere(&pair, old, new, || {
             if new.is_item() {
                 let (old, new) = (self.item(old, guard), self.item(new, guard));
                 if old.header().has_word() {
@@ -160,7 +159,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         })
     }
 
-    /// How many items may be linked before the table should grow.
+    /// Number of linked items beyond which a table of `slots` slots should grow.
     fn growth_limit(&self, slots: usize) -> usize {
         match (SLOTS, self.search) {
             (8, PathSearch::BreadthFirst) => slots / 64 * 62,
@@ -169,7 +168,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         }
     }
 
-    /// Whether the table should grow soon; asks the maintenance thread if so.
+    /// Wakes the maintenance thread if the table should grow soon.
     pub(super) fn check_growth(&self, view: &View<'_, SLOTS>) {
         if self.grows && view.root.next().is_none() && self.is_crowded(view) {
             self.signal.raise();
@@ -180,32 +179,33 @@ impl<const SLOTS: usize> Store<SLOTS> {
         self.memory.items() as usize > self.growth_limit(view.root.table.slots())
     }
 
-    /// What to do about an item that no path in a layer of `slots` makes room for: returns whether
-    /// to try again.
-    pub(super) fn relieve(
+    /// Called if an insert found no path in a layer of `slots` slots: grows the table, or speeds up
+    /// its growth. Returns whether the insert should try again.
+    pub(super) fn grow_for_insert(
         &self,
         view: &View<'_, SLOTS>,
         slots: usize,
         pool: &Pool<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        // Keys that share both buckets crowd them in a table of any size: no reason to grow.
+        // In a table that is not half full, keys share both buckets: they would in a larger one too.
         if !self.grows || (self.memory.items() as usize) < slots / 2 {
             return false;
         }
         if view.root.next().is_none() {
             return self.start_growth(view, false);
         }
-        // Full again before it has grown: get on with it.
-        let keyed = self.keyed(guard);
-        if !view.step(STEP_BUCKETS, &keyed) {
-            view.move_all(&keyed);
+        // Full again before it has grown.
+        let guarded = self.guarded(guard);
+        if !view.step(STEP_BUCKETS, &guarded) {
+            view.move_all(&guarded);
         }
         self.finish_growth(view, pool);
         true
     }
 
-    /// Begins to double the table. Returns whether it grows now, by us or by others.
+    /// Begins to double the table. Returns whether it grows now, whichever thread began it; false
+    /// if there is no memory.
     fn start_growth(&self, view: &View<'_, SLOTS>, populate: bool) -> bool {
         let _growing = self.growing.lock().ignore_poison();
         if view.root.next().is_some() {
@@ -218,19 +218,18 @@ impl<const SLOTS: usize> Store<SLOTS> {
         view.grow(Box::new(Layer::new(table))).is_ok()
     }
 
-    /// A slice of growth. Returns whether more waits.
-    pub(super) fn step(&self, pool: &Pool<'_>) -> bool {
+    /// Does a slice of growth. Returns whether more waits.
+    pub(super) fn grow_slice(&self, pool: &Pool<'_>) -> bool {
         let guard = pool.pin();
         let view = self.view(&guard);
         if view.root.next().is_none() {
             return self.grows && self.is_crowded(&view) && self.start_growth(&view, true);
         }
-        let keyed = self.keyed(&guard);
-        let more = view.step(STEP_BUCKETS, &keyed);
+        let more = view.step(STEP_BUCKETS, &self.guarded(&guard));
         self.finish_growth(&view, pool) || more
     }
 
-    /// Ends a growth whose last bucket has moved. Returns whether it did.
+    /// Ends a growth whose last bucket has moved. Returns whether this call ended one.
     pub(super) fn finish_growth(&self, view: &View<'_, SLOTS>, pool: &Pool<'_>) -> bool {
         let Some(layer) = view.finish_growth() else { return false };
         self.expansions.fetch_add(1, Ordering::Relaxed);
@@ -280,7 +279,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
     }
 }
 
-/// How full some buckets are.
+/// Entry `n` is the number of buckets with `n` items, among the first buckets of a layer.
 fn histogram<const SLOTS: usize>(layer: &Layer<SLOTS>) -> Vec<u64> {
     const SAMPLE: usize = 4096;
     let mut counts = vec![0; SLOTS + 1];
@@ -289,4 +288,27 @@ fn histogram<const SLOTS: usize>(layer: &Layer<SLOTS>) -> Vec<u64> {
         counts[items] += 1;
     }
     counts
+}
+
+/// Counts the pointers from the table to items that this thread follows.
+#[cfg(all(test, not(loom)))]
+pub(super) mod pointer_count {
+    use std::cell::Cell;
+
+    thread_local! {
+        static POINTERS: Cell<u64> = const { Cell::new(0) };
+        static LAST_POINTER: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A pointer is followed. Another look at the same item counts nothing: it is in the cache.
+    pub(in super::super) fn note(reference: u64) {
+        if LAST_POINTER.replace(reference) != reference {
+            POINTERS.set(POINTERS.get() + 1);
+        }
+    }
+
+    /// Pointers that this thread has followed.
+    pub(in super::super) fn get() -> u64 {
+        POINTERS.get()
+    }
 }
