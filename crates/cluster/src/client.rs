@@ -45,7 +45,7 @@ pub struct ClientStatistics {
 }
 
 #[derive(Debug)]
-enum State {
+enum OperationState {
     /// A lookup with this token is under way.
     Locating(u64),
     /// The owner has the request.
@@ -55,9 +55,9 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingOperation {
     action: Action,
-    state: State,
+    state: OperationState,
     tries: u32,
     /// The only node that may create this operation's chunk: a second one might create a second
     /// chunk.
@@ -73,7 +73,7 @@ pub struct Client {
     /// The node that creates chunks for this client.
     home: Peer,
     next_number: u64,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingOperation>,
     sessions: BTreeSet<Peer>,
     statistics: ClientStatistics,
 }
@@ -82,7 +82,7 @@ pub struct Client {
 pub type Completion = (u64, Result<Response, ChunkError>);
 
 /// A request and the owner to send it to.
-pub type Asked = (Peer, Request);
+pub type OutgoingRequest = (Peer, Request);
 
 impl Client {
     /// Creates a client that creates its chunks on `home`. Requires: no client had `id` before.
@@ -108,7 +108,8 @@ impl Client {
         is_member: impl Fn(Peer) -> bool,
         completions: &mut Vec<Completion>,
     ) {
-        let is_lost = |pending: &Pending| pending.creator.is_some_and(|peer| !is_member(peer));
+        let is_lost =
+            |pending: &PendingOperation| pending.creator.is_some_and(|peer| !is_member(peer));
         let lost = self.pending.iter().filter(|(_, pending)| is_lost(pending));
         for number in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.give_up(number, completions);
@@ -132,13 +133,14 @@ impl Client {
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
-        out: &mut Vec<Asked>,
+        out: &mut Vec<OutgoingRequest>,
     ) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        let state = State::Paused { until_ms: now_ms };
+        let state = OperationState::Paused { until_ms: now_ms };
         let until_ms = now_ms + PATIENCE_MS;
-        self.pending.insert(number, Pending { action, state, tries: 0, creator: None, until_ms });
+        self.pending
+            .insert(number, PendingOperation { action, state, tries: 0, creator: None, until_ms });
         self.advance(number, None, locator, now_ms, commands, out);
         number
     }
@@ -151,7 +153,7 @@ impl Client {
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
-        out: &mut Vec<Asked>,
+        out: &mut Vec<OutgoingRequest>,
     ) {
         let answered_below = self.pending.keys().next().copied().unwrap_or(self.next_number);
         let Some(pending) = self.pending.get_mut(&number) else { return };
@@ -160,13 +162,13 @@ impl Client {
             Some(id) => match located.or_else(|| locator.find(id)) {
                 Some(located) => (located.owner, located.epoch),
                 None => {
-                    pending.state = State::Locating(locator.look_up(id, now_ms, commands));
+                    pending.state = OperationState::Locating(locator.look_up(id, now_ms, commands));
                     return;
                 }
             },
         };
         pending.tries += 1;
-        pending.state = State::Asked { to, since_ms: now_ms };
+        pending.state = OperationState::Asked { to, since_ms: now_ms };
         let operation = Operation { number, epoch, action: pending.action.clone() };
         let mut operations = vec![operation];
         if self.sessions.insert(to) {
@@ -184,13 +186,13 @@ impl Client {
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
-        out: &mut Vec<Asked>,
+        out: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
-        let is_due = |pending: &Pending| match pending.state {
-            State::Locating(_) => false,
-            State::Asked { since_ms, .. } => now_ms >= since_ms + RETRY_MS,
-            State::Paused { until_ms } => now_ms >= until_ms,
+        let is_due = |pending: &PendingOperation| match pending.state {
+            OperationState::Locating(_) => false,
+            OperationState::Asked { since_ms, .. } => now_ms >= since_ms + RETRY_MS,
+            OperationState::Paused { until_ms } => now_ms >= until_ms,
         };
         let due = self.pending.iter().filter(|(_, pending)| is_due(pending));
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -220,14 +222,16 @@ impl Client {
         commands: &mut Vec<OverlayCommand>,
     ) {
         for pending in self.pending.values_mut() {
-            let (Some(id), State::Asked { to, .. }) = (pending.action.id(), &pending.state) else {
+            let (Some(id), OperationState::Asked { to, .. }) =
+                (pending.action.id(), &pending.state)
+            else {
                 continue;
             };
             if *to == node {
                 locator.forget(IdRange::single(id));
                 pending.state = match pending.tries <= PROMPT_TRIES {
-                    true => State::Locating(locator.look_up(id, now_ms, commands)),
-                    false => State::Paused { until_ms: now_ms + UNREACHABLE_MS },
+                    true => OperationState::Locating(locator.look_up(id, now_ms, commands)),
+                    false => OperationState::Paused { until_ms: now_ms + UNREACHABLE_MS },
                 };
             }
         }
@@ -235,7 +239,7 @@ impl Client {
 
     /// Ends the client. Returns the requests that close its sessions, so that its locks end now; an
     /// owner that misses its request closes the session after [`SESSION_MS`].
-    pub fn close(&mut self) -> Vec<Asked> {
+    pub fn close(&mut self) -> Vec<OutgoingRequest> {
         let number = self.next_number;
         self.next_number += 1;
         let operation = Operation { number, epoch: 0, action: Action::Close };
@@ -260,7 +264,7 @@ impl Client {
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
-        out: &mut Vec<Asked>,
+        out: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
         let (token, located) = match answer {
@@ -268,7 +272,7 @@ impl Client {
             Answer::Unowned(token, _) | Answer::Unanswered(token, _) => (*token, None),
             Answer::Changed(..) => return,
         };
-        let waits = |pending: &Pending| matches!(pending.state, State::Locating(t) if t == token);
+        let waits = |pending: &PendingOperation| matches!(pending.state, OperationState::Locating(t) if t == token);
         let found = self.pending.iter().find(|(_, pending)| waits(pending));
         let Some(number) = found.map(|(number, _)| *number) else { return };
         match (located, answer) {
@@ -279,7 +283,7 @@ impl Client {
             // operation's deadline.
             (None, Answer::Unanswered(..)) => {
                 if let Some(pending) = self.pending.get_mut(&number) {
-                    pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
+                    pending.state = OperationState::Paused { until_ms: now_ms + PAUSE_MS };
                 }
             }
             (None, _) => {
@@ -306,22 +310,24 @@ impl Client {
                 // A session is opened along with an operation, which has its own answer.
                 Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
-                    if let (Some(id), State::Asked { .. }) = (pending.action.id(), &pending.state) {
+                    if let (Some(id), OperationState::Asked { .. }) =
+                        (pending.action.id(), &pending.state)
+                    {
                         self.statistics.misdirected += 1;
                         locator.forget(IdRange::single(id));
                         pending.state = match pending.tries <= PROMPT_TRIES {
-                            true => State::Locating(locator.look_up(id, now_ms, commands)),
-                            false => State::Paused { until_ms: now_ms + PAUSE_MS },
+                            true => OperationState::Locating(locator.look_up(id, now_ms, commands)),
+                            false => OperationState::Paused { until_ms: now_ms + PAUSE_MS },
                         };
                     }
                 }
                 Err(ChunkError::NoSession) => {
                     self.sessions.remove(&from);
-                    pending.state = State::Paused { until_ms: now_ms };
+                    pending.state = OperationState::Paused { until_ms: now_ms };
                 }
                 Err(ChunkError::Retry | ChunkError::Busy | ChunkError::Unavailable) => {
-                    if matches!(pending.state, State::Asked { .. }) {
-                        pending.state = State::Paused { until_ms: now_ms + PAUSE_MS };
+                    if matches!(pending.state, OperationState::Asked { .. }) {
+                        pending.state = OperationState::Paused { until_ms: now_ms + PAUSE_MS };
                     }
                 }
                 result => {
@@ -369,7 +375,7 @@ mod tests {
 
     /// The responsible super peer may have died, and another takes over.
     #[test]
-    fn what_nobody_knows_is_asked_again_for_some_time() {
+    fn an_unanswered_lookup_is_retried_until_the_deadline() {
         let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
         let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
         let mut client = Client::new(ClientId(1), home);
@@ -396,7 +402,7 @@ mod tests {
 
     /// A node whose lease ended still answers, but another node owns its chunks.
     #[test]
-    fn who_must_not_serve_is_not_asked_for_ever() {
+    fn an_owner_without_a_lease_is_looked_up_again() {
         let [home, owner] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
         let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
@@ -434,7 +440,7 @@ mod tests {
 
     /// The replacement is looked up at once, and then at intervals.
     #[test]
-    fn who_cannot_be_reached_is_not_waited_for() {
+    fn an_unreachable_owner_is_looked_up_again() {
         let [home, owner] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
         let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
@@ -466,13 +472,13 @@ mod tests {
 
     /// A chunk created twice would leave one that nobody knows.
     #[test]
-    fn what_creates_a_chunk_is_asked_of_one_node() {
+    fn a_create_goes_to_one_node() {
         let [old, new] = [0, 1]
             .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
         let mut locator = Locator::new(old, OverlaySettings::default(), 1 << 16, vec![old]);
         let mut client = Client::new(ClientId(1), old);
         let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut create = |client: &mut Client, now_ms, asked: &mut Vec<Asked>| {
+        let mut create = |client: &mut Client, now_ms, asked: &mut Vec<OutgoingRequest>| {
             let action = Action::Create(Vec::new());
             client.submit(action, &mut locator, now_ms, &mut commands, asked)
         };

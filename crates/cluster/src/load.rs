@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_id_moves_to_whom_it_helps() {
+    fn a_hot_id_moves_to_the_least_loaded_node() {
         let mut balancer = LoadBalancer::default();
         assert!(window(&mut balancer, 1_000, 5_000, 1_000).is_empty(), "no whole window yet");
         let asked = window(&mut balancer, 2_000, 5_000, 1_000);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_help_is_left_alone() {
+    fn a_move_that_would_not_help_is_not_made() {
         // The others are as busy.
         let mut balancer = LoadBalancer::default();
         for second in 1..10 {

@@ -103,7 +103,7 @@ pub struct Node<S> {
     /// Commands that wait until the log is safe.
     deferred: Vec<NodeCommand>,
     /// Owners that were not members at the last query, and when the next query is due.
-    gone: BTreeSet<Peer>,
+    dead_owners: BTreeSet<Peer>,
     next_needed_query_ms: u64,
     next_scrub_ms: u64,
 }
@@ -129,7 +129,7 @@ impl<S: ChunkStore> Node<S> {
             replica_store: None,
             has_metadata_log: false,
             deferred: Vec::new(),
-            gone: BTreeSet::new(),
+            dead_owners: BTreeSet::new(),
             next_needed_query_ms: 0,
             next_scrub_ms: 0,
         }
@@ -209,9 +209,9 @@ impl<S: ChunkStore> Node<S> {
         if let Some(replica_store) = &mut self.replica_store {
             if self.has_metadata_log {
                 let super_peer = &mut self.super_peer;
-                let notes = super_peer.take_records();
+                let records = super_peer.take_records();
                 replica_store
-                    .append_metadata(&notes, &|creator| super_peer.catalog().snapshot(creator));
+                    .append_metadata(&records, &|creator| super_peer.catalog().snapshot(creator));
             }
             replica_store.flush(&mut answers);
             match replica_store.metadata_failure() {
@@ -257,10 +257,10 @@ impl<S: ChunkStore> Node<S> {
         self.super_peer.on_view(view, &mut commands);
         let members = self.super_peer.view().members.iter();
         self.chunks.set_members(
-            members.map(|(node, life)| Peer { node: *node, incarnation: life.incarnation }),
+            members.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation }),
         );
-        for gone in before.into_iter().filter(|peer| !self.super_peer.view().has(*peer)) {
-            self.chunks.on_gone(gone);
+        for dead in before.into_iter().filter(|peer| !self.super_peer.view().has(*peer)) {
+            self.chunks.on_dead(dead);
         }
         self.defer(commands, out);
     }
@@ -298,10 +298,10 @@ impl<S: ChunkStore> Node<S> {
         };
         self.next_needed_query_ms = now_ms + NEEDED_QUERY_MS;
         let view = self.super_peer.view();
-        let gone: BTreeSet<Peer> =
+        let dead: BTreeSet<Peer> =
             replica_store.owners().filter(|owner| !view.has(*owner)).collect();
-        let were_gone = gone.intersection(&self.gone);
-        let kept = were_gone.flat_map(|source| {
+        let were_dead = dead.intersection(&self.dead_owners);
+        let kept = were_dead.flat_map(|source| {
             replica_store.creators(*source).into_iter().map(move |creator| (*source, creator))
         });
         for (source, creator) in kept.take(NEEDED_QUERIES_MAX) {
@@ -311,7 +311,7 @@ impl<S: ChunkStore> Node<S> {
                 out.push(NodeCommand::Send(*leader, Packet::Overlay(message)));
             }
         }
-        self.gone = gone;
+        self.dead_owners = dead;
     }
 
     /// Advances the time to `now_ms`.
@@ -391,7 +391,8 @@ impl<S: ChunkStore> Node<S> {
             return;
         }
         let members = self.super_peer.view().members.iter();
-        let peers = members.map(|(node, life)| Peer { node: *node, incarnation: life.incarnation });
+        let peers =
+            members.map(|(node, member)| Peer { node: *node, incarnation: member.incarnation });
         let others: Vec<Peer> = peers.filter(|peer| *peer != self.me).collect();
         for command in self.chunks.rebalance(now_ms, &others) {
             match command {
@@ -604,7 +605,7 @@ fn replica_set(owner: Peer, backups: &[Peer]) -> ReplicaSet {
 
 fn send(
     commands: Vec<OverlayCommand>,
-    asked: Vec<crate::client::Asked>,
+    asked: Vec<crate::client::OutgoingRequest>,
     out: &mut Vec<NodeCommand>,
 ) {
     out.extend(commands.into_iter().map(|command| match command {

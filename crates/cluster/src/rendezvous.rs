@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_takes_over_what_is_unowned_only() {
+    fn a_joining_node_claims_unowned_partitions_only() {
         let mut placement = RendezvousPlacement::default();
         let me = NodeId::new(0).expect("a node");
         assert!(placement.claims(me, &view(1), 0, |_| true).is_empty());

@@ -104,9 +104,9 @@ struct World {
     boot: u64,
     /// Packets to deliver before everything stops.
     left: u64,
-    is_forgotten: bool,
+    is_metadata_lost: bool,
     /// A dead incarnation whose lease is renewed until this time, as when the coordinator was away.
-    outlasts: Option<(Peer, u64)>,
+    late_lease: Option<(Peer, u64)>,
 }
 
 impl World {
@@ -125,11 +125,11 @@ impl World {
             now_ms: 1_000,
             boot: 1,
             left: u64::MAX,
-            is_forgotten: false,
-            outlasts: None,
+            is_metadata_lost: false,
+            late_lease: None,
         };
         (0..nodes).for_each(|number| world.start(number).expect("an empty log"));
-        world.wait_for("everybody has backups", Self::are_whole);
+        world.wait_for("everybody has backups", Self::are_replicated);
         world
     }
 
@@ -181,20 +181,20 @@ impl World {
         self.boot += u64::from(power.is_some());
     }
 
-    fn carry_out(&mut self, from: Peer, effects: Vec<NodeCommand>) {
+    fn execute(&mut self, from: Peer, effects: Vec<NodeCommand>) {
         for effect in effects {
             match effect {
                 NodeCommand::Send(to, packet) => self.mail.push_back((from, to, packet)),
                 NodeCommand::Propose(proposal) => drop(self.coordinator.propose(&proposal)),
-                NodeCommand::Completed(number, result) => self.note(from, number, result),
+                NodeCommand::Completed(number, result) => self.on_completed(from, number, result),
                 NodeCommand::Stop(error) => panic!("{from:?} stops: {error}"),
-                NodeCommand::Log(OverlayEvent::MetadataLost(_)) => self.is_forgotten = true,
+                NodeCommand::Log(OverlayEvent::MetadataLost(_)) => self.is_metadata_lost = true,
                 NodeCommand::Log(_) | NodeCommand::Reply(..) => {}
             }
         }
     }
 
-    fn note(&mut self, from: Peer, number: u64, result: Result<Response, ChunkError>) {
+    fn on_completed(&mut self, from: Peer, number: u64, result: Result<Response, ChunkError>) {
         match (self.doing.remove(&(from, number)), result) {
             (Some(About::Creation), Ok(Response::Created(id))) => {
                 self.written.entry(id).or_default();
@@ -225,7 +225,7 @@ impl World {
             let mut out = Vec::new();
             node.on_packet(from, packet, &mut || now_ms, &mut out);
             node.flush(now_ms, &mut out);
-            self.carry_out(to, out);
+            self.execute(to, out);
         }
     }
 
@@ -245,10 +245,10 @@ impl World {
             }
             node.on_tick(now_ms, &mut out);
             node.flush(now_ms, &mut out);
-            self.carry_out(peer, out);
+            self.execute(peer, out);
             self.deliver();
         }
-        if let Some((peer, _)) = self.outlasts.filter(|(_, until_ms)| now_ms < *until_ms) {
+        if let Some((peer, _)) = self.late_lease.filter(|(_, until_ms)| now_ms < *until_ms) {
             self.coordinator.prolong(&[peer], now_ms);
         }
         self.coordinator.expire(now_ms);
@@ -261,7 +261,7 @@ impl World {
         let named = node.submit(action, now_ms, &mut out);
         node.flush(now_ms, &mut out);
         self.doing.insert((peer, named), about);
-        self.carry_out(peer, out);
+        self.execute(peer, out);
         self.deliver();
     }
 
@@ -336,9 +336,9 @@ impl World {
             let catalog = node.super_peer().catalog();
             for summary in catalog.summaries() {
                 let leads = node.super_peer().leads(position(summary.creator)).is_some();
-                let lives: Vec<Peer> = catalog.named_peers(summary.creator).collect();
-                let inherited = catalog.failover_grants(summary.creator);
-                text += &format!("  {summary:?} {leads} {lives:?} {inherited:?}\n");
+                let peers: Vec<Peer> = catalog.named_peers(summary.creator).collect();
+                let grants = catalog.failover_grants(summary.creator);
+                text += &format!("  {summary:?} {leads} {peers:?} {grants:?}\n");
             }
             for range in catalog.all_ranges() {
                 text += &format!("  {:?} {:?}\n", range.ids, range.placement);
@@ -347,7 +347,7 @@ impl World {
         text
     }
 
-    fn are_whole(&self) -> bool {
+    fn are_replicated(&self) -> bool {
         let is_whole = |node: &Node<Chunks>| {
             let chunks = node.chunks();
             chunks.replication().counts().0 == 0
@@ -359,7 +359,7 @@ impl World {
 }
 
 #[test]
-fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
+fn a_restarted_cluster_has_all_acknowledged_writes() {
     for durability in [Durability::Buffered, Durability::Synced] {
         let mut world = World::new(4, durability);
         world.write(200);
@@ -369,7 +369,7 @@ fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
             world.crash((durability == Durability::Synced).then_some(0));
             (0..4).for_each(|number| world.start(number).expect("its own log"));
             world.check(1);
-            world.wait_for("everybody has backups again", World::are_whole);
+            world.wait_for("everybody has backups again", World::are_replicated);
             world.write(100);
         }
         world.check(2);
@@ -377,13 +377,13 @@ fn a_cluster_that_was_switched_off_has_all_it_acknowledged() {
 }
 
 #[test]
-fn a_log_that_may_lack_something_does_not_count() {
+fn an_incomplete_log_is_not_authoritative() {
     let mut world = World::new(4, Durability::Buffered);
     world.write(60);
     // Power loss without synced disks: the metadata is given up, and this is reported.
     world.crash(Some(3));
     (0..4).for_each(|number| world.start(number).expect("its own log"));
-    world.wait_for("it is said that metadata is lost", |world| world.is_forgotten);
+    world.wait_for("it is said that metadata is lost", |world| world.is_metadata_lost);
     let first = *world.written.keys().next().expect("one");
     world.submit(0, Action::Get(first), About::Get(first));
     world.wait_for("it is known", |world| world.read.contains_key(&first));
@@ -399,7 +399,7 @@ fn a_log_that_may_lack_something_does_not_count() {
 }
 
 #[test]
-fn who_comes_back_without_a_disk_does_not_take_the_last_for_the_only_one() {
+fn a_node_without_its_disk_does_not_remove_the_other_holders() {
     let mut world = World::new(4, Durability::Buffered);
     world.write(20);
     world.crash(None);
@@ -433,7 +433,7 @@ proptest! {
         world.write(writes);
         let last = world.nodes[&order[3]].0;
         world.crash(power);
-        world.outlasts = Some((last, world.now_ms + outlasts_ms));
+        world.late_lease = Some((last, world.now_ms + outlasts_ms));
         for (number, pause) in order.iter().zip(&pauses) {
             if without == Some(*number) {
                 world.disks[*number] = Disk::default();

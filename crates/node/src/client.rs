@@ -22,7 +22,7 @@ use std::time::Duration;
 use amalgam_cluster::chunks::{
     Action, ChunkError, ClientId, ItemVerb, MAX_CHUNK_BYTES, OPERATIONS_MAX, Request, Response,
 };
-use amalgam_cluster::client::{Asked, Client, ClientStatistics, Completion};
+use amalgam_cluster::client::{Client, ClientStatistics, Completion, OutgoingRequest};
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::{Locator, OverlayCommand, OverlaySettings, Peer};
 use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
@@ -337,7 +337,7 @@ impl ClusterClient {
     }
 
     /// Sends what is to be sent, in as few requests as possible.
-    fn dispatch(&mut self, commands: Vec<OverlayCommand>, asked: Vec<Asked>) {
+    fn dispatch(&mut self, commands: Vec<OverlayCommand>, asked: Vec<OutgoingRequest>) {
         let mut touched: Vec<Peer> = Vec::new();
         for command in commands {
             // All that a client's locator says are lookups; its only super peer is the home.
@@ -492,7 +492,7 @@ impl ClusterClient {
     fn receive(
         &mut self,
         commands: &mut Vec<OverlayCommand>,
-        asked: &mut Vec<Asked>,
+        asked: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
         let mut waiting: Vec<Peer> = Vec::new();
@@ -586,7 +586,7 @@ impl ClusterClient {
         from: Peer,
         packet: Packet,
         commands: &mut Vec<OverlayCommand>,
-        asked: &mut Vec<Asked>,
+        asked: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
         let now_ms = boot_ms();
@@ -622,8 +622,8 @@ impl Drop for ClusterClient {
 }
 
 /// One request for each node, or a few where it would be too long.
-fn coalesce(asked: Vec<Asked>) -> Vec<Asked> {
-    let mut requests: Vec<(Asked, usize)> = Vec::new();
+fn coalesce(asked: Vec<OutgoingRequest>) -> Vec<OutgoingRequest> {
+    let mut requests: Vec<(OutgoingRequest, usize)> = Vec::new();
     for (peer, request) in asked {
         let bytes: usize = request.operations.iter().map(|one| request_bytes(&one.action)).sum();
         let fits = |((to, open), length): &&mut ((Peer, Request), usize)| {

@@ -47,9 +47,9 @@ pub(crate) fn open_replica_store(
     let durability = if observed.is_synced { Durability::Synced } else { Durability::Buffered };
     let settings =
         LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
-    let life = (1, peer, disk.power_losses);
+    let identity = (1, peer, disk.power_losses);
     let (replica_store, recovered) =
-        ReplicaStore::resume(disk.storage(), life, settings).expect("it is this cluster's");
+        ReplicaStore::resume(disk.storage(), identity, settings).expect("it is this cluster's");
     if replica_store.replay_report().was_torn {
         observed.coverage.record("a torn write");
     }
@@ -150,8 +150,8 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
     /// A value that nobody else writes.
     fn new_value(&mut self) -> u64 {
         self.workload.next_value += 1;
-        let life = u64::from(self.peer.incarnation) & 0xFFF;
-        u64::from(self.peer.node.get()) << 48 | life << 36 | self.workload.next_value
+        let incarnation = u64::from(self.peer.incarnation) & 0xFFF;
+        u64::from(self.peer.node.get()) << 48 | incarnation << 36 | self.workload.next_value
     }
 
     fn write_and_read(

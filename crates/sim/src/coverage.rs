@@ -150,13 +150,13 @@ pub fn committed(edits: &[Edit], view: &View, coverage: &mut Coverage) {
         };
         let mut peers = set.peers();
         let Some(owner) = peers.next().filter(|owner| owner.incarnation > 0) else { continue };
-        let asker = edit.request.peer;
-        let race = match owner.node == asker.node {
-            true if !view.has(asker) => "a replica set changed by a dead owner",
+        let requester = edit.request.peer;
+        let race = match owner.node == requester.node {
+            true if !view.has(requester) => "a replica set changed by a dead owner",
             true if !peers.all(|backup| view.has(backup)) => {
                 "a replica set changed to include a dead backup"
             }
-            false if !view.has(asker) => "a move committed after its source died",
+            false if !view.has(requester) => "a move committed after its source died",
             false if !view.has(owner) => "a move committed after its target died",
             _ => continue,
         };

@@ -169,9 +169,9 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
             }
             _ => {
                 self.workload.next_value += 1;
-                let life = u64::from(self.peer.incarnation) & 0xFFF;
+                let incarnation = u64::from(self.peer.incarnation) & 0xFFF;
                 let node = u64::from(self.peer.node.get());
-                let value = node << 48 | life << 36 | self.workload.next_value;
+                let value = node << 48 | incarnation << 36 | self.workload.next_value;
                 observed.history.write_begins(id, value, began_ms);
                 ItemVerb::Store(head(StoreMode::Set), value.to_string().into_bytes())
             }

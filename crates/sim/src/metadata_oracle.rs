@@ -60,7 +60,7 @@ impl MetadataOracle {
             OverlayEvent::ChunksUnreadable(..)
             | OverlayEvent::ReplicaLost(..)
             | OverlayEvent::MetadataLost(_) => {
-                self.violations.push(format!("what was kept is gone: {event:?}"));
+                self.violations.push(format!("replicas are lost: {event:?}"));
             }
             OverlayEvent::ReplicaDiverged(creator, version) => {
                 self.violations.push(format!("replicas of {creator:?} differ at {version:?}"));

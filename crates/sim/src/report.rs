@@ -22,7 +22,7 @@ impl Report {
         self.add_to("seeds with fewer than 1,000 writes", u64::from(run.acknowledged < 1_000));
         self.add_to("writes acknowledged", run.acknowledged as u64);
         self.add_to("reads", run.reads as u64);
-        self.add_to("lives ended", run.crashes);
+        self.add_to("crashes", run.crashes);
         for (what, times) in run.coverage.iter() {
             self.add_to(&format!("race: {what}"), times);
         }

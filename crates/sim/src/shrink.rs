@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_defect_does_not_need_is_left_out() {
+    fn what_a_mutant_does_not_need_is_left_out() {
         let (least, wrong) =
             shrink(&Scenario::default(), 0, Mutant::NoReplication).expect("it is found");
         assert!(!wrong.is_empty() && least.seconds < 50, "{least}");

@@ -629,11 +629,11 @@ impl World<MetadataNode> {
     /// Looks up all ids, for tests to compare.
     pub fn look_up_all(&mut self) {
         let creators: Vec<NodeId> = self.coordinator_names();
-        let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
+        let clients: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         for creator in creators {
             for counter in 0..IDS {
                 let id = ChunkId::new(Creator::from(creator), counter).expect("an id");
-                let peer = *self.random.pick(&askers).expect("there is one");
+                let peer = *self.random.pick(&clients).expect("there is one");
                 self.with_node(peer, |node, now_ms, out| node.look_up(id, now_ms, out));
             }
         }
@@ -650,9 +650,9 @@ impl World<MetadataNode> {
 impl<const REPLICATED: bool> World<WorkloadNode<ItemWorkload<REPLICATED>>> {
     /// Reads all keys.
     pub fn read_items(&mut self) {
-        let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
+        let clients: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         for number in 0..WorkloadNode::<ItemWorkload<REPLICATED>>::keys_of_each_kind() {
-            let peer = *self.random.pick(&askers).expect("there is one");
+            let peer = *self.random.pick(&clients).expect("there is one");
             let keys = WorkloadNode::<ItemWorkload<REPLICATED>>::keys(number, &self.observed);
             self.with_node(peer, |node, now_ms, out| node.read_items(keys, now_ms, out));
         }
@@ -708,9 +708,9 @@ impl<W: Workload> World<WorkloadNode<W>> {
 
     /// Reads all created chunks.
     pub fn read_all(&mut self) {
-        let askers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
+        let clients: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         for id in self.observed.chunks.clone() {
-            let peer = *self.random.pick(&askers).expect("there is one");
+            let peer = *self.random.pick(&clients).expect("there is one");
             self.with_node(peer, |host, now_ms, out| host.submit(Action::Get(id), now_ms, out));
         }
         self.run(2_000);

@@ -34,7 +34,7 @@ fn most_cached(bound_bytes: usize) -> usize {
 }
 
 #[test]
-fn what_a_client_remembers_is_bounded() {
+fn the_cache_of_owners_is_bounded() {
     for bound_bytes in [LIMIT_BYTES_MIN, 4 * LIMIT_BYTES_MIN] {
         let most = most_cached(bound_bytes);
         assert!((bound_bytes / 4..=bound_bytes).contains(&most), "{most} of {bound_bytes} bytes");

@@ -79,7 +79,7 @@ fn damage(seed: u64, mutant: Mutant) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn a_replica_that_holds_something_else_is_found_and_mended() {
+fn a_damaged_replica_is_found_and_repaired() {
     for seed in seeds(600, 10) {
         let (differences, told) = damage(seed, Mutant::None);
         assert_eq!(differences, Vec::<String>::new(), "seed {seed}");
@@ -88,7 +88,7 @@ fn a_replica_that_holds_something_else_is_found_and_mended() {
 }
 
 #[test]
-fn replicas_that_compare_counts_alone_are_noticed() {
+fn comparing_counts_only_is_noticed() {
     let found = (0..500).find(|seed| !damage(*seed, Mutant::ComparesCountsOnly).0.is_empty());
     println!("ComparesCountsOnly: found by seed {found:?}");
     assert!(found.is_some());

@@ -37,7 +37,7 @@ fn adds_are_stored_once_and_increments_count_once() {
 
 /// There are no backups, so a leaving node must hand over everything.
 #[test]
-fn who_leaves_hands_over_what_it_has() {
+fn a_leaving_node_hands_everything_over() {
     for seed in seeds(600, 2) {
         let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(5_000);

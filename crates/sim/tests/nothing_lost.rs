@@ -14,7 +14,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn what_was_acknowledged_is_never_lost() {
+fn acknowledged_writes_are_never_lost() {
     let first = from_environment("AMALGAM_SEED", 0);
     let seeds = seeds(first, from_environment("AMALGAM_SEEDS", 200));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
@@ -38,8 +38,8 @@ fn what_was_acknowledged_is_never_lost() {
     print!("{sum}");
     assert_eq!(sum.get("failed"), 0, "seeds with violations");
     let seeds = sum.get("seeds");
-    let (writes, lives) = (sum.get("writes acknowledged"), sum.get("lives ended"));
-    assert!(writes >= 1_000 * seeds && lives >= 5 * seeds, "the seeds reach too little");
+    let (writes, crashes) = (sum.get("writes acknowledged"), sum.get("crashes"));
+    assert!(writes >= 1_000 * seeds && crashes >= 5 * seeds, "the seeds reach too little");
     for race in [
         "all processes killed at once",
         "all nodes lost power at once",
@@ -74,7 +74,7 @@ fn rot() -> Scenario {
 }
 
 #[test]
-fn what_one_disk_lost_is_fetched_from_another() {
+fn chunks_lost_on_one_disk_are_fetched_from_another() {
     let mut sum = Report::default();
     for seed in seeds(0, 10) {
         assert_eq!(sum.run(seed, &rot()), Vec::<String>::new(), "seed {seed}");
@@ -106,7 +106,7 @@ fn backups_whose_errors_are_ignored_are_noticed() {
 }
 
 #[test]
-fn owners_without_a_fence_are_noticed() {
+fn owners_without_fencing_are_noticed() {
     assert!(seeds_to_find(Mutant::NoFencing).is_some());
 }
 
@@ -116,17 +116,17 @@ fn a_copy_without_its_last_buffer_is_noticed() {
 }
 
 #[test]
-fn adopted_copies_that_are_not_made_alike_are_noticed() {
+fn unreconciled_replicas_are_noticed() {
     assert!(seeds_to_find(Mutant::UnreconciledReplicas).is_some());
 }
 
 #[test]
-fn holders_that_are_not_asked_for_what_is_damaged_are_noticed() {
+fn silent_holders_are_noticed() {
     assert!(seeds_to_find_in(&rot(), Mutant::SilentHolders).is_some());
 }
 
 #[test]
-fn lives_that_are_not_told_apart_are_noticed() {
+fn reused_incarnations_are_noticed() {
     assert!(seeds_to_find(Mutant::ReusedIncarnation).is_some());
 }
 

@@ -237,7 +237,7 @@ mod tests {
 
     /// Otherwise a backup would be told that an item written behind the scan's position is gone.
     #[test]
-    fn what_is_written_or_leaves_while_a_pass_looks_is_not_told_to_be_gone() {
+    fn an_item_written_or_transferred_during_a_scan_is_not_reported_missing() {
         let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);
         let names = ids.map(|id| RecordKey::item(id, b"key"));
         let all = || names.iter().map(|name| (*name, BTreeSet::new())).collect();

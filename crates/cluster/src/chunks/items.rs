@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_ends_by_the_calendar_or_is_dropped() {
+    fn replica_items_expire_by_the_calendar_or_a_flush() {
         let mut kept = ReplicaItem {
             ends_unix_seconds: 1_050,
             flushes: 3,
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_travels_whole() {
+    fn a_verb_survives_the_conversion() {
         let mut store = Store::new(StoreMode::Append, b"value", 7, -1);
         store.compare = Some(Compare { cas: 5, accepts_older_as_stale: true });
         let owned = ItemVerb::from(Verb::Store(store));

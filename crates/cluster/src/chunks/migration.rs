@@ -124,7 +124,7 @@ pub(super) struct OutgoingMove {
     sent_ms: u64,
     heard_ms: u64,
     /// The target is dead, so nobody will acknowledge the transfer.
-    is_target_gone: bool,
+    is_target_dead: bool,
 }
 
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 page: 0,
                 sent_ms: now_ms,
                 heard_ms: now_ms,
-                is_target_gone: false,
+                is_target_dead: false,
             };
             self.outgoing.insert(number, outgoing);
         }
@@ -410,7 +410,7 @@ impl<S: ChunkStore> ChunkService<S> {
             .find(|(_, outgoing)| outgoing.ids == ids && outgoing.stage == MoveStage::Committing);
         let Some((number, outgoing)) = found else { return };
         let (number, target) = (*number, outgoing.target);
-        let is_target_gone = outgoing.is_target_gone;
+        let is_target_dead = outgoing.is_target_dead;
         match result {
             Ok(epoch) => {
                 outgoing.stage = MoveStage::HandingOver(epoch);
@@ -424,7 +424,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.note_moved(ids, Placement::of_owner(target.node));
                 self.replication.hand_over(ids);
                 self.remove_all(ids);
-                if is_target_gone {
+                if is_target_dead {
                     self.outgoing.remove(&number);
                 }
             }
@@ -670,14 +670,14 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// A peer is dead: its answers will not arrive.
-    pub fn on_gone(&mut self, peer: Peer) {
+    pub fn on_dead(&mut self, peer: Peer) {
         for outgoing in self.outgoing.values_mut() {
-            outgoing.is_target_gone |= outgoing.target == peer;
+            outgoing.is_target_dead |= outgoing.target == peer;
         }
-        let gone = |(number, outgoing): (&u64, &OutgoingMove)| {
+        let cancelled = |(number, outgoing): (&u64, &OutgoingMove)| {
             (outgoing.target == peer && outgoing.stage != MoveStage::Committing).then_some(*number)
         };
-        for number in self.outgoing.iter().filter_map(gone).collect::<Vec<_>>() {
+        for number in self.outgoing.iter().filter_map(cancelled).collect::<Vec<_>>() {
             self.cancel_outgoing(number);
         }
     }

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_id_and_each_life_is_told_apart() {
+    fn a_name_keeps_its_id_and_gets_new_incarnations() {
         let (mut coordinator, peers) = cluster(3);
         coordinator.expire(1_000);
         assert!(coordinator.view().members.is_empty());

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn invalid_frees_are_refused() {
         let mut allocator = IdAllocator::new(creator());
         assert_eq!(allocator.allocate_up_to(10), Ok(ids(0, 10)));
         assert_eq!(allocator.free(ids(5, 6)), Err(AllocatorError::NotInUse));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         assert_eq!(NodeId::new(u16::MAX), Err(IdError::Reserved));
         assert_eq!(Creator::new(u16::MAX), Err(IdError::Reserved));
         for bits in [u64::MAX, END] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_refused() {
         let id = |bits| ChunkId::from_bits(bits).expect("an id");
         assert_eq!(IdRange::new(id(5), id(4)), Err(IdError::Empty));
         assert_eq!(IdRange::new(id(5), id(5 << 48)), Err(IdError::TwoCreators));

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::creator_state::{CreatorState, digest_of_range, digest_of_run};
 use super::edit::{
     Change, EDIT_IDS_MAX, Edit, FailoverGrant, LastRequest, MetadataRecord, Refusal, ReplicaSet,
     Snapshot, Summary, Version,
 };
-use super::record::{Record, digest_of_range, digest_of_run};
 use super::view::Peer;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::ranges::{MapLimits, Placement, Range, RangeMap};
@@ -16,37 +16,37 @@ use crate::ranges::{MapLimits, Placement, Range, RangeMap};
 #[derive(Debug)]
 pub struct Catalog {
     map: RangeMap,
-    records: BTreeMap<Creator, Record>,
+    creators: BTreeMap<Creator, CreatorState>,
     /// Changes since the last [`Self::take_records`]; None while changes are not recorded.
-    notes: Option<Vec<MetadataRecord>>,
+    records: Option<Vec<MetadataRecord>>,
 }
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { map: RangeMap::new(MapLimits::default()), records: BTreeMap::new(), notes: None }
+        Self { map: RangeMap::new(MapLimits::default()), creators: BTreeMap::new(), records: None }
     }
 }
 
 impl Catalog {
     /// Records all changes from now on.
     pub fn start_recording(&mut self) {
-        self.notes = Some(Vec::new());
+        self.records = Some(Vec::new());
     }
 
     /// The changes since the last call, in order.
     pub fn take_records(&mut self) -> Vec<MetadataRecord> {
-        self.notes.as_mut().map(std::mem::take).unwrap_or_default()
+        self.records.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn note(&mut self, note: impl FnOnce() -> MetadataRecord) {
-        if let Some(notes) = &mut self.notes {
-            notes.push(note());
+    fn log(&mut self, record: impl FnOnce() -> MetadataRecord) {
+        if let Some(records) = &mut self.records {
+            records.push(record());
         }
     }
 
     /// Repeats the change of a record. Promises are not part of the catalog.
-    pub fn replay(&mut self, note: &MetadataRecord) {
-        match note {
+    pub fn replay(&mut self, record: &MetadataRecord) {
+        match record {
             MetadataRecord::Batch(creator, version, edits) => self.apply(*creator, *version, edits),
             MetadataRecord::Snapshot(snapshot) => self.install(snapshot),
             MetadataRecord::Restamp(creator, version) => self.restamp(*creator, *version),
@@ -57,27 +57,27 @@ impl Catalog {
 
     /// The version of a creator's metadata; None if the catalog has none.
     pub fn version(&self, creator: Creator) -> Option<Version> {
-        self.records.get(&creator).map(|record| record.version)
+        self.creators.get(&creator).map(|state| state.version)
     }
 
     /// Version and digest of a creator's metadata.
     pub fn summary(&self, creator: Creator) -> Option<Summary> {
-        let record = self.records.get(&creator)?;
-        Some(Summary { creator, version: record.version, digest: record.digest })
+        let state = self.creators.get(&creator)?;
+        Some(Summary { creator, version: state.version, digest: state.digest })
     }
 
     /// The summaries of all creators in the catalog.
     pub fn summaries(&self) -> impl Iterator<Item = Summary> {
-        self.records.iter().map(|(creator, record)| Summary {
+        self.creators.iter().map(|(creator, state)| Summary {
             creator: *creator,
-            version: record.version,
-            digest: record.digest,
+            version: state.version,
+            digest: state.digest,
         })
     }
 
     /// The last request of a peer that was executed or refused.
     pub fn last_request(&self, creator: Creator, node: NodeId) -> Option<LastRequest> {
-        self.records.get(&creator)?.last_requests.get(&node).copied()
+        self.creators.get(&creator)?.last_requests.get(&node).copied()
     }
 
     /// The epoch of a creator's metadata and the range that an id lies in; None if nobody owns it.
@@ -88,43 +88,44 @@ impl Catalog {
 
     /// Applies a batch of edits of one creator, which becomes `version`.
     pub fn apply(&mut self, creator: Creator, version: Version, edits: &[Edit]) {
-        let mut record = self.records.remove(&creator).unwrap_or_else(|| Record::new(version));
+        let mut state =
+            self.creators.remove(&creator).unwrap_or_else(|| CreatorState::new(version));
         let over = edits.iter().filter_map(|edit| match edit.change {
             Change::RemoveDead(peer) | Change::MarkLost(peer) => Some(peer),
             _ => None,
         });
         let dead: Vec<NodeId> =
-            over.filter(|peer| record.names_peer(*peer)).map(|peer| peer.node).collect();
+            over.filter(|peer| state.names_peer(*peer)).map(|peer| peer.node).collect();
         for edit in edits {
             match edit.change {
-                Change::RemoveDead(peer) => self.remove_dead(creator, peer, &dead, &mut record),
-                Change::MarkLost(peer) => self.remove_dead(creator, peer, &[], &mut record),
-                Change::Rejoin(peer, life) => self.rejoin(creator, peer, life, &mut record),
+                Change::RemoveDead(peer) => self.remove_dead(creator, peer, &dead, &mut state),
+                Change::MarkLost(peer) => self.remove_dead(creator, peer, &[], &mut state),
+                Change::Rejoin(peer, new) => self.rejoin(creator, peer, new, &mut state),
                 _ => {}
             }
             if edit.change.is_of_leader() {
                 continue;
             }
-            let last = record.last_requests.get(&edit.request.peer.node);
+            let last = state.last_requests.get(&edit.request.peer.node);
             if last.is_some_and(|last| last.request >= edit.request) {
                 continue;
             }
-            let result = self.carry_out(creator, edit, &mut record);
-            record.note(LastRequest {
+            let result = self.execute_edit(creator, edit, &mut state);
+            state.set_last_request(LastRequest {
                 request: edit.request,
                 result: result.map(|()| version.sequence),
             });
         }
-        record.version = version;
-        self.records.insert(creator, record);
-        self.note(|| MetadataRecord::Batch(creator, version, edits.to_vec()));
+        state.version = version;
+        self.creators.insert(creator, state);
+        self.log(|| MetadataRecord::Batch(creator, version, edits.to_vec()));
     }
 
-    fn carry_out(
+    fn execute_edit(
         &mut self,
         creator: Creator,
         edit: &Edit,
-        record: &mut Record,
+        state: &mut CreatorState,
     ) -> Result<(), Refusal> {
         let Edit { request, ids, change } = *edit;
         if ids.len() > EDIT_IDS_MAX && !creator.is_named() {
@@ -145,32 +146,32 @@ impl Catalog {
                 }
                 Some(set)
             }
-            _ if !self.is_owner(ids, request.peer, record) => return Err(Refusal::NotOwner),
+            _ if !self.is_owner(ids, request.peer, state) => return Err(Refusal::NotOwner),
             // A grant of an earlier leader may be outdated: its new owner would recover less than
             // others hold.
             Change::CompleteFailover(set, source) => {
-                if !record.to_recover.all(ids.start()..ids.end(), |held| *held == source) {
+                if !state.to_recover.all(ids.start()..ids.end(), |held| *held == source) {
                     return Err(Refusal::NotOwner);
                 }
                 Some(set)
             }
             // The owner has nothing yet that it could transfer, or others replicate.
-            _ if record.to_recover.over(ids.start()..ids.end()).next().is_some() => {
+            _ if state.to_recover.over(ids.start()..ids.end()).next().is_some() => {
                 return Err(Refusal::NotOwner);
             }
             Change::Migrate(set) => Some(set),
             Change::Release => None,
         };
-        let lives: Vec<Peer> = set.iter().flat_map(ReplicaSet::peers).collect();
+        let named: Vec<Peer> = set.iter().flat_map(ReplicaSet::peers).collect();
         let is_meant = |peer: &Peer| {
-            let is_same = |life: &u32| *life == peer.incarnation;
-            peer.incarnation > 0 && record.incarnations.get(&peer.node).is_none_or(is_same)
+            let is_same = |incarnation: &u32| *incarnation == peer.incarnation;
+            peer.incarnation > 0 && state.incarnations.get(&peer.node).is_none_or(is_same)
         };
-        if !lives.iter().all(is_meant) {
+        if !named.iter().all(is_meant) {
             return Err(Refusal::StalePeer);
         }
-        lives.into_iter().for_each(|peer| record.add_peer(peer));
-        self.assign(ids, set.map(|set| set.placement), None, record);
+        named.into_iter().for_each(|peer| state.add_peer(peer));
+        self.assign(ids, set.map(|set| set.placement), None, state);
         Ok(())
     }
 
@@ -180,18 +181,24 @@ impl Catalog {
         ids: IdRange,
         placement: Option<Placement>,
         source: Option<Peer>,
-        record: &mut Record,
+        state: &mut CreatorState,
     ) {
-        let before = self.digest_around(ids).wrapping_add(record.digest_of_to_recover(ids));
+        let before = self.digest_around(ids).wrapping_add(state.digest_of_to_recover(ids));
         self.map.assign(ids, placement);
-        record.to_recover.assign(ids.start()..ids.end(), source);
-        let after = self.digest_around(ids).wrapping_add(record.digest_of_to_recover(ids));
-        record.digest = record.digest.wrapping_sub(before).wrapping_add(after);
+        state.to_recover.assign(ids.start()..ids.end(), source);
+        let after = self.digest_around(ids).wrapping_add(state.digest_of_to_recover(ids));
+        state.digest = state.digest.wrapping_sub(before).wrapping_add(after);
     }
 
     /// Applies [`Change::RemoveDead`], and, with no other `dead` node, [`Change::MarkLost`].
-    fn remove_dead(&mut self, creator: Creator, peer: Peer, dead: &[NodeId], record: &mut Record) {
-        if !record.names_peer(peer) {
+    fn remove_dead(
+        &mut self,
+        creator: Creator,
+        peer: Peer,
+        dead: &[NodeId],
+        state: &mut CreatorState,
+    ) {
+        if !state.names_peer(peer) {
             return;
         }
         let named: Vec<Range> =
@@ -201,38 +208,38 @@ impl Catalog {
             let placement = range.placement.without(peer.node);
             let was_owner = range.placement.owner() == peer.node;
             let is_last = nodes_of(&range).all(|node| dead.contains(&node));
-            for (ids, source) in record.to_recover_in(range.ids) {
+            for (ids, source) in state.to_recover_in(range.ids) {
                 if is_last && (placement.is_some() || source.is_some()) {
                     is_named = true;
                     continue;
                 }
                 let source = source.or(was_owner.then_some(peer)).filter(|_| placement.is_some());
-                self.assign(ids, placement, source, record);
+                self.assign(ids, placement, source, state);
             }
         }
         if !is_named {
-            record.remove_peer(peer);
+            state.remove_peer(peer);
         }
     }
 
     /// Applies [`Change::Rejoin`].
-    fn rejoin(&mut self, creator: Creator, peer: Peer, life: u32, record: &mut Record) {
-        if !record.names_peer(peer) || life <= peer.incarnation {
+    fn rejoin(&mut self, creator: Creator, peer: Peer, new: u32, state: &mut CreatorState) {
+        if !state.names_peer(peer) || new <= peer.incarnation {
             return;
         }
         let is_owned = |range: &Range| range.placement.owner() == peer.node;
         let owned: Vec<Range> = self.ranges_of(creator).filter(is_owned).collect();
         for range in owned {
             let placement = range.placement.without(peer.node);
-            for (ids, source) in record.to_recover_in(range.ids) {
+            for (ids, source) in state.to_recover_in(range.ids) {
                 // What it had yet to recover is in its log; what it served was in its memory.
                 if source.is_none() {
-                    self.assign(ids, placement, placement.map(|_| peer), record);
+                    self.assign(ids, placement, placement.map(|_| peer), state);
                 }
             }
         }
-        record.remove_peer(peer);
-        record.add_peer(Peer { incarnation: life, ..peer });
+        state.remove_peer(peer);
+        state.add_peer(Peer { incarnation: new, ..peer });
     }
 
     /// Returns the dead peers that are the last holders of some ids, and whether dead peers may be
@@ -243,14 +250,14 @@ impl Catalog {
         dead: &[Peer],
         silent: &[Peer],
     ) -> (Vec<Peer>, bool) {
-        let Some(record) = self.records.get(&creator) else { return Default::default() };
+        let Some(state) = self.creators.get(&creator) else { return Default::default() };
         let is_dead = |node: NodeId| dead.iter().any(|peer| peer.node == node);
         let is_silent = |node: NodeId| silent.iter().any(|peer| peer.node == node);
         let (mut last, mut others) = (Vec::new(), Vec::new());
         let mut waits = false;
         for range in self.ranges_of(creator) {
             let has_copies = range.placement.backups().count() > 0
-                || record.to_recover.over(range.ids.start()..range.ids.end()).next().is_some();
+                || state.to_recover.over(range.ids.start()..range.ids.end()).next().is_some();
             let is_last = has_copies && nodes_of(&range).all(is_dead);
             waits |= has_copies
                 && !is_last
@@ -268,8 +275,8 @@ impl Catalog {
     /// Whether replicas that were written in the name of `source` may still be asked for, among the
     /// ids of this creator.
     pub fn needs(&self, creator: Creator, source: Peer) -> bool {
-        self.records.get(&creator).is_some_and(|record| {
-            record.names_peer(source) || record.to_recover.iter().any(|(_, name)| *name == source)
+        self.creators.get(&creator).is_some_and(|state| {
+            state.names_peer(source) || state.to_recover.iter().any(|(_, name)| *name == source)
         })
     }
 
@@ -282,51 +289,51 @@ impl Catalog {
     /// Owner and backups of each range of a creator, in the incarnations that are meant; for a
     /// range that is being recovered, the candidates.
     pub fn replica_sets(&self, creator: Creator) -> impl Iterator<Item = Vec<Peer>> {
-        let life = move |node: NodeId| Peer {
+        let peer_of = move |node: NodeId| Peer {
             node,
             incarnation: self.incarnation_of(creator, node).unwrap_or_default(),
         };
-        self.ranges_of(creator).map(move |range| nodes_of(&range).map(life).collect())
+        self.ranges_of(creator).map(move |range| nodes_of(&range).map(peer_of).collect())
     }
 
     /// Peers that ranges of a creator name, or have named.
     pub fn named_peers(&self, creator: Creator) -> impl Iterator<Item = Peer> {
-        self.records.get(&creator).into_iter().flat_map(Record::peers)
+        self.creators.get(&creator).into_iter().flat_map(CreatorState::peers)
     }
 
     /// The incarnation in which ranges of a creator name a node.
     pub fn incarnation_of(&self, creator: Creator, node: NodeId) -> Option<u32> {
-        self.records.get(&creator)?.incarnations.get(&node).copied()
+        self.creators.get(&creator)?.incarnations.get(&node).copied()
     }
 
     /// Whether the owner of an id has yet to recover it.
     pub fn needs_recovery(&self, id: ChunkId) -> bool {
-        let record = self.records.get(&id.creator());
-        record.is_some_and(|record| record.to_recover.get(id.bits()).is_some())
+        let state = self.creators.get(&id.creator());
+        state.is_some_and(|state| state.to_recover.get(id.bits()).is_some())
     }
 
     /// Creators with ids that have yet to be recovered.
     pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
-        let records = self.records.iter().filter(|(_, record)| !record.to_recover.is_empty());
+        let records = self.creators.iter().filter(|(_, state)| !state.to_recover.is_empty());
         records.map(|(creator, _)| *creator)
     }
 
     /// The grants for all ids of a creator that have yet to be recovered.
     pub fn failover_grants(&self, creator: Creator) -> Vec<FailoverGrant> {
-        let Some(record) = self.records.get(&creator) else { return Vec::new() };
-        let epoch = record.version.sequence;
+        let Some(state) = self.creators.get(&creator) else { return Vec::new() };
+        let epoch = state.version.sequence;
         let mut failover_grants = Vec::new();
-        for (span, source) in record.to_recover.iter() {
+        for (span, source) in state.to_recover.iter() {
             for range in self.ranges(IdRange::from_bits(span.start, span.end)) {
                 let ids = IdRange::from_bits(
                     range.ids.start().max(span.start),
                     range.ids.end().min(span.end),
                 );
                 let nodes = nodes_of(&range);
-                let life =
-                    |node: NodeId| record.incarnations.get(&node).copied().unwrap_or_default();
+                let incarnation =
+                    |node: NodeId| state.incarnations.get(&node).copied().unwrap_or_default();
                 let holders: Vec<Peer> =
-                    nodes.map(|node| Peer { node, incarnation: life(node) }).collect();
+                    nodes.map(|node| Peer { node, incarnation: incarnation(node) }).collect();
                 // Named ids are sparse, and a partition has too many cells to grant each.
                 let last = failover_grants.last_mut().filter(|last: &&mut FailoverGrant| {
                     let touches = last.ids.end() == ids.start() && creator.is_named();
@@ -347,9 +354,9 @@ impl Catalog {
         self.map.ranges_from(ids.first()).take_while(move |range| range.ids.first() <= ids.last())
     }
 
-    fn is_owner(&self, ids: IdRange, peer: Peer, record: &Record) -> bool {
+    fn is_owner(&self, ids: IdRange, peer: Peer, state: &CreatorState) -> bool {
         let node = peer.node;
-        if record.incarnations.get(&node).is_some_and(|life| *life != peer.incarnation) {
+        if state.incarnations.get(&node).is_some_and(|known| *known != peer.incarnation) {
             return false;
         }
         let mut next = ids.start();
@@ -377,24 +384,24 @@ impl Catalog {
 
     /// Sets the version of a creator's metadata without a change of its content.
     pub fn restamp(&mut self, creator: Creator, version: Version) {
-        if let Some(record) = self.records.get_mut(&creator)
-            && record.version != version
+        if let Some(state) = self.creators.get_mut(&creator)
+            && state.version != version
         {
-            record.version = version;
-            self.note(|| MetadataRecord::Restamp(creator, version));
+            state.version = version;
+            self.log(|| MetadataRecord::Restamp(creator, version));
         }
     }
 
     /// All metadata of a creator.
     pub fn snapshot(&self, creator: Creator) -> Option<Snapshot> {
-        let record = self.records.get(&creator)?;
+        let state = self.creators.get(&creator)?;
         let ranges = self.ranges_of(creator).collect();
-        let last_requests = record.last_requests.values().copied().collect();
-        let to_recover = record.to_recover.iter();
+        let last_requests = state.last_requests.values().copied().collect();
+        let to_recover = state.to_recover.iter();
         let to_recover = to_recover
             .map(|(span, source)| (IdRange::from_bits(span.start, span.end), *source))
             .collect();
-        let (version, incarnations) = (record.version, record.peers().collect());
+        let (version, incarnations) = (state.version, state.peers().collect());
         Some(Snapshot { creator, version, ranges, last_requests, incarnations, to_recover })
     }
 
@@ -402,31 +409,31 @@ impl Catalog {
     pub fn install(&mut self, snapshot: &Snapshot) {
         let creator = snapshot.creator;
         self.drop_all(creator);
-        let mut record = Record::new(snapshot.version);
-        snapshot.last_requests.iter().for_each(|last| record.note(*last));
-        snapshot.incarnations.iter().for_each(|peer| record.add_peer(*peer));
+        let mut state = CreatorState::new(snapshot.version);
+        snapshot.last_requests.iter().for_each(|last| state.set_last_request(*last));
+        snapshot.incarnations.iter().for_each(|peer| state.add_peer(*peer));
         for (ids, source) in snapshot.to_recover.iter().filter(|(ids, _)| is_of(*ids, creator)) {
-            record.to_recover.assign(ids.start()..ids.end(), Some(*source));
+            state.to_recover.assign(ids.start()..ids.end(), Some(*source));
             let run = digest_of_run(&(ids.start()..ids.end()), *source);
-            record.digest = record.digest.wrapping_add(run);
+            state.digest = state.digest.wrapping_add(run);
         }
         for range in snapshot.ranges.iter().filter(|range| range.ids.first().creator() == creator) {
             self.map.assign(range.ids, Some(range.placement));
-            record.digest = record.digest.wrapping_add(digest_of_range(range));
+            state.digest = state.digest.wrapping_add(digest_of_range(range));
         }
-        self.records.insert(creator, record);
-        self.note(|| MetadataRecord::Snapshot(snapshot.clone()));
+        self.creators.insert(creator, state);
+        self.log(|| MetadataRecord::Snapshot(snapshot.clone()));
     }
 
     /// Removes the metadata of a creator.
     pub fn remove(&mut self, creator: Creator) {
         if self.drop_all(creator) {
-            self.note(|| MetadataRecord::Removed(creator));
+            self.log(|| MetadataRecord::Removed(creator));
         }
     }
 
     fn drop_all(&mut self, creator: Creator) -> bool {
-        let was_held = self.records.remove(&creator).is_some();
+        let was_held = self.creators.remove(&creator).is_some();
         if was_held {
             let all = ChunkId::new(creator, 0)
                 .and_then(|id| IdRange::starting_at(id, crate::ids::COUNTER_MAX + 1));
@@ -484,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_is_over_is_buried() {
+    fn a_dead_peer_is_removed() {
         let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
         let mut epoch = 0;
         let mut ask = |edit: Edit| {
@@ -500,12 +507,12 @@ mod tests {
         let set = ReplicaSet::new(peer(1), &[peer(2), peer(3)]).expect("valid");
         ask(edit(1, 1, ids(0, 10), Change::Claim(set)));
         ask(edit(3, 1, ids(10, 5), Change::Claim(of(3))));
-        let bury = |number| edit(9, 0, ids(0, 1), Change::RemoveDead(peer(number)));
-        let (_, ranges, grants) = ask(bury(1));
+        let remove = |number| edit(9, 0, ids(0, 1), Change::RemoveDead(peer(number)));
+        let (_, ranges, grants) = ask(remove(1));
         assert_eq!((&ranges[..], &grants[..]), (&["2+3".into(), "3".into()][..], &[(1, 10)][..]));
         let late = ask(edit(1, 2, ids(0, 10), Change::Migrate(of(1)))).0;
         assert_eq!(late, Some(Err(Refusal::NotOwner)), "it is deposed");
-        let (_, ranges, grants) = ask(bury(2));
+        let (_, ranges, grants) = ask(remove(2));
         assert_eq!(ranges, ["3"], "one range of two");
         assert_eq!(grants, [(1, 10)], "nobody recovered it: still in the name of the first");
         let again = Peer { incarnation: 2, ..peer(3) };
@@ -522,7 +529,7 @@ mod tests {
         let (result, ranges, grants) = ask(edit(3, 5, ids(0, 10), take));
         assert_eq!(result.map(|result| result.is_ok()), Some(true));
         assert_eq!((ranges, grants), (vec!["3+4".into(), "3".into()], vec![]));
-        let (_, ranges, grants) = ask(bury(3));
+        let (_, ranges, grants) = ask(remove(3));
         assert_eq!((ranges, grants), (vec!["4".to_owned()], vec![(3, 10)]));
         let claim = Edit {
             request: RequestId { peer: again, sequence: 1 },
@@ -533,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_lost_at_once_waits_for_one_who_comes_back() {
+    fn ids_whose_holders_all_died_wait_for_one_to_rejoin() {
         let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
         let set = ReplicaSet::new(peer(1), &[peer(2), peer(3)]).expect("valid");
         let shared = ReplicaSet::new(peer(2), &[peer(1), peer(4)]).expect("valid");
@@ -562,9 +569,9 @@ mod tests {
         let (dead_first, silent) = (&all[..1], &all[1..]);
         assert_eq!(catalog.last_holders(creator, dead_first, silent), (vec![], false));
         assert_eq!(catalog.last_holders(creator, dead_first, &all[1..2]), (vec![], true));
-        let buried = ask(&mut catalog, &dead.map(Change::RemoveDead));
+        let removed = ask(&mut catalog, &dead.map(Change::RemoveDead));
         let waiting = ["1+2+3", "4"].map(str::to_owned).to_vec();
-        assert_eq!(buried, (waiting.clone(), vec![(peer(2), 5)]), "what had no copy is free");
+        assert_eq!(removed, (waiting.clone(), vec![(peer(2), 5)]), "what had no copy is free");
         assert_eq!(catalog.last_holders(creator, &dead, &[]), (dead.to_vec(), false));
         let again = ask(&mut catalog, &dead.map(Change::RemoveDead));
         assert_eq!(again.0, waiting);
@@ -575,13 +582,13 @@ mod tests {
         assert_eq!((&ranges[0][..], grants[0]), ("2+3", (peer(1), 10)));
         let (ranges, grants) = ask(&mut catalog, &[Change::RemoveDead(peer(2))]);
         assert_eq!((&ranges[0][..], grants[0]), ("3", (peer(1), 10)));
-        let heir = catalog.failover_grants(creator)[0].holders.clone();
-        assert_eq!(heir, [Peer { incarnation: 2, ..peer(3) }], "in its new life");
+        let holders = catalog.failover_grants(creator)[0].holders.clone();
+        assert_eq!(holders, [Peer { incarnation: 2, ..peer(3) }], "in its new incarnation");
         assert!(catalog.needs(creator, peer(1)));
         // It dies too, and has nothing when it comes back.
-        let gone = Peer { incarnation: 2, ..peer(3) };
-        assert_eq!(ask(&mut catalog, &[Change::RemoveDead(gone)]).0[0], "3");
-        assert_eq!(ask(&mut catalog, &[Change::MarkLost(gone)]).0, ["4"]);
+        let dead_again = Peer { incarnation: 2, ..peer(3) };
+        assert_eq!(ask(&mut catalog, &[Change::RemoveDead(dead_again)]).0[0], "3");
+        assert_eq!(ask(&mut catalog, &[Change::MarkLost(dead_again)]).0, ["4"]);
         assert!(!catalog.needs(creator, peer(1)) && catalog.needs(creator, peer(2)));
     }
 
@@ -615,7 +622,7 @@ mod tests {
             steps in prop::collection::vec((1..4u16, 0..30u64, 1..9u64, 0..9u8), 1..80),
         ) {
             let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
-            let mut noted = Catalog::default();
+            let mut replayed = Catalog::default();
             catalog.start_recording();
             for (step, (from, start, length, what)) in (1..).zip(steps) {
                 let change = match what {
@@ -637,10 +644,10 @@ mod tests {
                 let mut other = Catalog::default();
                 other.install(&catalog.snapshot(creator).expect("it has one"));
                 prop_assert_eq!(other.summary(creator), catalog.summary(creator));
-                for note in catalog.take_records() {
-                    noted.replay(&note);
+                for record in catalog.take_records() {
+                    replayed.replay(&record);
                 }
-                prop_assert_eq!(noted.summary(creator), catalog.summary(creator));
+                prop_assert_eq!(replayed.summary(creator), catalog.summary(creator));
             }
         }
     }

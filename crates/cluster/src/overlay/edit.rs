@@ -137,11 +137,11 @@ impl Edit {
     /// The same edit with incarnations that no node has; it will be refused as
     /// [`Refusal::StalePeer`].
     pub(super) fn refused(self) -> Self {
-        let gone = |set: ReplicaSet| ReplicaSet { incarnations: [0; BACKUPS_MAX + 1], ..set };
+        let stale = |set: ReplicaSet| ReplicaSet { incarnations: [0; BACKUPS_MAX + 1], ..set };
         let change = match self.change {
-            Change::Claim(set) => Change::Claim(gone(set)),
-            Change::Migrate(set) => Change::Migrate(gone(set)),
-            Change::CompleteFailover(set, source) => Change::CompleteFailover(gone(set), source),
+            Change::Claim(set) => Change::Claim(stale(set)),
+            Change::Migrate(set) => Change::Migrate(stale(set)),
+            Change::CompleteFailover(set, source) => Change::CompleteFailover(stale(set), source),
             other => other,
         };
         Self { change, ..self }

@@ -46,10 +46,10 @@
 //! 7. While messages arrive, replicas of a group converge to equal digests.
 
 mod catalog;
+mod creator_state;
 mod edit;
 mod locator;
 mod message;
-mod record;
 mod ring;
 mod super_peer;
 mod takeover;

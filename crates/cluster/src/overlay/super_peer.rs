@@ -90,10 +90,10 @@ impl SuperPeer {
     /// Records all promises and metadata from now on ([`Self::take_records`]), starting from the
     /// records of earlier incarnations from `since` on. Requires: the records are complete, and
     /// this is the first call.
-    pub fn resume(&mut self, since: u32, notes: &[MetadataRecord]) {
-        for note in notes {
-            self.catalog.replay(note);
-            if let MetadataRecord::Promises(terms) = note {
+    pub fn resume(&mut self, since: u32, records: &[MetadataRecord]) {
+        for record in records {
+            self.catalog.replay(record);
+            if let MetadataRecord::Promises(terms) = record {
                 self.promised = IntervalMap::default();
                 for (first, last, term) in terms {
                     self.promised.assign(*first..last.saturating_add(1), Some(*term));
@@ -108,13 +108,13 @@ impl SuperPeer {
     /// The changes since the last call. They must be safe in the log before any command that was
     /// returned meanwhile is sent.
     pub fn take_records(&mut self) -> Vec<MetadataRecord> {
-        let mut notes = self.catalog.take_records();
+        let mut records = self.catalog.take_records();
         if std::mem::take(&mut self.promises_changed) {
             let terms = self.promised.iter();
             let terms = terms.map(|(span, term)| (span.start, span.end - 1, *term));
-            notes.push(MetadataRecord::Promises(terms.collect()));
+            records.push(MetadataRecord::Promises(terms.collect()));
         }
-        notes
+        records
     }
 
     /// Promises to follow a term at these positions.
@@ -125,8 +125,8 @@ impl SuperPeer {
 
     /// Whether it has the promises and replicas of this incarnation of its node.
     pub(super) fn speaks_for(&self, peer: Peer) -> bool {
-        let lives = self.since..=self.me.incarnation;
-        peer.node == self.me.node && lives.contains(&peer.incarnation)
+        let incarnations = self.since..=self.me.incarnation;
+        peer.node == self.me.node && incarnations.contains(&peer.incarnation)
     }
 
     /// Whether this is its own node and incarnation.
@@ -323,8 +323,8 @@ impl SuperPeer {
         let silent = self.silent(creator);
         let (last, may_remove) = self.catalog.last_holders(creator, &dead, &silent);
         // All or none: a dead peer that is left out would count as alive.
-        let buried = dead.into_iter().filter(|_| may_remove);
-        (buried.map(|peer| self.own_edit(creator, Change::RemoveDead(peer))).collect(), last)
+        let removed = dead.into_iter().filter(|_| may_remove);
+        (removed.map(|peer| self.own_edit(creator, Change::RemoveDead(peer))).collect(), last)
     }
 
     fn dead(&self, creator: Creator) -> Vec<Peer> {
@@ -392,8 +392,8 @@ impl SuperPeer {
                 continue;
             }
             for grant in self.catalog.failover_grants(creator) {
-                let heir = grant.holders[0];
-                out.push(OverlayCommand::Send(heir, Message::GrantFailover(grant)));
+                let owner = grant.holders[0];
+                out.push(OverlayCommand::Send(owner, Message::GrantFailover(grant)));
             }
         }
     }
@@ -426,7 +426,7 @@ impl SuperPeer {
             Message::Matches { segment, term } => self.same(from, segment, term, out),
             Message::Fetch { creator } => self.send_snapshot(from, creator, out),
             Message::Install { snapshot } => self.install(from, &snapshot, out),
-            Message::Overruled { at, promised } => self.overruled(u64::from(at), promised),
+            Message::Overruled { at, promised } => self.on_overruled(u64::from(at), promised),
             Message::QueryReplica { creator, former } => {
                 let is_whole = self.speaks_for(former) && former != self.me;
                 let answer = Message::ReplicaStatus { creator, former, is_whole };
@@ -486,8 +486,8 @@ impl SuperPeer {
         let (epoch, range) = self.catalog.find(id);
         let found = range.map(|range| {
             let owner = range.placement.owner();
-            let life = self.catalog.incarnation_of(id.creator(), owner);
-            (range, life.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
+            let incarnation = self.catalog.incarnation_of(id.creator(), owner);
+            (range, incarnation.or_else(|| self.view.incarnation(owner)).unwrap_or_default())
         });
         // An id in failover was not transferred by a move, and must not look as if it had been.
         let is_settled = !self.catalog.needs_recovery(id);
@@ -534,8 +534,8 @@ impl SuperPeer {
             }
             match self.catalog.last_request(creator, edit.request.peer.node) {
                 // Everything in the catalog is committed here: no batch is under way.
-                Some(seen) if seen.request == edit.request => out.push(answer(&edit, seen.result)),
-                Some(seen) if seen.request > edit.request => {
+                Some(last) if last.request == edit.request => out.push(answer(&edit, last.result)),
+                Some(last) if last.request > edit.request => {
                     out.push(answer(&edit, Err(Refusal::Outdated)));
                 }
                 // The refusal is committed in order, so that a late repetition is not executed.
@@ -571,8 +571,8 @@ impl SuperPeer {
     fn removals_before(&self, creator: Creator, edit: &Edit) -> Vec<Edit> {
         let Some(set) = edit.change.replica_set() else { return Vec::new() };
         let is_former = |peer: Peer| {
-            let life = self.catalog.incarnation_of(creator, peer.node);
-            let former = life.map(|incarnation| Peer { incarnation, ..peer });
+            let incarnation = self.catalog.incarnation_of(creator, peer.node);
+            let former = incarnation.map(|incarnation| Peer { incarnation, ..peer });
             former.is_some_and(|former| former != peer && !self.view.has(former))
         };
         if set.peers().any(is_former) { self.removals(creator).0 } else { Vec::new() }
@@ -617,10 +617,10 @@ impl SuperPeer {
         let batch = self.batches.remove(&creator).expect("it was there");
         out.push(OverlayCommand::Log(OverlayEvent::Committed(creator, batch.version)));
         for edit in &batch.edits {
-            let seen = self.catalog.last_request(creator, edit.request.peer.node);
+            let last = self.catalog.last_request(creator, edit.request.peer.node);
             // A later request of the same peer in the same batch answers for both.
-            if let Some(seen) = seen.filter(|seen| seen.request == edit.request) {
-                out.push(answer(edit, seen.result));
+            if let Some(last) = last.filter(|last| last.request == edit.request) {
+                out.push(answer(edit, last.result));
             }
         }
         self.start_batch(creator, out);
@@ -682,7 +682,7 @@ impl SuperPeer {
 
     /// As a leader or candidate: a member has promised a later term. The next tick tries again with
     /// a later term, if this node still should lead there.
-    fn overruled(&mut self, at: u64, promised: Term) {
+    fn on_overruled(&mut self, at: u64, promised: Term) {
         let is_led = self.leads(at).is_some_and(|group| group.term < promised);
         let attempt = self.takeover.as_ref().filter(|takeover| takeover.segment.contains(at));
         if is_led || attempt.is_some_and(|takeover| takeover.term < promised) {
@@ -766,7 +766,7 @@ impl SuperPeer {
             (snapshot.creator, snapshot.version, position(snapshot.creator));
         // The holder may follow a later attempt by now, which was given up or is not active yet.
         // What it sends carries that term, and what was asked for no longer exists.
-        self.overruled(at, version.term);
+        self.on_overruled(at, version.term);
         let is_leaders = version.term.leader == from && from != self.me;
         // The leader of this term may correct a replica that differs, without another comparison.
         if !is_leaders || !self.follow(from, Some(at..at + 1), version.term, out) {

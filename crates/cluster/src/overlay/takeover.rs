@@ -30,13 +30,13 @@ pub(super) struct Takeover {
     /// The present groups, part by part.
     replaces: Vec<(Range<u64>, Group)>,
     /// Members of these groups whose nodes are back without their metadata.
-    forgot: BTreeSet<Peer>,
-    has_told: bool,
-    step: Step,
+    without_metadata: BTreeSet<Peer>,
+    has_reported: bool,
+    step: TakeoverStep,
 }
 
 #[derive(Debug)]
-enum Step {
+enum TakeoverStep {
     /// The coordinator must reserve the segment, so that earlier proposals are refused.
     Claiming,
     /// A majority of every old group must promise and report its metadata. For each member: the
@@ -71,7 +71,7 @@ impl SuperPeer {
             if takeover.replaces == replaces {
                 return;
             }
-            if matches!(takeover.step, Step::Claiming) && is_claimed {
+            if matches!(takeover.step, TakeoverStep::Claiming) && is_claimed {
                 return self.seal_all(replaces, out);
             }
         }
@@ -84,8 +84,18 @@ impl SuperPeer {
         for part in segment.parts() {
             self.promise(part, term);
         }
-        let (step, forgot, has_told) = (Step::Claiming, BTreeSet::new(), false);
-        let takeover = Takeover { segment, claim, term, members, replaces, forgot, has_told, step };
+        let (step, without_metadata, has_reported) =
+            (TakeoverStep::Claiming, BTreeSet::new(), false);
+        let takeover = Takeover {
+            segment,
+            claim,
+            term,
+            members,
+            replaces,
+            without_metadata,
+            has_reported,
+            step,
+        };
         self.takeover = Some(takeover);
         self.retry_takeover(out);
     }
@@ -94,7 +104,7 @@ impl SuperPeer {
     fn seal_all(&mut self, held_by: Vec<(Range<u64>, Group)>, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         takeover.replaces = held_by;
-        takeover.step = Step::Sealing(BTreeMap::new());
+        takeover.step = TakeoverStep::Sealing(BTreeMap::new());
         let segment = takeover.segment;
         let held = self.held(segment);
         if let Some(takeover) = &mut self.takeover {
@@ -136,8 +146,10 @@ impl SuperPeer {
     /// members.
     fn is_possible(&self, takeover: &Takeover) -> bool {
         let has_holders = match &takeover.step {
-            Step::Fetching(missing) => missing.values().all(|(_, holder)| self.view.has(*holder)),
-            Step::Claiming | Step::Sealing(_) | Step::Installing(_) => true,
+            TakeoverStep::Fetching(missing) => {
+                missing.values().all(|(_, holder)| self.view.has(*holder))
+            }
+            TakeoverStep::Claiming | TakeoverStep::Sealing(_) | TakeoverStep::Installing(_) => true,
         };
         let mut parts = takeover.segment.parts();
         has_holders && parts.all(|part| self.promised.all(part, |term| *term == takeover.term))
@@ -160,11 +172,11 @@ impl SuperPeer {
         let Some(takeover) = &self.takeover else { return };
         let (segment, term) = (takeover.segment, takeover.term);
         match &takeover.step {
-            Step::Claiming => {
+            TakeoverStep::Claiming => {
                 let (term, replaces) = (takeover.claim, takeover.replaces.clone());
                 out.push(OverlayCommand::Propose(Proposal::Claim { segment, term, replaces }));
             }
-            Step::Sealing(sealed) => {
+            TakeoverStep::Sealing(sealed) => {
                 let old: BTreeSet<Peer> = takeover.old_members().collect();
                 for member in old.iter().filter(|member| !sealed.contains_key(member)) {
                     let incarnation =
@@ -173,12 +185,12 @@ impl SuperPeer {
                     out.push(OverlayCommand::Send(living, Message::Seal { segment, term }));
                 }
             }
-            Step::Fetching(missing) => {
+            TakeoverStep::Fetching(missing) => {
                 for (creator, (_, holder)) in missing {
                     out.push(OverlayCommand::Send(*holder, Message::Fetch { creator: *creator }));
                 }
             }
-            Step::Installing(same) => {
+            TakeoverStep::Installing(same) => {
                 for member in takeover.members.iter().filter(|member| !same.contains(member)) {
                     let message = Message::Compare { segment, term, held: self.held(segment) };
                     out.push(OverlayCommand::Send(*member, message));
@@ -238,7 +250,7 @@ impl SuperPeer {
         let mut missing = furthest;
         missing.retain(|creator, (summary, _)| self.catalog.summary(*creator) != Some(*summary));
         if let Some(takeover) = &mut self.takeover {
-            takeover.step = Step::Fetching(missing);
+            takeover.step = TakeoverStep::Fetching(missing);
         }
         self.retry_takeover(out);
         self.install_if_fetched(out);
@@ -252,7 +264,7 @@ impl SuperPeer {
         out: &mut Vec<OverlayCommand>,
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
-        let Step::Fetching(missing) = &mut takeover.step else { return false };
+        let TakeoverStep::Fetching(missing) = &mut takeover.step else { return false };
         // The holder may have a later state of the same term, which is as good.
         let is_wanted = missing.get(&snapshot.creator).is_some_and(|(summary, holder)| {
             let is_older = snapshot.version.term < takeover.term;
@@ -268,11 +280,11 @@ impl SuperPeer {
 
     fn install_if_fetched(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
-        if !matches!(&takeover.step, Step::Fetching(missing) if missing.is_empty()) {
+        if !matches!(&takeover.step, TakeoverStep::Fetching(missing) if missing.is_empty()) {
             return;
         }
         let (segment, term) = (takeover.segment, takeover.term);
-        takeover.step = Step::Installing(BTreeSet::from([self.me]));
+        takeover.step = TakeoverStep::Installing(BTreeSet::from([self.me]));
         for held in self.held(segment) {
             let version = Version { term, sequence: held.version.sequence };
             self.catalog.restamp(held.creator, version);
@@ -288,7 +300,7 @@ impl SuperPeer {
         out: &mut Vec<OverlayCommand>,
     ) {
         let Some(takeover) = &mut self.takeover else { return };
-        if let Step::Installing(same) = &mut takeover.step
+        if let TakeoverStep::Installing(same) = &mut takeover.step
             && (takeover.segment, takeover.term) == (segment, term)
             && takeover.members.contains(&from)
         {
@@ -304,13 +316,13 @@ impl Takeover {
     /// A peer promised, for all incarnations of its node from `since` on.
     fn credit(&mut self, (from, since): (Peer, u32), held: &[Summary]) {
         let old: BTreeSet<Peer> = self.old_members().collect();
-        let Step::Sealing(sealed) = &mut self.step else { return };
-        let lives = since..=from.incarnation;
+        let TakeoverStep::Sealing(sealed) = &mut self.step else { return };
+        let incarnations = since..=from.incarnation;
         for member in old.into_iter().filter(|member| member.node == from.node) {
-            if lives.contains(&member.incarnation) {
+            if incarnations.contains(&member.incarnation) {
                 sealed.insert(member, (from, held.to_vec()));
             } else if member.incarnation < since {
-                self.forgot.insert(member);
+                self.without_metadata.insert(member);
             }
         }
     }
@@ -320,7 +332,8 @@ impl Takeover {
     fn newly_lost(&mut self) -> Vec<RingSegment> {
         let has_forgotten = |group: &Group| {
             let mut members = group.members.iter();
-            !group.members.is_empty() && members.all(|member| self.forgot.contains(member))
+            !group.members.is_empty()
+                && members.all(|member| self.without_metadata.contains(member))
         };
         let lost = self.replaces.iter().filter(|(_, group)| has_forgotten(group));
         let segment = |part: &Range<u64>| RingSegment {
@@ -328,7 +341,7 @@ impl Takeover {
             last: (part.end - 1) as u16,
         };
         let lost: Vec<RingSegment> = lost.map(|(part, _)| segment(part)).collect();
-        if std::mem::replace(&mut self.has_told, !lost.is_empty()) { Vec::new() } else { lost }
+        if std::mem::replace(&mut self.has_reported, !lost.is_empty()) { Vec::new() } else { lost }
     }
 
     fn old_members(&self) -> impl Iterator<Item = Peer> {
@@ -343,7 +356,7 @@ impl Takeover {
     /// The latest replica of each creator and its holder, once majorities have promised; None
     /// before.
     fn furthest(&self) -> Option<BTreeMap<Creator, (Summary, Peer)>> {
-        let Step::Sealing(sealed) = &self.step else { return None };
+        let TakeoverStep::Sealing(sealed) = &self.step else { return None };
         let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
         for (part, group) in &self.replaces {
             let promised = group.members.iter().filter_map(|member| sealed.get(member));
@@ -380,7 +393,7 @@ mod tests {
     /// Another attempt, which failed, took the replica that this one has to fetch into a later
     /// term.
     #[test]
-    fn an_attempt_begins_again_when_what_it_fetches_is_of_a_later_term() {
+    fn a_takeover_restarts_when_its_replica_has_a_later_term() {
         let members: Vec<Peer> = [1, 3, 4].map(peer).to_vec();
         let of = |number, leader| Term { number, leader: peer(leader) };
         let held_under = |term| {

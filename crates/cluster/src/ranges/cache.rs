@@ -14,7 +14,7 @@ pub struct CacheStatistics {
     /// Lookups that did not.
     pub misses: u64,
     /// Times that the old generation was dropped.
-    pub turns: u64,
+    pub rotations: u64,
 }
 
 /// Recently looked-up ranges in bounded memory (DXRAM, section 3.3).
@@ -96,13 +96,13 @@ impl RangeCache {
     /// Drops everything.
     pub fn clear(&mut self) {
         (self.young, self.old) = (RangeMap::new(self.limits), RangeMap::new(self.limits));
-        self.statistics.turns += 1;
+        self.statistics.rotations += 1;
     }
 
     fn keep_bound(&mut self) {
         if self.young.bytes() > self.share_bytes {
             self.old = std::mem::replace(&mut self.young, RangeMap::new(self.limits));
-            self.statistics.turns += 1;
+            self.statistics.rotations += 1;
         }
     }
 

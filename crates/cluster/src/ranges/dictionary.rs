@@ -1,6 +1,6 @@
 //! A dictionary of placements: 16-bit codes for 64-bit placements.
 
-use super::placement::{Bits, NOBODY};
+use super::placement::{NOBODY, PlacementBits};
 use crate::hash::IntHashMap;
 
 /// Number of 16-bit codes.
@@ -18,8 +18,8 @@ const MAP_ENTRY_BYTES: usize = 2 * (16 + 1);
 /// use. So an edit costs no bookkeeping, and a cluster whose nodes come and go does not run out.
 #[derive(Debug)]
 pub struct Dictionary {
-    codes: IntHashMap<Bits, u16>,
-    placements: Vec<Bits>,
+    codes: IntHashMap<PlacementBits, u16>,
+    placements: Vec<PlacementBits>,
     free: Vec<u16>,
     limit: usize,
     /// Codes that pay for their memory at present; at most `limit`.
@@ -46,12 +46,12 @@ impl Dictionary {
 
     /// The placement of a code from [`Self::intern`].
     #[inline]
-    pub fn placement(&self, code: u16) -> Bits {
+    pub fn placement(&self, code: u16) -> PlacementBits {
         self.placements[usize::from(code)]
     }
 
     /// The code of `placement`, a new one if needed; None if no code is left.
-    pub fn intern(&mut self, placement: Bits) -> Option<u16> {
+    pub fn intern(&mut self, placement: PlacementBits) -> Option<u16> {
         if let Some(code) = self.codes.get(&placement) {
             return Some(*code);
         }
@@ -106,7 +106,7 @@ impl Dictionary {
     /// Memory beside the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
         self.codes.capacity() * MAP_ENTRY_BYTES
-            + self.placements.capacity() * size_of::<Bits>()
+            + self.placements.capacity() * size_of::<PlacementBits>()
             + self.free.capacity() * size_of::<u16>()
     }
 }

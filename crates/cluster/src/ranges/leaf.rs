@@ -15,7 +15,7 @@
 //! 3. An entry whose run is not 0 differs from the default.
 
 use super::dictionary::Dictionary;
-use super::placement::Bits;
+use super::placement::PlacementBits;
 
 /// The longest run that is stored.
 const RUN_MAX: u64 = u8::MAX as u64;
@@ -31,11 +31,11 @@ const WINDOW: usize = 32;
 pub struct Piece {
     /// First id, in bits.
     pub start: u64,
-    pub placement: Bits,
+    pub placement: PlacementBits,
 }
 
 /// Appends a piece; one with the same placement as the last continues it.
-pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: Bits) {
+pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: PlacementBits) {
     if pieces.last().is_none_or(|last| last.placement != placement) {
         pieces.push(Piece { start, placement });
     }
@@ -48,7 +48,7 @@ pub(super) fn overwrite(
     leaf_end: u64,
     start: u64,
     end: u64,
-    placement: Bits,
+    placement: PlacementBits,
 ) -> Vec<Piece> {
     let mut result = Vec::with_capacity(pieces.len() + 2);
     let (before, behind) = (
@@ -69,31 +69,31 @@ pub(super) fn overwrite(
 
 /// A piece of one leaf: offsets from the leaf's first id; `end` is not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundPiece {
     pub start: u64,
     pub end: u64,
-    pub placement: Bits,
+    pub placement: PlacementBits,
 }
 
 /// A leaf; see the head of this module. Its first id and length are kept by its node.
 #[derive(Debug)]
 pub struct Leaf {
-    default: Bits,
+    default: PlacementBits,
     bytes: Vec<u8>,
     entries: u16,
-    form: Form,
+    form: EntryFormat,
 }
 
 /// The layout of the arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Form {
+struct EntryFormat {
     offset_bytes: u8,
     /// Whether values are codes rather than placements.
     has_codes: bool,
     has_runs: bool,
 }
 
-impl Form {
+impl EntryFormat {
     fn value_bytes(self) -> usize {
         if self.has_codes { CODE_BYTES } else { PLACEMENT_BYTES }
     }
@@ -105,11 +105,11 @@ impl Form {
 
 /// Ids from an offset on whose placement is not the default.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct LeafEntry {
     pub offset: u64,
     /// Number of ids; 0 means until the next entry or the end.
     pub run: u8,
-    pub placement: Bits,
+    pub placement: PlacementBits,
 }
 
 /// The `N` bytes at position `index` of an array that begins at `base`.
@@ -121,8 +121,8 @@ fn field<const N: usize>(bytes: &[u8], base: usize, index: usize) -> [u8; N] {
 
 impl Leaf {
     /// A leaf whose ids all have `placement`.
-    pub fn uniform(placement: Bits) -> Self {
-        let form = Form { offset_bytes: 2, has_codes: true, has_runs: false };
+    pub fn uniform(placement: PlacementBits) -> Self {
+        let form = EntryFormat { offset_bytes: 2, has_codes: true, has_runs: false };
         Self { default: placement, bytes: Vec::new(), entries: 0, form }
     }
 
@@ -145,10 +145,10 @@ impl Leaf {
         }
     }
 
-    fn write(default: Bits, entries: &[Entry], dictionary: &mut Dictionary) -> Self {
+    fn write(default: PlacementBits, entries: &[LeafEntry], dictionary: &mut Dictionary) -> Self {
         let codes: Vec<_> =
             entries.iter().map_while(|entry| dictionary.intern(entry.placement)).collect();
-        let form = Form {
+        let form = EntryFormat {
             offset_bytes: offset_bytes(entries.last().map_or(0, |entry| entry.offset)),
             has_codes: codes.len() == entries.len(),
             has_runs: entries.iter().any(|entry| entry.run != 1),
@@ -185,13 +185,13 @@ impl Leaf {
 
     /// The placement of ids outside of all entries.
     #[inline]
-    pub fn default(&self) -> Bits {
+    pub fn default(&self) -> PlacementBits {
         self.default
     }
 
     /// The placement at an offset of a leaf of `length` ids.
     #[inline]
-    pub fn get(&self, offset: u64, length: u64, dictionary: &Dictionary) -> Bits {
+    pub fn get(&self, offset: u64, length: u64, dictionary: &Dictionary) -> PlacementBits {
         let before = self.entries_up_to(offset, length);
         let Some(last) = before.checked_sub(1) else { return self.default };
         let run = self.run(last);
@@ -214,11 +214,11 @@ impl Leaf {
     }
 
     /// The piece at an offset of a leaf of `length` ids.
-    pub fn find(&self, offset: u64, length: u64, dictionary: &Dictionary) -> Found {
+    pub fn find(&self, offset: u64, length: u64, dictionary: &Dictionary) -> FoundPiece {
         let before = self.entries_up_to(offset, length);
         let next = if before < self.entries() { self.offset(before) } else { length };
         let Some(last) = before.checked_sub(1) else {
-            return Found { start: 0, end: next, placement: self.default };
+            return FoundPiece { start: 0, end: next, placement: self.default };
         };
         let start = self.offset(last);
         let end = match self.run(last) {
@@ -226,9 +226,9 @@ impl Leaf {
             run => start + u64::from(run),
         };
         if offset < end {
-            Found { start, end, placement: self.value(last, dictionary) }
+            FoundPiece { start, end, placement: self.value(last, dictionary) }
         } else {
-            Found { start: end, end: next, placement: self.default }
+            FoundPiece { start: end, end: next, placement: self.default }
         }
     }
 
@@ -259,7 +259,7 @@ impl Leaf {
         &mut self,
         offset: u64,
         length: u64,
-        placement: Bits,
+        placement: PlacementBits,
         entries_max: usize,
         dictionary: &mut Dictionary,
     ) -> bool {
@@ -391,7 +391,7 @@ impl Leaf {
     }
 
     #[inline]
-    fn value(&self, index: usize, dictionary: &Dictionary) -> Bits {
+    fn value(&self, index: usize, dictionary: &Dictionary) -> PlacementBits {
         if self.form.has_codes {
             dictionary.placement(self.code(index))
         } else {
@@ -448,7 +448,7 @@ fn offset_bytes(offset: u64) -> u8 {
 }
 
 /// The placement that most pieces have: the default that needs the fewest entries.
-fn most_common(pieces: &[Piece]) -> Bits {
+fn most_common(pieces: &[Piece]) -> PlacementBits {
     let mut placements: Vec<_> = pieces.iter().map(|piece| piece.placement).collect();
     placements.sort_unstable();
     let runs = placements.chunk_by(|one, other| one == other);
@@ -461,8 +461,8 @@ pub(super) fn to_entries(
     pieces: &[Piece],
     end: u64,
     run_max: u64,
-    default: Option<Bits>,
-) -> (Bits, Vec<Entry>) {
+    default: Option<PlacementBits>,
+) -> (PlacementBits, Vec<LeafEntry>) {
     let first = pieces[0].start;
     let default = default.unwrap_or_else(|| most_common(pieces));
     let mut entries = Vec::with_capacity(pieces.len());
@@ -476,7 +476,7 @@ pub(super) fn to_entries(
             continue;
         }
         let run = if is_default || length > run_max { 0 } else { length as u8 };
-        entries.push(Entry { offset: piece.start - first, run, placement: piece.placement });
+        entries.push(LeafEntry { offset: piece.start - first, run, placement: piece.placement });
         // After a stored default the default simply applies again.
         is_open = run == 0 && !is_default;
     }
@@ -488,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guess_costs_no_truth() {
+    fn a_bad_guess_gives_the_right_count() {
         // Spread evenly, crowded at either end, and with a gap in the middle.
         let shapes: [fn(u32) -> u32; 4] =
             [|i| i * 500 + i % 7, |i| i, |i| 65_000 + i, |i| i + 60_000 * (i / 64)];

@@ -6,10 +6,10 @@ use std::ops;
 
 use super::dictionary::{CODES_MAX, Dictionary};
 use super::iter::Ranges;
-use super::leaf::{Found, Leaf, Piece, overwrite};
-use super::placement::{Bits, NOBODY, Placement, from_bits, to_bits};
+use super::leaf::{FoundPiece, Leaf, Piece, overwrite};
+use super::placement::{NOBODY, Placement, PlacementBits, from_bits, to_bits};
 use super::region::{REGION_IDS, Region};
-use super::shape::{Leaves, Node};
+use super::split_merge::{Leaves, TreeNode};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
 
 /// Named ids in the longest range: 16 ranges per partition. The ids are hashes of keys, and sparse.
@@ -78,7 +78,7 @@ pub struct Range {
 pub struct RangeMap {
     /// The first id of each node, in bits; the first of all is 0.
     pub(super) firsts: Vec<u64>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<TreeNode>,
     pub(super) dictionary: Dictionary,
     pub(super) limits: MapLimits,
     /// Memory of the entries of all leaves, in bytes.
@@ -88,13 +88,14 @@ pub struct RangeMap {
 }
 
 /// Position of a leaf or block: the node's index, and the index within the node.
-pub(super) type Place = (usize, usize);
+pub(super) type LeafPosition = (usize, usize);
 
 impl RangeMap {
     /// Creates a map in which no id has an owner.
     pub fn new(limits: MapLimits) -> Self {
         let limits = limits.clamped();
-        let node = Node::Leaves(Leaves { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] });
+        let node =
+            TreeNode::Leaves(Leaves { firsts: vec![0], leaves: vec![Leaf::uniform(NOBODY)] });
         Self {
             firsts: vec![0],
             nodes: vec![node],
@@ -110,8 +111,8 @@ impl RangeMap {
     pub fn placement(&self, id: ChunkId) -> Option<Placement> {
         let n = self.node_of(id.bits());
         from_bits(match &self.nodes[n] {
-            Node::Blocks(region) => region.get(id.bits() - self.firsts[n], &self.dictionary),
-            Node::Leaves(node) => {
+            TreeNode::Blocks(region) => region.get(id.bits() - self.firsts[n], &self.dictionary),
+            TreeNode::Leaves(node) => {
                 let place = (n, self.leaf_of(n, id.bits()));
                 let first = self.first_of(place);
                 let length = self.end_of(place) - first;
@@ -135,16 +136,16 @@ impl RangeMap {
                 place.1 = self.leaf_of(place.0, id.bits());
             }
             let heads = places.iter().zip(ids).map(|(place, id)| match &self.nodes[place.0] {
-                Node::Leaves(node) => node.leaves[place.1].entries(),
-                Node::Blocks(region) => region.entries_near(id.bits() - self.firsts[place.0]),
+                TreeNode::Leaves(node) => node.leaves[place.1].entries(),
+                TreeNode::Blocks(region) => region.entries_near(id.bits() - self.firsts[place.0]),
             });
             let heads = heads.sum::<usize>();
             let lines = places.iter().zip(ids).map(|(place, id)| match &self.nodes[place.0] {
-                Node::Leaves(node) => {
+                TreeNode::Leaves(node) => {
                     let first = self.first_of(*place);
                     node.leaves[place.1].touch(id.bits() - first, self.end_of(*place) - first)
                 }
-                Node::Blocks(region) => region.touch(id.bits() - self.firsts[place.0]),
+                TreeNode::Blocks(region) => region.touch(id.bits() - self.firsts[place.0]),
             });
             // The results are not used; `black_box` keeps the reads.
             black_box((heads, lines.fold(0, u8::wrapping_add)));
@@ -160,7 +161,7 @@ impl RangeMap {
     /// The ids around one, within its cell, that share its placement or its lack of one.
     pub fn around(&self, id: ChunkId) -> (IdRange, Option<Placement>) {
         let place = self.locate(id.bits());
-        let Found { mut start, mut end, placement } = self.piece_at(place, id.bits());
+        let FoundPiece { mut start, mut end, placement } = self.piece_at(place, id.bits());
         let cell = self.cell(id.bits());
         let mut left = place;
         while start == self.first_of(left) && start > cell.start {
@@ -254,7 +255,7 @@ impl RangeMap {
         let mut at = ids.start();
         while at < ids.end() {
             let n = self.node_of(at);
-            if matches!(self.nodes[n], Node::Blocks(_)) {
+            if matches!(self.nodes[n], TreeNode::Blocks(_)) {
                 let end = ids.end().min(self.firsts[n] + REGION_IDS);
                 self.assign_blocks(n, at, end, bits);
                 at = end;
@@ -272,8 +273,8 @@ impl RangeMap {
 
     /// Memory of the map and everything in it, in bytes, without the allocator's overhead.
     pub fn bytes(&self) -> usize {
-        let in_nodes: usize = self.nodes.iter().map(Node::bytes).sum();
-        let per_node = size_of::<u64>() + size_of::<Node>();
+        let in_nodes: usize = self.nodes.iter().map(TreeNode::bytes).sum();
+        let per_node = size_of::<u64>() + size_of::<TreeNode>();
         size_of::<Self>()
             + self.nodes.capacity() * per_node
             + in_nodes
@@ -283,7 +284,7 @@ impl RangeMap {
 
     /// Number of leaves and blocks, which determines [`Self::bytes`] per range.
     pub fn leaves(&self) -> usize {
-        self.nodes.iter().map(Node::len).sum()
+        self.nodes.iter().map(TreeNode::len).sum()
     }
 
     /// The parameters after clamping.
@@ -292,7 +293,11 @@ impl RangeMap {
     }
 
     /// The first of `ids` whose placement satisfies `is_wanted`.
-    fn first_that(&self, ids: IdRange, is_wanted: impl Fn(Bits) -> bool) -> Option<ChunkId> {
+    fn first_that(
+        &self,
+        ids: IdRange,
+        is_wanted: impl Fn(PlacementBits) -> bool,
+    ) -> Option<ChunkId> {
         let mut at = ids.start();
         while at < ids.end() {
             let piece = self.piece_at(self.locate(at), at);
@@ -305,7 +310,7 @@ impl RangeMap {
     }
 
     #[inline]
-    pub(super) fn locate(&self, bits: u64) -> Place {
+    pub(super) fn locate(&self, bits: u64) -> LeafPosition {
         let n = self.node_of(bits);
         (n, self.leaf_of(n, bits))
     }
@@ -318,70 +323,70 @@ impl RangeMap {
     #[inline]
     pub(super) fn leaf_of(&self, n: usize, bits: u64) -> usize {
         match &self.nodes[n] {
-            Node::Leaves(node) => node.firsts.partition_point(|first| *first <= bits) - 1,
-            Node::Blocks(_) => Region::block_of(bits - self.firsts[n]),
+            TreeNode::Leaves(node) => node.firsts.partition_point(|first| *first <= bits) - 1,
+            TreeNode::Blocks(_) => Region::block_of(bits - self.firsts[n]),
         }
     }
 
     #[inline]
-    pub(super) fn first_of(&self, (n, l): Place) -> u64 {
+    pub(super) fn first_of(&self, (n, l): LeafPosition) -> u64 {
         match &self.nodes[n] {
-            Node::Leaves(node) => node.firsts[l],
-            Node::Blocks(_) => self.firsts[n] + Region::start_of(l),
+            TreeNode::Leaves(node) => node.firsts[l],
+            TreeNode::Blocks(_) => self.firsts[n] + Region::start_of(l),
         }
     }
 
     /// One past the last id of a leaf.
     #[inline]
-    pub(super) fn end_of(&self, (n, l): Place) -> u64 {
+    pub(super) fn end_of(&self, (n, l): LeafPosition) -> u64 {
         match &self.nodes[n] {
-            Node::Leaves(node) => {
+            TreeNode::Leaves(node) => {
                 let next = node.firsts.get(l + 1).or_else(|| self.firsts.get(n + 1));
                 next.copied().unwrap_or(END)
             }
-            Node::Blocks(_) => self.firsts[n] + Region::start_of(l + 1),
+            TreeNode::Blocks(_) => self.firsts[n] + Region::start_of(l + 1),
         }
     }
 
-    pub(super) fn before(&self, (n, l): Place) -> Place {
+    pub(super) fn before(&self, (n, l): LeafPosition) -> LeafPosition {
         if l > 0 { (n, l - 1) } else { (n - 1, self.nodes[n - 1].len() - 1) }
     }
 
-    pub(super) fn after(&self, (n, l): Place) -> Place {
+    pub(super) fn after(&self, (n, l): LeafPosition) -> LeafPosition {
         if l + 1 < self.nodes[n].len() { (n, l + 1) } else { (n + 1, 0) }
     }
 
     /// The piece of a leaf that an id lies in.
-    pub(super) fn piece_at(&self, (n, l): Place, bits: u64) -> Found {
+    pub(super) fn piece_at(&self, (n, l): LeafPosition, bits: u64) -> FoundPiece {
         let (first, found) = match &self.nodes[n] {
-            Node::Leaves(node) => {
+            TreeNode::Leaves(node) => {
                 let first = node.firsts[l];
                 let length = self.end_of((n, l)) - first;
                 (first, node.leaves[l].find(bits - first, length, &self.dictionary))
             }
-            Node::Blocks(region) => {
+            TreeNode::Blocks(region) => {
                 (self.firsts[n], region.find(bits - self.firsts[n], &self.dictionary))
             }
         };
-        Found { start: first + found.start, end: first + found.end, ..found }
+        FoundPiece { start: first + found.start, end: first + found.end, ..found }
     }
 
     /// Appends the pieces of a leaf.
-    pub(super) fn read(&self, (n, l): Place, pieces: &mut Vec<Piece>) {
+    pub(super) fn read(&self, (n, l): LeafPosition, pieces: &mut Vec<Piece>) {
         let first = self.first_of((n, l));
         match &self.nodes[n] {
-            Node::Leaves(node) => {
+            TreeNode::Leaves(node) => {
                 node.leaves[l].read(first, self.end_of((n, l)), &self.dictionary, pieces);
             }
-            Node::Blocks(region) => region.read(l, first, &self.dictionary, pieces),
+            TreeNode::Blocks(region) => region.read(l, first, &self.dictionary, pieces),
         }
     }
 
     /// The leaves of a node that has leaves.
     pub(super) fn leaves_of(&mut self, n: usize) -> &mut Leaves {
         match &mut self.nodes[n] {
-            Node::Leaves(node) => node,
-            Node::Blocks(_) => unreachable!("callers know that it has leaves"),
+            TreeNode::Leaves(node) => node,
+            TreeNode::Blocks(_) => unreachable!("callers know that it has leaves"),
         }
     }
 
@@ -401,19 +406,24 @@ impl RangeMap {
     fn migrate_first(&mut self, bits: u64, placement: Placement) -> bool {
         let (n, l) = self.locate(bits);
         let default = match &self.nodes[n] {
-            Node::Leaves(node) => node.leaves[l].default(),
-            Node::Blocks(region) => region.default(l, &self.dictionary),
+            TreeNode::Leaves(node) => node.leaves[l].default(),
+            TreeNode::Blocks(region) => region.default(l, &self.dictionary),
         };
         default != NOBODY && self.try_insert_single((n, l), bits, to_bits(Some(placement)))
     }
 
     /// See [`Leaf::try_insert_single`] and [`Region::try_insert_single`].
-    fn try_insert_single(&mut self, place: Place, bits: u64, placement: Bits) -> bool {
+    fn try_insert_single(
+        &mut self,
+        place: LeafPosition,
+        bits: u64,
+        placement: PlacementBits,
+    ) -> bool {
         let (first, end, most) =
             (self.first_of(place), self.end_of(place), self.limits.leaf_entries_max);
         let leaf = match &mut self.nodes[place.0] {
-            Node::Leaves(node) => &mut node.leaves[place.1],
-            Node::Blocks(region) => {
+            TreeNode::Leaves(node) => &mut node.leaves[place.1],
+            TreeNode::Blocks(region) => {
                 let offset = bits - self.firsts[place.0];
                 let does = region.try_insert_single(offset, placement, &mut self.dictionary);
                 self.entries += usize::from(does);
@@ -429,7 +439,13 @@ impl RangeMap {
         does
     }
 
-    fn assign_within(&mut self, (n, l): Place, start: u64, end: u64, placement: Bits) {
+    fn assign_within(
+        &mut self,
+        (n, l): LeafPosition,
+        start: u64,
+        end: u64,
+        placement: PlacementBits,
+    ) {
         if end - start == 1 && self.try_insert_single((n, l), start, placement) {
             return;
         }
@@ -444,7 +460,7 @@ impl RangeMap {
     /// Number of regions.
     #[cfg(test)]
     pub(super) fn regions(&self) -> usize {
-        self.nodes.iter().filter(|node| matches!(node, Node::Blocks(_))).count()
+        self.nodes.iter().filter(|node| matches!(node, TreeNode::Blocks(_))).count()
     }
 
     /// Checks invariants 3 and 4 of the module, for tests.
@@ -457,8 +473,8 @@ impl RangeMap {
             last = Some(self.firsts[n]);
             entries += node.entries();
             let node = match node {
-                Node::Leaves(node) => node,
-                Node::Blocks(region) => {
+                TreeNode::Leaves(node) => node,
+                TreeNode::Blocks(region) => {
                     assert_eq!(self.firsts[n] % REGION_IDS, 0);
                     let end = self.firsts.get(n + 1).copied().unwrap_or(END);
                     assert_eq!(end - self.firsts[n], REGION_IDS, "a region is whole");
@@ -488,10 +504,10 @@ impl RangeMap {
         let mut is_used = vec![false; self.dictionary.codes()];
         for node in &self.nodes {
             match node {
-                Node::Leaves(node) => {
+                TreeNode::Leaves(node) => {
                     node.leaves.iter().for_each(|leaf| leaf.mark_codes(&mut is_used));
                 }
-                Node::Blocks(region) => region.mark_codes(&mut is_used),
+                TreeNode::Blocks(region) => region.mark_codes(&mut is_used),
             }
         }
         self.dictionary.keep(&is_used);

@@ -23,7 +23,7 @@ mod map;
 mod placement;
 mod region;
 mod rows;
-mod shape;
+mod split_merge;
 #[cfg(test)]
 mod tests;
 

@@ -95,17 +95,17 @@ impl fmt::Debug for Placement {
 }
 
 /// The bits of a placement, or [`NOBODY`].
-pub(super) type Bits = u64;
+pub(super) type PlacementBits = u64;
 /// The bits of ids without an owner.
-pub(super) const NOBODY: Bits = u64::MAX;
+pub(super) const NOBODY: PlacementBits = u64::MAX;
 
 #[inline]
-pub(super) fn to_bits(placement: Option<Placement>) -> Bits {
+pub(super) fn to_bits(placement: Option<Placement>) -> PlacementBits {
     placement.map_or(NOBODY, |placement| placement.0)
 }
 
 #[inline]
-pub(super) fn from_bits(bits: Bits) -> Option<Placement> {
+pub(super) fn from_bits(bits: PlacementBits) -> Option<Placement> {
     (bits != NOBODY).then_some(Placement(bits))
 }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_placement_is_refused() {
+    fn invalid_placements_are_refused() {
         let four = [node(2), node(3), node(4), node(5)];
         assert_eq!(Placement::new(node(1), &four), Err(PlacementError::TooManyBackups));
         assert_eq!(Placement::new(node(1), &[node(1)]), Err(PlacementError::NodeTwice));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_no_placement() {
+    fn nobody_is_not_a_placement() {
         let most = Placement::of_owner(node(0xFFFE));
         assert_ne!(to_bits(Some(most)), NOBODY);
         assert_eq!((from_bits(to_bits(Some(most))), from_bits(NOBODY)), (Some(most), None));

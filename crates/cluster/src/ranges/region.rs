@@ -16,8 +16,8 @@
 //!    [`WORDS_AT_ONCE`]; rows lie in [`Rows`].
 
 use super::dictionary::Dictionary;
-use super::leaf::{Found, Piece, overwrite, push_piece, to_entries};
-use super::placement::{Bits, NOBODY};
+use super::leaf::{FoundPiece, Piece, overwrite, push_piece, to_entries};
+use super::placement::{NOBODY, PlacementBits};
 use super::rows::{Rows, TakenRow, WORDS_AT_ONCE};
 
 /// Ids of a block, as a power of two; small in tests, so that they cross every border.
@@ -124,13 +124,13 @@ impl Region {
     }
 
     /// The placement of ids of a block outside of all entries.
-    pub fn default(&self, block: usize, dictionary: &Dictionary) -> Bits {
+    pub fn default(&self, block: usize, dictionary: &Dictionary) -> PlacementBits {
         dictionary.placement(self.blocks[block].default)
     }
 
     /// The placement at an offset.
     #[inline]
-    pub fn get(&self, offset: u64, dictionary: &Dictionary) -> Bits {
+    pub fn get(&self, offset: u64, dictionary: &Dictionary) -> PlacementBits {
         let block = self.blocks[Self::block_of(offset)];
         let within = (offset % BLOCK_IDS) as u32;
         let heads = self.heads(block);
@@ -163,7 +163,7 @@ impl Region {
     }
 
     /// The piece at an offset, in offsets, within its block.
-    pub fn find(&self, offset: u64, dictionary: &Dictionary) -> Found {
+    pub fn find(&self, offset: u64, dictionary: &Dictionary) -> FoundPiece {
         let block = self.blocks[Self::block_of(offset)];
         let first = offset - offset % BLOCK_IDS;
         let heads = self.heads(block);
@@ -171,7 +171,7 @@ impl Region {
         let next = heads.get(before).map_or(BLOCK_IDS, |head| u64::from(offset_of(*head)));
         let default = dictionary.placement(block.default);
         let Some(last) = before.checked_sub(1) else {
-            return Found { start: first, end: first + next, placement: default };
+            return FoundPiece { start: first, end: first + next, placement: default };
         };
         let start = u64::from(offset_of(heads[last]));
         let end = match run_of(heads[last]) {
@@ -180,9 +180,9 @@ impl Region {
         };
         if offset - first < end {
             let placement = self.value(block, last, dictionary);
-            Found { start: first + start, end: first + end, placement }
+            FoundPiece { start: first + start, end: first + end, placement }
         } else {
-            Found { start: first + end, end: first + next, placement: default }
+            FoundPiece { start: first + end, end: first + next, placement: default }
         }
     }
 
@@ -209,7 +209,13 @@ impl Region {
     }
 
     /// Gives the ids from offset `start` to before offset `end` one placement.
-    pub fn assign(&mut self, start: u64, end: u64, placement: Bits, dictionary: &mut Dictionary) {
+    pub fn assign(
+        &mut self,
+        start: u64,
+        end: u64,
+        placement: PlacementBits,
+        dictionary: &mut Dictionary,
+    ) {
         let mut at = start;
         let mut pieces = Vec::new();
         while at < end {
@@ -234,7 +240,7 @@ impl Region {
     pub fn try_insert_single(
         &mut self,
         offset: u64,
-        placement: Bits,
+        placement: PlacementBits,
         dictionary: &mut Dictionary,
     ) -> bool {
         let index = Self::block_of(offset);
@@ -336,7 +342,7 @@ impl Region {
     }
 
     #[inline]
-    fn value(&self, block: Block, index: usize, dictionary: &Dictionary) -> Bits {
+    fn value(&self, block: Block, index: usize, dictionary: &Dictionary) -> PlacementBits {
         match block.is_wide() {
             true => self.wide_value(block, index),
             false => dictionary.placement(self.heads(block)[index] as u16),
@@ -344,7 +350,7 @@ impl Region {
     }
 
     #[cold]
-    fn wide_value(&self, block: Block, index: usize) -> Bits {
+    fn wide_value(&self, block: Block, index: usize) -> PlacementBits {
         let (heads, backups) = self.rows.row(block.at, block.words()).split_at(block.entries());
         (0..BACKUPS)
             .rev()
@@ -409,7 +415,7 @@ impl Region {
 }
 
 /// Writes the backups of an entry of a wide block.
-fn write_backups(backups: &mut [u32], index: usize, placement: Bits) {
+fn write_backups(backups: &mut [u32], index: usize, placement: PlacementBits) {
     for backup in 0..BACKUPS {
         set_half(backups, BACKUPS * index + backup, (placement >> (16 * backup + 16)) as u16);
     }
@@ -469,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guess_costs_no_truth() {
+    fn a_bad_guess_gives_the_right_count() {
         let shapes: [fn(u32) -> u32; 4] =
             [|i| i * 7 + i % 3, |i| i, |i| 900 + i, |i| i + 400 * (i / 64)];
         for shape in shapes {

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_keep_what_was_written_and_are_used_again() {
+    fn rows_keep_their_words_and_are_reused() {
         let mut rows = Rows::default();
         let mut taken: Vec<(u32, usize, u32)> = Vec::new();
         let mut random = 1_u64;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_packed_keep_what_was_written() {
+    fn packed_rows_keep_their_words() {
         let mut random = 7_u64;
         let mut draw = |below: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

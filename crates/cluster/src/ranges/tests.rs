@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_cache_knows_is_what_it_learned_last(
+    fn a_cache_returns_what_it_learned_last(
         steps in prop::collection::vec((some_ids(), 0u16..5, 0..4u8), 1..200),
     ) {
         let mut cache = RangeCache::new(0);
@@ -244,7 +244,7 @@ proptest! {
 }
 
 #[test]
-fn chunks_that_come_home_leave_no_trace() {
+fn chunks_that_migrate_back_leave_no_entries() {
     let mut map = RangeMap::new(MapLimits {
         leaf_entries_max: 8,
         node_leaves_max: 4,
@@ -295,7 +295,7 @@ fn many_moves_make_regions_and_few_left_make_leaves() {
 }
 
 #[test]
-fn placements_that_are_gone_give_their_codes_back() {
+fn codes_of_unused_placements_are_freed() {
     let limits = MapLimits { placement_codes_max: 7, ..MapLimits::default() };
     let mut map = RangeMap::new(limits);
     let all = IdRange::starting_at(id(1, 0), 5000).expect("a range");
@@ -315,7 +315,7 @@ fn placements_that_are_gone_give_their_codes_back() {
 }
 
 #[test]
-fn lies_change_nothing() {
+fn invalid_edits_change_nothing() {
     let mut map = RangeMap::new(MapLimits::default());
     let ids = |start, length| IdRange::starting_at(id(2, start), length).expect("a range");
     assert_eq!(map.insert(ids(10, 10), placement(1)), Ok(()));
@@ -337,7 +337,7 @@ fn lies_change_nothing() {
 }
 
 #[test]
-fn limits_without_sense_are_moved_to_their_bounds() {
+fn limits_out_of_bounds_are_clamped() {
     let limits = MapLimits {
         range_ids_max: 0,
         leaf_entries_max: 0,
@@ -355,7 +355,7 @@ fn limits_without_sense_are_moved_to_their_bounds() {
 }
 
 #[test]
-fn a_cache_keeps_its_bound_and_what_is_asked_for() {
+fn a_cache_keeps_its_limit_and_what_is_looked_up() {
     let limit = 128 << 10;
     let mut cache = RangeCache::new(limit);
     let hot = id(1, 7);
@@ -374,6 +374,6 @@ fn a_cache_keeps_its_bound_and_what_is_asked_for() {
             assert_eq!(cache.find(ids.first()), None);
         }
     }
-    let CacheStatistics { hits, turns, .. } = cache.statistics();
-    assert!(hits >= 200_000 && turns > 10, "{hits} hits, {turns} turns");
+    let CacheStatistics { hits, rotations, .. } = cache.statistics();
+    assert!(hits >= 200_000 && rotations > 10, "{hits} hits, {rotations} rotations");
 }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_asked_in_turns_until_all_came_or_nobody_can() {
+    fn holders_are_asked_in_turn_until_nothing_is_missing() {
         let (mut missing, holders) = (Missing::default(), [peer(1), peer(2)]);
         let ask = |missing: &mut Missing, now_ms| missing.question(now_ms, 20, holders.into_iter());
         assert_eq!(ask(&mut missing, 0), None);

@@ -104,7 +104,7 @@ fn chunks_are_created_read_replaced_and_deleted() {
 }
 
 #[test]
-fn reads_of_one_request_see_what_came_before_them() {
+fn reads_of_a_request_see_its_earlier_writes() {
     let index = model();
     let mut caller = caller(&index);
     for value in [b"one", b"two"] {
@@ -178,7 +178,7 @@ fn a_lock_excludes_others_and_ends_with_lease_and_session() {
 }
 
 #[test]
-fn who_knows_too_little_is_refused() {
+fn an_outdated_client_is_refused() {
     let index = model();
     let mut caller = caller(&index);
     caller.call(ALICE, Action::Create(vec![])).expect("created");
@@ -201,7 +201,7 @@ fn who_knows_too_little_is_refused() {
 /// A node that restarts after it created many chunks has ids soon, not after one claim for each
 /// few.
 #[test]
-fn ids_of_an_earlier_life_are_passed_over_faster_and_faster() {
+fn ids_of_an_earlier_incarnation_are_skipped_in_growing_steps() {
     const USED: u64 = 100_000;
     let index = model();
     let limits = ChunkSettings { claim_ids: 10, low_ids: 1, ..ChunkSettings::default() };
@@ -271,7 +271,7 @@ impl<S: ChunkStore> BackedUp<S> {
 
 /// A read of an expired item would miss anyway; backups are not asked.
 #[test]
-fn what_has_ended_goes_from_its_backups_too() {
+fn expired_items_are_removed_from_backups_too() {
     let (chunks, items) = (model(), model());
     let seconds = Arc::new(AtomicU32::new(10));
     let clock = Arc::clone(&seconds);
@@ -320,7 +320,7 @@ fn what_has_ended_goes_from_its_backups_too() {
 
 /// An acknowledged write must not be left with one copy.
 #[test]
-fn who_would_have_the_only_copy_takes_nothing_over() {
+fn a_node_that_would_have_the_only_copy_declines() {
     let index = model();
     let replication = ReplicationSettings { backups: 3, ..ReplicationSettings::default() };
     let limits = ChunkSettings { replication, load_ids: 2, ..ChunkSettings::default() };
@@ -381,7 +381,7 @@ fn value(counter: u64) -> Vec<u8> {
 }
 
 /// A replica store that has them, some of them unreadable.
-fn vault_without(damaged: &[u64]) -> ReplicaStore {
+fn replica_store_without(damaged: &[u64]) -> ReplicaStore {
     let disk = Arc::new(Mutex::new(MemoryStorage::default()));
     let storage = Box::new(Arc::clone(&disk));
     let mut replica_store =
@@ -434,11 +434,11 @@ fn step(
 
 /// The replica of a chunk is damaged at one holder, or at both.
 #[test]
-fn an_heir_fetches_what_it_cannot_read() {
+fn a_new_owner_fetches_what_it_cannot_read() {
     let holder = peer(1);
     for (lacking, is_there) in [(vec![8], true), (vec![7, 8], false)] {
         let (index, mut replica_store, mut other) =
-            (model(), vault_without(&[7]), vault_without(&lacking));
+            (model(), replica_store_without(&[7]), replica_store_without(&lacking));
         let mut service = failover(&index, &mut replica_store);
         let ids = ids(5, 5);
         let (_, unread) = step(&mut service, &mut replica_store, 1_000);
@@ -485,11 +485,11 @@ fn an_heir_fetches_what_it_cannot_read() {
 
 /// Loading is most of a failover, so a slow backup must not make it start over.
 #[test]
-fn an_heir_whose_backup_was_silent_keeps_what_it_loaded() {
+fn a_failover_with_a_silent_backup_keeps_what_it_loaded() {
     let index = model();
     let settings = ReplicationSettings::default();
     let (holder, other) = (peer(1), peer(4));
-    let mut replica_store = vault_without(&[]);
+    let mut replica_store = replica_store_without(&[]);
     let mut service = failover(&index, &mut replica_store);
     let step = |service: &mut _, replica_store: &mut ReplicaStore, now_ms| {
         step(service, replica_store, now_ms).0

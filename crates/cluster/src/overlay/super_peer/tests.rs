@@ -53,7 +53,7 @@ fn answers(own: &mut SuperPeer, from: u16, message: Message) -> Vec<OverlayComma
 }
 
 #[test]
-fn what_is_another_s_is_handed_on_and_the_asker_corrected() {
+fn a_misdirected_request_is_forwarded_and_its_sender_corrected() {
     let mut own = super_peer();
     let super_peers = vec![peer(ME), peer(OTHER)];
     let list = OverlayCommand::Send(peer(ASKER), Message::SuperPeers { revision: 7, super_peers });
@@ -74,7 +74,7 @@ fn what_is_another_s_is_handed_on_and_the_asker_corrected() {
 }
 
 #[test]
-fn what_is_its_own_is_answered_however_often_it_was_handed_on() {
+fn an_own_request_is_answered_however_often_it_was_forwarded() {
     let mut own = super_peer();
     let [look_up, change] = requests(1, HOPS_MAX);
     let found = answers(&mut own, OTHER, look_up);

@@ -4,14 +4,14 @@
 use std::ops;
 
 use super::leaf::{Leaf, Piece};
-use super::map::{Place, RangeMap};
-use super::placement::Bits;
+use super::map::{LeafPosition, RangeMap};
+use super::placement::PlacementBits;
 use super::region::{BLOCKS, REGION_IDS, Region};
 use crate::ids::END;
 
 /// Consecutive ids from the node's first on.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(super) enum TreeNode {
     Leaves(Leaves),
     /// The ids of one region, which begins at a multiple of its length.
     Blocks(Box<Region>),
@@ -25,7 +25,7 @@ pub(super) struct Leaves {
     pub(super) leaves: Vec<Leaf>,
 }
 
-impl Node {
+impl TreeNode {
     /// Number of leaves or blocks.
     pub(super) fn len(&self) -> usize {
         match self {
@@ -54,7 +54,13 @@ impl Node {
 
 impl RangeMap {
     /// Replaces `count` leaves of a node by leaves with these pieces.
-    pub(super) fn replace(&mut self, (n, l): Place, count: usize, end: u64, pieces: &[Piece]) {
+    pub(super) fn replace(
+        &mut self,
+        (n, l): LeafPosition,
+        count: usize,
+        end: u64,
+        pieces: &[Piece],
+    ) {
         self.forget(n, l..l + count);
         let mut packed = Vec::with_capacity(2);
         let most = self.limits.leaf_entries_max;
@@ -69,7 +75,7 @@ impl RangeMap {
 
     /// Subtracts leaves that are about to be removed from the sums.
     pub(super) fn forget(&mut self, n: usize, leaves: ops::Range<usize>) {
-        let Node::Leaves(node) = &self.nodes[n] else { return };
+        let TreeNode::Leaves(node) = &self.nodes[n] else { return };
         for leaf in &node.leaves[leaves] {
             self.leaf_bytes -= leaf.bytes();
             self.entries -= leaf.entries();
@@ -79,19 +85,25 @@ impl RangeMap {
     /// Subtracts a whole node, as [`Self::forget`] does.
     pub(super) fn forget_node(&mut self, n: usize) {
         match &self.nodes[n] {
-            Node::Leaves(node) => self.forget(n, 0..node.leaves.len()),
-            Node::Blocks(region) => self.entries -= region.entries(),
+            TreeNode::Leaves(node) => self.forget(n, 0..node.leaves.len()),
+            TreeNode::Blocks(region) => self.entries -= region.entries(),
         }
     }
 
     /// Gives ids of a region one placement; with few entries left it becomes leaves again.
-    pub(super) fn assign_blocks(&mut self, n: usize, start: u64, end: u64, placement: Bits) {
+    pub(super) fn assign_blocks(
+        &mut self,
+        n: usize,
+        start: u64,
+        end: u64,
+        placement: PlacementBits,
+    ) {
         let first = self.firsts[n];
-        let Node::Blocks(region) = &mut self.nodes[n] else { return };
+        let TreeNode::Blocks(region) = &mut self.nodes[n] else { return };
         self.entries -= region.entries();
         if end - start == REGION_IDS {
             let leaves = vec![Leaf::uniform(placement)];
-            self.nodes[n] = Node::Leaves(Leaves { firsts: vec![first], leaves });
+            self.nodes[n] = TreeNode::Leaves(Leaves { firsts: vec![first], leaves });
             self.merge_node_if_small(n);
             return;
         }
@@ -123,7 +135,7 @@ impl RangeMap {
             nodes.push(Leaves { firsts, leaves });
         }
         self.firsts.splice(n..=n, nodes.iter().map(|node| node.firsts[0]));
-        self.nodes.splice(n..=n, nodes.into_iter().map(Node::Leaves));
+        self.nodes.splice(n..=n, nodes.into_iter().map(TreeNode::Leaves));
         self.merge_node_if_small(n);
     }
 
@@ -141,7 +153,7 @@ impl RangeMap {
         let to = from + self.firsts[from..].partition_point(|first| *first < end);
         (from..to).for_each(|n| self.forget_node(n));
         self.entries += region.entries();
-        self.nodes.splice(from..to, [Node::Blocks(Box::new(region))]);
+        self.nodes.splice(from..to, [TreeNode::Blocks(Box::new(region))]);
         self.firsts.splice(from..to, [first]);
         true
     }
@@ -152,7 +164,7 @@ impl RangeMap {
         let mut entries = 0;
         let mut place = self.locate(first);
         while place.0 < self.nodes.len() && self.first_of(place) < end {
-            let Node::Leaves(node) = &self.nodes[place.0] else { return None };
+            let TreeNode::Leaves(node) = &self.nodes[place.0] else { return None };
             entries += node.leaves[place.1].entries();
             place = self.after(place);
         }
@@ -188,7 +200,7 @@ impl RangeMap {
             return;
         }
         let (n, mut l) = self.locate(at);
-        let Node::Leaves(_) = &self.nodes[n] else { return };
+        let TreeNode::Leaves(_) = &self.nodes[n] else { return };
         if self.first_of((n, l)) < at {
             let end = self.end_of((n, l));
             let mut left = Vec::new();
@@ -226,7 +238,7 @@ impl RangeMap {
         }
         // The rest of the node may still be too large, and so may the node behind the region.
         for n in n.saturating_sub(1)..n + 3 {
-            if let Some(Node::Leaves(_)) = self.nodes.get(n) {
+            if let Some(TreeNode::Leaves(_)) = self.nodes.get(n) {
                 self.split_if_large(n);
             }
         }
@@ -240,14 +252,14 @@ impl RangeMap {
         node.firsts.shrink_to_fit();
         node.leaves.shrink_to_fit();
         self.firsts.insert(n + 1, right.firsts[0]);
-        self.nodes.insert(n + 1, Node::Leaves(right));
+        self.nodes.insert(n + 1, TreeNode::Leaves(right));
     }
 
     /// Merges the leaf of an id with a neighbour if both are small, then likewise its node.
     pub(super) fn merge_if_small(&mut self, bits: u64) {
         let small = self.limits.leaf_entries_max / 4;
         let (n, l) = self.locate(bits);
-        let Node::Leaves(node) = &self.nodes[n] else { return };
+        let TreeNode::Leaves(node) = &self.nodes[n] else { return };
         let is_small = |l: usize| node.leaves.get(l).is_some_and(|leaf| leaf.entries() <= small);
         if is_small(l) {
             let left =
@@ -270,7 +282,7 @@ impl RangeMap {
     fn merge_node_if_small(&mut self, n: usize) {
         let small = self.limits.node_leaves_max / 4;
         let is_small = |n: usize| match self.nodes.get(n) {
-            Some(Node::Leaves(node)) => node.leaves.len() <= small,
+            Some(TreeNode::Leaves(node)) => node.leaves.len() <= small,
             _ => false,
         };
         if !is_small(n) {
@@ -281,7 +293,7 @@ impl RangeMap {
         if let Some(left) = left {
             let right = self.nodes.remove(left + 1);
             self.firsts.remove(left + 1);
-            if let Node::Leaves(mut right) = right {
+            if let TreeNode::Leaves(mut right) = right {
                 let left = self.leaves_of(left);
                 left.firsts.append(&mut right.firsts);
                 left.leaves.append(&mut right.leaves);
@@ -299,7 +311,7 @@ impl RangeMap {
     }
 
     /// Removes the leaves behind this one that end at or before `end`.
-    pub(super) fn remove_covered(&mut self, (n, l): Place, end: u64) {
+    pub(super) fn remove_covered(&mut self, (n, l): LeafPosition, end: u64) {
         if self.end_of((n, l)) >= end {
             return;
         }
@@ -312,7 +324,7 @@ impl RangeMap {
         self.nodes.drain(n + 1..last);
         self.firsts.drain(n + 1..last);
         self.shrink_top();
-        if let Some(Node::Leaves(_)) = self.nodes.get(n + 1) {
+        if let Some(TreeNode::Leaves(_)) = self.nodes.get(n + 1) {
             // It ends behind `end`, so at least its last leaf stays.
             self.remove_leaves(n + 1, 0, end);
             self.firsts[n + 1] = self.first_of((n + 1, 0));

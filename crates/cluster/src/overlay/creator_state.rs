@@ -9,7 +9,7 @@ use crate::interval_map::IntervalMap;
 use crate::ranges::Range;
 
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct CreatorState {
     pub(super) version: Version,
     /// Sum of the digests of ranges, last requests, incarnations and runs to recover: equal for
     /// equal content, whatever its history.
@@ -21,7 +21,7 @@ pub(super) struct Record {
     pub(super) to_recover: IntervalMap<Peer>,
 }
 
-impl Record {
+impl CreatorState {
     pub(super) fn new(version: Version) -> Self {
         let (last_requests, incarnations, to_recover) = Default::default();
         Self { version, digest: 0, last_requests, incarnations, to_recover }
@@ -33,7 +33,9 @@ impl Record {
     }
 
     pub(super) fn peers(&self) -> impl Iterator<Item = Peer> {
-        self.incarnations.iter().map(|(node, life)| Peer { node: *node, incarnation: *life })
+        self.incarnations
+            .iter()
+            .map(|(node, incarnation)| Peer { node: *node, incarnation: *incarnation })
     }
 
     pub(super) fn add_peer(&mut self, peer: Peer) {
@@ -71,10 +73,10 @@ impl Record {
         near.fold(0, |sum: u64, (span, source)| sum.wrapping_add(digest_of_run(&span, *source)))
     }
 
-    pub(super) fn note(&mut self, seen: LastRequest) {
-        self.digest = self.digest.wrapping_add(digest_of_seen(&seen));
-        if let Some(last) = self.last_requests.insert(seen.request.peer.node, seen) {
-            self.digest = self.digest.wrapping_sub(digest_of_seen(&last));
+    pub(super) fn set_last_request(&mut self, request: LastRequest) {
+        self.digest = self.digest.wrapping_add(digest_of_request(&request));
+        if let Some(last) = self.last_requests.insert(request.request.peer.node, request) {
+            self.digest = self.digest.wrapping_sub(digest_of_request(&last));
         }
     }
 }
@@ -92,13 +94,13 @@ fn digest_of_peer(peer: Peer) -> u64 {
     mix(&[4, u64::from(peer.node.get()), u64::from(peer.incarnation)])
 }
 
-fn digest_of_seen(seen: &LastRequest) -> u64 {
-    let result = match seen.result {
+fn digest_of_request(request: &LastRequest) -> u64 {
+    let result = match request.result {
         Ok(epoch) => epoch,
         Err(refusal) => u64::MAX - refusal as u64,
     };
-    let Peer { node, incarnation } = seen.request.peer;
-    mix(&[2, u64::from(node.get()), u64::from(incarnation), seen.request.sequence, result])
+    let Peer { node, incarnation } = request.request.peer;
+    mix(&[2, u64::from(node.get()), u64::from(incarnation), request.request.sequence, result])
 }
 
 /// A non-cryptographic mix: it finds accidental differences, not forged ones.
