@@ -98,7 +98,7 @@ pub struct Node<S> {
     lookups: BTreeMap<u64, ChunkId>,
     /// Replicas of other nodes' chunks; None if this node is no backup.
     replica_store: Option<ReplicaStore>,
-    /// Whether the vault also logs the metadata.
+    /// Whether the replica store also logs the metadata.
     has_metadata_log: bool,
     /// Commands that wait until the log is safe.
     deferred: Vec<NodeCommand>,
@@ -135,7 +135,7 @@ impl<S: ChunkStore> Node<S> {
         }
     }
 
-    /// Makes this node a backup that stores replicas in `vault`.
+    /// Makes this node a backup that stores replicas in `replica_store`.
     pub fn set_vault(&mut self, replica_store: ReplicaStore) {
         self.replica_store = Some(replica_store);
     }

@@ -8,41 +8,15 @@
 //!    from another state is refused and changes nothing.
 //! 2. A name keeps its node id for ever, each start gets a higher incarnation, and no id is given
 //!    to a second name: no chunk id can name two nodes.
-//! 3. A member whose lease ended leaves the view before anybody can be told so.
+//! 3. A member whose lease ended leaves the view before any node can learn that it left.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
 use crate::ids::{NAMED_FIRST, NodeId};
-use crate::overlay::{Group, Member, OverlaySettings, Peer, RingSegment, Term, View};
-
-/// A proposal of a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proposal {
-    /// Makes an ordinary peer a super peer.
-    Promote(Peer),
-    /// Reserves a segment for this term, if its groups are still those in `replaces`: from then on,
-    /// earlier proposals for the segment are refused, and no group leads there. The members of the
-    /// groups stay.
-    Claim {
-        /// The positions.
-        segment: RingSegment,
-        /// A term that no group has.
-        term: Term,
-        /// As in [`Self::Regroup`].
-        replaces: Vec<(Range<u64>, Group)>,
-    },
-    /// Gives a segment to another group, if its groups are still those in `replaces`.
-    Regroup {
-        /// The positions.
-        segment: RingSegment,
-        /// The new group.
-        group: Group,
-        /// The present groups, part by part; parts without a group are left out.
-        replaces: Vec<(Range<u64>, Group)>,
-    },
-}
+pub use crate::overlay::Proposal;
+use crate::overlay::{Group, Member, OverlaySettings, Peer, RingSegment, View};
 
 /// The reason for which the coordinator refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,6 +250,7 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overlay::Term;
 
     fn cluster(nodes: usize) -> (Coordinator, Vec<Peer>) {
         let mut coordinator = Coordinator::new(OverlaySettings::default(), 1_000);

@@ -132,7 +132,7 @@ impl Catalog {
             return Err(Refusal::TooWide);
         }
         let node = request.peer.node;
-        debug_assert_eq!(ids.first().creator(), creator, "who asks is told so before");
+        debug_assert_eq!(ids.first().creator(), creator, "the leader checked it");
         let set = match change {
             Change::Fence | Change::RemoveDead(_) | Change::MarkLost(_) | Change::Rejoin(..) => {
                 return Ok(());

@@ -1,4 +1,4 @@
-//! What a replica holds of one creator beside its ranges, and digests of it.
+//! What a replica holds of one creator apart from its ranges, and digests of it.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use crate::ranges::{Range, RangeCache};
 
 /// Tries of a lookup before it counts as unanswered.
 const ATTEMPTS_MAX: u32 = 50;
-/// Epochs of single ids that are cached beside those of creators.
+/// Epochs of single ids that are cached in addition to those of creators.
 const EPOCHS_MAX: usize = 10_000;
 
 /// The known location of an id, and what a request to its owner must carry.

@@ -1,9 +1,9 @@
 //! Messages about metadata.
 
 use super::edit::{Edit, FailoverGrant, Refusal, RequestId, Snapshot, Summary, Version};
+use super::proposal::Proposal;
 use super::ring::RingSegment;
 use super::view::{Peer, Term};
-use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator};
 use crate::ranges::Range;
 

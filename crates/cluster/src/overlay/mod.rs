@@ -18,7 +18,7 @@
 //! Why this is not a Raft library (raft-rs was considered):
 //! - Membership and leadership follow from the ring in etcd: each super peer leads its own segment.
 //!   Raft would elect leaders by timeouts and change members through its own log, a second source
-//!   of truth beside etcd's leases.
+//!   of truth next to etcd's leases.
 //! - Segments split and merge whenever a super peer joins or dies. A takeover collects any parts of
 //!   old groups in one step; Raft groups would need a protocol of their own to split and merge.
 //! - Order matters per creator only, and at most one batch of a creator is uncommitted. A replica
@@ -45,11 +45,13 @@
 //!    its log. They are given up once the last holder reports that it has nothing.
 //! 7. While messages arrive, replicas of a group converge to equal digests.
 
+mod attempt;
 mod catalog;
 mod creator_state;
 mod edit;
 mod locator;
 mod message;
+mod proposal;
 mod ring;
 mod super_peer;
 mod takeover;
@@ -62,6 +64,7 @@ pub use edit::{
 };
 pub use locator::{Answer, Located, Locator};
 pub use message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
+pub use proposal::Proposal;
 pub use ring::{POSITIONS, RingSegment, position};
 pub use super_peer::SuperPeer;
 pub use view::{GROUP_MEMBERS, Group, Member, OverlaySettings, Peer, Term, View};

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::attempt::Takeover;
 use super::catalog::Catalog;
 use super::edit::{Change, Edit, MetadataRecord, Refusal, RequestId, Snapshot, Summary, Version};
 use super::message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
+use super::proposal::Proposal;
 use super::ring::{RingSegment, position};
-use super::takeover::Takeover;
 use super::view::{Group, OverlaySettings, Peer, Term, View};
-use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator, IdRange};
 use crate::interval_map::IntervalMap;
 

@@ -103,7 +103,7 @@ impl Dictionary {
         }
     }
 
-    /// Memory beside the struct itself, in bytes.
+    /// Memory without the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
         self.codes.capacity() * MAP_ENTRY_BYTES
             + self.placements.capacity() * size_of::<PlacementBits>()

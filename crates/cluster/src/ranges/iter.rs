@@ -3,7 +3,19 @@
 use super::leaf::Piece;
 use super::map::{Range, RangeMap};
 use super::placement::{NOBODY, from_bits};
-use crate::ids::{END, IdRange};
+use crate::ids::{ChunkId, END, IdRange};
+
+impl RangeMap {
+    /// All ranges in ascending order.
+    pub fn ranges(&self) -> Ranges<'_> {
+        Ranges::new(self, 0)
+    }
+
+    /// The ranges from an id on; the first is cut at that id.
+    pub fn ranges_from(&self, id: ChunkId) -> Ranges<'_> {
+        Ranges::new(self, id.bits())
+    }
+}
 
 /// The ranges of a map, ascending. See [`RangeMap::ranges_from`].
 #[derive(Debug)]

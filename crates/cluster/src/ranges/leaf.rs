@@ -178,7 +178,7 @@ impl Leaf {
         usize::from(self.entries)
     }
 
-    /// Memory beside the struct itself, in bytes.
+    /// Memory without the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.capacity()
     }

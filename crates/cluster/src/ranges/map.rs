@@ -5,11 +5,10 @@ use std::hint::black_box;
 use std::ops;
 
 use super::dictionary::{CODES_MAX, Dictionary};
-use super::iter::Ranges;
 use super::leaf::{FoundPiece, Leaf, Piece, overwrite};
 use super::placement::{NOBODY, Placement, PlacementBits, from_bits, to_bits};
 use super::region::{REGION_IDS, Region};
-use super::split_merge::{Leaves, TreeNode};
+use super::tree_node::{LeafPosition, Leaves, TreeNode};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
 
 /// Named ids in the longest range: 16 ranges per partition. The ids are hashes of keys, and sparse.
@@ -31,7 +30,7 @@ pub struct MapLimits {
     /// Placements that have a 16-bit code, 1 to 65,536; others take 8 bytes at each use.
     pub placement_codes_max: usize,
     /// Entries from which on a region of 2^20 ids is kept in blocks of equal length, which is
-    /// faster, and smaller when so many entries are spread over it. Below a quarter it goes back to
+    /// faster, and smaller if the entries are spread over it. Below a quarter it goes back to
     /// leaves.
     pub region_entries_min: usize,
 }
@@ -86,9 +85,6 @@ pub struct RangeMap {
     /// Number of entries of all nodes.
     pub(super) entries: usize,
 }
-
-/// Position of a leaf or block: the node's index, and the index within the node.
-pub(super) type LeafPosition = (usize, usize);
 
 impl RangeMap {
     /// Creates a map in which no id has an owner.
@@ -183,16 +179,6 @@ impl RangeMap {
         }
         let ids = IdRange::from_bits(start.max(cell.start), end.min(cell.end));
         (ids, from_bits(placement))
-    }
-
-    /// All ranges in ascending order.
-    pub fn ranges(&self) -> Ranges<'_> {
-        Ranges::new(self, 0)
-    }
-
-    /// The ranges from an id on; the first is cut at that id.
-    pub fn ranges_from(&self, id: ChunkId) -> Ranges<'_> {
-        Ranges::new(self, id.bits())
     }
 
     /// Assigns a placement to ids without an owner.

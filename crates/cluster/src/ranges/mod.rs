@@ -26,6 +26,7 @@ mod rows;
 mod split_merge;
 #[cfg(test)]
 mod tests;
+mod tree_node;
 
 pub use cache::{CacheStatistics, LIMIT_BYTES_MIN, RangeCache};
 pub use iter::Ranges;

@@ -106,7 +106,7 @@ impl Region {
         self.entries
     }
 
-    /// Memory beside the struct itself, in bytes.
+    /// Memory without the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
         self.blocks.len() * size_of::<Block>() + self.rows.bytes()
     }

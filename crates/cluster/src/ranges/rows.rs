@@ -106,7 +106,7 @@ impl Rows {
         self.unused += words;
     }
 
-    /// Whether so many words have become unused that the rows should be packed.
+    /// Whether enough words are unused for the rows to be packed.
     pub fn is_scattered(&self) -> bool {
         self.unused.saturating_sub(self.unused_at_first) * UNUSED_PART > self.words
     }
@@ -152,7 +152,7 @@ impl Rows {
         self.unused_at_first = self.unused;
     }
 
-    /// Memory beside the struct itself, in bytes.
+    /// Memory without the struct itself, in bytes.
     pub fn bytes(&self) -> usize {
         self.segments.capacity() * size_of::<Box<[u32]>>()
             + (self.words + self.free.capacity()) * size_of::<u32>()

@@ -1,0 +1,107 @@
+//! The state of a takeover; [`super::takeover`] has its steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::edit::Summary;
+use super::proposal::Proposal;
+use super::ring::{RingSegment, position};
+use super::view::{Group, Peer, Term};
+use crate::ids::Creator;
+
+/// An attempt to take over the own segment. Its steps follow each other; each is repeated until it
+/// is answered.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    pub(super) segment: RingSegment,
+    /// The term of the reservation; the next number is the term of the attempt.
+    pub(super) claim: Term,
+    pub(super) term: Term,
+    /// The new group, this node first.
+    pub(super) members: Vec<Peer>,
+    /// The present groups, part by part.
+    pub(super) replaces: Vec<(Range<u64>, Group)>,
+    /// Members of these groups whose nodes are back without their metadata.
+    pub(super) without_metadata: BTreeSet<Peer>,
+    pub(super) has_reported: bool,
+    pub(super) step: TakeoverStep,
+}
+
+#[derive(Debug)]
+pub(super) enum TakeoverStep {
+    /// The coordinator must reserve the segment, so that earlier proposals are refused.
+    Claiming,
+    /// A majority of every old group must promise and report its metadata. For each member: the
+    /// peer that speaks for it (itself or a later incarnation with all it had), and its report.
+    Sealing(BTreeMap<Peer, (Peer, Vec<Summary>)>),
+    /// Replicas to fetch, and their holders.
+    Fetching(BTreeMap<Creator, (Summary, Peer)>),
+    /// Members of the new group that hold the same; a majority is needed.
+    Installing(BTreeSet<Peer>),
+}
+
+impl Takeover {
+    /// A peer promised, for all incarnations of its node from `since` on.
+    pub(super) fn credit(&mut self, (from, since): (Peer, u32), held: &[Summary]) {
+        let old: BTreeSet<Peer> = self.old_members().collect();
+        let TakeoverStep::Sealing(sealed) = &mut self.step else { return };
+        let incarnations = since..=from.incarnation;
+        for member in old.into_iter().filter(|member| member.node == from.node) {
+            if incarnations.contains(&member.incarnation) {
+                sealed.insert(member, (from, held.to_vec()));
+            } else if member.incarnation < since {
+                self.without_metadata.insert(member);
+            }
+        }
+    }
+
+    /// Parts whose metadata is lost, since all their holders are back and have nothing. Nobody can
+    /// know who owns what there, so the attempt never ends and nobody serves it. Reports once.
+    pub(super) fn newly_lost(&mut self) -> Vec<RingSegment> {
+        let has_forgotten = |group: &Group| {
+            let mut members = group.members.iter();
+            !group.members.is_empty()
+                && members.all(|member| self.without_metadata.contains(member))
+        };
+        let lost = self.replaces.iter().filter(|(_, group)| has_forgotten(group));
+        let segment = |part: &Range<u64>| RingSegment {
+            first: part.start as u16,
+            last: (part.end - 1) as u16,
+        };
+        let lost: Vec<RingSegment> = lost.map(|(part, _)| segment(part)).collect();
+        if std::mem::replace(&mut self.has_reported, !lost.is_empty()) { Vec::new() } else { lost }
+    }
+
+    pub(super) fn old_members(&self) -> impl Iterator<Item = Peer> {
+        self.replaces.iter().flat_map(|(_, group)| group.members.iter().copied())
+    }
+
+    pub(super) fn proposal(&self) -> Proposal {
+        let group = Group { term: self.term, members: self.members.clone() };
+        Proposal::Regroup { segment: self.segment, group, replaces: self.replaces.clone() }
+    }
+
+    /// The latest replica of each creator and its holder, once majorities have promised; None
+    /// before.
+    pub(super) fn furthest(&self) -> Option<BTreeMap<Creator, (Summary, Peer)>> {
+        let TakeoverStep::Sealing(sealed) = &self.step else { return None };
+        let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
+        for (part, group) in &self.replaces {
+            let promised = group.members.iter().filter_map(|member| sealed.get(member));
+            let promised: Vec<_> = promised.collect();
+            // A part that no group held has no metadata.
+            if promised.len() < group.majority() && !group.members.is_empty() {
+                return None;
+            }
+            for (holder, held) in promised {
+                for summary in held.iter().filter(|held| part.contains(&position(held.creator))) {
+                    let best = furthest.entry(summary.creator).or_insert((*summary, *holder));
+                    if best.0.version < summary.version {
+                        *best = (*summary, *holder);
+                    }
+                }
+            }
+        }
+        Some(furthest)
+    }
+}
