@@ -12,8 +12,8 @@ use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::cluster::wire::NodeStatus;
 use amalgam_node::{
-    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, Membership, MutualTls,
-    NodeConfiguration, RunningNode, TlsFiles, start_local,
+    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser,
+    Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
@@ -39,6 +39,9 @@ const WATCH: Duration = Duration::from_millis(50);
 const CACHE_BYTES: usize = 16 << 20;
 /// The lease of nodes whose coordinator is in the same process: they live and pause together.
 const EMBEDDED_LEASE_MS: u64 = 600_000;
+
+/// Holds the password of etcd's user if no file does.
+const ETCD_PASSWORD_VARIABLE: &str = "AMALGAM_ETCD_PASSWORD";
 
 /// Commands about clusters.
 #[derive(Subcommand)]
@@ -71,10 +74,26 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Endpoint of etcd, as http://HOST:PORT; may be given several times or hold commas
+    /// Endpoint of etcd, as http://HOST:PORT or https://HOST:PORT; may be given several times or
+    /// hold commas
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub etcd: Vec<String>,
+    /// The CA that signed etcd's certificates (PEM); needed for https
+    #[arg(long, value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// The certificate to show to etcd, followed by intermediate certificates (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub etcd_cert: Option<PathBuf>,
+    /// Its private key (PEM) [default: in the file of the certificate]
+    #[arg(long, value_name = "FILE")]
+    pub etcd_key: Option<PathBuf>,
+    /// The user of etcd to authenticate as
+    #[arg(long, value_name = "NAME")]
+    pub etcd_user: Option<String>,
+    /// A file with that user's password [default: the environment variable AMALGAM_ETCD_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub etcd_password_file: Option<PathBuf>,
     /// Name of the cluster in etcd [default: default]
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
@@ -332,12 +351,16 @@ fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
 }
 
 fn token(path: Option<&Path>) -> anyhow::Result<String> {
-    let Some(path) = path else { return Ok(String::new()) };
+    path.map_or(Ok(String::new()), |path| secret(path, "the join token"))
+}
+
+/// Reads a secret from a file, without the space around it. `what` names it in error texts.
+fn secret(path: &Path, what: &str) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("the join token cannot be read from {}", path.display()))?;
-    let token = text.trim();
-    ensure!(!token.is_empty(), "{} holds no join token", path.display());
-    Ok(token.to_owned())
+        .with_context(|| format!("{what} cannot be read from {}", path.display()))?;
+    let secret = text.trim();
+    ensure!(!secret.is_empty(), "{what} is missing: {} is empty", path.display());
+    Ok(secret.to_owned())
 }
 
 fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>> {
@@ -507,8 +530,34 @@ fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
         !cluster.is_empty() && cluster.bytes().all(is_plain),
         "--cluster is letters, digits, '-', '_' and '.'"
     );
-    let etcd = Etcd::new(&options.etcd, cluster, options.lease_seconds.unwrap_or(3));
-    Ok(Arc::new(etcd.map_err(anyhow::Error::msg)?))
+    let configuration = EtcdConfiguration {
+        endpoints: options.etcd.clone(),
+        cluster: cluster.to_owned(),
+        lease_seconds: options.lease_seconds.unwrap_or(3),
+        authorities: options.etcd_ca.clone(),
+        certificate: options.etcd_cert.clone(),
+        key: options.etcd_key.clone(),
+        user: etcd_user(options)?,
+    };
+    Ok(Arc::new(Etcd::open(&configuration).map_err(anyhow::Error::msg)?))
+}
+
+/// The user of etcd, whose password is in a file or in the environment: a command line is visible
+/// to other users of the machine.
+fn etcd_user(options: &NodeOptions) -> anyhow::Result<Option<EtcdUser>> {
+    let Some(name) = options.etcd_user.clone() else {
+        ensure!(options.etcd_password_file.is_none(), "--etcd-password-file needs --etcd-user");
+        return Ok(None);
+    };
+    let password = match &options.etcd_password_file {
+        Some(path) => secret(path, "the password of etcd's user")?,
+        None => std::env::var(ETCD_PASSWORD_VARIABLE).with_context(|| {
+            format!(
+                "--etcd-user needs a password: --etcd-password-file or {ETCD_PASSWORD_VARIABLE}"
+            )
+        })?,
+    };
+    Ok(Some(EtcdUser { name, password }))
 }
 
 fn run_local<I: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {

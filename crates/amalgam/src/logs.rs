@@ -82,7 +82,8 @@ struct Logger {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level()
+        // Libraries log too, perhaps what this log must not hold.
+        metadata.level() <= log::max_level() && metadata.target().starts_with("amalgam")
     }
 
     fn log(&self, record: &Record<'_>) {

@@ -168,7 +168,7 @@ fn columns(status: &str) -> Vec<BTreeMap<&'static str, String>> {
 fn what_a_node_lacks_is_named() {
     for (arguments, mention) in [
         (&["cluster", "node"][..], "--etcd"),
-        (&["cluster", "node", "--etcd", "https://localhost:1"], "over http alone"),
+        (&["cluster", "node", "--etcd", "https://localhost:1"], "--etcd-ca"),
         (&["cluster", "node", "--etcd", "http://127.0.0.1:1"], "coordinator cannot be reached"),
         (&["cluster", "node", "--etcd", "x", "--listen", "0.0.0.0:0"], "--advertise"),
         // Said before it ends for another reason.

@@ -70,8 +70,8 @@ pub enum MembershipError {
     Refused(CoordinatorError),
     /// It cannot be reached; perhaps soon. The text says why.
     Unreachable(String),
-    /// What is kept there is none of this program's directories.
-    Foreign(String),
+    /// The coordinator holds something that this program cannot read; the text says why.
+    Unreadable(String),
 }
 
 impl fmt::Display for MembershipError {
@@ -79,7 +79,9 @@ impl fmt::Display for MembershipError {
         match self {
             Self::Refused(error) => error.fmt(f),
             Self::Unreachable(why) => write!(f, "the coordinator cannot be reached: {why}"),
-            Self::Foreign(why) => write!(f, "the coordinator holds something else: {why}"),
+            Self::Unreadable(why) => {
+                write!(f, "the cluster's state at the coordinator cannot be read: {why}")
+            }
         }
     }
 }

@@ -21,5 +21,14 @@ pub mod pem;
 mod server;
 mod session;
 
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
 pub use mutual::{MutualSession, MutualTls, TlsError, TlsFiles};
 pub use server::{Security, ServerSession, ServerTls, TlsCounters, TlsSettings, Verify};
+
+/// The cryptography of all TLS here, for other libraries that use rustls.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

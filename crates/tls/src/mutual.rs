@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use amalgam_op::IgnorePoison;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
@@ -258,7 +258,7 @@ impl MutualTls {
 fn load(files: &TlsFiles) -> Result<Configs, String> {
     let own = OwnCertificate::read(&files.certificate, files.key.as_deref(), false)?;
     let roots = Arc::new(read_authorities(&files.authorities)?);
-    let provider = Arc::new(ring::default_provider());
+    let provider = crate::provider();
     let clients =
         WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()

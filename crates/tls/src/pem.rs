@@ -6,6 +6,7 @@ use std::path::Path;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 
 fn explain<T>(what: &str, path: &Path, result: Result<T, impl Display>) -> Result<T, String> {
     result.map_err(|error| format!("Error loading {what}: {}: {error}", path.display()))
@@ -51,4 +52,16 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
         explain("the CA certificate", path, roots.add(certificate))?;
     }
     Ok(roots)
+}
+
+/// Reads a certificate chain and checks that the private key (PEM) is the one of its first
+/// certificate.
+///
+/// # Errors
+///
+/// If a file cannot be read, or the key belongs to another certificate.
+pub fn read_matching(chain: &Path, key: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = read_certificates("the certificate chain", chain)?;
+    let pair = CertifiedKey::from_der(certificates, read_key(key, false)?, &crate::provider());
+    explain("the key", key, pair).map(|pair| pair.cert)
 }

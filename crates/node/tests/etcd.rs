@@ -1,0 +1,137 @@
+//! Membership in an etcd that is reached by https and authenticates its users.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use amalgam_node::{Etcd, EtcdConfiguration, EtcdUser, Membership, MembershipError};
+
+/// An etcd that listens for http and https, with its data in a folder of its own.
+struct SecuredEtcd {
+    child: Child,
+    folder: PathBuf,
+    plain: u16,
+    secured: u16,
+}
+
+fn certificate(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/tests/certificates");
+    folder.join(format!("{name}.pem"))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
+}
+
+impl SecuredEtcd {
+    /// None on machines without etcd.
+    fn start() -> Option<Self> {
+        let (plain, secured, peers) = (free_port(), free_port(), free_port());
+        let urls = format!("http://127.0.0.1:{plain},https://127.0.0.1:{secured}");
+        let peers = format!("http://127.0.0.1:{peers}");
+        let folder = std::env::temp_dir().join(format!("amalgam-etcd-{plain}"));
+        let child = Command::new("etcd")
+            .args(["--name", "one", "--listen-client-urls", &urls])
+            .args(["--advertise-client-urls", &urls, "--listen-peer-urls", &peers])
+            .args(["--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &format!("one={peers}"), "--log-level", "error"])
+            .arg("--cert-file")
+            .arg(certificate("server"))
+            .arg("--key-file")
+            .arg(certificate("server"))
+            .arg("--data-dir")
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let etcd = Self { child, folder, plain, secured };
+        let begin = Instant::now();
+        while etcd.post("maintenance/status", "{}").is_none_or(|answer| !answer.contains("200 OK"))
+        {
+            assert!(begin.elapsed().as_secs() < 60, "etcd does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(etcd)
+    }
+
+    /// Sends a request by http; the whole answer.
+    fn post(&self, path: &str, body: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.plain)).ok()?;
+        let length = body.len();
+        let request = format!(
+            "POST /v3/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\
+             \r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn open(&self, user: Option<(&str, &str)>) -> Etcd {
+        let user = user.map(|(name, password)| EtcdUser {
+            name: name.to_owned(),
+            password: password.to_owned(),
+        });
+        let configuration = EtcdConfiguration {
+            endpoints: vec![format!("https://localhost:{}", self.secured)],
+            authorities: Some(certificate("authority")),
+            user,
+            ..EtcdConfiguration::default()
+        };
+        Etcd::open(&configuration).expect("certificates")
+    }
+}
+
+impl Drop for SecuredEtcd {
+    fn drop(&mut self) {
+        // It may have ended by itself, and the folder with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn a_user_with_a_password_joins_over_https() {
+    let Some(etcd) = SecuredEtcd::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    for (path, body) in [
+        ("auth/role/add", r#"{"name":"root"}"#),
+        ("auth/user/add", r#"{"name":"root","password":"secret"}"#),
+        ("auth/user/grant", r#"{"user":"root","role":"root"}"#),
+        ("auth/enable", "{}"),
+    ] {
+        let answer = etcd.post(path, body).expect("it answers");
+        assert!(answer.contains("200 OK"), "{path}: {answer}");
+    }
+    let refused = |user| match etcd.open(user).snapshot() {
+        Err(MembershipError::Unreachable(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let error = refused(None);
+    assert!(error.contains("user"), "{error}");
+    let error = refused(Some(("root", "guessed")));
+    assert!(error.contains("--etcd-user") && !error.contains("guessed"), "{error}");
+    let membership = etcd.open(Some(("root", "secret")));
+    assert_eq!(membership.snapshot().expect("there is no cluster yet").members().count(), 0);
+    let joined = membership.join("one", "10.0.0.1:7911", "r1").expect("it joins");
+    membership.keep_alive(joined.peer).expect("its lease is renewed");
+    assert_eq!(membership.flush(), Ok(1));
+    let other = etcd.open(Some(("root", "secret")));
+    let snapshot = other.snapshot().expect("it answers");
+    assert_eq!(snapshot.members().collect::<Vec<_>>(), [(joined.peer, "10.0.0.1:7911")]);
+    assert_eq!(snapshot.flushes, 1);
+    drop(membership);
+    // Nobody renews its lease, so it is removed.
+    let begin = Instant::now();
+    while other.snapshot().expect("it answers").members().count() > 0 {
+        assert!(begin.elapsed().as_secs() < 60, "its lease does not end");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
