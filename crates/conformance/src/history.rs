@@ -159,8 +159,8 @@ const THREADS: usize = 3;
 const KEYS: usize = 2;
 /// Events of one thread on all keys, in one history.
 const EVENTS: usize = 150;
-/// Requests for other keys before the recording begins, and again beside it: after so many an
-/// engine that judges its table by the cost of accesses has judged.
+/// Requests for other keys, before the recording begins and again during it: enough for an engine
+/// that grows its table by the cost of accesses to have decided.
 const CROWD: usize = 4096;
 
 fn act<I: Engine>(

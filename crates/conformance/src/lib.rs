@@ -5,10 +5,10 @@
 //! tests do `AMALGAM_EFFORT` times as much work; a random failure prints the `AMALGAM_SEED` that
 //! repeats it and its smallest form.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. Tests speak to an engine through [`amalgam_index::Engine`] alone.
-//! 2. No test measures time; what ends a loop is a count.
-//! 3. A checker has tests of its own that it finds planted faults.
+//! 2. No test measures time; every loop ends by a count.
+//! 3. Each checker has tests of its own, in which it finds faults planted on purpose.
 
 #![forbid(unsafe_code)]
 
@@ -48,18 +48,18 @@ macro_rules! suite {
     };
 }
 
-/// The form behind [`suite!`]: tests by the room they live in.
+/// The form behind [`suite!`]: tests by the module they live in.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! tests {
-    ($name:ident, $engine:ty, $($room:ident: $($test:ident)+;)+) => {
+    ($name:ident, $engine:ty, $($module:ident: $($test:ident)+;)+) => {
         mod $name {
             use super::*;
-            $(mod $room {
+            $(mod $module {
                 use super::*;
                 $(#[test]
                 fn $test() {
-                    $crate::$room::$test::<$engine>();
+                    $crate::$module::$test::<$engine>();
                 })+
             })+
         }

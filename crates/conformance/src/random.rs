@@ -45,9 +45,9 @@ struct StoreExtra {
 /// A CAS id as a client would know it.
 #[derive(Clone, Debug)]
 enum Id {
-    /// The one that was shown for this key so many sightings ago.
+    /// The CAS id that was returned for this key N results ago.
     Seen(usize),
-    /// One that was never handed out.
+    /// A CAS id that was never handed out.
     Unknown,
 }
 

@@ -213,8 +213,8 @@ pub fn present_keys_make_way<I: Engine>() {
     let tuning = Tuning { buckets: Some(BUCKETS), grows: false, ..Tuning::default() };
     let index: I = open(&Configuration { evicts: false, tuning, ..configuration() });
     let mut session = Session::new(&index);
-    // As full as it gets but for a few slots, in which the neighbours come and go. An engine whose
-    // keys have one bucket each refuses earlier, and is as full as it gets then.
+    // The table is full except for a few slots, in which the neighbours come and go. An engine
+    // whose keys have one bucket each refuses keys earlier; its table counts as full then.
     let slots = (index.statistics().slots as usize).clamp(BUCKETS, 64 * BUCKETS);
     let neighbours = slots * 3 / 100;
     let mut set = |key: &usize| {

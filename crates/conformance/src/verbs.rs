@@ -227,7 +227,7 @@ pub fn arithmetic<I: Engine>() {
     }
 }
 
-/// What is no number stays as it is.
+/// Arithmetic on a value that is not a number leaves the value as it is.
 pub fn not_a_number<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);

@@ -38,7 +38,7 @@ impl Sink for Answers {
     }
 }
 
-/// So many keys of one length that share bucket `bucket`.
+/// `count` keys of `length` bytes that share bucket `bucket`.
 fn keys(index: &Pipeline, bucket: u64, length: usize, count: usize) -> Vec<Vec<u8>> {
     let keys = (0..).map(|number| format!("{number:0length$}").into_bytes());
     let in_bucket = |key: &Vec<u8>| {

@@ -1,27 +1,27 @@
-//! What an index is built with.
+//! The settings that an engine is built with.
 
 use amalgam_op::HashSeed;
 
-/// Settings of an index, checked once in [`crate::Engine::open`].
+/// Settings of an engine, checked once in [`crate::Engine::open`].
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Bounds items, index, and what waits for a grace period together, in bytes.
+    /// The bound in bytes of items, index and memory that waits for a grace period, together.
     pub memory_bytes: usize,
-    /// Whether a full index evicts (CLOCK) or refuses new items.
+    /// Whether a full engine evicts (CLOCK) or refuses new items.
     pub evicts: bool,
-    /// The largest item in bytes: key, value and what the engine keeps beside them.
+    /// The largest item in bytes: key, value and header.
     pub max_item_bytes: usize,
-    /// How many [`crate::Worker`]s may exist at once, the maintenance thread's included.
+    /// The number of [`crate::Worker`]s that may exist at once, including the maintenance thread's.
     pub workers: usize,
-    /// How many items to make room for in the table at start; it grows beyond.
+    /// The number of items that the table has room for at start. It may grow beyond.
     pub expected_items: usize,
     /// Touch the whole arena at start, in the calling thread.
     pub prefault: bool,
     /// The seed that keys are hashed with.
     pub seed: HashSeed,
-    /// CAS ids count from here: above those that clients may hold from before a restart. Not 0.
+    /// The first CAS id: above those that clients may hold from before a restart. Not 0.
     pub first_cas: u64,
-    /// What measurements vary.
+    /// Settings that only measurements vary.
     pub tuning: Tuning,
 }
 

@@ -1,6 +1,6 @@
 //! The table of engines: serve, cluster, advise, the laboratory and the conformance suite read it.
 //!
-//! To add an engine, write a folder beside this file, a line in [`for_each_engine!`] and a page in
+//! To add an engine, write a folder next to this file, a line in [`for_each_engine!`] and a page in
 //! `docs/`. A line is a module name for tests, the type, what the engine is, and what to choose it
 //! for. The name that `--engine` takes is the type's [`Store::NAME`].
 

@@ -42,16 +42,16 @@
 //! # Inside
 //!
 //! An [`Engine`] is shared by threads; each thread works through a [`Worker`]. What an operation
-//! *means* is not decided here but in [`amalgam_op::decide`]; an engine finds the item under its
-//! own concurrency protocol, calls it, and carries the answer out.
+//! *means* is decided in [`amalgam_op::decide`]: an engine finds the item under its own concurrency
+//! protocol, calls `decide`, and executes the decision.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. No engine imports another; what they share lives in `mem`, `software_pipeline` and `simd`.
-//! 2. No sockets, no wire bytes, and no clock but in `map`: [`amalgam_op::Now`] is an argument.
-//! 3. An item never changes after publication, but for its in-place word and the mutable bits of
-//!    its header; its memory is reused only after a grace period.
+//! 2. No sockets, no wire bytes, and no clock except in `map`: [`amalgam_op::Now`] is an argument.
+//! 3. An item never changes after publication, except for its in-place word and the mutable bits
+//!    of its header; its memory is reused only after a grace period.
 //! 4. No bucket or stripe lock is held across allocation or eviction.
-//! 5. It depends on `amalgam-op` and `libc`, on nothing else.
+//! 5. It depends on `amalgam-op` and `libc` only.
 
 mod answer;
 mod configuration;

@@ -30,7 +30,7 @@ fn example() -> PathBuf {
     profile.join("examples/constant_work")
 }
 
-/// Instructions of a run of so many look-ups.
+/// Instructions of a run of `lookups` look-ups.
 fn count(case: &str, key_bytes: usize, lookups: u64) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

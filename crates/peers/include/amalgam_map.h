@@ -1,14 +1,14 @@
 /*
  * amalgam_map.h: a concurrent map of yours behind Amalgam's benchmark driver.
  *
- * Build a shared library that defines the functions below with C linkage, and measure it beside
+ * Build a shared library that defines the functions below with C linkage, and measure it with
  * the engines and the other peers, on the same requests, in turns:
  *
  *     amalgam-peers bench index --engine external:./libmine.so,mercury,memc3 --workload c
  *
  * Rules:
- *  1. Every function may be called by several threads at once, but for create and destroy, and but
- *     for calls with the same amalgam_map_thread, which belong to the thread that entered.
+ *  1. Every function may be called by several threads at once, except create and destroy, and
+ *     except calls with the same amalgam_map_thread, which belong to the thread that entered.
  *  2. Keys and values are any bytes. They belong to the caller, and only during the call.
  *  3. No exception, longjmp or signal leaves a function.
  *  4. What can fail answers so. Nothing here may end the process.

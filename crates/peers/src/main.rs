@@ -1,11 +1,11 @@
 //! `amalgam-peers bench index …`: the engines and other people's concurrent maps, on the same
-//! requests, by the same driver; `amalgam-peers reclamation`: our way to free memory beside
-//! crossbeam's.
+//! requests, by the same driver; `amalgam-peers reclamation`: our memory reclamation
+//! compared with crossbeam's.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. Peers are measured through the driver of `amalgam-bench` and in no other way.
-//! 2. They get what the engines get: room for all items at the start, and huge pages.
-//! 3. Whatever depends on them is no part of the product: this crate is no default member.
+//! 2. Peers get what the engines get: room for all items at the start, and huge pages.
+//! 3. The product does not depend on them: this crate is not a default member of the workspace.
 
 #[cfg(any(has_libcuckoo, has_tbb))]
 mod cpp;
@@ -23,7 +23,7 @@ use clap::Parser;
 use reclamation::ReclamationArguments;
 use rust::Peer;
 
-/// Measures engines beside other concurrent maps.
+/// Compares engines with other concurrent maps.
 #[derive(Parser)]
 #[command(name = "amalgam-peers", version)]
 struct CommandLine {
@@ -34,10 +34,10 @@ struct CommandLine {
 #[derive(clap::Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 enum Command {
-    /// Measures.
+    /// Measures throughput, latency or memory of engines and peers.
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Measures our reclamation beside crossbeam-epoch's.
+    /// Compares our memory reclamation with crossbeam-epoch's.
     Reclamation(ReclamationArguments),
 }
 

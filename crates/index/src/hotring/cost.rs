@@ -7,13 +7,13 @@
 
 /// Requests of one average.
 const REQUESTS: u32 = 4096;
-/// An average is surprising that exceeds the usual by one part in so many,
+/// An average is surprising if it exceeds the usual one by more than 1/SURPRISE of it,
 const SURPRISE: u32 = 4;
-/// and by so many items; few are noise.
+/// and by more than this many items; smaller differences are noise.
 const NOISE: u32 = REQUESTS / 32;
-/// Heads have found the new keys when the average exceeds the usual by one part in so many at most.
+/// Heads have found the new keys when the average exceeds the usual one by at most 1/CALM of it.
 const CALM: u32 = 16;
-/// After so many averages, 32 million requests, what was surprising is the usual.
+/// After this many averages, 32 million requests, a surprising average becomes the usual one.
 const MOST_SURPRISING: u32 = 8192;
 
 #[derive(Default)]

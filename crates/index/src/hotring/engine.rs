@@ -21,13 +21,13 @@ use crate::mem::{
 };
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
-/// R: every so many requests a worker looks whether a head should move (section 3.2), if the
-/// strategy says nothing else.
+/// R, if the strategy sets no other: at every Rth request a worker checks whether a head should
+/// move (section 3.2).
 pub(super) const REQUESTS_PER_LOOK: u32 = 5;
 /// Items a ring has at start, if `expected_items` come.
 const ITEMS_PER_RING: usize = 1;
-/// A rehash is wanted when so many accesses look at more than so many items beyond the first: with
-/// evenly used keys, at one and a half items a ring.
+/// A rehash is wanted when `.0` accesses visit more than `.1` items beyond the first: with evenly
+/// used keys, at 1.5 items per ring.
 const MOST_VISITED: (u32, u32) = (4, 3);
 /// Head items that one call to make room passes over at most.
 pub(super) const MOST_SPARED: u32 = 64;
@@ -38,7 +38,7 @@ pub trait Strategy: Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether heads move by samples; else they move to what the R-th request touched.
     const SAMPLES: bool;
-    /// R. A constant, for every request divides by it.
+    /// R, see [`REQUESTS_PER_LOOK`]. A constant, since every request divides by it.
     const REQUESTS_PER_LOOK: u32 = REQUESTS_PER_LOOK;
     /// Whether heads move at all.
     const MOVES_HEADS: bool = true;

@@ -24,7 +24,7 @@ pub(super) fn node_of(item: ItemRef) -> Node {
     Node(item.to_bits() >> PLACE_SHIFT)
 }
 
-/// Bits that a place in so much memory needs.
+/// Bits that a place in a memory of `bytes` bytes needs.
 pub(super) fn place_bits(bytes: u64) -> u32 {
     u64::BITS - (bytes >> PLACE_SHIFT).leading_zeros()
 }

@@ -184,8 +184,8 @@ impl Rings {
     /// Everything that somebody who comes now can meet.
     fn reachable(&self) -> BTreeSet<u64> {
         let [old, new @ ..] = &self.words.heads;
-        // As everybody: the new heads are looked at only once the old one says so. (A load is a
-        // change that changes nothing here, and must not fall beside the first store.)
+        // As in the engine, the new heads are read only once the old one says so. (A load is an
+        // exchange that changes nothing here, and must not race with the first store.)
         let heads = match Head(load(old)) {
             Head::MOVED => new.iter().map(|head| Head(load(head))).collect(),
             head => vec![head],

@@ -6,11 +6,11 @@
 //! a protocol is one exchange of one word.
 //!
 //! Invariants:
-//! 1. What can be reached from a head is a ring of items in ascending order, but for one wrap.
+//! 1. A head leads to a ring of items in ascending order, except for one wrap.
 //! 2. An item whose link is not occupied is in its ring; an occupied link is frozen.
-//! 3. Whoever occupied an item retires it, after no head and no link in reach leads to it.
-//! 4. The protocols (`walk`, `change`, `sample`, `split`) know no memory and no table; they are
-//!    written against `space`, and run on model words under loom.
+//! 3. The thread that occupied an item retires it, once no head and no reachable link leads to it.
+//! 4. The protocols (`walk`, `change`, `sample`, `split`) do not depend on memory or tables; they
+//!    are written against `space`, and run on model words under loom.
 
 mod change;
 #[cfg(not(loom))]

@@ -3,9 +3,9 @@
 //! patience: a look that finds the head right fills it, one that does not takes one away. So one
 //! request for a cold item does not undo what the head had found.
 //!
-//! Nothing here is more than a hint: heads move by the protocol of `change`. An exchange that only
-//! changes patience leads nowhere new; it fails beside an announced movement, and one that was
-//! prepared before it fails to be announced.
+//! All of this is hints: heads move by the protocol of `change`. An exchange that only changes
+//! patience does not change where the head leads. It fails if a movement is announced meanwhile,
+//! and a movement that was prepared before it fails to be announced.
 
 use super::change::move_head;
 use super::space::{Space, address_for, exchange_head};

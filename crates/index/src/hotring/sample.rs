@@ -24,7 +24,7 @@ pub(super) fn start<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     }
 }
 
-/// How many samples a round takes in a table whose rings have so many items on average.
+/// The samples of a round in a table whose rings have `items_per_ring` items on average.
 pub(super) fn samples_of(items_per_ring: u64) -> u64 {
     items_per_ring.clamp(2, MOST_SAMPLES)
 }

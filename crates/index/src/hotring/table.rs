@@ -14,12 +14,12 @@ use crate::sync::{AtomicU64, CachePadded};
 /// The heads of 2^n rings; n is at least 1.
 pub(super) struct HeadTable {
     heads: Table<AtomicU64>,
-    /// A hash, shifted right by so many bits, is its ring's number.
+    /// A hash shifted right by this many bits is its ring's number.
     shift: u32,
     /// The table that takes over, while a rehash is under way.
     next: AtomicPtr<HeadTable>,
-    /// The rings below this number have moved, all of them: who looks for one need not fetch the
-    /// old head to know. Beside nothing that is read without a rehash.
+    /// All rings below this number have moved, so a look-up need not fetch the old head to know.
+    /// In a cache line that is read during a rehash only.
     moved: CachePadded<AtomicUsize>,
 }
 
@@ -66,7 +66,7 @@ impl HeadTable {
         self.heads.len()
     }
 
-    /// How far the hashes of one ring reach: they differ in so many bits.
+    /// The number of low bits in which the hashes of one ring differ.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }

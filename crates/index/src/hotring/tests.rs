@@ -107,7 +107,7 @@ fn a_read_of_a_cold_item_moves_the_head() {
     }
 }
 
-/// After so many requests for one of its items alone any head leads there.
+/// Requests for one item of a ring, and for no other, after which any head leads to it.
 const LONGEST_DOUBT: u32 = (super::movement::TRUST as u32 + 1) * super::engine::REQUESTS_PER_LOOK;
 
 #[test]

@@ -46,8 +46,8 @@ pub(super) struct Bits {
     place_mask: u64,
     /// The tag's bits, moved to the top of a word.
     tag_mask: u64,
-    /// Tags start behind so many bits of the hash. The table never has fewer buckets than that, so
-    /// that within a ring the order of tags agrees with the order of hashes.
+    /// The number of high bits of the hash that precede the tag. The table always has at least
+    /// 2^`tag_start` buckets, so within a ring the order of tags agrees with that of hashes.
     tag_start: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How a [`Map`] is opened.
+//! Opening a [`Map`].
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use amalgam_op::HashSeed;
 use super::{Map, Shared};
 use crate::{Configuration, Engine, OpenError, maintenance};
 
-/// Settings of a [`Map`], and what opens it.
+/// The settings of a [`Map`], and [`MapBuilder::open`].
 ///
 /// ```
 /// use amalgam_index::{Map, MapBuilder, Memc3};
@@ -28,14 +28,14 @@ pub struct MapBuilder {
     configuration: Configuration,
 }
 
-/// Handles that may exist at once, if nothing else is said.
+/// The default number of handles that may exist at once.
 const HANDLES: usize = 64;
 
 impl Default for MapBuilder {
     fn default() -> Self {
         let configuration = Configuration {
             workers: HANDLES + 1,
-            // Drawn anew for each map, so that nobody can aim keys at one bucket.
+            // Random for each map, so that no client can choose keys for one bucket.
             seed: HashSeed::new(RandomState::new().hash_one(0_u8)),
             ..Configuration::default()
         };
@@ -44,42 +44,44 @@ impl Default for MapBuilder {
 }
 
 impl MapBuilder {
-    /// 64 MiB, evicting when full, items of up to 1 MiB, 64 handles, a seed of its own.
+    /// The default settings: 64 MiB, eviction when full, items of up to 1 MiB, 64 handles, a random
+    /// seed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bound of items, index and memory not reused yet together, in bytes.
+    /// The bound in bytes of items, index and memory that waits to be reused, together.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
         self.configuration.memory_bytes = bytes;
         self
     }
 
-    /// The longest item: key, value and a header of some 30 bytes. Memory must have room for a few.
+    /// The largest item in bytes: key, value and a header of some 30 bytes. The memory must have
+    /// room for several.
     #[must_use]
     pub fn max_item_bytes(mut self, bytes: usize) -> Self {
         self.configuration.max_item_bytes = bytes;
         self
     }
 
-    /// Refuse new items at the bound instead of evicting old ones.
+    /// Refuses new items at the bound instead of evicting old ones.
     #[must_use]
     pub fn refuses_when_full(mut self) -> Self {
         self.configuration.evicts = false;
         self
     }
 
-    /// Items to make room for in the table at once. It grows beyond, but for that of
-    /// [`Pipeline`](crate::Pipeline), whose size is fixed from this and from the memory.
+    /// The number of items that the table has room for at start. It grows beyond, except that of
+    /// [`Pipeline`](crate::Pipeline), whose size follows from this number and from the memory.
     #[must_use]
     pub fn expected_items(mut self, items: usize) -> Self {
         self.configuration.expected_items = items;
         self
     }
 
-    /// How many [`Handle`](crate::Handle)s may exist at once; each costs some hundred bytes, in use
-    /// or not.
+    /// The number of [`Handle`](crate::Handle)s that may exist at once. Each costs some hundred
+    /// bytes, in use or not.
     #[must_use]
     pub fn handles(mut self, handles: usize) -> Self {
         // The background thread is a worker as well.
@@ -87,7 +89,7 @@ impl MapBuilder {
         self
     }
 
-    /// Hash keys with this seed instead of one drawn at random: for runs that must repeat.
+    /// Hashes keys with this seed instead of a random one: for runs that must be repeatable.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.configuration.seed = HashSeed::new(seed);

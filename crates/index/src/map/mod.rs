@@ -1,13 +1,13 @@
-//! The library's face: an engine with its background thread, its clock and its seed, as a map that
-//! other programs embed. `api.txt` beside `Cargo.toml` lists what it promises.
+//! The library's public interface: an engine with its background thread, clock and seed, as a map
+//! that other programs embed. `api.txt`, next to `Cargo.toml`, lists what stays compatible.
 //!
 //! Thread safety: a [`Map`] is shared by reference; each thread works through a [`Handle`].
 //!
 //! Invariants:
-//! 1. This is the one place of the crate that reads a clock. An index below is told the time.
-//! 2. No input panics: a key of a length that no item can have is a miss to reads and an error to
+//! 1. No other module of the crate reads a clock. Engines get the time as an argument.
+//! 2. No input causes a panic: a key of an invalid length is a miss to reads and an error to
 //!    writes.
-//! 3. The background thread ends before the index goes: [`Map`] joins it when it is dropped.
+//! 3. The background thread ends before the engine is dropped: [`Map`] joins it on drop.
 
 mod builder;
 mod handle;
@@ -29,8 +29,8 @@ pub use handle::{Handle, InsertError};
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///
-/// Keys have 1 to 250 bytes. At the bound the map forgets what was not used for long, unless
-/// [`MapBuilder::refuses_when_full`] was asked for. Operations on one key are linearizable.
+/// Keys have 1 to 250 bytes. At the bound the map evicts items that were not used for long, unless
+/// [`MapBuilder::refuses_when_full`] was set. Operations on one key are linearizable.
 ///
 /// ```
 /// use amalgam_index::{Map, MapBuilder};
@@ -55,15 +55,15 @@ struct Shared<E> {
 }
 
 impl<E> Shared<E> {
-    /// Engines know no second 0.
+    /// The time since the map was opened, from second 1 on: engines have no second 0.
     fn now(&self) -> Now {
         Now::at(u32::try_from(self.opened.elapsed().as_secs() + 1).unwrap_or(u32::MAX))
     }
 }
 
 impl<E: Engine> Map<E> {
-    /// What the calling thread works through. Making one costs about a microsecond, so a thread
-    /// keeps its own for as long as it works.
+    /// A handle for the calling thread. Making one takes about a microsecond, so a thread should
+    /// keep its handle for as long as it works.
     ///
     /// # Panics
     ///
@@ -72,7 +72,7 @@ impl<E: Engine> Map<E> {
         Handle::new(&self.shared)
     }
 
-    /// Items in the map. Those that expired count until their memory is taken back.
+    /// The number of items in the map. Expired items count until their memory is reclaimed.
     pub fn len(&self) -> u64 {
         self.statistics().items
     }
@@ -82,8 +82,8 @@ impl<E: Engine> Map<E> {
         self.len() == 0
     }
 
-    /// Items, memory by use, evictions and what the engine tells of its table. Looks at a sample of
-    /// the table: for a display, not for every request.
+    /// Items, memory by use, evictions, and the engine's numbers about its table. Visits a sample
+    /// of the table, so it is for displays and not for every request.
     pub fn statistics(&self) -> Statistics {
         self.shared.index.statistics()
     }
@@ -100,7 +100,7 @@ impl<E: Engine> Drop for Map<E> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.index.maintenance_signal().raise();
         if let Some(thread) = self.maintenance.take() {
-            // A panic there was printed when it happened.
+            // If the thread panicked, the message was printed then.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Who should have more memory: pages move from the size class that turns over least to the one
-//! that turns over most, and between classes and large items.
+//! The balance of memory between size classes: pages move from the size class that turns over least
+//! to the one that turns over most, and between classes and large items.
 //!
 //! A class's *turnover* is what it evicted for want of room, over what it holds. A class that has
 //! turned over wholly asks at once, the others are compared once a second: so a size that was rare
@@ -14,7 +14,7 @@ use super::{Memory, Pool};
 
 /// Pages that balancing moves in one step at most.
 const MOVES: usize = 2;
-/// Turnover is counted in so many parts of what a class holds.
+/// Turnover is counted in 1/WHOLE of the bytes that a class holds.
 const WHOLE: u64 = 1024;
 
 /// What balancing remembers: bytes that each class, and the large items behind them, had evicted

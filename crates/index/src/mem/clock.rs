@@ -23,8 +23,8 @@ pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
 const EVICT_ITEMS: usize = 256;
 /// See [`EVICT_ITEMS`].
 const EVICT_BYTES: usize = 256 << 10;
-/// In slots of this size and more an item is evicted for each that is stored, once memory is full:
-/// beside its copying that costs little, and no more is lost than has to be.
+/// In classes with slots of at least this size, once memory is full, an item is evicted for each
+/// that is stored: compared with copying the item that is cheap, and no more is lost than needed.
 const TRADED_SLOT_BYTES: usize = 8 << 10;
 /// Slots the hand walks between two looks at the lock; no more than are to be evicted.
 const STRIDE_SLOTS: u32 = 64;
@@ -33,12 +33,12 @@ const STRIDE_SLOTS: u32 = 64;
 const PATIENCE_SLOTS: usize = 4096;
 /// How often a request looks for room before it is refused.
 const ROUNDS: usize = 512;
-/// It evicts in every so many rounds, and waits for grace periods in the others.
+/// It evicts in every Nth round, and waits for grace periods in the others.
 const ROUNDS_PER_EVICTION: usize = 128;
 /// In the first rounds it only yields.
 const EAGER_ROUNDS: usize = 16;
-/// So many, where a grace period may be enough, before it evicts: some 15 ms, in which a worker
-/// that lost its processor between pin and unpin has it back.
+/// The number of rounds before the first eviction if a grace period may be enough: some 15 ms, in
+/// which a worker that was preempted between pin and unpin runs again.
 const GRACE_ROUNDS: usize = 120;
 /// How long it waits in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
@@ -72,7 +72,7 @@ pub(super) enum Take {
     Dead,
     /// Those, and items not read since the hand last passed.
     Cold,
-    /// Everything.
+    /// All live items, recently used ones too.
     All,
 }
 
@@ -130,8 +130,8 @@ impl Pool<'_> {
         }
     }
 
-    /// Takes a slot of those that earlier evictions left, and evicts an item in its place. Returns
-    /// whether there was one. Ends the trade where the class has, or may get, more room than
+    /// Takes a slot that an earlier eviction left, and evicts an item to replace that slot. Returns
+    /// whether there was such a slot. Ends the trade if the class has, or may get, more room than
     /// evictions leave.
     fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let mut has_slot = self.set_slot_aside(class, false);

@@ -57,7 +57,7 @@ impl Memory {
         self.sum(|counters| &counters.class_items[class])
     }
 
-    /// The part of an index's statistics that this room knows.
+    /// The part of an engine's statistics that this module knows.
     pub fn index_statistics(&self) -> Statistics {
         Statistics {
             items: self.items(),

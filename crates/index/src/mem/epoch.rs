@@ -38,7 +38,7 @@ pub(super) struct Slot {
     taken: AtomicU64,
 }
 
-/// Who pays for the order between a pin and the scan of the pins.
+/// The side that pays for the order between a pin and the scan of the pins.
 #[derive(Clone, Copy, PartialEq)]
 enum Barrier {
     /// The scan, by making every running thread of the process execute a fence.

@@ -129,10 +129,9 @@ impl Header {
         Self(rest | Self::RECENT | Self::FETCHED | access_code(seconds) << ACCESS_SHIFT)
     }
 
-    /// The second of the last access that was noted, in [`Now::seconds`]: the last one that it can
-    /// have been. Nine bits name it, so it is rounded up by a 16th at most. Noted are writes, but
-    /// for changes of the word in place, the first read after one, and the first read after the
-    /// CLOCK hand has passed.
+    /// The second of the last recorded access, in [`Now::seconds`], rounded up by at most 1/16 (it
+    /// is stored in nine bits). Recorded are writes (except in-place changes of the word), the
+    /// first read after a write, and the first read after the CLOCK hand has passed.
     pub fn last_access_seconds(self) -> u32 {
         let code = self.0 >> ACCESS_SHIFT;
         let shift = (code >> ACCESS_BITS).saturating_sub(1);

@@ -28,7 +28,7 @@ impl ItemRef {
     }
 }
 
-/// An item in memory. Its fields never change, but for the word, the link and some header bits,
+/// An item in memory. Its fields never change, except for the word, the link and some header bits,
 /// which are atomics.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {

@@ -7,12 +7,12 @@
 //!
 //! Invariants:
 //! 1. An item's key, value and fields never change between `fill` and the end of the grace period,
-//!    but for its word, its link and the mutable bits of its header.
+//!    except for its word, its link and the mutable bits of its header.
 //! 2. Only the thread that unlinked an item retires it, once.
-//! 3. All memory taken from the system is charged to one budget first; what waits for a grace
-//!    period is still charged.
-//! 4. Nothing here takes an engine's lock but through the `swap` callback, and no lock of this
-//!    room is held across that callback.
+//! 3. All memory taken from the system is charged to one budget first; memory that waits for a
+//!    grace period is still charged.
+//! 4. This module takes an engine's locks through the `swap` callback only, and holds none of its
+//!    own locks across that callback.
 
 mod arena;
 mod balance;
@@ -70,14 +70,15 @@ use large::Large;
 use page::{BitmapWord, Geometry, Page, PageState};
 use pool::{Bag, Retired};
 
-/// How an engine's items look.
+/// Whether an engine's items have a link word, and how their slots are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotLayout {
-    /// Header first; slots by 8 bytes.
+    /// No link word; slots are multiples of 8 bytes.
     Plain,
-    /// A link word before the header; header and word on one 16-byte boundary; slots by 16 bytes.
+    /// A link word before the header; header and word share one 16-byte boundary; slots are
+    /// multiples of 16 bytes.
     Linked,
-    /// A link word before the header, and nothing asked beyond; slots by 8 bytes.
+    /// A link word before the header; slots are multiples of 8 bytes.
     Chained,
 }
 
@@ -97,8 +98,8 @@ impl SlotLayout {
         }
     }
 
-    /// What of a slot lies on a line's boundary in the first slot of a page: its link word, or its
-    /// header. Slots of 32 or 64 bytes then never straddle lines (but for a link that does).
+    /// Whether the header, and not the link word, of a page's first slot lies on the boundary of a
+    /// cache line. Slots of 32 or 64 bytes then never straddle lines (except for their link word).
     const fn aligns_header(self) -> bool {
         matches!(self, Self::Plain | Self::Linked)
     }
@@ -108,9 +109,9 @@ impl SlotLayout {
 const MAX_PAGE_BYTES: usize = 2 << 20;
 /// Small limits get smaller pages, so that classes and threads can share them.
 const MIN_PAGE_BYTES: usize = 64 << 10;
-/// A limit is worth about this many pages, until pages reach their largest size.
+/// The number of pages that a limit is divided into, until pages reach their largest size.
 const PAGES_PER_LIMIT: usize = 1024;
-/// An item of more than this part of a page is large.
+/// An item of more than 1/LARGE_DIVISOR of a page is large.
 const LARGE_DIVISOR: usize = 4;
 /// Pages kept back for classes that have no page yet.
 const RESERVE_PAGES: usize = 2;
@@ -526,7 +527,7 @@ impl Memory {
         released
     }
 
-    /// The first of so many numbers that no item's CAS id has had.
+    /// The first of `count` numbers that were never an item's CAS id.
     fn draw_cas_ids(&self, count: u64) -> u64 {
         self.cas.fetch_add(count, Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! A worker's share of the memory: pages it takes slots from, and what it retired.
+//! A worker's share of the memory: the pages it takes slots from, and the items it retired.
 //!
-//! Thread safety: a pool belongs to one thread. It meets other threads in the page table and the
-//! bitmaps (atomics), in the lists of partial and free pages (locks, once a page), and in the
+//! Thread safety: a pool belongs to one thread. It shares with other threads the page table and the
+//! bitmaps (atomics), the lists of partial and free pages (locks, taken once per page), and the
 //! epochs.
 
 use std::collections::VecDeque;
@@ -22,18 +22,17 @@ use super::{Item, ItemRef, Memory, prefetch_for_write};
 
 /// A bag is sealed when it holds this many items, or [`BAG_BYTES`]: one membarrier serves them all.
 const BAG_ITEMS: usize = 512;
-/// See [`BAG_ITEMS`]; less where the limit is small.
+/// See [`BAG_ITEMS`]; less if the memory limit is small.
 const BAG_BYTES: usize = 1 << 20;
-/// What lies in one worker's bag is at most this part of the limit.
+/// One worker's bag holds at most 1/BAG_SHARE of the memory limit.
 const BAG_SHARE: usize = 256;
-/// How far ahead the bitmap words of items to be freed are asked for.
+/// Distance in items at which the bitmap words of items to be freed are prefetched.
 const FREES_AHEAD: usize = 8;
-/// Slots past their grace period that a pool keeps at hand for each class; of long items fewer, as
-/// many as a bag may hold.
+/// The largest number of slots in a magazine; fewer for long items, as many as a bag may hold.
 const MAGAZINE_SLOTS: usize = BAG_ITEMS;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
-/// Lines of the next slot that are asked for ahead; of longer items the processor sees the stream.
+/// Cache lines of the next slot that are prefetched; the processor detects the stream of the rest.
 const MOST_LINES_AHEAD: usize = 4;
 
 /// A thread's access to a [`Memory`].
@@ -42,7 +41,7 @@ pub struct Pool<'m> {
     slot: usize,
     /// The page that each class's slots come from.
     current: Box<[Current]>,
-    /// For each class, slots whose grace period has passed, the latest last.
+    /// For each class, slots at hand whose grace period has passed, the latest last.
     magazines: Box<[Magazine]>,
     bag: Vec<Retired>,
     bag_bytes: usize,
@@ -55,11 +54,11 @@ pub struct Pool<'m> {
     pub(super) aside: Option<(usize, ItemRef)>,
     /// The memory limit when a class last began to trade slots.
     pub(super) trade_limit_bytes: usize,
-    /// The memory's count of pressure that this pool answered.
+    /// The value of [`Memory::pressure`] up to which this pool has given up its pages.
     pressure: u64,
 }
 
-/// Pins the thread of a [`Pool`] where the pool itself is borrowed: in the callbacks that it makes.
+/// Pins the thread of a [`Pool`] while the pool itself is borrowed: in the callbacks that it makes.
 #[derive(Clone, Copy)]
 pub struct Pinner<'m> {
     memory: &'m Memory,
@@ -76,28 +75,28 @@ impl<'m> Pinner<'m> {
     }
 }
 
-/// A moment after which a grace period may pass.
+/// The start of a grace period.
 #[derive(Clone, Copy, Debug)]
 pub struct Grace(u64);
 
-/// Where a pool stands in a page that it owns.
+/// The page that a pool takes slots of a class from, and how far it has come there.
 #[derive(Clone, Copy, Default)]
 struct Current {
     page: Option<u32>,
-    /// The next bitmap word to look at.
+    /// The next bitmap word to claim slots from.
     next_word: u32,
     /// Whether an item is evicted for each that takes a slot: see [`Pool::make_room`].
     is_trading: bool,
-    /// Slots claimed from the word before.
+    /// Bits of the slots that are claimed from the previous word and not taken yet.
     claimed: u64,
 }
 
-/// Slots that go from an item to the next without a detour over the bitmap: they were in use a
-/// short while ago, so they are in a cache more often than those that the bitmap names.
+/// Slots that are reused without going through the bitmap. They were in use a short while ago, so
+/// they are in a cache more often than those that the bitmap names.
 #[derive(Default)]
 struct Magazine {
     slots: Vec<ItemRef>,
-    /// Slots taken since a bag was emptied: no more are worth keeping.
+    /// Slots taken since a bag was last emptied: the magazine need not hold more.
     taken: usize,
 }
 
@@ -251,9 +250,9 @@ impl<'m> Pool<'m> {
         Ok(Slot { reference, layout })
     }
 
-    /// As [`Pool::reserve`], if a slot is at hand: of those that were claimed together with an
-    /// earlier one. Takes no lock and frees nothing, so it may be called with a guard; it spares a
-    /// write a second attempt.
+    /// As [`Pool::reserve`], but only a slot at hand: from the magazine, or claimed together with
+    /// an earlier one. Takes no lock and frees nothing, so it may be called with a guard; it saves
+    /// a write its second attempt.
     #[inline]
     pub fn reserve_at_hand(&mut self, layout: ItemLayout) -> Option<Slot> {
         let bytes = layout.bytes() + self.memory.layout.link_bytes();
@@ -513,7 +512,7 @@ impl<'m> Pool<'m> {
         self.bag.push(Retired::page(page));
     }
 
-    /// The class of an item of so many bytes, or none if it is large.
+    /// The class of an item of `bytes` bytes, or None if it is large.
     #[inline]
     fn class_of(&self, bytes: usize) -> Option<usize> {
         self.memory.classes.of(bytes + self.memory.layout.link_bytes())

@@ -38,7 +38,7 @@ impl<'g> Follow<'g> {
     /// The item of a reference that was loaded from a bucket or a link under the guard.
     #[inline]
     pub(super) fn item(&self, reference: ItemRef) -> Item<'g> {
-        // SAFETY: see the head of `Follow`; only this module and its callers in this room make
+        // SAFETY: see the head of `Follow`; only this file and its callers in `mercury` make
         // references, all from words that they loaded under this guard.
         unsafe { self.memory.item(reference, self.guard) }
     }

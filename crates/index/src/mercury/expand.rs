@@ -1,5 +1,5 @@
 //! Expansion: a table of twice the size (or half, after mass deletion), filled bucket by bucket
-//! beside the workers. Whoever calls [`crate::Worker::step`] is the expand thread.
+//! while workers go on. The thread that calls [`crate::Engine::maintain`] is the expand thread.
 //!
 //! A *unit* is moved at once: one bucket when the table grows, a pair of neighbours when it
 //! shrinks. The expand thread holds the unit's old buckets' locks while it links their items into

@@ -75,7 +75,7 @@ unsafe impl Locking for NoLock {
     }
 }
 
-/// A `pthread_mutex_t` a bucket, in a table beside the buckets: another cache line an operation.
+/// A `pthread_mutex_t` per bucket, in a table of its own: another cache line per operation.
 pub struct Pthread;
 
 /// See [`Pthread`].

@@ -200,7 +200,7 @@ fn model(work: impl Fn() + Sync + Send + 'static) {
 /// Reads that took no lock.
 static CONFIRMED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Runs `work` beside a bucket's or a table's move.
+/// Runs `work` in a thread of its own, while a bucket or a table moves.
 fn spawn(index: &Arc<Index>, work: impl Fn(&Index) + 'static) -> thread::JoinHandle<()> {
     let index = index.clone();
     thread::spawn(move || work(&index))
@@ -296,8 +296,8 @@ fn a_table_that_ended_is_not_used() {
     assert!(ENDED.load(std::sync::atomic::Ordering::Relaxed) > 0, "no expansion came to its end");
 }
 
-/// Moves all buckets of an index of `numbers` beside `work`; in the end there are `left`.
-fn move_beside(
+/// Moves all buckets of an index of `numbers` while `work` runs; in the end there are `left`.
+fn move_during(
     buckets: [usize; 2],
     numbers: &'static [u64],
     work: impl Fn(&Index) + Copy + Send + Sync + 'static,
@@ -326,8 +326,8 @@ fn a_present_key_is_found_while_its_bucket_moves() {
         assert!(index.finds(4), "a present key was missed");
         assert!(!index.finds(5));
     };
-    move_beside(GROW, &[1, 4, 9], look, &[1, 4, 9]);
-    move_beside(SHRINK, &[1, 4], look, &[1, 4]);
+    move_during(GROW, &[1, 4, 9], look, &[1, 4, 9]);
+    move_during(SHRINK, &[1, 4], look, &[1, 4]);
     let look = |index: &Index| {
         index.inside(|inside| {
             let probes = [1, 4].map(|number| (number, index.explore(inside, &[number])));
@@ -337,8 +337,8 @@ fn a_present_key_is_found_while_its_bucket_moves() {
             }
         });
     };
-    move_beside(GROW, &[1, 4, 9], look, &[1, 4, 9]);
-    move_beside(SHRINK, &[1, 4], look, &[1, 4]);
+    move_during(GROW, &[1, 4, 9], look, &[1, 4, 9]);
+    move_during(SHRINK, &[1, 4], look, &[1, 4]);
 }
 
 #[test]
@@ -347,9 +347,9 @@ fn an_insert_is_kept_while_its_bucket_moves() {
         index.inside(|inside| index.items.insert(&mut inside.lock(hash(5)), 5));
         assert!(index.finds(5), "a write was lost");
     };
-    move_beside(GROW, &[1, 4], insert, &[1, 4, 5]);
-    move_beside(GROW, &[4], insert, &[4, 5]);
-    move_beside(SHRINK, &[1, 4], insert, &[1, 4, 5]);
+    move_during(GROW, &[1, 4], insert, &[1, 4, 5]);
+    move_during(GROW, &[4], insert, &[4, 5]);
+    move_during(SHRINK, &[1, 4], insert, &[1, 4, 5]);
 }
 
 #[test]
@@ -358,11 +358,11 @@ fn an_update_and_a_delete_are_kept_while_their_bucket_moves() {
         index.inside(|inside| index.items.exchange(&mut inside.lock(hash(1)), 1, Some(5)));
         assert!(index.finds(5), "a write was lost");
     };
-    move_beside(GROW, &[1, 4, 9], update, &[4, 5, 9]);
+    move_during(GROW, &[1, 4, 9], update, &[4, 5, 9]);
     let delete = |index: &Index| {
         index.inside(|inside| index.items.exchange(&mut inside.lock(hash(1)), 1, None));
         assert!(!index.finds(1), "a delete was lost");
     };
-    move_beside(GROW, &[1, 4, 9], delete, &[4, 9]);
-    move_beside(SHRINK, &[1, 4], delete, &[4]);
+    move_during(GROW, &[1, 4, 9], delete, &[4, 9]);
+    move_during(SHRINK, &[1, 4], delete, &[4]);
 }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Whoever holds the lock has the only copy of the rest of the word; it comes back with the
-//!    store that unlocks. Nobody else writes a locked word, but for other takers of the lock, who
-//!    write [`Word::LOCKED`] over it.
+//! 1. The thread that holds the lock has the only copy of the rest of the word, which returns with
+//!    the store that unlocks. Other threads write nothing to a locked word except
+//!    [`Word::LOCKED`], when they try to take the lock.
 //! 2. Moved is set once, by the expansion, and stays until the table is freed.
 //!
 //! The lock is taken by an exchange (acquire) that pairs with the store that unlocks (release):

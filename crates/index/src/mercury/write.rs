@@ -32,8 +32,8 @@ impl<'g> Seen<'g> {
         Self { item, view: item.view() }
     }
 
-    /// Whether two looks saw the same, as far as decisions go: an item is immutable but for its
-    /// word, and under a guard its reference is its own.
+    /// Whether two look-ups found the same, as far as decisions go: an item is immutable except for
+    /// its word, and under a guard its reference is not reused.
     #[inline]
     fn is_same(left: Option<&Self>, right: Option<&Self>) -> bool {
         match (left, right) {

@@ -90,7 +90,7 @@ impl Item {
 /// Items that a slice of the sweep looks at.
 const SWEEP_ITEMS: usize = 32;
 
-/// Bytes that the model charges for an item beside key and value.
+/// Bytes that the model charges for an item in addition to key and value.
 const OVERHEAD_BYTES: usize = 48;
 
 fn charge(key: &[u8], value: usize) -> usize {

@@ -25,7 +25,7 @@ pub(super) const KEY_LINES: usize = 2;
 pub(super) const LINES: usize = KEY_LINES + 2;
 /// The line of locators.
 pub(super) const LOCATORS: usize = 0;
-/// The first line of keys, beside the locators: a pair of lines answers for keys of one stripe.
+/// The first line of keys, next to the locators: a pair of lines answers for keys of one stripe.
 pub(super) const KEYS: usize = 1;
 /// The line of terms, which reads do without.
 pub(super) const TERMS: usize = KEYS + KEY_LINES;

@@ -159,7 +159,7 @@ fn a_key_is_found_while_it_is_overwritten() {
     beside(&[A], |model| model.set(A, 1), |model| model.get(A), &[Some(0), Some(1)]);
 }
 
-/// Point 2: what happens to the slot beside it hides nothing.
+/// Point 2: changes of the neighbouring slot never hide a key.
 #[test]
 fn a_key_is_found_while_its_neighbour_goes_and_comes() {
     let write = |model: &Model| {

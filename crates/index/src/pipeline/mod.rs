@@ -2,7 +2,7 @@
 //! slots, whose keys are striped over memory lines and compared all at once. `docs/pipeline.md`
 //! describes the layout, which the hardware shares, and argues why it is as it is.
 //!
-//! Invariants, beside those of the files:
+//! Invariants, in addition to those of the files:
 //! 1. A key has one bucket, and nothing else is looked at for it: the work of a request depends on
 //!    the length of its key, not on how full the table is or where the key lies.
 //! 2. The table never grows and no key ever moves. A full bucket loses a key or refuses one.

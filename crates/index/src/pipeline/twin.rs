@@ -22,7 +22,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// An empty table of so many buckets, at second 100.
+    /// An empty table of `buckets` buckets, at second 100.
     ///
     /// # Panics
     ///

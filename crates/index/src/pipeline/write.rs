@@ -123,8 +123,8 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         }
     }
 
-    /// Takes the bucket's lock if the slot still says what was seen, and gives up what expired
-    /// beside it.
+    /// Takes the bucket's lock if the slot still has the locator that was read, and frees the
+    /// bucket's expired slots.
     fn hold(
         &self,
         writing: &Writing<'_, '_>,

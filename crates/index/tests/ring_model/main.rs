@@ -195,7 +195,7 @@ struct State {
     steps: Vec<Step>,
     /// What each thread looks for.
     targets: Vec<Key>,
-    /// Who may have come through the head of the whole ring.
+    /// Threads that may have come through the head of the whole ring.
     old_readers: Vec<usize>,
     /// The item that each thread occupied.
     owned: Vec<Option<Node>>,

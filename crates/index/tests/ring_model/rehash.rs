@@ -1,4 +1,4 @@
-//! The steps that divide a ring, in the order of `docs/hotring.md`, beside everything else.
+//! The steps that divide a ring, in the order of `docs/hotring.md`, while other threads work.
 
 use super::{BOUNDARIES, Broken, Head, Node, Operation, Ring, State, Step, Then, check_one};
 

@@ -1,6 +1,6 @@
 //! `--engine external:LIB.so`: anybody's map, through `include/amalgam_map.h`.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. A library that cannot be used is refused before anything is measured, with what is wrong.
 //! 2. Before a map is measured, another of the same library has shown that it stores, reads,
 //!    replaces and deletes, and that as many threads can enter as will.
@@ -252,7 +252,7 @@ fn check(functions: Functions, threads: usize) -> anyhow::Result<()> {
     let entered = std::thread::scope(|scope| {
         let enter = || {
             let thread = map.enter();
-            // All at once: some libraries have so many places and no more.
+            // All enter at once: some libraries have room for a fixed number of threads.
             barrier.wait();
             thread.is_some()
         };

@@ -1,8 +1,8 @@
-//! `amalgam-peers reclamation`: our reclamation, by quiescent states of workers, beside
-//! crossbeam-epoch's at the same job: readers walk a small set of items while writers replace items
-//! and retire those before.
+//! `amalgam-peers reclamation`: our reclamation, by quiescent states of workers, and
+//! crossbeam-epoch's, at the same job: readers walk a small set of items while writers replace
+//! items and retire those before.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. All schemes carry out the same pre-generated requests, in turns, each thread on a core.
 //! 2. Every read compares the item's key: a scheme that frees too early ends the measurement.
 //! 3. What waits to be freed is counted in rounds of its own, whose rates do not count.
@@ -23,7 +23,7 @@ use anyhow::{Context, bail, ensure};
 use result::{Parameters, Rates, ReclamationResult};
 use schemes::{Crossbeam, KEY_BYTES, Ours, Scheme, SchemeThread, Unguarded};
 
-/// Measures our reclamation beside crossbeam-epoch's.
+/// Compares our memory reclamation with crossbeam-epoch's.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReclamationArguments {
     /// Lengths of an item in bytes, with commas.
@@ -53,7 +53,7 @@ struct Load {
     name: &'static str,
     /// Reads under one guard; 0 for no readers.
     batch: usize,
-    /// Who replaces.
+    /// The threads that replace items.
     writers: Writers,
 }
 

@@ -74,7 +74,7 @@ impl ReclamationResult {
     pub const HEAD: &'static str = "bytes threads  load              scheme             \
          reads M/s  ratio  replaces M/s  ratio  most waiting";
 
-    /// Sums up rounds, beside those of crossbeam-epoch.
+    /// Sums up rounds, next to those of crossbeam-epoch.
     ///
     /// # Errors
     ///

@@ -25,7 +25,8 @@ pub trait Scheme<const N: usize>: Send + Sync + Sized {
     where
         Self: 's;
 
-    /// All places filled, for so many threads at a time. `counts` what waits, too.
+    /// A scheme with all places filled, for `threads` threads at a time. `counts`: whether it
+    /// counts the items that wait to be freed.
     ///
     /// # Errors
     ///
@@ -321,7 +322,7 @@ impl<const N: usize> SchemeThread for UnguardedThread<'_, N> {
     fn replace(&mut self, place: u32) -> anyhow::Result<()> {
         let new = Box::into_raw(Box::new(contents(place)));
         let old = self.0[place as usize].swap(new, Ordering::AcqRel);
-        // SAFETY: made by a box, taken out of its only place, and nobody reads beside us.
+        // SAFETY: made by a box, taken out of its only place, and no other thread reads.
         drop(unsafe { Box::from_raw(old) });
         Ok(())
     }
