@@ -435,12 +435,12 @@ fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
 }
 
 /// The server in front of a node.
-fn server<I: Engine>(
-    node: &RunningNode<I>,
+fn server(
+    node: &RunningNode,
     clients: SocketAddr,
     admin: Option<SocketAddr>,
     configuration: &NodeConfiguration,
-) -> anyhow::Result<Server<amalgam_node::Gateway<I>>> {
+) -> anyhow::Result<Server<amalgam_node::Gateway>> {
     let settings = Settings {
         listen: vec![clients.into()],
         admin,
@@ -458,8 +458,8 @@ fn server<I: Engine>(
 
 /// Runs servers in front of nodes until they are told to stop, or a node stops. Where there are
 /// nodes in other processes, these hand them what they have first.
-fn serve<I: Engine>(
-    mut running: Vec<(RunningNode<I>, Server<amalgam_node::Gateway<I>>)>,
+fn serve(
+    mut running: Vec<(RunningNode, Server<amalgam_node::Gateway>)>,
     has_others: bool,
 ) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
@@ -503,7 +503,7 @@ fn serve<I: Engine>(
     Ok(())
 }
 
-fn run_node<I: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
+fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
     let configuration = configuration(options)?;
     check_advertised(&configuration)?;
     if is_open_to_all(&configuration) {
@@ -515,7 +515,7 @@ fn run_node<I: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
     }
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients")?;
     let admin = admin(options.admin.as_deref(), options.admin_public)?;
-    let node = RunningNode::<I>::start(&configuration, etcd(options)?)?;
+    let node = RunningNode::start::<E>(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
     }
@@ -560,7 +560,7 @@ fn etcd_user(options: &NodeOptions) -> anyhow::Result<Option<EtcdUser>> {
     Ok(Some(EtcdUser { name, password }))
 }
 
-fn run_local<I: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
+fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
     let name = options.name.clone().unwrap_or_else(|| "dev".to_owned());
     let configuration = NodeConfiguration { name, ..configuration(options)? };
     let membership: Arc<dyn Membership> = if options.etcd.is_empty() {
@@ -570,7 +570,7 @@ fn run_local<I: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
     };
     // The first node answers for the process.
     let mut admin = admin(options.admin.as_deref(), options.admin_public)?;
-    let nodes = start_local::<I>(nodes, &configuration, &membership)?;
+    let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
         let port = if port == 0 { 0 } else { port.saturating_add(number as u16) };

@@ -18,7 +18,7 @@ use amalgam_cluster::chunks::{
     with_times,
 };
 use amalgam_cluster::ids::ChunkId;
-use amalgam_index::{Cursor, Engine, Flush, Found, Sink, Statistics, Store, Worker};
+use amalgam_index::{Cursor, Flush, Found, Sink, Statistics, Store, Worker};
 use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 
 use crate::client::ClusterClient;
@@ -26,6 +26,7 @@ use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
 use crate::handshake::Credentials;
 use crate::membership::Membership;
+use crate::node_engines::{ItemScanner, NodeEngines};
 use crate::node_state::NodeState;
 
 /// Memory of a worker for where keys are.
@@ -36,24 +37,24 @@ const BATCH_KEYS: usize = 1_024;
 const FLUSH_MS: u64 = 30_000;
 
 /// See the head of this module. Statistics and scans are of the items of this node.
-pub struct Gateway<I> {
-    items: Arc<I>,
+pub struct Gateway {
+    engines: Arc<dyn NodeEngines>,
     state: Arc<NodeState>,
     membership: Arc<dyn Membership>,
     node_address: String,
     credentials: Credentials,
 }
 
-impl<I: Engine> Gateway<I> {
-    /// In front of a node whose items lie in `items` and which listens at `node_address`.
+impl Gateway {
+    /// In front of a node that has these engines and listens at `node_address`.
     pub fn new(
-        items: Arc<I>,
+        engines: Arc<dyn NodeEngines>,
         state: Arc<NodeState>,
         membership: Arc<dyn Membership>,
         node_address: String,
         credentials: Credentials,
     ) -> Self {
-        Self { items, state, membership, node_address, credentials }
+        Self { engines, state, membership, node_address, credentials }
     }
 
     fn connect(&self) -> Result<ClusterClient, ClientError> {
@@ -100,27 +101,25 @@ impl<I: Engine> Gateway<I> {
     }
 }
 
-impl<I: Engine> Store for Gateway<I> {
+impl Store for Gateway {
     const NAME: &'static str = "cluster";
-    type Worker<'i>
-        = GatewayWorker<'i, I>
-    where
-        Self: 'i;
+    type Worker<'i> = GatewayWorker<'i>;
 
-    fn worker(&self) -> GatewayWorker<'_, I> {
-        GatewayWorker { gateway: self, items: self.items.worker(), client: None, retry_ms: 0 }
+    fn worker(&self) -> GatewayWorker<'_> {
+        let items = self.engines.item_scanner();
+        GatewayWorker { gateway: self, items, client: None, retry_ms: 0 }
     }
 
     fn seed(&self) -> &HashSeed {
-        self.items.seed()
+        self.engines.seed()
     }
 
     fn statistics(&self) -> Statistics {
-        self.items.statistics()
+        self.engines.statistics()
     }
 
     fn set_memory_limit(&self, bytes: usize) {
-        self.items.set_memory_limit(bytes);
+        self.engines.set_memory_limit(bytes);
     }
 
     fn flush(&self, delay_seconds: i64) -> Flush {
@@ -138,9 +137,9 @@ impl<I: Engine> Store for Gateway<I> {
 }
 
 /// A server's worker: a client of the cluster.
-pub struct GatewayWorker<'i, I: Engine + 'i> {
-    gateway: &'i Gateway<I>,
-    items: I::Worker<'i>,
+pub struct GatewayWorker<'i> {
+    gateway: &'i Gateway,
+    items: Box<dyn ItemScanner + 'i>,
     client: Option<ClusterClient>,
     /// When to try to connect again.
     retry_ms: u64,
@@ -152,7 +151,7 @@ fn item_action(key: &Key<'_>, verb: ItemVerb) -> Action {
     Action::Item { id: ChunkId::named(key.hash()), op }
 }
 
-impl<'i, I: Engine> GatewayWorker<'i, I> {
+impl GatewayWorker<'_> {
     fn call(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let count = actions.len();
         // Who is cut off could only wait for answers; its clients should turn to another node.
@@ -205,7 +204,7 @@ fn item_answer(done: Result<Response, ChunkError>) -> Result<ItemAnswer, ChunkEr
     }
 }
 
-impl<'i, I: Engine> Worker for GatewayWorker<'i, I> {
+impl Worker for GatewayWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut position = 0;
         for part in keys.chunks(BATCH_KEYS) {

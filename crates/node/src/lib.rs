@@ -27,6 +27,7 @@ mod lease_keeper;
 mod local;
 mod membership;
 mod node;
+mod node_engines;
 mod node_state;
 
 pub use amalgam_cluster as cluster;

@@ -18,11 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Errors
 ///
 /// [`NodeError`] of the first that does not start.
-pub fn start_local<I: Engine>(
+pub fn start_local<E: Engine>(
     nodes: usize,
     template: &NodeConfiguration,
     membership: &Arc<dyn Membership>,
-) -> Result<Vec<RunningNode<I>>, NodeError> {
+) -> Result<Vec<RunningNode>, NodeError> {
     let start = |number: usize| {
         let name = format!("{}-{}", template.name, number + 1);
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -30,7 +30,7 @@ pub fn start_local<I: Engine>(
         if let Some(backups) = &mut configuration.backups {
             backups.folder.push(&configuration.name);
         }
-        RunningNode::start(&configuration, Arc::clone(membership))
+        RunningNode::start::<E>(&configuration, Arc::clone(membership))
     };
     let running = (0..nodes).map(start).collect::<Result<Vec<_>, _>>()?;
     if let Some(first) = running.first() {

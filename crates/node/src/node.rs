@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +10,14 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::chunks::{ChunkSettings, ClientId, ItemStore, MAX_CHUNK_BYTES};
+use amalgam_cluster::chunks::{ChunkSettings, ClientId, MAX_CHUNK_BYTES};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
-use amalgam_index::{Configuration, Cursor, Engine, NullSink, OpenError, Worker, maintenance};
-use amalgam_op::{Get, HashSeed, Key, Now, Op, Verb};
+use amalgam_index::{Configuration, Engine, OpenError};
+use amalgam_op::HashSeed;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client::check_admission_at;
@@ -30,13 +29,12 @@ use crate::gateway::Gateway;
 use crate::handshake::{Credentials, HandshakeError, Identity};
 use crate::lease_keeper::{keep_alive_during, keep_lease};
 use crate::membership::{Joined, Membership, MembershipError};
+use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
 use amalgam_tls::{MutualTls, TlsFiles};
 
 /// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
 const CAS_COUNTER_BITS: u32 = 40;
-/// Buckets that a slice of a sweep looks at.
-const SWEEP_BUCKETS: usize = 1_024;
 /// The item of the longest chunk: with its key, and what an engine adds.
 const CHUNK_ITEM_BYTES: usize = MAX_CHUNK_BYTES + 64;
 /// How often it is looked whether a sweep is worth it.
@@ -252,11 +250,10 @@ impl Default for NodeConfiguration {
 
 /// A node that runs. It stops when it is dropped.
 #[derive(Debug)]
-pub struct RunningNode<I> {
+pub struct RunningNode {
     state: Arc<NodeState>,
     membership: Arc<dyn Membership>,
-    items: Arc<I>,
-    chunks: Arc<I>,
+    engines: Arc<dyn NodeEngines>,
     joined: Joined,
     address: SocketAddr,
     credentials: Credentials,
@@ -264,13 +261,13 @@ pub struct RunningNode<I> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<I: Engine> RunningNode<I> {
-    /// Joins a cluster and serves.
+impl RunningNode {
+    /// Joins a cluster and serves, with engines of type `E`.
     ///
     /// # Errors
     ///
     /// [`NodeError`].
-    pub fn start(
+    pub fn start<E: Engine>(
         configuration: &NodeConfiguration,
         membership: Arc<dyn Membership>,
     ) -> Result<Self, NodeError> {
@@ -290,7 +287,7 @@ impl<I: Engine> RunningNode<I> {
             let sent_ms = boot_ms();
             Ok((membership.join(name, &advertised, &configuration.rack)?, sent_ms))
         })?;
-        let started = Self::serve(
+        let started = Self::serve::<E>(
             configuration,
             &membership,
             storage,
@@ -308,7 +305,7 @@ impl<I: Engine> RunningNode<I> {
     }
 
     /// What a node does once it has joined.
-    fn serve(
+    fn serve<E: Engine>(
         configuration: &NodeConfiguration,
         membership: &Arc<dyn Membership>,
         storage: Option<FileStorage>,
@@ -329,14 +326,13 @@ impl<I: Engine> RunningNode<I> {
             "the node has joined"
         );
         let items_max = configuration.max_item_bytes;
-        let items = Arc::new(open(configuration, configuration.memory_bytes, items_max, &joined)?);
+        let items: E = open(configuration, configuration.memory_bytes, items_max, &joined)?;
         let memory_bytes = configuration.chunk_memory_bytes;
-        let chunks = Arc::new(open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?);
+        let chunks = open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?;
         let mut node = Self {
             state,
             membership: Arc::clone(membership),
-            items,
-            chunks,
+            engines: Arc::new(Engines { items, chunks }),
             joined,
             address,
             credentials,
@@ -374,12 +370,11 @@ impl<I: Engine> RunningNode<I> {
         let (state, membership, me) =
             (Arc::clone(&self.state), Arc::clone(&self.membership), self.joined.peer);
         self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver))?;
-        let (state, items, chunks) =
-            (Arc::clone(&self.state), Arc::clone(&self.items), Arc::clone(&self.chunks));
+        let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         let (joined, credentials) = (self.joined, self.credentials.clone());
         self.thread("node", move || {
             let clock = Arc::clone(&state);
-            let store = ItemStore::new(&*chunks, &*items, Box::new(move || clock.clock.moment()));
+            let store = engines.store(Box::new(move || clock.clock.moment()));
             let supers = state.snapshot().view.supers().collect();
             // Its own client is not used; others draw their numbers from 64 bits.
             let client = ClientId(joined.join_revision);
@@ -395,17 +390,18 @@ impl<I: Engine> RunningNode<I> {
             }
             state.stop();
         })?;
-        for index in [Arc::clone(&self.items), Arc::clone(&self.chunks)] {
-            let (state, stops) = (Arc::clone(&self.state), Arc::clone(&self.maintenance_stops));
+        for part in [Part::Items, Part::Chunks] {
+            let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
+            let stops = Arc::clone(&self.maintenance_stops);
             self.thread("maintenance", move || {
-                maintenance::run(&*index, || state.clock.now(), &stops);
+                engines.run_maintenance(part, &|| state.clock.now(), &stops);
             })?;
         }
-        let (state, items) = (Arc::clone(&self.state), Arc::clone(&self.items));
+        let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         self.thread("sweep", move || {
             while !state.is_stopping() {
                 if let Some(target) = state.clock.begin_sweep() {
-                    sweep(&*items, || state.clock.now());
+                    engines.sweep(&|| state.clock.now());
                     state.clock.end_sweep(target);
                 }
                 std::thread::sleep(SWEEP_TICK);
@@ -440,10 +436,10 @@ impl<I: Engine> RunningNode<I> {
     }
 
     /// What a server stands on that answers memcached's clients for the cluster.
-    pub fn gateway(&self) -> Gateway<I> {
-        let (items, state) = (Arc::clone(&self.items), Arc::clone(&self.state));
+    pub fn gateway(&self) -> Gateway {
+        let (engines, state) = (Arc::clone(&self.engines), Arc::clone(&self.state));
         let membership = Arc::clone(&self.membership);
-        Gateway::new(items, state, membership, self.address.to_string(), self.credentials.clone())
+        Gateway::new(engines, state, membership, self.address.to_string(), self.credentials.clone())
     }
 
     /// Hands all it has to the other nodes, as far as they take it within `patience`; whether they
@@ -461,8 +457,7 @@ impl<I: Engine> RunningNode<I> {
     pub fn stop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);
-        self.items.maintenance_signal().raise();
-        self.chunks.maintenance_signal().raise();
+        self.engines.wake_maintenance();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread of the node panicked");
@@ -497,7 +492,7 @@ impl<I: Engine> RunningNode<I> {
     }
 }
 
-impl<I> Drop for RunningNode<I> {
+impl Drop for RunningNode {
     fn drop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);
@@ -577,26 +572,4 @@ fn open<I: Engine>(
         first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),
         ..Configuration::default()
     })
-}
-
-/// Removes every item that is dead when it starts: a read that finds one does.
-fn sweep<I: Engine>(index: &I, now: impl Fn() -> Now) {
-    let mut worker = index.worker();
-    let mut dead: Vec<Vec<u8>> = Vec::new();
-    let mut cursor = Some(Cursor::START);
-    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
-    while let Some(from) = cursor {
-        let now = now();
-        cursor = worker.scan(from, SWEEP_BUCKETS, &mut |item| {
-            if !now.is_live(item.expiry, item.generation) {
-                dead.push(item.key.to_vec());
-            }
-            ControlFlow::Continue(())
-        });
-        for key in dead.drain(..) {
-            let key = Key::new(&key, index.seed());
-            worker.apply(&Op { key, verb }, &now, &mut NullSink);
-        }
-        worker.quiesce();
-    }
 }

@@ -28,7 +28,7 @@ const LEASE_MS: u64 = 600_000;
 /// A cluster with a server in front of each node. Servers end before their nodes.
 struct Cluster {
     servers: Vec<Running>,
-    nodes: Vec<RunningNode<Model>>,
+    nodes: Vec<RunningNode>,
 }
 
 fn cluster(nodes: usize, threads: usize) -> Cluster {
@@ -48,7 +48,7 @@ fn cluster_as(
     let (threads, token) = (template.threads, "a secret".to_owned());
     let template = NodeConfiguration { token, ..template };
     let nodes = start_local::<Model>(nodes, &template, &membership).expect("they start");
-    let server = |node: &RunningNode<Model>| {
+    let server = |node: &RunningNode| {
         let server = Server::open_around(settings(threads), node.gateway()).expect("it starts");
         Running::of(server)
     };
@@ -180,7 +180,7 @@ fn a_flush_that_did_not_happen_is_no_ok() {
 #[test]
 fn a_name_leads_to_a_chunk_from_every_node() {
     let cluster = cluster(3, 1);
-    let connect = |node: &RunningNode<Model>| {
+    let connect = |node: &RunningNode| {
         let home = [node.address().to_string()];
         ClusterClient::connect(&home, "a secret", 1 << 20).expect("connects")
     };

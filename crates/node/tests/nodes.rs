@@ -25,7 +25,7 @@ const LEASE_MS: u64 = 600_000;
 /// that is silent, and less than the ten for which it once waited.
 const TURN: Duration = Duration::from_secs(8);
 
-fn nodes() -> Vec<RunningNode<Model>> {
+fn nodes() -> Vec<RunningNode> {
     let membership: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
     let template = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
     start_local::<Model>(3, &template, &membership).expect("they start")
@@ -76,7 +76,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, is_silent: Arc<AtomicBool>) {
 }
 
 /// A chunk of a node, of which other clients do not know yet whose it is.
-fn chunk_of(node: &RunningNode<Model>) -> ChunkId {
+fn chunk_of(node: &RunningNode) -> ChunkId {
     connect(&[node.address().to_string()]).create(b"a value").expect("it serves")
 }
 
@@ -165,7 +165,7 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
     let _ = std::fs::remove_dir_all(&folder);
     let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
     let start = |configuration: &NodeConfiguration, of: &Arc<dyn Membership>| {
-        RunningNode::<Model>::start(configuration, Arc::clone(of))
+        RunningNode::start::<Model>(configuration, Arc::clone(of))
     };
     let mut first = start(&with_backups("one", &folder), &own).expect("it starts");
     let members = |of: &Arc<dyn Membership>| -> Vec<Peer> {
@@ -193,7 +193,7 @@ fn backups_lie_in_another_rack() {
     let start = |(name, rack): (&str, &'static str)| {
         let backed_up = with_backups(name, &folder.join(name));
         let configuration = NodeConfiguration { rack: rack.to_owned(), ..backed_up };
-        (RunningNode::<Model>::start(&configuration, Arc::clone(&own)).expect("it starts"), rack)
+        (RunningNode::start::<Model>(&configuration, Arc::clone(&own)).expect("it starts"), rack)
     };
     let nodes = [("one", "a"), ("two", "a"), ("three", "b"), ("four", "b")].map(start);
     nodes[0].0.wait_until_ready(Duration::from_secs(60)).expect("they share all keys");
@@ -253,7 +253,7 @@ fn who_speaks_no_version_that_a_member_does_is_no_member() {
         });
         let before = own.snapshot().expect("it is here");
         let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
-        let started = RunningNode::<Model>::start(&configuration, Arc::clone(&own));
+        let started = RunningNode::start::<Model>(&configuration, Arc::clone(&own));
         let error = started.err().expect("nobody would hear it").to_string();
         assert!(error.contains(&format!("speaks version {version}")), "{error}");
         assert_eq!(own.snapshot().expect("it is here"), before, "nobody counts on it");
@@ -265,7 +265,7 @@ fn nodes_without_a_name_are_as_many_as_their_addresses() {
     let own: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
     let name = String::new();
     let configuration = NodeConfiguration { name, threads: 1, ..NodeConfiguration::default() };
-    let start = || RunningNode::<Model>::start(&configuration, Arc::clone(&own));
+    let start = || RunningNode::start::<Model>(&configuration, Arc::clone(&own));
     let nodes = [start().expect("it starts"), start().expect("it starts")];
     let members = own.snapshot().expect("it is here");
     let members: Vec<Peer> = members.members().map(|(peer, _)| peer).collect();

@@ -118,6 +118,69 @@ pub trait ChunkStore {
     }
 }
 
+impl<S: ChunkStore + ?Sized> ChunkStore for Box<S> {
+    fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool {
+        (**self).read(id, read)
+    }
+
+    fn read_all(&mut self, ids: &[ChunkId], read: &mut dyn FnMut(usize, &[u8])) {
+        (**self).read_all(ids, read);
+    }
+
+    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<(), StoreError> {
+        (**self).write(id, value)
+    }
+
+    fn remove(&mut self, id: ChunkId) -> bool {
+        (**self).remove(id)
+    }
+
+    fn has(&mut self, id: ChunkId) -> bool {
+        (**self).has(id)
+    }
+
+    fn item(&mut self, id: ChunkId, op: &ItemOp) -> ItemAnswer {
+        (**self).item(id, op)
+    }
+
+    fn item_id(&self, key: &[u8]) -> Option<ChunkId> {
+        (**self).item_id(key)
+    }
+
+    fn scan_items(
+        &mut self,
+        from: Cursor,
+        buckets: usize,
+        see: &mut dyn FnMut(ChunkId, &[u8], bool),
+    ) -> Option<Cursor> {
+        (**self).scan_items(from, buckets, see)
+    }
+
+    fn moving_item(&mut self, key: &[u8]) -> MovingItem {
+        (**self).moving_item(key)
+    }
+
+    fn store_moved_item(&mut self, carried: &MovingItem) -> Result<(), StoreError> {
+        (**self).store_moved_item(carried)
+    }
+
+    fn remove_item_of(&mut self, key: &[u8]) {
+        (**self).remove_item_of(key);
+    }
+
+    fn item_time(&self) -> ItemTime {
+        (**self).item_time()
+    }
+
+    fn replica_item(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        (**self).replica_item(key)
+    }
+
+    fn restore_item(&mut self, kept: &ReplicaItem) -> Result<(), StoreError> {
+        (**self).restore_item(kept)
+    }
+}
+
 /// One thread's access to an engine. The engine must refuse rather than evict when it is full: an
 /// evicted chunk would be lost.
 #[derive(Debug)]
