@@ -112,7 +112,8 @@ impl Prose {
             let is_capital = bare.starts_with(|letter: char| letter.is_ascii_uppercase());
             if self.kind == ProseKind::Comment
                 && sentence.ends_with('.')
-                && (FRAGMENTS.contains(&bare) || (is_capital && bare.chars().all(is_word)))
+                && (FRAGMENTS.contains(&bare)
+                    || (is_capital && bare.len() > 2 && bare.chars().all(is_word)))
             {
                 let text = format!("\"{sentence}\" is not a whole thought");
                 found.push(Offence { line: line(at), text });
