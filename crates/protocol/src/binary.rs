@@ -6,21 +6,16 @@
 //! Difference from memcached 1.6.45: behind an unknown opcode exactly that packet is thrown away;
 //! memcached throws away as many bytes more as the packet has extras and key.
 
-use amalgam_op::{
-    Arithmetic, Compare, Delete, Get, ItemView, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb,
-};
+use amalgam_op::{Arithmetic, Compare, Delete, Get, MAX_KEY_BYTES, Store, StoreMode, Verb};
 
+use crate::reply::{BinaryReply, HEADER_BYTES};
 use crate::{
     Apply, Arguments, Authentication, Command, Keys, Limits, Problem, Read, Refusal, Reply,
-    Request, Step, WireKey, item_bytes,
+    Request, Step, WireKey, item_bytes, opcode,
 };
 
 /// The first byte of a request.
 pub(crate) const REQUEST_MAGIC: u8 = 0x80;
-/// The first byte of an answer.
-const RESPONSE_MAGIC: u8 = 0x81;
-/// Bytes of a header.
-const HEADER_BYTES: usize = 24;
 /// The longest body memcached reads.
 const MAX_BODY_BYTES: usize = 1 << 30;
 /// The longest name of an authentication mechanism.
@@ -29,87 +24,6 @@ const MAX_MECHANISM_BYTES: usize = 32;
 const MAX_AUTHENTICATION_BYTES: usize = 1 << 19;
 /// The expiry that forbids incr and decr to create an item.
 const NEVER_CREATE: u32 = u32::MAX;
-
-/// Operation codes, the quiet variants folded into the others.
-mod opcode {
-    pub const GET: u8 = 0x00;
-    pub const SET: u8 = 0x01;
-    pub const ADD: u8 = 0x02;
-    pub const REPLACE: u8 = 0x03;
-    pub const DELETE: u8 = 0x04;
-    pub const INCREMENT: u8 = 0x05;
-    pub const DECREMENT: u8 = 0x06;
-    pub const QUIT: u8 = 0x07;
-    pub const FLUSH: u8 = 0x08;
-    pub const NO_OPERATION: u8 = 0x0a;
-    pub const VERSION: u8 = 0x0b;
-    pub const GET_WITH_KEY: u8 = 0x0c;
-    pub const APPEND: u8 = 0x0e;
-    pub const PREPEND: u8 = 0x0f;
-    pub const STAT: u8 = 0x10;
-    pub const TOUCH: u8 = 0x1c;
-    pub const GET_AND_TOUCH: u8 = 0x1d;
-    pub const LIST_MECHANISMS: u8 = 0x20;
-    pub const AUTHENTICATE: u8 = 0x21;
-    pub const AUTHENTICATION_STEP: u8 = 0x22;
-    pub const GET_AND_TOUCH_WITH_KEY: u8 = 0x23;
-
-    /// The loud variant of `code`, and whether `code` is quiet.
-    pub const fn fold(code: u8) -> (u8, bool) {
-        match code {
-            0x09 => (GET, true),
-            0x0d => (GET_WITH_KEY, true),
-            0x11..=0x18 => (code - 0x10, true),
-            0x19 => (APPEND, true),
-            0x1a => (PREPEND, true),
-            0x1e => (GET_AND_TOUCH, true),
-            0x24 => (GET_AND_TOUCH_WITH_KEY, true),
-            _ => (code, false),
-        }
-    }
-}
-
-/// The status of an answer.
-pub(crate) mod status {
-    pub const OK: u16 = 0x00;
-    pub const NOT_FOUND: u16 = 0x01;
-    pub const EXISTS: u16 = 0x02;
-    pub const TOO_LARGE: u16 = 0x03;
-    pub const INVALID: u16 = 0x04;
-    pub const NOT_STORED: u16 = 0x05;
-    pub const NOT_A_NUMBER: u16 = 0x06;
-    pub const AUTHENTICATION: u16 = 0x20;
-    pub const AUTHENTICATION_GOES_ON: u16 = 0x21;
-    pub const UNKNOWN_COMMAND: u16 = 0x81;
-    pub const OUT_OF_MEMORY: u16 = 0x82;
-    pub const INTERNAL: u16 = 0x84;
-}
-
-/// What memcached says with a status.
-fn status_text(status: u16) -> &'static str {
-    match status {
-        status::NOT_FOUND => "Not found",
-        status::EXISTS => "Data exists for key.",
-        status::TOO_LARGE => "Too large.",
-        status::NOT_STORED => "Not stored.",
-        status::NOT_A_NUMBER => "Non-numeric server-side value for incr or decr",
-        status::AUTHENTICATION => "Auth failure.",
-        status::UNKNOWN_COMMAND => "Unknown command",
-        status::OUT_OF_MEMORY => "Out of memory",
-        status::INTERNAL => "Internal error",
-        _ => "Invalid arguments",
-    }
-}
-
-/// How to answer a request of the binary protocol.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BinaryReply<'a> {
-    /// As it was sent, quiet or not: answers repeat it.
-    code: u8,
-    /// Sent back as it came.
-    opaque: [u8; 4],
-    key: &'a [u8],
-}
 
 /// A request header, and the packet behind it.
 #[derive(Clone, Copy)]
@@ -391,167 +305,4 @@ fn parse_authentication<'a>(packet: Packet<'a>, limits: &Limits) -> Step<'a> {
     let command = Command::Authenticate { is_step, mechanism: packet.key(), message };
     let request = Request::Command { command, reply: packet.reply() };
     Step::Request { request, used: packet.total_bytes() }
-}
-
-/// The parts of an answer that come before its value.
-struct Head<'k> {
-    status: u16,
-    cas: u64,
-    flags: Option<u32>,
-    key: &'k [u8],
-    value_bytes: usize,
-}
-
-impl BinaryReply<'_> {
-    #[inline]
-    fn head(&self, out: &mut Vec<u8>, head: Head<'_>) {
-        let extras_bytes = if head.flags.is_some() { 4 } else { 0 };
-        // Keys have at most 250 bytes, names of statistics fewer than 65,536; values fit by `-I`.
-        let key_bytes = u16::try_from(head.key.len()).unwrap_or(u16::MAX);
-        let body_bytes = extras_bytes + usize::from(key_bytes) + head.value_bytes;
-        let body_bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
-        let mut header = [0; HEADER_BYTES];
-        header[0] = RESPONSE_MAGIC;
-        header[1] = self.code;
-        header[2..4].copy_from_slice(&key_bytes.to_be_bytes());
-        header[4] = extras_bytes as u8;
-        header[6..8].copy_from_slice(&head.status.to_be_bytes());
-        header[8..12].copy_from_slice(&body_bytes.to_be_bytes());
-        header[12..16].copy_from_slice(&self.opaque);
-        header[16..24].copy_from_slice(&head.cas.to_be_bytes());
-        out.extend_from_slice(&header);
-        if let Some(flags) = head.flags {
-            out.extend_from_slice(&flags.to_be_bytes());
-        }
-        out.extend_from_slice(&head.key[..usize::from(key_bytes)]);
-    }
-
-    fn is_quiet(&self) -> bool {
-        opcode::fold(self.code).1
-    }
-
-    /// An answer that is a status, an id and a body.
-    fn packet(&self, out: &mut Vec<u8>, status: u16, cas: u64, body: &[u8]) {
-        let head = Head { status, cas, flags: None, key: &[], value_bytes: body.len() };
-        self.head(out, head);
-        out.extend_from_slice(body);
-    }
-
-    fn shows_key(&self) -> bool {
-        matches!(opcode::fold(self.code).0, opcode::GET_WITH_KEY | opcode::GET_AND_TOUCH_WITH_KEY)
-    }
-
-    /// See [`Reply::hit_head`].
-    #[inline]
-    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
-        let shows_value = self.code != opcode::TOUCH;
-        let value_bytes = if shows_value { item.value.len() } else { 0 };
-        out.reserve(HEADER_BYTES + 4 + self.key.len() + value_bytes);
-        let key = if self.shows_key() { self.key } else { &[] };
-        let cas = item.cas.unwrap_or(0);
-        let head = Head { status: status::OK, cas, flags: Some(item.flags), key, value_bytes };
-        self.head(out, head);
-        shows_value
-    }
-
-    fn error(&self, out: &mut Vec<u8>, status: u16) {
-        self.packet(out, status, 0, status_text(status).as_bytes());
-    }
-
-    /// See [`Reply::outcome`].
-    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome) {
-        let (code, is_quiet) = opcode::fold(self.code);
-        let is_read = matches!(
-            code,
-            opcode::GET
-                | opcode::GET_WITH_KEY
-                | opcode::TOUCH
-                | opcode::GET_AND_TOUCH
-                | opcode::GET_AND_TOUCH_WITH_KEY
-        );
-        let succeeds = |cas: Option<u64>, body: &[u8], out: &mut Vec<u8>| {
-            if !is_quiet {
-                self.packet(out, status::OK, cas.unwrap_or(0), body);
-            }
-        };
-        match outcome {
-            Outcome::Hit(_) => {}
-            Outcome::NotFound if is_read => self.miss(out),
-            Outcome::NotFound => self.error(out, status::NOT_FOUND),
-            Outcome::Stored(written) => succeeds(written.cas, &[], out),
-            Outcome::NotStored => self.error(
-                out,
-                match code {
-                    opcode::ADD => status::EXISTS,
-                    opcode::REPLACE => status::NOT_FOUND,
-                    _ => status::NOT_STORED,
-                },
-            ),
-            Outcome::Exists => self.error(out, status::EXISTS),
-            Outcome::Deleted | Outcome::Invalidated => succeeds(None, &[], out),
-            Outcome::Number(counted) => {
-                succeeds(counted.cas, &counted.number.to_be_bytes(), out);
-            }
-            Outcome::NotANumber => self.error(out, status::NOT_A_NUMBER),
-            Outcome::TooLarge if matches!(code, opcode::APPEND | opcode::PREPEND) => {
-                self.error(out, status::NOT_STORED);
-            }
-            Outcome::TooLarge => self.error(out, status::TOO_LARGE),
-            Outcome::OutOfMemory => {
-                let text: &[u8] = match code {
-                    opcode::INCREMENT | opcode::DECREMENT => b"Out of memory incrementing value",
-                    _ => b"Out of memory allocating item",
-                };
-                self.packet(out, status::OUT_OF_MEMORY, 0, text);
-            }
-        }
-    }
-
-    fn miss(&self, out: &mut Vec<u8>) {
-        if self.is_quiet() {
-            return;
-        }
-        if !self.shows_key() {
-            return self.error(out, status::NOT_FOUND);
-        }
-        let head =
-            Head { status: status::NOT_FOUND, cas: 0, flags: None, key: self.key, value_bytes: 0 };
-        self.head(out, head);
-    }
-
-    /// See [`Reply::end`]: only statistics have an end.
-    pub fn end(&self, out: &mut Vec<u8>) {
-        if self.code == opcode::STAT {
-            self.packet(out, status::OK, 0, &[]);
-        }
-    }
-
-    /// See [`Reply::stat`].
-    pub fn stat(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        let value_bytes = value.len();
-        self.head(out, Head { status: status::OK, cas: 0, flags: None, key: name, value_bytes });
-        out.extend_from_slice(value);
-    }
-
-    /// See [`Reply::ok`].
-    pub fn ok(&self, out: &mut Vec<u8>) {
-        if !self.is_quiet() {
-            self.packet(out, status::OK, 0, &[]);
-        }
-    }
-
-    /// See [`Reply::body`].
-    pub fn body(&self, out: &mut Vec<u8>, body: &[u8]) {
-        self.packet(out, status::OK, 0, body);
-    }
-
-    /// See [`Reply::challenge`].
-    pub fn challenge(&self, out: &mut Vec<u8>, challenge: &[u8]) {
-        self.packet(out, status::AUTHENTICATION_GOES_ON, 0, challenge);
-    }
-
-    /// See [`Reply::problem`].
-    pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
-        self.error(out, problem.status);
-    }
 }

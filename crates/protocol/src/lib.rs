@@ -21,23 +21,25 @@ mod base64;
 mod binary;
 pub mod datagram;
 mod keys;
+mod limits;
+mod line;
 mod meta;
 mod number;
+mod opcode;
 mod problem;
 mod reply;
 mod request;
 mod scan;
+mod status;
 mod text;
 
 pub use base64::{append as append_base64, decode as decode_base64};
 pub use keys::{Arguments, KeyScratch, Keys, WireKey};
+pub use limits::{Authentication, Limits, MAX_LINE_BYTES, item_bytes};
 pub use number::append_decimal;
 pub use problem::Problem;
 pub use reply::Reply;
-pub use request::{
-    Apply, Authentication, Command, Each, Limits, MAX_LINE_BYTES, Read, Refusal, Request,
-    ShutdownMode, Step, item_bytes,
-};
+pub use request::{Apply, Command, Each, Read, Refusal, Request, ShutdownMode, Step};
 
 /// The wire format of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What a server answers when it does not do what was asked.
 
-use crate::binary::status;
+use crate::status;
 
 /// An error, in the words of the text protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

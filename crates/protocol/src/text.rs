@@ -12,15 +12,13 @@
 //! - A number that gets fewer digits is filled up with spaces, always; memcached leaves them out if
 //!   an answer with the item is still under way.
 
-use amalgam_op::{
-    Arithmetic, Compare, Delete, Get, ItemView, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb,
-};
+use amalgam_op::{Arithmetic, Compare, Delete, Get, MAX_KEY_BYTES, Store, StoreMode, Verb};
 
 use crate::keys::Tokens;
-use crate::meta::{self, MetaKind};
-use crate::number::{
-    Scrap, append_decimal, parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64,
-};
+use crate::line::{Line, MAX_VALUE_BYTES, Value, value};
+use crate::meta;
+use crate::number::{parse_c_expiry, parse_c_flags, parse_i32, parse_u32, parse_u64};
+use crate::reply::{MetaKind, TextForm, TextReply};
 use crate::scan::Window;
 use crate::{
     Apply, Arguments, Authentication, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read,
@@ -30,166 +28,8 @@ use crate::{
 /// The shortest line that can be a command, its line end included.
 const MIN_LINE_BYTES: usize = 4;
 
-/// memcached holds lengths with the line end in 31 bits.
-pub(crate) const MAX_VALUE_BYTES: i32 = i32::MAX - 2;
-
 /// Leading spaces that memcached passes over when it looks for a long get.
 const MAX_LEADING_SPACES: usize = 100;
-
-/// A whole line and what follows it.
-#[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
-    /// The bytes received.
-    pub input: &'a [u8],
-    /// Where the line end starts.
-    pub end: usize,
-    /// Where the next line starts.
-    pub used: usize,
-    /// What is known of its first bytes.
-    window: Window,
-}
-
-impl<'a> Line<'a> {
-    /// The tokens from `start` on, which is at most the length of a command's name.
-    #[inline]
-    pub fn tokens(&self, start: usize) -> Tokens<'a> {
-        Tokens::of_line(&self.input[..self.end], start, &self.window)
-    }
-
-    /// The line from `start` on, its line end included.
-    fn from(&self, start: usize) -> &'a [u8] {
-        &self.input[start..self.used]
-    }
-
-    #[inline]
-    pub fn step(&self, request: Request<'a>) -> Step<'a> {
-        Step::Request { request, used: self.used }
-    }
-
-    #[inline]
-    pub fn refuse(&self, refusal: Refusal<'a>) -> Step<'a> {
-        Step::Refused { refusal, used: self.used }
-    }
-
-    /// Refuses the line as malformed, `noreply` or not.
-    fn bad_format(&self) -> Step<'a> {
-        self.refuse(Refusal::new(Reply::line_reply(false), Problem::BAD_FORMAT))
-    }
-
-    fn command(&self, command: Command<'a>, quiet: bool) -> Step<'a> {
-        self.step(Request::Command { command, reply: Reply::line_reply(quiet) })
-    }
-}
-
-/// How the answer to a request looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TextForm {
-    /// get, gat.
-    Values,
-    /// gets, gats.
-    ValuesWithCas,
-    /// set, add, replace, cas.
-    Stored,
-    /// append, prepend.
-    Joined,
-    /// incr, decr.
-    Number,
-    /// touch.
-    Touched,
-    /// delete.
-    Deleted,
-    /// Everything else.
-    Line,
-    /// `mn`.
-    MetaNoOperation,
-    /// quit, which is not answered.
-    Silence,
-}
-
-/// How to answer a request of the classic protocol.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TextReply {
-    pub form: TextForm,
-    /// `noreply`: only values are answered.
-    pub quiet: bool,
-}
-
-impl TextReply {
-    #[inline]
-    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
-        let with_cas = match self.form {
-            TextForm::Values => false,
-            TextForm::ValuesWithCas => true,
-            _ => return false,
-        };
-        out.reserve(item.key.len() + item.value.len() + 64);
-        out.extend_from_slice(b"VALUE ");
-        out.extend_from_slice(item.key);
-        let mut scrap = Scrap::default();
-        scrap.byte(b' ');
-        scrap.decimal(item.flags.into());
-        scrap.byte(b' ');
-        scrap.decimal(item.value.len() as u64);
-        if with_cas {
-            scrap.byte(b' ');
-            scrap.decimal(item.cas.unwrap_or(0));
-        }
-        scrap.byte(b'\r');
-        scrap.byte(b'\n');
-        out.extend_from_slice(scrap.as_bytes());
-        true
-    }
-
-    #[inline]
-    pub fn end(&self, out: &mut Vec<u8>) {
-        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas | TextForm::Line) {
-            out.extend_from_slice(b"END\r\n");
-        }
-    }
-
-    #[inline]
-    pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
-        if !self.quiet {
-            out.extend_from_slice(line);
-            out.extend_from_slice(b"\r\n");
-        }
-    }
-
-    pub fn ok(&self, out: &mut Vec<u8>) {
-        match self.form {
-            TextForm::Silence => {}
-            TextForm::MetaNoOperation => self.line(out, b"MN"),
-            _ => self.line(out, b"OK"),
-        }
-    }
-
-    #[inline]
-    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome) {
-        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas) || self.quiet {
-            return;
-        }
-        let line = match outcome {
-            Outcome::Hit(_) => "TOUCHED",
-            Outcome::NotFound => "NOT_FOUND",
-            Outcome::Stored(_) => "STORED",
-            Outcome::NotStored => "NOT_STORED",
-            Outcome::Exists => "EXISTS",
-            Outcome::Deleted | Outcome::Invalidated => "DELETED",
-            Outcome::Number(counted) => {
-                append_decimal(out, counted.number);
-                ""
-            }
-            Outcome::NotANumber => Problem::NOT_A_NUMBER.line,
-            Outcome::TooLarge if self.form == TextForm::Joined => "NOT_STORED",
-            Outcome::TooLarge => Problem::TOO_LARGE.line,
-            Outcome::OutOfMemory if self.form == TextForm::Number => {
-                Problem::OUT_OF_MEMORY_COUNTING.line
-            }
-            Outcome::OutOfMemory => Problem::OUT_OF_MEMORY.line,
-        };
-        self.line(out, line.as_bytes());
-    }
-}
 
 /// Reads the first request of `input`.
 #[inline]
@@ -460,29 +300,6 @@ fn parse_expiry<'a>(token: &[u8], from_token: impl Fn() -> &'a [u8]) -> Option<i
         b"0" => Some(0),
         [b'-'] => None,
         _ => parse_i32(token).or_else(|| parse_c_expiry(from_token())),
-    }
-}
-
-/// The data behind a storage line.
-pub(crate) enum Value<'a> {
-    /// The value, and where the next request starts.
-    Whole(&'a [u8], usize),
-    Incomplete {
-        at_least: usize,
-    },
-    /// No line end where the value ends; as many bytes are used all the same.
-    Bad {
-        used: usize,
-    },
-}
-
-#[inline]
-pub(crate) fn value<'a>(line: Line<'a>, length: usize) -> Value<'a> {
-    let end = line.used + length;
-    match line.input.get(end..end + 2) {
-        Some(b"\r\n") => Value::Whole(&line.input[line.used..end], end + 2),
-        Some(_) => Value::Bad { used: end + 2 },
-        None => Value::Incomplete { at_least: end + 2 },
     }
 }
 

@@ -1,11 +1,16 @@
 //! Answers, appended to the send buffer.
 
+mod binary;
+mod meta;
+mod text;
+
 use amalgam_op::{Hit, ItemView, Now, Outcome};
 
-use crate::binary::BinaryReply;
-use crate::meta::MetaReply;
-use crate::text::{TextForm, TextReply};
 use crate::{Problem, append_decimal};
+
+pub(crate) use binary::{BinaryReply, HEADER_BYTES};
+pub(crate) use meta::{MetaKind, MetaReply};
+pub(crate) use text::{TextForm, TextReply};
 
 /// How to answer one request: small, to be kept until its turn comes.
 #[derive(Clone, Copy, Debug)]

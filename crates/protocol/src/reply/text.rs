@@ -1,0 +1,116 @@
+//! Answers of the classic text protocol.
+
+use amalgam_op::{ItemView, Outcome};
+
+use crate::Problem;
+use crate::number::{Scrap, append_decimal};
+
+/// How the answer to a request looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextForm {
+    /// get, gat.
+    Values,
+    /// gets, gats.
+    ValuesWithCas,
+    /// set, add, replace, cas.
+    Stored,
+    /// append, prepend.
+    Joined,
+    /// incr, decr.
+    Number,
+    /// touch.
+    Touched,
+    /// delete.
+    Deleted,
+    /// Everything else.
+    Line,
+    /// `mn`.
+    MetaNoOperation,
+    /// quit, which is not answered.
+    Silence,
+}
+
+/// How to answer a request of the classic protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextReply {
+    pub form: TextForm,
+    /// `noreply`: only values are answered.
+    pub quiet: bool,
+}
+
+impl TextReply {
+    #[inline]
+    pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
+        let with_cas = match self.form {
+            TextForm::Values => false,
+            TextForm::ValuesWithCas => true,
+            _ => return false,
+        };
+        out.reserve(item.key.len() + item.value.len() + 64);
+        out.extend_from_slice(b"VALUE ");
+        out.extend_from_slice(item.key);
+        let mut scrap = Scrap::default();
+        scrap.byte(b' ');
+        scrap.decimal(item.flags.into());
+        scrap.byte(b' ');
+        scrap.decimal(item.value.len() as u64);
+        if with_cas {
+            scrap.byte(b' ');
+            scrap.decimal(item.cas.unwrap_or(0));
+        }
+        scrap.byte(b'\r');
+        scrap.byte(b'\n');
+        out.extend_from_slice(scrap.as_bytes());
+        true
+    }
+
+    #[inline]
+    pub fn end(&self, out: &mut Vec<u8>) {
+        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas | TextForm::Line) {
+            out.extend_from_slice(b"END\r\n");
+        }
+    }
+
+    #[inline]
+    pub fn line(&self, out: &mut Vec<u8>, line: &[u8]) {
+        if !self.quiet {
+            out.extend_from_slice(line);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    pub fn ok(&self, out: &mut Vec<u8>) {
+        match self.form {
+            TextForm::Silence => {}
+            TextForm::MetaNoOperation => self.line(out, b"MN"),
+            _ => self.line(out, b"OK"),
+        }
+    }
+
+    #[inline]
+    pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome) {
+        if matches!(self.form, TextForm::Values | TextForm::ValuesWithCas) || self.quiet {
+            return;
+        }
+        let line = match outcome {
+            Outcome::Hit(_) => "TOUCHED",
+            Outcome::NotFound => "NOT_FOUND",
+            Outcome::Stored(_) => "STORED",
+            Outcome::NotStored => "NOT_STORED",
+            Outcome::Exists => "EXISTS",
+            Outcome::Deleted | Outcome::Invalidated => "DELETED",
+            Outcome::Number(counted) => {
+                append_decimal(out, counted.number);
+                ""
+            }
+            Outcome::NotANumber => Problem::NOT_A_NUMBER.line,
+            Outcome::TooLarge if self.form == TextForm::Joined => "NOT_STORED",
+            Outcome::TooLarge => Problem::TOO_LARGE.line,
+            Outcome::OutOfMemory if self.form == TextForm::Number => {
+                Problem::OUT_OF_MEMORY_COUNTING.line
+            }
+            Outcome::OutOfMemory => Problem::OUT_OF_MEMORY.line,
+        };
+        self.line(out, line.as_bytes());
+    }
+}
