@@ -1,20 +1,21 @@
 //! The concurrent table: words that name items, in buckets that a hash points at.
 //!
-//! Nothing here knows what an item looks like: whoever calls says whether a reference is the one it
-//! looks for, and (while the table grows) what an item's hash is. So loom can run this file whole.
+//! This module does not know what an item looks like: the caller says whether a reference is the
+//! one it searches for and, while the table grows, what an item's hash is. So loom can run all of
+//! it.
 //!
 //! A table that grows is a chain of layers, each twice the one before. A bucket of a layer either
-//! holds items or is marked moved; then what it held is in the next layer. A bucket of the last
-//! layer counts only once the bucket that it was split from has moved.
+//! holds items or is marked as moved; then its items are in the next layer. A bucket of the last
+//! layer is valid only once the bucket that it was split from has moved.
 //!
 //! Invariants:
 //! 1. A word that names an item is in one of the two buckets of its hash, in the layer where these
-//!    count; in two slots at once only while a mover holds both stripes.
+//!    are valid; in two slots at once only while a mover holds both stripes.
 //! 2. Words change under the stripe of their bucket only. A move holds the stripes of both ends and
 //!    marks them ([`StripeGuard::begin_move`]).
 //! 3. A writer that cannot find an empty slot moves both buckets to the last layer before it looks
-//!    for a path there, and paths visit buckets only that count in that layer.
-//! 4. A key has one word at most: who inserts holds both stripes and has looked at both buckets.
+//!    for a path there, and paths visit only buckets that are valid in that layer.
+//! 4. A key has at most one word: an insert holds both stripes and has searched both buckets.
 //!
 //! Linearization points: a hit, the load of its word; a miss, any moment between the two reads of
 //! the counters at which the key was absent (`docs/memc3.md` argues that there is one); a write,
@@ -35,20 +36,20 @@ use super::table::{Bucket, Table};
 use super::word::{Geometry, Tag, Word};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, spin};
 
-/// Optimistic looks of a reader before it takes the locks: a bound, not a tuning knob.
+/// Optimistic attempts of a reader before it takes the locks: a bound, not a tuning knob.
 pub(super) const OPTIMISTIC_ROUNDS: u32 = if cfg!(loom) { 2 } else { 64 };
-/// How often an insert looks for a path again because others changed what it had found.
+/// Attempts of an insert to find a path that other writers do not change before it is walked.
 const INSERT_ROUNDS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Version counters of a table unless told otherwise, as in the paper.
 pub(super) const STRIPES: usize = 8192;
 
-/// A table of one size, and the one that it is being moved to.
+/// A table of one size, and a link to the one that its items are moved to.
 pub(super) struct Layer<const SLOTS: usize> {
     pub(super) table: Table<SLOTS>,
     next: AtomicPtr<Self>,
-    /// Buckets handed to those who move them in order.
+    /// Number of buckets that were claimed, in order, by threads that move them.
     claimed: AtomicUsize,
-    /// Buckets that have moved.
+    /// Number of buckets that have moved.
     moved: AtomicUsize,
 }
 
@@ -72,7 +73,7 @@ impl<const SLOTS: usize> Layer<SLOTS> {
         unsafe { next.as_ref() }
     }
 
-    /// How far the buckets that move in order have got: a hint.
+    /// Number of buckets, from the first on, that have moved or soon will: a hint.
     #[inline]
     pub(super) fn progress(&self) -> usize {
         self.claimed.load(Ordering::Relaxed)
@@ -89,13 +90,13 @@ impl<const SLOTS: usize> Layer<SLOTS> {
     }
 }
 
-/// What an index knows about its items and the table does not.
+/// What the table has to ask about items.
 pub(super) trait ItemHashes {
-    /// The hash of the item's key. The table calls it with what a slot named since the view was
+    /// The hash of the item's key. Called only with references that a slot named after the view was
     /// taken.
     fn hash(&self, reference: u64) -> u64;
 
-    /// The item's hash will be asked for; a hint, the reference may be stale.
+    /// A hint that the item's hash will be asked for. The reference may be stale.
     fn prefetch(&self, reference: u64);
 
     /// The other bucket of the item that `word`, seen in `bucket`, names.
@@ -105,7 +106,7 @@ pub(super) trait ItemHashes {
     }
 }
 
-/// A hash, and the two buckets that it points at in a table of any size: their low bits count.
+/// What a hash says: a tag, and two bucket numbers of which a table of any size takes the low bits.
 #[derive(Clone, Copy)]
 pub(super) struct BucketPair {
     pub(super) tag: Tag,
@@ -120,7 +121,7 @@ impl BucketPair {
     }
 }
 
-/// Where a word was seen.
+/// A slot, and the word that was loaded from it.
 #[derive(Clone, Copy)]
 pub(super) struct SlotSnapshot<'g, const SLOTS: usize> {
     pub(super) layer: &'g Layer<SLOTS>,
@@ -129,17 +130,17 @@ pub(super) struct SlotSnapshot<'g, const SLOTS: usize> {
     pub(super) word: Word,
 }
 
-/// What came of an insert.
+/// The result of an insert.
 pub(super) enum Insertion {
     /// The item is in the table.
     Done,
-    /// The item is in the table, where this one was.
+    /// The item is in the table, in the slot of this one, which is no longer in the table.
     Evicted(Word),
-    /// The key was there already.
+    /// The key is in the table already.
     Present,
     /// No path to an empty slot was found.
     Full,
-    /// Each path that was found had changed before it could be walked.
+    /// Every path that was found changed before it could be walked.
     Again,
 }
 
@@ -169,7 +170,7 @@ impl<const SLOTS: usize> Cuckoo<SLOTS> {
     ///
     /// # Safety
     ///
-    /// While `'g` lasts no layer that [`View::finish_growth`] hands out from now on is dropped: the
+    /// No layer that [`View::finish_growth`] returns from now on is dropped while `'g` lasts: the
     /// caller is pinned, and layers are dropped after a grace period.
     #[inline]
     pub(super) unsafe fn view<'g>(&'g self) -> View<'g, SLOTS> {
@@ -189,8 +190,8 @@ impl<const SLOTS: usize> Drop for Cuckoo<SLOTS> {
     fn drop(&mut self) {
         let mut layer = self.root.load(Ordering::Relaxed);
         while !layer.is_null() {
-            // SAFETY: made by `Box::into_raw`; nobody else has the table any more, and a layer is
-            // in the chain once.
+            // SAFETY: made by `Box::into_raw`; no other thread has the table any more, and a layer
+            // is in the chain once.
             let owned = unsafe { Box::from_raw(layer) };
             layer = owned.next.load(Ordering::Relaxed);
         }
@@ -207,8 +208,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         layer
     }
 
-    /// Where a bucket is looked at first: exact while the table does not grow, a good guess while
-    /// it does.
+    /// Where a bucket's items most likely are: exact while the table does not grow.
     #[inline]
     fn likely(&self, bucket: u64) -> (&'g Layer<SLOTS>, usize) {
         let index = self.root.index(bucket);
@@ -218,28 +218,28 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
     }
 
-    /// As [`View::likely`]: the bucket itself.
+    /// The bucket of [`View::likely`].
     #[inline]
     pub(super) fn likely_bucket(&self, bucket: u64) -> &'g Bucket<SLOTS> {
         let (layer, index) = self.likely(bucket);
         layer.table.bucket(index)
     }
 
-    /// Asks the memory system for both buckets.
+    /// Prefetches both buckets.
     #[inline]
     pub(super) fn prefetch(&self, pair: &BucketPair) {
         pair.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(bucket));
     }
 
-    /// Asks for one of them.
+    /// Prefetches one bucket.
     #[inline]
     pub(super) fn prefetch_bucket(&self, bucket: u64) {
         let (layer, index) = self.likely(bucket);
         layer.table.prefetch(index);
     }
 
-    /// The first slot with the right tag where it most likely is. Its word was in the table, so if
-    /// its item is the one looked for that is a hit; anything else means nothing.
+    /// The first slot with the right tag, where the buckets most likely are. Its word was in the
+    /// table, so it is a hit if its item is the one searched for; anything else means nothing.
     #[inline]
     pub(super) fn optimistic_probe<P: Probe>(&self, pair: &BucketPair) -> SlotSnapshot<'g, SLOTS> {
         let places = pair.buckets.map(|bucket| self.likely(bucket));
@@ -264,8 +264,9 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         Word(bucket[slot % SLOTS].load(Ordering::Acquire))
     }
 
-    /// The slot whose item is looked for, or none if no item in the table is. `is_wanted` gets
-    /// words with the right tag.
+    /// The slot of the item that `is_wanted` accepts, or None if the table has none. `is_wanted` is
+    /// called with words that have the right tag. A miss is validated: no item of the two buckets
+    /// was moved while they were searched.
     #[inline]
     pub(super) fn validated_lookup(
         &self,
@@ -286,8 +287,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         self.search_pair(pair, &mut is_wanted)
     }
 
-    /// One look at both buckets. What it finds was there; that it finds nothing means something
-    /// only if nothing moved meanwhile.
+    /// Searches both buckets once. What it finds was in the table; None means something only if
+    /// nothing moved meanwhile.
     #[inline]
     pub(super) fn search_pair(
         &self,
@@ -319,7 +320,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
     }
 
-    /// Where a bucket counts. Stays so while the caller holds its stripe.
+    /// The layer in which a bucket is valid, and its index there. Both stay while the caller holds
+    /// its stripe.
     pub(super) fn current_bucket(&self, bucket: u64) -> (&'g Layer<SLOTS>, usize) {
         let mut layer = self.root;
         while layer.has_moved(bucket) {
@@ -328,8 +330,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         (layer, layer.index(bucket))
     }
 
-    /// Runs `action` under the stripe of a place, if its word is still there: what it finds out
-    /// about the item named there cannot change before `action` ends.
+    /// Runs `action` under the stripe of a slot and returns its result, or None if the slot's word
+    /// has changed. Other writers cannot change the item while `action` runs.
     #[inline]
     pub(super) fn under_lock<R>(
         &self,
@@ -344,15 +346,16 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         place.layer.table.word(place.bucket, place.slot) == place.word
     }
 
-    /// Puts `new` (or nothing) where a word was seen under the stripe that is still held.
+    /// Stores `new` ([`Word::EMPTY`] to unlink) in a slot that was loaded under the stripe that is
+    /// still held.
     #[inline]
     pub(super) fn put(&self, place: &SlotSnapshot<'g, SLOTS>, new: Word, held: &StripeGuard<'_>) {
-        debug_assert!(self.still_there(place, held), "it was seen under this stripe");
+        debug_assert!(self.still_there(place, held), "it was loaded under this stripe");
         place.layer.table.store(place.bucket, place.slot, new);
     }
 
-    /// Puts `new` (or nothing) where a word was seen, if it is still there. `prepare` runs before,
-    /// under the lock.
+    /// Stores `new` ([`Word::EMPTY`] to unlink) in a slot, if its word has not changed and
+    /// `prepare`, called under the lock, returns true. Returns whether it did.
     #[inline]
     pub(super) fn exchange(
         &self,
@@ -369,7 +372,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         true
     }
 
-    /// As [`View::exchange`], wherever `old` has been moved to since it was seen.
+    /// [`View::exchange`] of the word `old`, in whichever slot it is by now.
     pub(super) fn exchange_anywhere(
         &self,
         pair: &BucketPair,
@@ -387,7 +390,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         true
     }
 
-    /// Links `word` unless the key is there. `is_same_key` gets words with the same tag.
+    /// Links `word` unless the key is in the table. `is_same_key` is called with words that have
+    /// the same tag.
     pub(super) fn insert(
         &self,
         pair: &BucketPair,
@@ -402,7 +406,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
                 return Insertion::Present;
             }
             let [first, second] = pair.buckets.map(|bucket| self.current_bucket(bucket));
-            if let Some((layer, bucket, slot)) = room(first, second) {
+            if let Some((layer, bucket, slot)) = find_empty_slot(first, second) {
                 // The linearization point.
                 layer.table.store(bucket, slot, word);
                 return Insertion::Done;
@@ -411,7 +415,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             if self.root.next().is_some() {
                 let before = pair.buckets.map(|bucket| self.settle(bucket, items));
                 if before.contains(&true) {
-                    // A bucket that was split has room nearly always.
+                    // A bucket that was split nearly always has an empty slot.
                     continue;
                 }
             }
@@ -431,8 +435,9 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         Insertion::Again
     }
 
-    /// Links `word` unless the key is there, over another item if both buckets are full. `choose`
-    /// picks the victim among the words of a bucket: readers then find one of the two keys.
+    /// Links `word` unless the key is in the table; if both buckets are full, in place of another
+    /// item. `choose` picks the victim's slot from the words of a bucket. Readers find exactly one
+    /// of the two keys.
     pub(super) fn insert_over(
         &self,
         pair: &BucketPair,
@@ -445,7 +450,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             return Insertion::Present;
         }
         let [first, second] = pair.buckets.map(|bucket| self.current_bucket(bucket));
-        if let Some((layer, bucket, slot)) = room(first, second) {
+        if let Some((layer, bucket, slot)) = find_empty_slot(first, second) {
             layer.table.store(bucket, slot, word);
             return Insertion::Done;
         }
@@ -477,13 +482,18 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
         self.cuckoo.scans.log_move(table.len(), from.bucket, to.bucket, from.word.tag());
         held.begin_move();
-        // First there, then gone: a reader that looks without validation finds it at either end.
+        // The copy is stored before the original is emptied: a reader that does not validate finds
+        // the item at one end or the other.
         table.store(to.bucket, to.slot, from.word);
         table.store(from.bucket, from.slot, Word::EMPTY);
         true
     }
 
-    /// Starts to move everything to `next`, unless that has begun or the table has grown already.
+    /// Links `next` as the layer that all items move to.
+    ///
+    /// # Errors
+    ///
+    /// `next`, if the table grows or has grown already.
     pub(super) fn grow(&self, next: Box<Layer<SLOTS>>) -> Result<(), Box<Layer<SLOTS>>> {
         assert_eq!(next.table.len(), 2 * self.root.table.len(), "a table grows by doubling");
         let next = Box::into_raw(next);
@@ -496,9 +506,9 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
     }
 
-    /// Moves up to `count` buckets, in order. Returns whether any were left to move.
+    /// Moves the next `count` buckets, or as many as are left. Returns whether any were left.
     pub(super) fn step(&self, count: usize, items: &impl ItemHashes) -> bool {
-        /// How far ahead buckets and items are asked for.
+        /// How many buckets ahead items are prefetched; their buckets twice as many.
         const AHEAD: usize = 4;
         let len = self.root.table.len();
         if self.root.next().is_none() || self.root.progress() >= len {
@@ -519,8 +529,9 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         from < len
     }
 
-    /// Moves all buckets that have not moved, also those that others have taken on: they may not
-    /// get to run for long. [`View::finish_growth`] succeeds afterwards, here or elsewhere.
+    /// Moves all buckets that have not moved, including those that other threads have claimed: they
+    /// may not run for long. Afterwards [`View::finish_growth`] succeeds, in this thread or
+    /// another.
     pub(super) fn move_all(&self, items: &impl ItemHashes) {
         if self.root.next().is_some() {
             for bucket in 0..self.root.table.len() {
@@ -529,7 +540,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
     }
 
-    /// Moves a bucket as far as layers go. Returns whether there was anything to do.
+    /// Moves a bucket to the last layer. Returns whether this call moved anything.
     fn settle(&self, bucket: u64, items: &impl ItemHashes) -> bool {
         let mut layer = self.root;
         let mut has_moved = false;
@@ -556,7 +567,7 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
             let [first, second] = pair.buckets;
             next.index(if layer.index(first) == index { first } else { second })
         };
-        // Where they go is found out before others are told to wait: it takes most of the time.
+        // The targets are found before the stripe is locked: reading keys takes most of the time.
         let mut words: [Word; SLOTS] = std::array::from_fn(|slot| layer.table.word(index, slot));
         let mut targets = words.map(target_of);
         let mut held = self.stripes.lock(bucket);
@@ -573,15 +584,17 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         for (word, target) in words.into_iter().zip(targets) {
             debug_assert_eq!(target & (layer.table.len() - 1), index, "a bucket is split in two");
             if word.is_item() {
-                // Nobody else writes there before the mark below is up, and each half has as many
-                // slots as the whole had.
-                let slot = next.table.empty_slot(target).expect("a half has room for the whole");
+                // No other thread writes there before the mark below is stored, and each half has
+                // as many slots as the whole had.
+                let slot =
+                    next.table.empty_slot(target).expect("a half has as many slots as the whole");
                 next.table.store(target, slot, word);
             }
         }
-        // Release, and acquire for who counts the last: all moves come before the end. Counted
-        // before the marks, so that who sees every bucket marked can end the growth. Who starts at
-        // the next layer from then on finds the items there, and writes there only with the stripe.
+        // Release, and acquire for the thread that counts the last: all moves come before the end.
+        // Counted before the marks, so that a thread that sees every bucket marked can end the
+        // growth. Threads that start at the next layer from then on find the items there, and write
+        // there only with the stripe.
         layer.moved.fetch_add(1, Ordering::AcqRel);
         for slot in 0..SLOTS {
             layer.table.store(index, slot, Word::MOVED);
@@ -589,8 +602,8 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         true
     }
 
-    /// Takes the first layer out once everything in it has moved. The caller keeps it until a
-    /// grace period has passed.
+    /// Takes the first layer out if all of its buckets have moved, and another thread has not done
+    /// so. The caller keeps the layer until a grace period has passed.
     pub(super) fn finish_growth(&self) -> Option<Box<Layer<SLOTS>>> {
         let next = self.root.next()?;
         if self.root.moved.load(Ordering::Acquire) < self.root.table.len() {
@@ -598,17 +611,17 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         }
         let next = std::ptr::from_ref(next).cast_mut();
         let root = std::ptr::from_ref(self.root).cast_mut();
-        // Release: who starts at the next layer finds there what was moved.
+        // Release: a thread that starts at the next layer finds the moved items there.
         let root =
             self.cuckoo.root.compare_exchange(root, next, Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: made by `Box::into_raw`; the exchange succeeds once for each layer, so nobody
-        // else takes this one, and the caller drops it when nobody looks at it any more.
+        // SAFETY: made by `Box::into_raw`; the exchange succeeds once for each layer, so no
+        // other thread takes this one, and the caller drops it after a grace period.
         root.ok().map(|root| unsafe { Box::from_raw(root) })
     }
 }
 
-/// The first slot of two buckets with `tag`, the second's behind the first's. Any other, or one
-/// behind them all, where there is none.
+/// The first slot of two buckets with `tag`; those of the second count from `SLOTS` on. Any slot,
+/// or one beyond the last, if there is none.
 #[inline]
 fn first_match<P: Probe, const SLOTS: usize>(buckets: [&Bucket<SLOTS>; 2], tag: Tag) -> usize {
     let matches = P::matches(buckets[0], buckets[1], tag);
@@ -626,9 +639,9 @@ pub(super) fn first_word<P: Probe, const SLOTS: usize>(
     (Word(bucket[slot % SLOTS].load(Ordering::Acquire)), slot < SLOTS)
 }
 
-/// An empty slot, in the first bucket if it has one: three of four keys then are where a batch of
-/// reads looks first.
-fn room<'g, const SLOTS: usize>(
+/// An empty slot, in the first bucket if it has one: then three of four keys are where a batch of
+/// reads probes first.
+fn find_empty_slot<'g, const SLOTS: usize>(
     first: (&'g Layer<SLOTS>, usize),
     second: (&'g Layer<SLOTS>, usize),
 ) -> Option<(&'g Layer<SLOTS>, usize, usize)> {

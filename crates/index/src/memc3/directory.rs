@@ -1,17 +1,17 @@
-//! The table for whoever keeps items of another kind: as the paper has it, with one writer at a
-//! time, readers that validate everything they read, and a size that stays. Measurements compare
-//! with it; the engine itself is [`super::Memc3`].
+//! The cuckoo table as in the paper, for callers that have their own items: one writer at a time,
+//! readers that validate all that they read, and a fixed size. Measurements compare with it; the
+//! engine itself is [`super::Memc3`].
 //!
-//! A name (48 bits, not 0) stands for an item. What readers read of an item may be overwritten
-//! meanwhile, as the paper reuses memory at once; then they read again.
+//! A *name* (48 bits, not 0) stands for an item. As the paper reuses memory at once, an item may be
+//! overwritten while it is read; then the reader reads again.
 //!
 //! Invariants:
 //! 1. A name is taken out of the table, or exchanged, under its key's two stripes, which are marked
-//!    as moving. So whoever overwrites the item afterwards has a release fence in front of its
-//!    stores, and a reader that saw one of these stores sees the mark or a later version when it
-//!    validates (`Stripes::is_unchanged`).
-//! 2. A reader that does not get to validate in many rounds takes both stripes; nothing that it
-//!    finds then can leave the table, and so be overwritten, before it is done.
+//!    as moving. So a release fence precedes the stores that overwrite the item afterwards, and a
+//!    reader that saw one of these stores sees the mark or a later version when it validates
+//!    (`Stripes::is_unchanged`).
+//! 2. A reader whose validation fails in all rounds locks both stripes; no item that it finds then
+//!    can leave the table, and so be overwritten, before it is done.
 //!
 //! Linearization points: a read, any moment between its two looks at the counters; a write, its
 //! one store to the word of its key.
@@ -31,10 +31,10 @@ pub struct Directory<const SLOTS: usize> {
     search: PathSearch,
 }
 
-/// What the one writer of a [`Directory`] needs.
+/// The path search of the one writer of a [`Directory`].
 pub struct Paths(PathFinder);
 
-/// A table that does not grow never asks for a hash.
+/// The items of a table that never grows, which never asks for a hash.
 struct Fixed;
 
 impl ItemHashes for Fixed {
@@ -56,12 +56,12 @@ impl<const SLOTS: usize> Directory<SLOTS> {
         Ok(Self { cuckoo: Cuckoo::new(table, STRIPES), search })
     }
 
-    /// For whoever writes.
+    /// The path search for the writer.
     pub fn paths(&self) -> Paths {
         Paths(PathFinder::new(self.search, MAX_DISPLACEMENTS, 1))
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.view().root.table.slots()
     }
@@ -76,9 +76,10 @@ impl<const SLOTS: usize> Directory<SLOTS> {
         unsafe { self.cuckoo.view() }
     }
 
-    /// What `read` gives for the item of a key. It gets the names that may be the key's, and
-    /// answers none where the key is another; it reads by atomic loads, and what it gave is thrown
-    /// away if the item may have been overwritten meanwhile.
+    /// The result of `read` for the item of a key; None if the key is not in the table. `read` is
+    /// called with names that may be the key's and returns None if the item has another key. It
+    /// reads by atomic loads, and its result is dropped if the item may have been overwritten
+    /// meanwhile.
     #[inline]
     pub fn read<R>(&self, hash: u64, mut read: impl FnMut(u64) -> Option<R>) -> Option<R> {
         let pair = BucketPair::of::<SLOTS>(hash);
@@ -113,8 +114,8 @@ impl<const SLOTS: usize> Directory<SLOTS> {
         matches!(inserted, Insertion::Done)
     }
 
-    /// Puts `new`, or nothing, in the place of `old`. Returns whether that was there. Afterwards
-    /// the item of `old` may be overwritten at once. The caller is the only writer.
+    /// Replaces `old` by `new`, or unlinks it if `new` is None. Returns whether `old` was in the
+    /// table; if so, its item may be overwritten at once. The caller is the only writer.
     pub fn exchange(&self, hash: u64, old: u64, new: Option<u64>) -> bool {
         let pair = BucketPair::of::<SLOTS>(hash);
         let view = self.view();
@@ -163,7 +164,7 @@ mod tests {
         let directory = Directory::<4>::new(64, PathSearch::Walks(2)).expect("memory");
         let seed = HashSeed::new(1);
         let hash = |key: u64| seed.hash(&key.to_le_bytes());
-        // Name n is item n - 1: its key, then twice the same number. One item is nobody's.
+        // Name n is item n - 1: its key, then twice the same number. One item has no name.
         let items: Vec<[AtomicU64; 3]> = (0..=KEYS).map(|_| Default::default()).collect();
         let write = |name: u64, key: u64, number: u64| {
             let words = [key, number, number];

@@ -188,7 +188,8 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
         pool: &Pool<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        // In a table that is not half full, keys share both buckets: they would in a larger one too.
+        // In a table that is not half full, keys share both buckets: they would in a larger one
+        // too.
         if !self.grows || (self.memory.items() as usize) < slots / 2 {
             return false;
         }

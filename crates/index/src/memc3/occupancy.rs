@@ -10,7 +10,7 @@ use super::word::{Geometry, Word};
 use crate::mem::{Memory, SlotLayout};
 use crate::{Configuration, OpenError, PathSearch};
 
-/// How many items before its own insert an item's buckets are asked for.
+/// How many inserts ahead an item's buckets are prefetched.
 const AHEAD: usize = 8;
 
 /// How a table was filled.
@@ -22,8 +22,8 @@ pub struct Filling {
     pub bytes: usize,
     /// Items in it when an insert failed for the first time.
     pub items: usize,
-    /// Displacements an insert, in each part of the way: 1 % of the slots an entry, the last one
-    /// perhaps cut short.
+    /// Displacements per insert. Each entry covers inserts into 1 % of the slots; the last one may
+    /// cover fewer.
     pub displacements: Vec<f64>,
     /// Displacements of all inserts.
     pub total_displacements: u64,
@@ -50,7 +50,7 @@ impl Filling {
 ///
 /// # Panics
 ///
-/// If `slots / SLOTS` is no power of two.
+/// If `slots / SLOTS` is not a power of two.
 pub fn fill<const SLOTS: usize>(
     slots: usize,
     search: PathSearch,
@@ -72,10 +72,10 @@ pub fn fill<const SLOTS: usize>(
     };
     let part = slots.div_ceil(100);
     let mut before = 0;
-    // Each item's number serves as its key.
+    // An item's number is its key.
     let hash = |item: usize| hashes.hash(&item.to_le_bytes());
     loop {
-        // Of a later item, whose lines come meanwhile.
+        // The lines of a later item arrive while this one is inserted.
         let later = hash(filling.items + AHEAD);
         let bucket = table.first(later);
         table.prefetch(bucket);
@@ -92,8 +92,8 @@ pub fn fill<const SLOTS: usize>(
     Ok(filling)
 }
 
-/// Puts an item into the table, which no other thread uses. Answers how many items were displaced,
-/// or none if there is no path.
+/// Puts an item into the table, which no other thread uses. Returns the number of items displaced,
+/// or None if there is no path.
 fn insert<const SLOTS: usize>(
     table: &Table<SLOTS>,
     paths: &mut PathFinder,

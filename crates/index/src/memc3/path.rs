@@ -1,22 +1,22 @@
 //! The search for a cuckoo path: which items have to move so that a bucket gets an empty slot.
-//! Nothing moves here, no key is read, and what is found may be outdated by the time that it is
-//! walked: whoever moves an item checks that its word is still where the path saw it.
+//! The search moves nothing and reads no key. A path may be outdated by the time that it is walked,
+//! so a mover checks that each word is still in the slot where the search loaded it.
 
 use super::table::Table;
 use super::word::Word;
 use crate::PathSearch;
 
-/// Random walks that one search may follow side by side.
+/// The most random walks that one search may follow at once.
 pub(super) const MAX_WALKS: usize = 4;
-/// Displacements that a walk may plan, in the paper.
+/// The most displacements that a path may have unless told otherwise: the paper's number.
 pub const MAX_DISPLACEMENTS: usize = 128;
-/// The most that one may be told to plan.
+/// The largest bound on displacements that can be asked for.
 pub(super) const DISPLACEMENTS_LIMIT: usize = 4096;
-/// Buckets that a search by breadth looks at. At 97 % full three of four buckets of eight slots
-/// are, so that a search meets an empty slot within a dozen buckets nearly always.
+/// The most buckets that a breadth-first search visits. At a load of 97 %, three of four buckets of
+/// eight slots are full, so a search nearly always meets an empty slot within a dozen buckets.
 const MAX_BREADTH: usize = 1024;
 
-/// One step of a path: the item `word` has to leave this slot for the next step's. The last step
+/// One step of a path: the item `word` has to move from this slot to the next step's. The last step
 /// is the empty slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathStep {
@@ -25,7 +25,7 @@ pub(super) struct PathStep {
     pub(super) word: Word,
 }
 
-/// Finds paths; keeps its memory between searches. Belongs to one thread.
+/// Finds paths. Belongs to one thread; its buffers are reused from search to search.
 pub(super) struct PathFinder {
     search: PathSearch,
     max_displacements: usize,
@@ -35,11 +35,11 @@ pub(super) struct PathFinder {
     random: u64,
 }
 
-/// A bucket that a search by breadth reached.
+/// A bucket that a breadth-first search reached.
 #[derive(Clone, Copy)]
 struct SearchNode {
     bucket: usize,
-    /// The queue's entry from which it was reached, and the slot there; itself for a start.
+    /// The queue's entry from which it was reached, and the slot there; for a start, its own entry.
     parent: usize,
     slot: usize,
     word: Word,
@@ -63,9 +63,9 @@ impl PathFinder {
         }
     }
 
-    /// A path from one of the buckets `starts` to an empty slot, or none within the bounds. The
-    /// path meets no bucket twice. `settle` is called before a bucket is looked at; `other` tells
-    /// the other bucket of a word's item.
+    /// A path from one of the buckets `starts` to an empty slot, or None if there is none within
+    /// the bounds. The path meets no bucket twice. `settle` is called before a bucket is visited;
+    /// `other` returns the other bucket of a word's item.
     pub(super) fn find<const SLOTS: usize>(
         &mut self,
         table: &Table<SLOTS>,
@@ -109,7 +109,7 @@ impl PathFinder {
                 let slot = next_random(&mut self.random) as usize % SLOTS;
                 let word = table.word(*bucket, slot);
                 if !word.is_item() {
-                    // Emptied or moved since we looked: the next round sees it.
+                    // Emptied or moved meanwhile: the next round sees it.
                     continue;
                 }
                 steps.push(PathStep { bucket: *bucket, slot, word });
@@ -151,7 +151,8 @@ impl PathFinder {
         false
     }
 
-    /// Writes down the path that ends at an empty slot of queue entry `last`.
+    /// Sets `path` to the one that ends at an empty slot of queue entry `last`. Returns whether it
+    /// is short enough.
     fn trace_back(&mut self, last: usize, empty_slot: usize) -> bool {
         self.path.clear();
         let mut at = last;
@@ -169,7 +170,7 @@ impl PathFinder {
         self.path.len() <= self.max_displacements + 1
     }
 
-    /// Where the path comes back to a bucket, it need not have left it.
+    /// Removes the loops: where the path comes back to a bucket, it need not have left it.
     fn cut_loops(&mut self) {
         let mut kept = 0;
         let mut at = 0;

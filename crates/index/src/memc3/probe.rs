@@ -1,9 +1,9 @@
 //! Comparing a tag with all slots of two buckets at once.
 //!
 //! Other threads store to these words meanwhile, so ordinary vector loads would be data races.
-//! Inline assembly reads them instead, which counts as relaxed loads; the scalar twin says so in
-//! the language and serves Miri, loom and other processors. Either way the answer is a hint: who
-//! follows a slot loads its word again, and a miss counts only after validation.
+//! Inline assembly reads them instead, which counts as relaxed loads; the scalar version does
+//! the same in Rust and serves Miri, loom and other processors. Either way the answer is a hint: a
+//! caller that follows a slot loads its word again, and a miss counts only after validation.
 
 use super::table::Bucket;
 use super::word::{Tag, Word};
@@ -12,12 +12,12 @@ use crate::simd::Scalar;
 use crate::simd::{Avx2, Avx512};
 use crate::sync::Ordering;
 
-/// A way of comparing.
+/// A set of instructions to compare with.
 pub(super) trait Probe {
-    /// Bits that each slot has in the answer, as a shift.
+    /// Each slot has `1 << SHIFT` bits in the answer.
     const SHIFT: u32;
 
-    /// A bit for each slot with `tag`, the first bucket's below the second's.
+    /// The bits of each slot with `tag` are set; the first bucket's are below the second's.
     fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64;
 }
 
@@ -100,8 +100,8 @@ impl Avx2 {
     #[inline]
     unsafe fn four(start: *const u8, tag: Tag) -> u64 {
         let answer: u64;
-        // SAFETY: as promised. The upper halves are cleared, so code for older processors around it
-        // pays no penalty.
+        // SAFETY: the caller's contract. The upper halves are cleared, so code for older processors
+        // around it pays no penalty.
         unsafe {
             std::arch::asm!(
                 "vmovq xmm0, {tag}",
@@ -136,7 +136,7 @@ impl Probe for Avx2 {
         for (place, bucket) in [first, second].into_iter().enumerate() {
             for four in 0..SLOTS / 4 {
                 let start = bucket[4 * four..].as_ptr().cast();
-                // SAFETY: four slots from there; the processor has it (`Fastest::here`).
+                // SAFETY: `start` has four slots; the processor has AVX2 (`Fastest::here`).
                 answer |= unsafe { Self::four(start, tag) } << (place * SLOTS + 4 * four);
             }
         }

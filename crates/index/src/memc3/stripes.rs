@@ -1,18 +1,18 @@
-//! Locks and version counters of stripes of buckets: writers exclude each other by the lock bit,
-//! readers see in the rest whether items of these buckets were moved meanwhile.
+//! Locks and version counters of stripes of buckets. Writers exclude each other by the lock bit;
+//! from the rest readers see whether items of these buckets were moved while they searched.
 //!
 //! ```text
-//! bit 0      a writer has the stripe
+//! bit 0      a writer holds the stripe
 //! bit 1      it is moving items between buckets: a reader's miss means nothing now
-//! bit 2..64  how often items of the stripe's buckets were moved
+//! bit 2..64  version: number of times that items of the stripe's buckets were moved
 //! ```
 //!
-//! Writers that move nothing (insert into an empty slot, replace, unlink) leave the version as it
-//! is: what they do to one key is one store, before or after which a reader's miss is right.
+//! Writers that move nothing (insert into an empty slot, replace, unlink) leave the version
+//! unchanged: they change one key by one store, and a reader's miss is right before or after it.
 //!
 //! Invariants:
-//! 1. Who holds two stripes took the lower one first; who holds stripes takes no other lock but a
-//!    scan's log, and allocates nothing.
+//! 1. A thread that holds two stripes locked the lower one first. A thread that holds stripes locks
+//!    nothing else but a scan's log, and allocates nothing.
 //! 2. Only the holder writes a counter.
 //! 3. 62 bits of version do not wrap: at a billion moves a second that takes a century.
 
@@ -28,14 +28,14 @@ pub(super) struct Stripes {
     mask: u64,
 }
 
-/// What a reader saw of its two counters.
+/// The two counters of a bucket pair, as a reader loaded them, without their lock bits.
 #[derive(Clone, Copy)]
 pub(super) struct VersionPair([u64; 2]);
 
-/// One or two stripes held by a writer, until dropped.
+/// One or two stripes, locked until this is dropped.
 pub(super) struct StripeGuard<'s> {
     counters: [&'s AtomicU64; 2],
-    /// One counter serves both buckets.
+    /// Whether both buckets share one counter.
     is_single: bool,
     has_moved: bool,
 }
@@ -44,7 +44,7 @@ impl Stripes {
     /// `count` stripes, a power of two. A bucket's stripe depends on the low bits of its index
     /// only, so that both halves of a bucket that is split stay in it.
     pub(super) fn new(count: usize) -> Self {
-        assert!(count.is_power_of_two(), "stripes come in powers of two");
+        assert!(count.is_power_of_two(), "the number of stripes is a power of two");
         let counters = (0..count).map(|_| AtomicU64::new(0)).collect();
         Self { counters, mask: count as u64 - 1 }
     }
@@ -59,27 +59,27 @@ impl Stripes {
         &self.counters[(bucket & self.mask) as usize]
     }
 
-    /// Begins a read of two buckets; none while items of theirs are being moved.
+    /// Begins a read of two buckets; None while items of theirs are being moved.
     #[inline]
     pub(super) fn begin_read(&self, buckets: [u64; 2]) -> Option<VersionPair> {
         // Acquire: the reads of the buckets come after these. Pairs with the release that ends a
-        // move: who sees its version sees the moved items where they are now.
+        // move: a reader that sees its version sees the moved items in their new slots.
         let seen = buckets.map(|bucket| self.counter(bucket).load(Ordering::Acquire) & !LOCKED);
         let is_moving = (seen[0] | seen[1]) & MOVING != 0;
         (!is_moving).then_some(VersionPair(seen))
     }
 
-    /// Whether no item was moved out of or into the two buckets since the snapshot.
+    /// Whether no item was moved out of or into the two buckets since `snapshot` was taken.
     #[inline]
     pub(super) fn is_unchanged(&self, buckets: [u64; 2], snapshot: VersionPair) -> bool {
-        // Pairs with the release fence in `begin_move`: who read a word that a mover stored sees
-        // the mover's mark, or a later version, below.
+        // Pairs with the release fence in `begin_move`: a reader that loaded a word that a mover
+        // stored sees the mover's mark, or a later version, below.
         fence(Ordering::Acquire);
         let seen = buckets.map(|bucket| self.counter(bucket).load(Ordering::Relaxed) & !LOCKED);
         seen == snapshot.0
     }
 
-    /// Takes the stripe of one bucket.
+    /// Locks the stripe of one bucket.
     #[inline]
     pub(super) fn lock(&self, bucket: u64) -> StripeGuard<'_> {
         let counter = self.counter(bucket);
@@ -87,7 +87,7 @@ impl Stripes {
         StripeGuard { counters: [counter, counter], is_single: true, has_moved: false }
     }
 
-    /// Takes the stripes of two buckets.
+    /// Locks the stripes of two buckets.
     #[inline]
     pub(super) fn lock_both(&self, buckets: [u64; 2]) -> StripeGuard<'_> {
         let [left, right] = buckets.map(|bucket| bucket & self.mask);
@@ -102,11 +102,11 @@ impl Stripes {
 }
 
 impl StripeGuard<'_> {
-    /// Tells readers that items are moved from here on.
+    /// Marks the stripes: readers that miss from here on try again.
     pub(super) fn begin_move(&mut self) {
         self.has_moved = true;
         for counter in self.distinct() {
-            // Only the holder writes, so a plain load and store do.
+            // Only the holder writes, so a load and a store are enough.
             counter.store(counter.load(Ordering::Relaxed) | MOVING, Ordering::Relaxed);
         }
         // Before the moving stores. Pairs with the acquire fence in `is_unchanged`.
@@ -124,7 +124,7 @@ impl Drop for StripeGuard<'_> {
         for counter in self.distinct() {
             let value = counter.load(Ordering::Relaxed) & !(LOCKED | MOVING);
             let value = if self.has_moved { value.wrapping_add(VERSION) } else { value };
-            // Release: the next holder, and readers who see the version, see what was done.
+            // Release: the next holder, and readers that see the version, see the holder's stores.
             counter.store(value, Ordering::Release);
         }
     }

@@ -1,4 +1,4 @@
-//! Buckets in memory: one table of one size, and the steps from slot to slot in it.
+//! One table of one size: its buckets in memory, and which of them a hash or tag leads to.
 
 use std::io;
 
@@ -24,25 +24,25 @@ impl<const SLOTS: usize> Table<SLOTS> {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the limit does not allow it, or what the system says.
+    /// `OutOfMemory` if the limit does not allow it, or the system's error.
     #[cfg(not(loom))]
     pub(super) fn new(buckets: usize, memory: &crate::mem::Memory) -> io::Result<Self> {
         assert!(buckets.is_power_of_two(), "a table has a power of two of buckets");
         Ok(Self { buckets: memory.table(buckets)?, mask: buckets - 1 })
     }
 
-    /// An empty table of `buckets` (a power of two), charged to nobody.
+    /// An empty table of `buckets` (a power of two), not charged to a memory limit.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     #[cfg(not(loom))]
     pub(super) fn unlimited(buckets: usize) -> io::Result<Self> {
         assert!(buckets.is_power_of_two(), "a table has a power of two of buckets");
         Ok(Self { buckets: crate::mem::Table::unlimited(buckets)?, mask: buckets - 1 })
     }
 
-    /// As above; nothing is charged.
+    /// An empty table for loom, where nothing is charged.
     #[cfg(loom)]
     pub(super) fn new(buckets: usize, _memory: &crate::mem::Memory) -> io::Result<Self> {
         Ok(Self::model(buckets))
@@ -55,13 +55,13 @@ impl<const SLOTS: usize> Table<SLOTS> {
         Self { buckets: (0..buckets).map(bucket).collect(), mask: buckets - 1 }
     }
 
-    /// How many buckets there are.
+    /// Number of buckets.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.mask + 1
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub(super) fn slots(&self) -> usize {
         self.len() * SLOTS
     }
@@ -86,11 +86,11 @@ impl<const SLOTS: usize> Table<SLOTS> {
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> &Bucket<SLOTS> {
         debug_assert_eq!(self.buckets.len(), self.mask + 1, "all buckets can be reached");
-        // SAFETY: the mask is one less than the number of buckets, here and forever.
+        // SAFETY: the mask is one less than the number of buckets, which never changes.
         unsafe { self.buckets.get_unchecked(index & self.mask) }
     }
 
-    /// What a slot holds. Acquire pairs with the release of the store that published the item.
+    /// The word of a slot. Acquire pairs with the release of the store that published the item.
     #[inline]
     pub(super) fn word(&self, bucket: usize, slot: usize) -> Word {
         Word(self.bucket(bucket)[slot].load(Ordering::Acquire))
@@ -102,13 +102,13 @@ impl<const SLOTS: usize> Table<SLOTS> {
         self.bucket(bucket)[slot].store(word.0, Ordering::Release);
     }
 
-    /// An empty slot of a bucket, or none.
+    /// An empty slot of a bucket, or None.
     #[inline]
     pub(super) fn empty_slot(&self, bucket: usize) -> Option<usize> {
         self.bucket(bucket).iter().position(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// Asks the memory system for a bucket.
+    /// Prefetches a bucket.
     #[inline]
     pub(super) fn prefetch(&self, bucket: usize) {
         #[cfg(not(loom))]

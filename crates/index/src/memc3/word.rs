@@ -1,4 +1,4 @@
-//! What a slot holds, and where a hash says that it may lie.
+//! The contents of a slot, and what a hash says about where a key may lie.
 
 /// Bits of an item reference in a word; the tag lies above them.
 pub(super) const REFERENCE_BITS: u32 = 48;
@@ -37,13 +37,13 @@ impl Word {
     }
 }
 
-/// The summary of a key beside its item's reference; never 0.
+/// The part of a key's hash that a slot holds next to the item's reference; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(pub(super) u16);
 
 impl Tag {
     /// What is xored to a bucket's index to get the other bucket of a key with this tag; valid for
-    /// any table size, of which it takes as many low bits as the index has. It is odd, so the two
+    /// tables of any size, which take its low bits. It is odd, so the two
     /// buckets of a key are never the same.
     #[inline]
     pub(super) fn offset(self) -> u64 {
@@ -53,7 +53,7 @@ impl Tag {
     }
 }
 
-/// A table's shape: how many slots share a bucket, and how many tags there are.
+/// What the number of slots in a bucket decides: the number of tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Geometry<const SLOTS: usize>;
 
@@ -61,7 +61,7 @@ impl<const SLOTS: usize> Geometry<SLOTS> {
     /// 4 slots go with the paper's one-byte tags, 8 slots with all 16 bits.
     const TAG_MASK: u16 = if SLOTS == 4 { 0xff } else { 0xffff };
 
-    /// The tag of a hash: from its top, while the index comes from its bottom.
+    /// The tag of a hash: its highest bits, as the bucket's index is its lowest.
     #[inline]
     pub(super) fn tag(hash: u64) -> Tag {
         let tag = (hash >> REFERENCE_BITS) as u16 & Self::TAG_MASK;

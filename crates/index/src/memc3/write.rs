@@ -145,8 +145,8 @@ impl<'i, const SLOTS: usize, V: Variant> Memc3Worker<'i, SLOTS, V> {
         'i: 'g,
     {
         let item = &found.item;
-        // Other writers may change the word until we hold the lock. A item_write that depends on the
-        // value needs it to be the one that was read.
+        // Other writers may change the word until we hold the lock. A item_write that depends on
+        // the value needs it to be the one that was read.
         let is_same = || match found.view.value {
             Value::Word(word, _) if item_write.depends_on_value(write.op) => {
                 item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)

@@ -1,7 +1,8 @@
 //! The table as it is, a handful of buckets large, in every interleaving that loom explores.
 //!
-//! ItemHashes are numbers: a reference says which key it is an item of, and so where it may lie. Each
-//! test ends with a look at the whole table: every key has one word, where a reader looks for it.
+//! ItemHashes are numbers: a reference says which key it is an item of, and so where it may lie.
+//! Each test ends with a look at the whole table: every key has one word, where a reader looks for
+//! it.
 
 use loom::sync::Arc;
 use loom::thread;

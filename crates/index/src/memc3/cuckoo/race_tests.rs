@@ -1,8 +1,8 @@
 //! Real threads on a table so small that keys make way for each other all the time.
 //!
 //! The engine's own reads look twice, which hides nearly every fault of the one look that counts;
-//! so readers here ask [`View::validated_lookup`] alone. Without the marks of a move, or without validation, a
-//! key is missed within a second.
+//! so readers here ask [`View::validated_lookup`] alone. Without the marks of a move, or without
+//! validation, a key is missed within a second.
 
 use std::sync::atomic::AtomicBool;
 
