@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use amalgam_server::Settings;
 use anyhow::Context;
 use clap::{ArgAction, Args};
 use serde::de::DeserializeOwned;
@@ -192,18 +193,18 @@ fn is_zero(value: &u8) -> bool {
 }
 
 impl Options {
-    /// The default values, which the server defines.
+    /// The server's own defaults, as options.
     fn defaults() -> Self {
-        let server = amalgam_server::Settings::default();
+        let settings = Settings::default();
         Self {
             engine: Some(amalgam_index::DEFAULT_ENGINE.to_owned()),
             udp_port: Some(0),
-            unix_mask: Some("700".to_owned()),
-            memory: Some(crate::serve::DEFAULT_MEMORY),
-            conn_limit: Some(server.max_connections),
-            threads: Some(server.threads),
-            listen_backlog: Some(server.backlog),
-            max_item_size: Some(crate::serve::DEFAULT_ITEM),
+            unix_mask: Some(format!("{:o}", settings.unix_mode)),
+            memory: Some(Size::whole_mebibytes(settings.memory_bytes)),
+            conn_limit: Some(settings.max_connections),
+            threads: Some(settings.threads),
+            listen_backlog: Some(settings.backlog),
+            max_item_size: Some(Size::whole_mebibytes(settings.max_item_bytes)),
             ..Self::default()
         }
     }

@@ -42,10 +42,6 @@ const RELOAD_SIGNAL: i32 = 1;
 /// File descriptors beside those of connections.
 const OTHER_FILES: u64 = 64;
 
-/// Unless another `-m` and `-I` are asked for, as in memcached.
-pub const DEFAULT_MEMORY: Size = Size::mebibytes(64);
-pub const DEFAULT_ITEM: Size = Size::mebibytes(1);
-
 /// Beside two of the largest items, memory holds a table and pages of items.
 const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 
@@ -219,8 +215,10 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
 
 /// The bytes of `-m` and `-I`. A complaint names the option that has to change.
 fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
-    let (memory, item) = (options.memory.unwrap_or(DEFAULT_MEMORY), options.max_item_size);
-    let item = item.unwrap_or(DEFAULT_ITEM);
+    let defaults = Settings::default();
+    let default_item_bytes = defaults.max_item_bytes;
+    let memory = options.memory.unwrap_or(Size::whole_mebibytes(defaults.memory_bytes));
+    let item = options.max_item_size.unwrap_or(Size::whole_mebibytes(default_item_bytes));
     let memory_bytes = memory.in_bytes(1 << 20).context("-m")?;
     let item_bytes = item.in_bytes(1).context("-I")?;
     ensure!(
@@ -229,13 +227,13 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     );
     let least = 2 * item_bytes + REST_OF_MEMORY_BYTES;
     if memory_bytes < least {
-        if called_as(MEMCACHED_NAMES) && item_bytes <= DEFAULT_ITEM.in_bytes(1)? {
+        if called_as(MEMCACHED_NAMES) && item_bytes <= default_item_bytes {
             log::warn!(bytes = least; "-m is less than what works: it is raised");
             return Ok((least, item_bytes));
         }
         let least = least.div_ceil(1 << 20);
         ensure!(
-            item_bytes > DEFAULT_ITEM.in_bytes(1)?,
+            item_bytes > default_item_bytes,
             "-m must be at least {least} (megabytes), not {memory}"
         );
         bail!(

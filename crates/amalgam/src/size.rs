@@ -23,9 +23,14 @@ enum Written {
 }
 
 impl Size {
-    /// So many mebibytes.
+    /// A size of `number` mebibytes.
     pub const fn mebibytes(number: u64) -> Self {
         Self { number, unit: Some(1 << 20) }
+    }
+
+    /// A size of `bytes`, which are whole mebibytes, or else rounded down to them.
+    pub const fn whole_mebibytes(bytes: usize) -> Self {
+        Self::mebibytes(bytes as u64 >> 20)
     }
 
     /// The size in bytes, where a bare number counts units of `bare_unit` bytes.

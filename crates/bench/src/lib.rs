@@ -7,7 +7,6 @@
 
 pub mod client;
 pub mod driver;
-pub mod engines;
 pub mod measure;
 mod output;
 pub mod target;

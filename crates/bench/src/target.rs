@@ -1,7 +1,7 @@
 //! What a driver measures: any concurrent map, reduced to what workloads need.
 //!
-//! Every [`amalgam_index::Engine`] is a subject through [`EngineSubject`]; maps that are none (other
-//! people's) implement [`Subject`] themselves. Both run under the same driver.
+//! Every [`amalgam_index::Engine`] is a target through [`EngineTarget`]; maps that are none (other
+//! people's) implement [`Target`] themselves. Both run under the same driver.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ const NOW: Now = Now::at(FIRST_SECOND);
 const FIRST_SECOND: u32 = 1000;
 
 /// A map under measurement, shared by threads.
-pub trait Subject: Send + Sync + Sized {
+pub trait Target: Send + Sync + Sized {
     /// What a thread works through.
-    type Worker<'s>: SubjectWorker
+    type Worker<'s>: TargetWorker
     where
         Self: 's;
 
-    /// Builds an empty map; keys are hashed with [`Subject::seed`].
+    /// Builds an empty map; keys are hashed with [`Target::seed`].
     ///
     /// # Errors
     ///
@@ -44,12 +44,12 @@ pub trait Subject: Send + Sync + Sized {
         let _ = stop;
     }
 
-    /// Ends [`Subject::maintain`] soon after `stop` was set.
+    /// Ends [`Target::maintain`] soon after `stop` was set.
     fn wake(&self) {}
 }
 
-/// One thread's access to a [`Subject`].
-pub trait SubjectWorker {
+/// One thread's access to a [`Target`].
+pub trait TargetWorker {
     /// Reads all `keys`, handing hits to `sink` under the key's position.
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink);
 
@@ -158,13 +158,13 @@ impl Sink for ReadSink {
     }
 }
 
-/// An [`Engine`] as a [`Subject`].
-pub struct EngineSubject<I>(pub I);
+/// An [`Engine`] as a [`Target`].
+pub struct EngineTarget<I>(pub I);
 
-/// A [`Worker`] as a [`SubjectWorker`].
+/// A [`Worker`] as a [`TargetWorker`].
 pub struct EngineWorker<W>(W);
 
-impl<I: Engine> Subject for EngineSubject<I> {
+impl<I: Engine> Target for EngineTarget<I> {
     type Worker<'s>
         = EngineWorker<I::Worker<'s>>
     where
@@ -201,7 +201,7 @@ impl<I: Engine> Subject for EngineSubject<I> {
     }
 }
 
-impl<W: Worker> SubjectWorker for EngineWorker<W> {
+impl<W: Worker> TargetWorker for EngineWorker<W> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink) {
         let answered = self.0.get_batch(keys, &NOW, sink);

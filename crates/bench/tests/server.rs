@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use amalgam_bench::client::{NullServer, NullServerArguments, ServerArguments, ServerResult, run};
+use amalgam_bench::client::{ServerArguments, ServerResult, StubServer, StubServerArguments, run};
 use amalgam_index::Configuration;
 use amalgam_index::model::Model;
 use amalgam_server::{Server, ServerError, Settings, Stopper};
@@ -21,7 +21,7 @@ struct Line {
 #[derive(Parser)]
 struct NullLine {
     #[command(flatten)]
-    arguments: NullServerArguments,
+    arguments: StubServerArguments,
 }
 
 /// Runs a command line with a short round.
@@ -128,7 +128,7 @@ fn misses_are_misses() {
 fn targets_are_compared_in_turns_beside_a_null_server() {
     let server = Running::start();
     let null = NullLine::parse_from("null --port 0 --multi 10".split(' ')).arguments;
-    let null = NullServer::open(&null).expect("a free port");
+    let null = StubServer::open(&null).expect("a free port");
     let (port, stopper) = (null.port().expect("it listens"), null.stopper());
     let thread = std::thread::spawn(|| null.run());
     let (one, two) = (format!("127.0.0.1:{}", server.port), format!("127.0.0.1:{port}"));

@@ -16,7 +16,7 @@ mod rust;
 
 use std::os::unix::process::CommandExt;
 
-use amalgam_bench::engines::{Entry, entry};
+use amalgam_bench::driver::engines::{Entry, entry};
 use amalgam_reproduce::BenchCommand;
 use amalgam_reproduce::engines::ENGINES;
 use clap::Parser;

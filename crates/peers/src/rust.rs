@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::sync::{PoisonError, RwLock};
 
-use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::{IgnorePoison, Key};
 
@@ -37,13 +37,13 @@ pub trait NumberMap: Send + Sync + Sized {
     fn items_and_slots(&self) -> (usize, usize);
 }
 
-/// A [`NumberMap`] as a subject.
+/// A [`NumberMap`] as a target.
 pub struct Peer<M>(M);
 
 /// One thread's access to a [`Peer`].
 pub struct PeerWorker<'s, M>(&'s M);
 
-impl<M: NumberMap> Subject for Peer<M> {
+impl<M: NumberMap> Target for Peer<M> {
     type Worker<'s>
         = PeerWorker<'s, M>
     where
@@ -64,7 +64,7 @@ impl<M: NumberMap> Subject for Peer<M> {
     }
 }
 
-impl<M: NumberMap> SubjectWorker for PeerWorker<'_, M> {
+impl<M: NumberMap> TargetWorker for PeerWorker<'_, M> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink) {
         self.0.read_all(keys, |position, value| sink.hit_word(position, value.to_le_bytes(), 8));

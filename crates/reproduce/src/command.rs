@@ -1,8 +1,8 @@
 //! `amalgam-lab bench …`: one command for each kind of measurement.
 
-use amalgam_bench::client::{self, NullServer, NullServerArguments, ServerArguments};
+use amalgam_bench::client::{self, ServerArguments, StubServer, StubServerArguments};
+use amalgam_bench::driver::engines::Entry;
 use amalgam_bench::driver::{self, CacheArguments, IndexArguments};
-use amalgam_bench::engines::Entry;
 use amalgam_bench::print_result;
 use amalgam_bench::trace::{self, TraceArguments};
 
@@ -23,7 +23,7 @@ pub enum BenchCommand {
     /// Measures servers over sockets.
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
-    NullServer(NullServerArguments),
+    StubServer(StubServerArguments),
     /// Measures maps from chunk ids to the nodes that own them.
     Ids(IdsArguments),
     /// Measures what a client's cache of such a map saves.
@@ -74,8 +74,8 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             print_result(arguments.json, &result, || result.summary())
         }
         BenchCommand::Server(arguments) => client::run_and_print(arguments),
-        BenchCommand::NullServer(arguments) => {
-            let server = NullServer::open(arguments)?;
+        BenchCommand::StubServer(arguments) => {
+            let server = StubServer::open(arguments)?;
             eprintln!("listening on 127.0.0.1:{}", server.port()?);
             server.run()
         }

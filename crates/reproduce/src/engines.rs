@@ -1,8 +1,8 @@
 //! The one table of engines that can be measured.
 
-use amalgam_bench::driver::{Mounted, Runner};
-use amalgam_bench::engines::{Entry, Variant, entry, variant};
-use amalgam_bench::target::EngineSubject;
+use amalgam_bench::driver::engines::{Entry, Variant, entry, variant};
+use amalgam_bench::driver::{EngineUnderTest, Runner};
+use amalgam_bench::target::EngineTarget;
 use amalgam_index::hotring::{
     HotRing, HotRingR, HotRingS, RandomMovement, RandomMovementEvery, StatisticalSampling,
     WithoutMovement, WithoutPredecessor,
@@ -12,7 +12,7 @@ use amalgam_index::mercury::{MercuryNoLock, MercuryPthread};
 use amalgam_index::pipeline::{Pipeline, PipelineEngine};
 use amalgam_index::{Configuration, Store, for_each_engine};
 
-use crate::baselines::{Chaining, GlobalLock, LruCuckoo, Memc3Printed, Null};
+use crate::baselines::{Chaining, LruCuckoo, Memc3AsPublished, Memcached14, Null};
 
 /// The engines that serve, from the one table of them, and variants and baselines beside them.
 macro_rules! entries {
@@ -20,15 +20,15 @@ macro_rules! entries {
         &[
             $(Entry {
                 variants: variants_of(<$engine as Store>::NAME),
-                ..entry::<EngineSubject<$engine>>(<$engine as Store>::NAME, $about)
+                ..entry::<EngineTarget<$engine>>(<$engine as Store>::NAME, $about)
             },)+
-            entry::<EngineSubject<MercuryPthread>>(
+            entry::<EngineTarget<MercuryPthread>>(
                 "mercury-pthread",
                 "Mercury with a pthread mutex a bucket",
             ),
             Entry {
                 is_read_only: true,
-                ..entry::<EngineSubject<MercuryNoLock>>(
+                ..entry::<EngineTarget<MercuryNoLock>>(
                     "mercury-nolock",
                     "Mercury whose reads take no locks",
                 )
@@ -37,21 +37,21 @@ macro_rules! entries {
             every::<2>("hotring-r-2", "every second"),
             every::<10>("hotring-r-10", "every tenth"),
             every::<50>("hotring-r-50", "every fiftieth"),
-            entry::<EngineSubject<HotRingSWithoutPredecessor>>(
+            entry::<EngineTarget<HotRingSWithoutPredecessor>>(
                 "hotring-s-wo",
                 "hotring-s that counts updates at the item itself",
             ),
-            entry::<EngineSubject<Chaining>>(
+            entry::<EngineTarget<Chaining>>(
                 "chaining",
                 "lock-free chained hashing, as HotRing's baseline",
             ),
-            entry::<EngineSubject<Chaining<true>>>(
+            entry::<EngineTarget<Chaining<true>>>(
                 "chaining-memcmp",
                 "the same, keys compared byte by byte",
             ),
             Entry {
                 variants: GLOBAL_LOCK,
-                ..entry::<EngineSubject<GlobalLock>>(
+                ..entry::<EngineTarget<Memcached14>>(
                     "global-lock",
                     "chained hashing, one lock, LRU lists: memcached 1.4",
                 )
@@ -60,7 +60,7 @@ macro_rules! entries {
                 "lru-cuckoo",
                 "MemC3's table, memcached's LRU lists: get and set only",
             ),
-            entry::<Memc3Printed>(
+            entry::<Memc3AsPublished>(
                 "memc3-printed",
                 "MemC3 as printed: one writer, memory reused at once, reads validated; get, set only",
             ),
@@ -74,7 +74,7 @@ pub const ENGINES: &[Entry] = for_each_engine!(entries);
 
 /// hotring-r of figure 15b, whose heads follow every `R`th request.
 const fn every<const R: u32>(name: &'static str, about: &'static str) -> Entry {
-    entry::<EngineSubject<HotRing<RandomMovementEvery<R>>>>(name, about)
+    entry::<EngineTarget<HotRing<RandomMovementEvery<R>>>>(name, about)
 }
 
 /// The variants of an engine that serves, for factor analyses.
@@ -93,12 +93,12 @@ const fn variants_of(name: &str) -> &'static [Variant] {
 const fn memc3<const SLOTS: usize, const TAGS: bool, const OPTIMISM: bool, const TRUST: bool>(
     disabled: &'static [&'static str],
 ) -> Variant {
-    variant::<EngineSubject<Memc3Engine<SLOTS, Only<TAGS, OPTIMISM, TRUST>>>>(Some(SLOTS), disabled)
+    variant::<EngineTarget<Memc3Engine<SLOTS, Only<TAGS, OPTIMISM, TRUST>>>>(Some(SLOTS), disabled)
 }
 
 /// The features of figure 4. A read that locks needs no trust in its hit.
 const MEMC3: &[Variant] = &[
-    variant::<EngineSubject<Memc3>>(Some(8), &[]),
+    variant::<EngineTarget<Memc3>>(Some(8), &[]),
     memc3::<8, false, true, true>(&["tag"]),
     memc3::<8, true, false, true>(&["optimistic"]),
     memc3::<8, true, true, false>(&["trust"]),
@@ -106,7 +106,7 @@ const MEMC3: &[Variant] = &[
     memc3::<8, true, false, true>(&["optimistic", "trust"]),
     memc3::<8, false, true, false>(&["tag", "trust"]),
     memc3::<8, false, false, true>(&["tag", "optimistic", "trust"]),
-    variant::<EngineSubject<Memc3Engine<4, Standard>>>(Some(4), &[]),
+    variant::<EngineTarget<Memc3Engine<4, Standard>>>(Some(4), &[]),
     memc3::<4, false, true, true>(&["tag"]),
     memc3::<4, true, false, true>(&["optimistic"]),
     memc3::<4, true, true, false>(&["trust"]),
@@ -117,17 +117,17 @@ const MEMC3: &[Variant] = &[
 ];
 
 const PIPELINE: &[Variant] = &[
-    variant::<EngineSubject<Pipeline>>(Some(8), &[]),
-    variant::<EngineSubject<PipelineEngine<4>>>(Some(4), &[]),
-    variant::<EngineSubject<PipelineEngine<16>>>(Some(16), &[]),
+    variant::<EngineTarget<Pipeline>>(Some(8), &[]),
+    variant::<EngineTarget<PipelineEngine<4>>>(Some(4), &[]),
+    variant::<EngineTarget<PipelineEngine<16>>>(Some(16), &[]),
 ];
 
 /// Where heads do not move, it makes no difference for which item an update counts.
 const HOTRING_R: &[Variant] = &[
-    variant::<EngineSubject<HotRingR>>(None, &[]),
-    variant::<EngineSubject<HotRing<WithoutMovement<RandomMovement>>>>(None, &["movement"]),
-    variant::<EngineSubject<HotRing<WithoutPredecessor<RandomMovement>>>>(None, &["predecessor"]),
-    variant::<EngineSubject<HotRing<WithoutMovement<RandomMovement>>>>(
+    variant::<EngineTarget<HotRingR>>(None, &[]),
+    variant::<EngineTarget<HotRing<WithoutMovement<RandomMovement>>>>(None, &["movement"]),
+    variant::<EngineTarget<HotRing<WithoutPredecessor<RandomMovement>>>>(None, &["predecessor"]),
+    variant::<EngineTarget<HotRing<WithoutMovement<RandomMovement>>>>(
         None,
         &["movement", "predecessor"],
     ),
@@ -137,17 +137,17 @@ const HOTRING_R: &[Variant] = &[
 type HotRingSWithoutPredecessor = HotRing<WithoutPredecessor<StatisticalSampling>>;
 
 const HOTRING_S: &[Variant] = &[
-    variant::<EngineSubject<HotRingS>>(None, &[]),
-    variant::<EngineSubject<HotRing<WithoutMovement<StatisticalSampling>>>>(None, &["movement"]),
-    variant::<EngineSubject<HotRingSWithoutPredecessor>>(None, &["predecessor"]),
-    variant::<EngineSubject<HotRing<WithoutMovement<StatisticalSampling>>>>(
+    variant::<EngineTarget<HotRingS>>(None, &[]),
+    variant::<EngineTarget<HotRing<WithoutMovement<StatisticalSampling>>>>(None, &["movement"]),
+    variant::<EngineTarget<HotRingSWithoutPredecessor>>(None, &["predecessor"]),
+    variant::<EngineTarget<HotRing<WithoutMovement<StatisticalSampling>>>>(
         None,
         &["movement", "predecessor"],
     ),
 ];
 
 const GLOBAL_LOCK: &[Variant] = &[
-    variant::<EngineSubject<GlobalLock>>(None, &[]),
+    variant::<EngineTarget<Memcached14>>(None, &[]),
     Variant { slots: None, disabled: &["lazy-bump"], open: open_without_lazy_bump },
 ];
 
@@ -155,6 +155,6 @@ fn open_without_lazy_bump(
     _name: &str,
     configuration: &Configuration,
 ) -> anyhow::Result<Box<dyn Runner>> {
-    let subject = EngineSubject(GlobalLock::without_lazy_bump(configuration)?);
-    Ok(Box::new(Mounted::new(subject, configuration)))
+    let target = EngineTarget(Memcached14::without_lazy_bump(configuration)?);
+    Ok(Box::new(EngineUnderTest::new(target, configuration)))
 }

@@ -1,6 +1,6 @@
 //! The baselines mean what the engines mean.
 
 use amalgam_conformance::suite;
-use amalgam_reproduce::baselines::GlobalLock;
+use amalgam_reproduce::baselines::Memcached14;
 
-suite!(global_lock, GlobalLock);
+suite!(global_lock, Memcached14);

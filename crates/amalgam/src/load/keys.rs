@@ -6,13 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::server::Server;
-
-/// A key as meta commands send it.
-pub struct Key {
-    pub text: String,
-    pub is_base64: bool,
-}
+use super::server::{Key, Server};
 
 /// A list of keys, and how many of them are done.
 pub struct Keys {

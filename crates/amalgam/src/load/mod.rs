@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use keys::{Key, Keys};
-use server::{Server, Stored};
+use keys::Keys;
+use server::{Key, Server, Stored};
 
 /// Keys asked for at once.
 const BATCH: usize = 128;

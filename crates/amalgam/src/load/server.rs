@@ -7,8 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::keys::Key;
-
 /// A server that says nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -24,6 +22,12 @@ const LONGEST_LINE: u64 = 4096;
 /// Its answer shows that those before it are complete.
 const MARK: &[u8] = b"mn\r\n";
 const MARK_ANSWER: &str = "MN";
+
+/// A key as meta commands send it.
+pub struct Key {
+    pub text: String,
+    pub is_base64: bool,
+}
 
 /// An item as the source has it.
 pub struct Item {

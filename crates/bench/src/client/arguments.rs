@@ -158,7 +158,7 @@ pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
 
 /// Answers every text request with constants: the floor of ordinary sockets.
 #[derive(Clone, Debug, clap::Args)]
-pub struct NullServerArguments {
+pub struct StubServerArguments {
     /// TCP port; 0 takes a free one, which is printed.
     #[arg(short, long, default_value_t = 11311)]
     pub port: u16,

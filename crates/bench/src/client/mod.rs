@@ -10,15 +10,15 @@ mod answers;
 mod arguments;
 mod connections;
 mod load;
-mod null_server;
 mod result;
 mod rounds;
 mod script;
+mod stub_server;
 
-pub use arguments::{NullServerArguments, Protocol, ServerArguments};
-pub use null_server::NullServer;
+pub use arguments::{Protocol, ServerArguments, StubServerArguments};
 pub use result::ServerResult;
 pub use rounds::run;
+pub use stub_server::StubServer;
 
 /// Measures the servers that `arguments` name, and prints a line for each.
 ///

@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::client::arguments::{Protocol, ServerArguments};
-use crate::workload::{KeySpace, Popularity, Scatter, mix64};
+use crate::workload::{KeySpace, Permutation, Popularity, mix64};
 
 /// Bytes before a request in a datagram: request id, sequence number, datagrams, reserved.
 pub const FRAME_BYTES: usize = 8;
@@ -38,7 +38,7 @@ impl Script {
     /// If the number of keys or theta makes no sense.
     pub fn new(arguments: &ServerArguments, thread: usize) -> anyhow::Result<Self> {
         let popularity = Popularity::new(arguments.keys, arguments.theta)?;
-        let scatter = Scatter::new(arguments.keys, mix64(arguments.seed));
+        let scatter = Permutation::new(arguments.keys, mix64(arguments.seed));
         let mut random = SmallRng::seed_from_u64(mix64(arguments.seed ^ (thread as u64 + 1)));
         let mut writer =
             Writer::new(arguments.protocol, arguments.key_bytes, arguments.value_bytes)?;

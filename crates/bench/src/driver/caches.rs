@@ -8,8 +8,8 @@
 use anyhow::Context;
 use clap::{Args, FromArgMatches};
 
+use super::engines::Entry;
 use super::{IndexArguments, run};
-use crate::engines::Entry;
 use crate::measure::{Machine, commit, parse_count, parse_size};
 
 /// Bytes of the smallest item that is counted with: tables are made large enough for these.

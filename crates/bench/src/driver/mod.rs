@@ -8,16 +8,18 @@
 
 mod arguments;
 mod caches;
+mod config;
 mod dram;
+pub mod engines;
+mod interleaving;
 mod requests;
 mod result;
 mod runner;
-mod turns;
 mod watch;
 
 pub use arguments::{IndexArguments, parse_paths};
 pub use caches::{CacheArguments, CacheResult, run_caches};
+pub use interleaving::LARGEST_SHARE;
+pub use interleaving::run;
 pub use result::IndexResult;
-pub use runner::{Mounted, Runner, beside_maintenance, joined};
-pub use turns::LARGEST_SHARE;
-pub use turns::run;
+pub use runner::{EngineUnderTest, Runner, beside_maintenance, joined};

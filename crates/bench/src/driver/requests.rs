@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use amalgam_op::{HashSeed, Key};
 
 use crate::measure::Timing;
-use crate::target::{ReadSink, SubjectWorker};
+use crate::target::{ReadSink, TargetWorker};
 use crate::workload::{Action, KeySpace, Request, Stream};
 
 /// Requests between two looks at the stop flag; a batch is never cut.
@@ -82,7 +82,7 @@ pub struct Tally {
 }
 
 /// Runs requests until the round ends. `timing`, where given, times each call.
-pub fn run_thread<W: SubjectWorker>(
+pub fn run_thread<W: TargetWorker>(
     worker: &mut W,
     round: &Round<'_>,
     thread: usize,
@@ -142,7 +142,7 @@ struct Run<'a, 'r, W> {
     write_ids: Vec<u32>,
 }
 
-impl<W: SubjectWorker> Run<'_, '_, W> {
+impl<W: TargetWorker> Run<'_, '_, W> {
     /// A turn of the loop: some calls, then what a server does once a turn.
     fn turn(&mut self, requests: &[Request]) {
         self.look_around();

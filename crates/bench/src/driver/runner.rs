@@ -1,50 +1,18 @@
-//! A subject with its threads: loading, and rounds of requests.
+//! A target with its threads: loading, and rounds of requests.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::HashSeed;
 
+use crate::driver::config::{Limit, RunConfig};
 use crate::driver::requests::{KeyBuffer, Position, Round, Tally, run_thread};
 use crate::driver::watch::{Watch, watch};
 use crate::measure::{Timing, allowed_cores, pin_to};
-use crate::target::{ReadSink, Subject, SubjectWorker};
+use crate::target::{ReadSink, Target, TargetWorker};
 use crate::workload::{KeySpace, Stream};
-
-/// What a round asks for.
-pub struct Orders<'o> {
-    /// One stream a thread.
-    pub streams: &'o [Stream],
-    /// Keys that were loaded.
-    pub loaded: u64,
-    /// How keys are made.
-    pub key_space: KeySpace,
-    /// Length of values in bytes.
-    pub value_bytes: usize,
-    /// Keys a call.
-    pub batch: usize,
-    /// Reads count back from the last insert.
-    pub reads_latest: bool,
-    /// What a read misses is written.
-    pub fills_misses: bool,
-    /// When to stop, at the latest.
-    pub limit: Limit,
-    /// Time each call.
-    pub is_timed: bool,
-    /// Sample throughput over time.
-    pub is_watched: bool,
-}
-
-/// When a round ends.
-#[derive(Clone, Copy, Debug)]
-pub enum Limit {
-    /// After this time.
-    Time(Duration),
-    /// After so many operations of each thread.
-    Operations(u64),
-}
 
 /// What a round gave.
 #[derive(Default)]
@@ -61,7 +29,7 @@ pub struct Report {
     pub is_pinned: bool,
 }
 
-/// What the driver does with a subject, whichever it is. One virtual call a round.
+/// What the driver does with a target, whichever it is. One virtual call a round.
 pub trait Runner: Send + Sync {
     /// Writes the keys with ids below `keys` from `threads` threads. Returns how many of them
     /// found room.
@@ -71,36 +39,36 @@ pub trait Runner: Send + Sync {
     fn read_once(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize);
 
     /// Runs a round from where `positions` stand.
-    fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report;
+    fn run(&self, config: &RunConfig<'_>, positions: &mut [Position]) -> Report;
 
-    /// See [`Subject::statistics`].
+    /// See [`Target::statistics`].
     fn statistics(&self) -> Statistics;
 }
 
-/// A subject that is open.
-pub struct Mounted<S> {
-    subject: S,
+/// A target that is open.
+pub struct EngineUnderTest<S> {
+    target: S,
     seed: HashSeed,
 }
 
-impl<S: Subject> Mounted<S> {
-    /// Builds an empty subject.
+impl<S: Target> EngineUnderTest<S> {
+    /// Builds an empty target.
     ///
     /// # Errors
     ///
-    /// As [`Subject::open`].
+    /// As [`Target::open`].
     pub fn open(configuration: &Configuration) -> anyhow::Result<Self> {
         Ok(Self::new(S::open(configuration)?, configuration))
     }
 
-    /// Of a subject that was built from `configuration`.
-    pub fn new(subject: S, configuration: &Configuration) -> Self {
-        let seed = subject.seed(configuration);
-        Self { subject, seed }
+    /// Of a target that was built from `configuration`.
+    pub fn new(target: S, configuration: &Configuration) -> Self {
+        let seed = target.seed(configuration);
+        Self { target, seed }
     }
 
     fn beside_maintenance<R>(&self, threads: usize, work: impl FnOnce() -> R) -> R {
-        let (maintain, wake) = (|stop: &_| self.subject.maintain(stop), || self.subject.wake());
+        let (maintain, wake) = (|stop: &_| self.target.maintain(stop), || self.target.wake());
         beside_maintenance(threads, maintain, wake, work)
     }
 }
@@ -138,12 +106,12 @@ impl<W: Fn()> Drop for Ender<'_, W> {
     }
 }
 
-impl<S: Subject> Runner for Mounted<S> {
+impl<S: Target> Runner for EngineUnderTest<S> {
     fn load(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) -> u64 {
         let cores = allowed_cores();
         let load_share = |thread: usize| {
             pin_to(&cores, thread);
-            let mut worker = self.subject.worker();
+            let mut worker = self.target.worker();
             let mut buffer = KeyBuffer::with_slots(key_space, 1);
             let mut value = vec![0x5a; value_bytes];
             let front = value_bytes.min(4);
@@ -172,7 +140,7 @@ impl<S: Subject> Runner for Mounted<S> {
     fn read_once(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) {
         const AT_ONCE: usize = 64;
         let read_share = |thread: u64| {
-            let mut worker = self.subject.worker();
+            let mut worker = self.target.worker();
             let mut buffer = KeyBuffer::with_slots(key_space, AT_ONCE);
             let mut sink = ReadSink::new(value_bytes);
             let mut ids = (thread..keys).step_by(threads).peekable();
@@ -193,31 +161,31 @@ impl<S: Subject> Runner for Mounted<S> {
         });
     }
 
-    fn run(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report {
-        self.beside_maintenance(positions.len(), || self.run_workers(orders, positions))
+    fn run(&self, config: &RunConfig<'_>, positions: &mut [Position]) -> Report {
+        self.beside_maintenance(positions.len(), || self.run_workers(config, positions))
     }
 
     fn statistics(&self) -> Statistics {
-        self.subject.statistics()
+        self.target.statistics()
     }
 }
 
-impl<S: Subject> Mounted<S> {
-    fn run_workers(&self, orders: &Orders<'_>, positions: &mut [Position]) -> Report {
+impl<S: Target> EngineUnderTest<S> {
+    fn run_workers(&self, config: &RunConfig<'_>, positions: &mut [Position]) -> Report {
         let stop = AtomicBool::new(false);
         let is_shifted = AtomicBool::new(false);
         let progress: Vec<_> = positions.iter().map(Position::progress).collect();
-        let most_operations = match orders.limit {
+        let most_operations = match config.limit {
             Limit::Time(_) => u64::MAX,
             Limit::Operations(operations) => operations,
         };
         let round = Round {
-            loaded: orders.loaded,
-            key_space: orders.key_space,
-            value_bytes: orders.value_bytes,
-            batch: orders.batch,
-            reads_latest: orders.reads_latest,
-            fills_misses: orders.fills_misses,
+            loaded: config.loaded,
+            key_space: config.key_space,
+            value_bytes: config.value_bytes,
+            batch: config.batch,
+            reads_latest: config.reads_latest,
+            fills_misses: config.fills_misses,
             most_operations,
             stop: &stop,
             is_shifted: &is_shifted,
@@ -228,8 +196,8 @@ impl<S: Subject> Mounted<S> {
         let barrier = Barrier::new(positions.len() + 1);
         let run_one = |thread: usize, stream: &Stream, position: &mut Position| {
             let is_pinned = pin_to(&cores, thread);
-            let mut worker = self.subject.worker();
-            let mut timing = orders.is_timed.then(Timing::default);
+            let mut worker = self.target.worker();
+            let mut timing = config.is_timed.then(Timing::default);
             barrier.wait();
             let started = Instant::now();
             let tally = run_thread(&mut worker, &round, thread, stream, position, timing.as_mut());
@@ -241,12 +209,12 @@ impl<S: Subject> Mounted<S> {
             let spawn = |(thread, (stream, position))| {
                 scope.spawn(move || run_one(thread, stream, position))
             };
-            let streams = orders.streams.iter().zip(positions.iter_mut());
+            let streams = config.streams.iter().zip(positions.iter_mut());
             let threads: Vec<_> = streams.enumerate().map(spawn).collect();
             let _stopper = Stopper(&stop);
             barrier.wait();
             let is_done = || threads.iter().all(|thread| thread.is_finished());
-            report.watch = watch(&self.subject, orders, &progress, &is_shifted, is_done);
+            report.watch = watch(&self.target, config, &progress, &is_shifted, is_done);
             stop.store(true, Ordering::Relaxed);
             for thread in threads {
                 report.add(joined(thread.join()));

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::driver::config::{Limit, RunConfig};
 use crate::driver::requests::Progress;
-use crate::driver::runner::{Limit, Orders};
 use crate::measure::Spread;
-use crate::target::Subject;
+use crate::target::Target;
 
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -126,27 +126,27 @@ impl Watch {
 
 /// Waits until the round is over, sampling where that was ordered, and shifts the hot spot half
 /// way.
-pub fn watch<S: Subject>(
-    subject: &S,
-    orders: &Orders<'_>,
+pub fn watch<S: Target>(
+    target: &S,
+    config: &RunConfig<'_>,
     progress: &[Progress],
     is_shifted: &AtomicBool,
     is_done: impl Fn() -> bool,
 ) -> Watch {
     let started = Instant::now();
-    let end = match orders.limit {
+    let end = match config.limit {
         Limit::Time(time) => time,
         Limit::Operations(_) => Duration::MAX,
     };
-    let nap = if orders.is_watched { SAMPLE } else { NAP };
+    let nap = if config.is_watched { SAMPLE } else { NAP };
     let mut watch = Watch::default();
     while started.elapsed() < end && !is_done() {
-        if orders.is_watched {
+        if config.is_watched {
             let done = progress.iter().map(|one| one.operations.load(Ordering::Relaxed)).sum();
             watch.samples.push(Sample {
                 seconds: started.elapsed().as_secs_f64(),
                 operations: done,
-                is_expanding: subject.statistics().is_expanding,
+                is_expanding: target.statistics().is_expanding,
             });
         }
         if started.elapsed() >= end / 2 {

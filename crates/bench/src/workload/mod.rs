@@ -7,16 +7,16 @@
 //! 3. Nothing here knows an engine or a protocol.
 
 mod key_space;
+mod permutation;
 mod popularity;
-mod scatter;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 pub use amalgam_op::mix64;
 pub use key_space::{KeySpace, LONGEST_KEY_BYTES, SHORTEST_KEY_BYTES, SHORTEST_TEXT_KEY_BYTES};
+pub use permutation::Permutation;
 pub use popularity::{Popularity, share_of_top};
-pub use scatter::Scatter;
 
 /// The most keys that a workload may load: requests for absent keys need as many ids again.
 pub const MOST_KEYS: u64 = 1 << 29;
@@ -217,7 +217,7 @@ pub fn generate(recipe: &Recipe, thread: usize) -> anyhow::Result<Stream> {
     anyhow::ensure!(recipe.requests > 0, "at least one request");
     let popularity = Popularity::new(recipe.keys, recipe.theta)?;
     let phase = |phase: u64| {
-        let scatter = Scatter::new(recipe.keys, mix64(recipe.seed ^ phase));
+        let scatter = Permutation::new(recipe.keys, mix64(recipe.seed ^ phase));
         let seed = mix64(recipe.seed ^ phase << 32 ^ (thread as u64 + 1));
         fill(recipe, &popularity, &scatter, seed)
     };
@@ -225,7 +225,12 @@ pub fn generate(recipe: &Recipe, thread: usize) -> anyhow::Result<Stream> {
     Ok(Stream { first: phase(0), shifted })
 }
 
-fn fill(recipe: &Recipe, popularity: &Popularity, scatter: &Scatter, seed: u64) -> Vec<Request> {
+fn fill(
+    recipe: &Recipe,
+    popularity: &Popularity,
+    scatter: &Permutation,
+    seed: u64,
+) -> Vec<Request> {
     let mut random = SmallRng::seed_from_u64(seed);
     let mix = recipe.workload.mix();
     let request = |_| {

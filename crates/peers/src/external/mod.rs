@@ -13,9 +13,9 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Barrier;
 
-use amalgam_bench::driver::{Mounted, Runner};
-use amalgam_bench::engines::Entry;
-use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::driver::engines::Entry;
+use amalgam_bench::driver::{EngineUnderTest, Runner};
+use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::Key;
 use anyhow::{Context, bail, ensure};
@@ -45,7 +45,7 @@ fn open(name: &str, configuration: &Configuration) -> anyhow::Result<Box<dyn Run
     let functions = interface::load(Path::new(path))?;
     check(functions, configuration.workers).with_context(|| path.to_owned())?;
     let map = External::create(functions, configuration)?;
-    Ok(Box::new(Mounted::new(map, configuration)))
+    Ok(Box::new(EngineUnderTest::new(map, configuration)))
 }
 
 /// A library's map.
@@ -100,7 +100,7 @@ impl Drop for External {
     }
 }
 
-impl Subject for External {
+impl Target for External {
     type Worker<'s> = ExternalWorker<'s>;
 
     fn open(_configuration: &Configuration) -> anyhow::Result<Self> {
@@ -211,7 +211,7 @@ pub struct ExternalWorker<'m> {
     values: Vec<u8>,
 }
 
-impl SubjectWorker for ExternalWorker<'_> {
+impl TargetWorker for ExternalWorker<'_> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink) {
         let Some(thread) = &mut self.thread else { return };
@@ -262,7 +262,7 @@ fn check(functions: Functions, threads: usize) -> anyhow::Result<()> {
     ensure!(entered == threads, "amalgam_map_enter took {entered} of {threads} threads");
     let mut thread = map.enter().context("amalgam_map_enter took no thread a second time")?;
     operate(&mut thread, &configuration)?;
-    let items = Subject::statistics(&map).items;
+    let items = Target::statistics(&map).items;
     ensure!(items <= 1, "amalgam_map_items says {items} where there is one item");
     Ok(())
 }

@@ -5,12 +5,12 @@
 //!    is one of design.
 
 mod chaining;
-mod global_lock;
+mod memc3_as_published;
+mod memcached14;
 mod null;
-mod printed;
 mod words;
 
 pub use chaining::Chaining;
-pub use global_lock::GlobalLock;
+pub use memc3_as_published::{LruCuckoo, Memc3AsPublished};
+pub use memcached14::Memcached14;
 pub use null::Null;
-pub use printed::{LruCuckoo, Memc3Printed};

@@ -3,7 +3,7 @@
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::Key;
 
-use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 
 /// A map that forgets: writes succeed, reads miss. Keys are made and hashed all the same.
 pub struct Null;
@@ -11,7 +11,7 @@ pub struct Null;
 /// A worker of [`Null`].
 pub struct NullWorker;
 
-impl Subject for Null {
+impl Target for Null {
     type Worker<'s> = NullWorker;
 
     fn open(_configuration: &Configuration) -> anyhow::Result<Self> {
@@ -27,7 +27,7 @@ impl Subject for Null {
     }
 }
 
-impl SubjectWorker for NullWorker {
+impl TargetWorker for NullWorker {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], _sink: &mut ReadSink) {
         keys.iter().for_each(|key| {

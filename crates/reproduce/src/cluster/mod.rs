@@ -20,7 +20,7 @@ use anyhow::{Context, ensure};
 
 use crate::programs::AMALGAM;
 
-pub use bg::{BgArguments, CASSANDRA_JARS, run as run_bg};
+pub use bg::{BgArguments, run as run_bg};
 pub use migrate::{MigrateArguments, run as run_migrate};
 pub use recovery::{RecoveryArguments, run as run_recovery};
 pub use requests::{RequestArguments, run as run_requests};

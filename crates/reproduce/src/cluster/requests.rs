@@ -61,7 +61,7 @@ pub struct RequestResult {
     /// See [`Machine`].
     pub machine: Machine,
     /// What was asked.
-    pub subject: &'static str,
+    pub target: &'static str,
     /// How many keys a request names.
     pub in_flight: usize,
     /// The median time of a request, in microseconds.
@@ -81,7 +81,7 @@ impl RequestResult {
         format!(
             "{:<9} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})  {:.0} \
              bytes",
-            self.subject,
+            self.target,
             self.in_flight,
             self.p50_us,
             self.ratios[0],
@@ -93,7 +93,7 @@ impl RequestResult {
 }
 
 /// Whoever is asked for values by their numbers.
-trait Subject {
+trait Target {
     fn name(&self) -> &'static str;
     /// Of its servers.
     fn pids(&self) -> Vec<u32>;
@@ -148,7 +148,7 @@ fn bytes_since(before: u64, pid: u32, values: usize) -> anyhow::Result<f64> {
     Ok(resident_bytes_of(pid)?.saturating_sub(before) as f64 / values as f64)
 }
 
-impl Subject for Text {
+impl Target for Text {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -199,7 +199,7 @@ impl Chunks {
     }
 }
 
-impl Subject for Chunks {
+impl Target for Chunks {
     fn name(&self) -> &'static str {
         "chunks"
     }
@@ -224,7 +224,7 @@ impl Subject for Chunks {
 /// Writes of chunks whose range is known.
 struct Puts(&'static str, Chunks);
 
-impl Subject for Puts {
+impl Target for Puts {
     fn name(&self) -> &'static str {
         self.0
     }
@@ -325,7 +325,7 @@ impl Redis {
     }
 }
 
-impl Subject for Redis {
+impl Target for Redis {
     fn name(&self) -> &'static str {
         "redis-3"
     }
@@ -394,7 +394,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Measures all subjects in turns: the client on one core, all servers on the other.
+/// Measures all targets in turns: the client on one core, all servers on the other.
 ///
 /// # Errors
 ///
@@ -418,51 +418,51 @@ pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
     let safe = BackedUp::start(&arguments.engine, core)?;
     let load = |nodes: &Nodes| Chunks::load(nodes.pid(), &nodes.addresses[0].0, arguments.values);
     let (bare_chunks, safe_chunks) = (load(&bare)?, load(&safe.nodes)?);
-    let reads: Vec<Box<dyn Subject>> =
+    let reads: Vec<Box<dyn Target>> =
         vec![Box::new(text), Box::new(chunks), Box::new(own), Box::new(gateway)];
-    let mut writes: Vec<Box<dyn Subject>> =
+    let mut writes: Vec<Box<dyn Target>> =
         vec![Box::new(Puts("puts", bare_chunks)), Box::new(Puts("puts-3", safe_chunks))];
     if let Some(program) = &arguments.redis {
         writes.push(Box::new(Redis::start(program, core)?));
     }
     let mut results = Vec::new();
-    for mut subjects in [reads, writes] {
-        results.extend(in_turns(&mut subjects, arguments)?);
+    for mut targets in [reads, writes] {
+        results.extend(in_turns(&mut targets, arguments)?);
     }
     Ok(results)
 }
 
 /// The first is what the others are compared with.
 fn in_turns(
-    subjects: &mut [Box<dyn Subject>],
+    targets: &mut [Box<dyn Target>],
     arguments: &RequestArguments,
 ) -> anyhow::Result<Vec<RequestResult>> {
     let mut results = Vec::new();
     for in_flight in [1, FLIGHT] {
-        let mut rounds = vec![Vec::new(); subjects.len()];
+        let mut rounds = vec![Vec::new(); targets.len()];
         for round in 0..arguments.rounds {
-            for (subject, rounds) in subjects.iter_mut().zip(&mut rounds) {
-                rounds.push(measure(&mut **subject, in_flight, round as u64, arguments)?);
+            for (target, rounds) in targets.iter_mut().zip(&mut rounds) {
+                rounds.push(measure(&mut **target, in_flight, round as u64, arguments)?);
             }
         }
-        results.extend(summaries(subjects, &rounds, in_flight));
+        results.extend(summaries(targets, &rounds, in_flight));
     }
     Ok(results)
 }
 
 /// The median time of a request and the servers' CPU time a key, in microseconds.
 fn measure(
-    subject: &mut dyn Subject,
+    target: &mut dyn Target,
     in_flight: usize,
     seed: u64,
     arguments: &RequestArguments,
 ) -> anyhow::Result<[f64; 2]> {
     let mut timing = Timing::default();
     let mut keys = 0;
-    let cpu = |subject: &dyn Subject| -> anyhow::Result<u64> {
-        subject.pids().into_iter().map(cpu_of_threads_ns).sum()
+    let cpu = |target: &dyn Target| -> anyhow::Result<u64> {
+        target.pids().into_iter().map(cpu_of_threads_ns).sum()
     };
-    let cpu_before = cpu(subject)?;
+    let cpu_before = cpu(target)?;
     let end = Instant::now() + Duration::from_secs_f64(arguments.seconds);
     let mut numbers = vec![0; in_flight];
     while Instant::now() < end {
@@ -471,15 +471,15 @@ fn measure(
             *number = (mix64(seed << 40 | keys) % arguments.values as u64) as usize;
         }
         timing.start();
-        subject.request(&numbers)?;
+        target.request(&numbers)?;
         timing.lap(1);
     }
-    let cpu_ns = cpu(subject)?.saturating_sub(cpu_before);
+    let cpu_ns = cpu(target)?.saturating_sub(cpu_before);
     Ok([timing.quantile_ns(0.5) as f64 / 1e3, cpu_ns as f64 / 1e3 / keys as f64])
 }
 
 fn summaries(
-    subjects: &[Box<dyn Subject>],
+    targets: &[Box<dyn Target>],
     rounds: &[Vec<[f64; 2]>],
     in_flight: usize,
 ) -> Vec<RequestResult> {
@@ -493,13 +493,13 @@ fn summaries(
     let result = |((name, bytes_a_value), own): (_, &Vec<[f64; 2]>)| RequestResult {
         commit: commit(),
         machine: Machine::describe(),
-        subject: name,
+        target: name,
         bytes_a_value,
         in_flight,
         p50_us: of(own, 0),
         cpu_us: of(own, 1),
         ratios: [ratio(own, &rounds[0], 0), ratio(own, &rounds[0], 1)],
     };
-    let named = subjects.iter().map(|subject| (subject.name(), subject.bytes_a_value()));
+    let named = targets.iter().map(|target| (target.name(), target.bytes_a_value()));
     named.zip(rounds).map(result).collect()
 }

@@ -22,8 +22,8 @@ pub(crate) mod plan;
 mod report;
 mod rounds;
 mod runs;
+mod scale_profile;
 mod servers;
-mod setting;
 
 use std::fs;
 use std::io::Write;
@@ -35,7 +35,7 @@ use plan::Figure;
 use report::Finished;
 use rounds::Rounds;
 use runs::Runs;
-pub use setting::{Scale, Setting};
+pub use scale_profile::{Scale, ScaleProfile};
 
 /// Reproduces tables and figures of the papers.
 #[derive(Clone, Debug, clap::Args)]
@@ -84,9 +84,9 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
         return document::write(&arguments.out, folder, arguments.remark.as_deref());
     }
     let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
-    let setting = Setting::of_this_machine(arguments.scale.unwrap_or(quick));
-    let mut figures = chosen(all(&setting), &arguments.what)?;
-    let passes = setting.passes();
+    let profile = ScaleProfile::of_this_machine(arguments.scale.unwrap_or(quick));
+    let mut figures = chosen(all(&profile), &arguments.what)?;
+    let passes = profile.passes();
     plan::count_each_command_once(&mut figures);
     if arguments.list {
         return list(&figures, passes);
@@ -106,11 +106,11 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     for pass in 0..passes {
         for done in &mut finished {
             measure(&mut runs, done, pass);
-            write_figure(folder, &setting, done)?;
+            write_figure(folder, &profile, done)?;
         }
     }
     let page = folder.join("report.html");
-    fs::write(&page, report::page(&setting, &finished))
+    fs::write(&page, report::page(&profile, &finished))
         .with_context(|| page.display().to_string())?;
     writeln!(std::io::stdout().lock(), "{}", report::table(&finished))?;
     eprintln!("pictures and tables: {}", page.display());
@@ -121,13 +121,13 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
 }
 
 /// Every figure, in the order of the papers.
-fn all(setting: &Setting) -> Vec<Figure> {
+fn all(profile: &ScaleProfile) -> Vec<Figure> {
     [
-        mercury::figures(setting),
-        hotring::figures(setting),
-        memc3::figures(setting),
-        fpl13::figures(setting),
-        dxram::figures(setting),
+        mercury::figures(profile),
+        hotring::figures(profile),
+        memc3::figures(profile),
+        fpl13::figures(profile),
+        dxram::figures(profile),
     ]
     .into_iter()
     .flatten()
@@ -200,10 +200,10 @@ fn measure(runs: &mut Runs, done: &mut Finished, pass: usize) {
 }
 
 /// Writes a figure's JSON and its picture.
-fn write_figure(folder: &Path, setting: &Setting, done: &Finished) -> anyhow::Result<()> {
+fn write_figure(folder: &Path, profile: &ScaleProfile, done: &Finished) -> anyhow::Result<()> {
     let name = format!("{}-{}", done.figure.paper.name(), done.figure.name);
     let json = folder.join(format!("{name}.json"));
-    fs::write(&json, serde_json::to_vec_pretty(&report::object(setting, done))?)
+    fs::write(&json, serde_json::to_vec_pretty(&report::object(profile, done))?)
         .with_context(|| json.display().to_string())?;
     let picture = folder.join(format!("{name}.svg"));
     fs::write(&picture, done.picture()?).with_context(|| picture.display().to_string())
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn figures_have_names_of_their_own_and_claims_that_can_be_found() {
         for scale in [Scale::Toy, Scale::Quick, Scale::Full] {
-            let figures = all(&Setting::of_this_machine(scale));
+            let figures = all(&ScaleProfile::of_this_machine(scale));
             let names: BTreeSet<_> =
                 figures.iter().map(|figure| (figure.paper, figure.name)).collect();
             assert_eq!(names.len(), figures.len());
@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn papers_and_figures_are_chosen_by_name() {
-        let setting = Setting::of_this_machine(Scale::Toy);
+        let profile = ScaleProfile::of_this_machine(Scale::Toy);
         let names = |what: &[&str]| {
             let what: Vec<String> = what.iter().map(|name| (*name).to_owned()).collect();
-            chosen(all(&setting), &what).map(|figures| figures.len())
+            chosen(all(&profile), &what).map(|figures| figures.len())
         };
         assert_eq!(names(&["hotring/figure-16"]).unwrap(), 1);
         assert!(names(&["memc3"]).unwrap() > 4);

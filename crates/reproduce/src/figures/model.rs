@@ -18,7 +18,7 @@ use super::plan::{
     AT_LEAST, AT_MOST, Claim, Figure, IndexRun, PREDICTED, Panel, Paper, Place, Point, Shape,
 };
 use super::rounds::{Estimate, Rounds, middle};
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// The thread counts of the papers' machines, and what lies between.
 const THREADS: [usize; 6] = [4, 8, 12, 16, 32, 64];
@@ -125,8 +125,8 @@ fn engines_order(engines: &[String], series: &str) -> (usize, usize) {
 }
 
 /// One panel: `engines` by threads, each in turns at a count.
-fn panel(setting: &Setting, runs: impl Fn() -> IndexRun) -> Panel {
-    let threads = setting.threads().into_iter();
+fn panel(profile: &ScaleProfile, runs: impl Fn() -> IndexRun) -> Panel {
+    let threads = profile.threads().into_iter();
     let run = |threads: usize| {
         runs().with(format!("--threads={threads}")).rates_at(Place::number(threads as f64))
     };
@@ -141,7 +141,7 @@ fn panel(setting: &Setting, runs: impl Fn() -> IndexRun) -> Panel {
 }
 
 /// What our settings say of all of these.
-fn about(setting: &Setting, keys: u64) -> String {
+fn about(profile: &ScaleProfile, keys: u64) -> String {
     format!(
         "{} Beyond two threads the lines are a model's, fitted at one and two: threads that meet \
          at one lock, or in pairs at locks of buckets; without limits of memory or sockets. At \
@@ -150,7 +150,7 @@ fn about(setting: &Setting, keys: u64) -> String {
          far apart, one and two threads do not determine what many do: then the line between \
          them says nothing, and a printed number within the band is neither reached nor missed. \
          scripts/large-machine measures instead, where there are cores.",
-        setting.about(keys, setting.threads_up_to(2))
+        profile.about(keys, profile.threads_up_to(2))
     )
 }
 
@@ -161,10 +161,10 @@ fn printed(points: &[Point]) -> Vec<Point> {
 }
 
 /// Mercury's figure 4 at the paper's 12 threads.
-pub fn mercury(setting: &Setting) -> Figure {
-    let keys = setting.keys(32_000_000, 280);
+pub fn mercury(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(32_000_000, 280);
     let mut claims = Vec::new();
-    if setting.machine.cores > 1 {
+    if profile.machine.cores > 1 {
         claims.push(Claim::ratio(
             "12 threads, times memcached, predicted",
             15.0,
@@ -178,25 +178,25 @@ pub fn mercury(setting: &Setting) -> Figure {
         name: "figure-4-model",
         title: "GET throughput at thread counts that this machine lacks",
         printed_setting: "32 million items of 8 + 8 bytes, 12 cores.",
-        our_setting: about(setting, keys),
+        our_setting: about(profile, keys),
         panels: vec![Panel {
             derive: Some(printed),
-            ..panel(setting, || IndexRun::new(setting, &FIGURE_4, "get", keys))
+            ..panel(profile, || IndexRun::new(profile, &FIGURE_4, "get", keys))
         }],
         claims,
     }
 }
 
 /// MemC3's figure 5 at 12 threads.
-pub fn memc3(setting: &Setting) -> Figure {
-    let keys = setting.keys(6_290_000, 300).min(setting.choose(2_000, 780_000, 6_290_000));
+pub fn memc3(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(6_290_000, 300).min(profile.choose(2_000, 780_000, 6_290_000));
     let run = || {
         // As figure 5 has them, so that both are of the same runs.
-        IndexRun::new(setting, &["global-lock", "memc3"], "get", keys)
+        IndexRun::new(profile, &["global-lock", "memc3"], "get", keys)
             .with_all("--key-bytes=16 --value-bytes=8 --prefault=false")
     };
     let mut claims = Vec::new();
-    if setting.machine.cores > 1 {
+    if profile.machine.cores > 1 {
         claims.push(Claim::value(
             "million look-ups a second, 12 threads, predicted",
             35.0,
@@ -209,23 +209,23 @@ pub fn memc3(setting: &Setting) -> Figure {
         name: "figure-5-model",
         title: "look-ups at thread counts that this machine lacks",
         printed_setting: "16-byte keys, 12 cores: 35 million a second on 12 threads, 5 on one.",
-        our_setting: about(setting, keys),
-        panels: vec![panel(setting, run)],
+        our_setting: about(profile, keys),
+        panels: vec![panel(profile, run)],
         claims,
     }
 }
 
 /// HotRing's figure 10 at 64 threads.
-pub fn hotring(setting: &Setting) -> Figure {
-    let keys = setting.keys(250_000_000, 120);
+pub fn hotring(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(250_000_000, 120);
     let engines = ["hotring-s", "hotring-r", "chaining"];
     let run = || {
-        IndexRun::new(setting, &engines, "b", keys)
+        IndexRun::new(profile, &engines, "b", keys)
             .with_all("--theta=1.22 --ratio=8")
-            .lasting(1.0, warm_up(setting))
+            .lasting(1.0, warm_up(profile))
     };
     let mut claims = vec![Claim::value("1 thread, M/s", 12.90, "hotring-s", "1")];
-    if setting.machine.cores > 1 {
+    if profile.machine.cores > 1 {
         let ours = "hotring-s, predicted";
         claims.push(Claim::value("64 threads, M/s, predicted", 565.36, ours, "64"));
     }
@@ -235,8 +235,8 @@ pub fn hotring(setting: &Setting) -> Figure {
         title: "throughput at thread counts that this machine lacks",
         printed_setting: "Workload B, theta 1.22, 8 keys a bucket, 32 cores: 12.90 million \
                           operations a second on one thread, 565.36 on 64.",
-        our_setting: about(setting, keys),
-        panels: vec![panel(setting, run)],
+        our_setting: about(profile, keys),
+        panels: vec![panel(profile, run)],
         claims,
     }
 }

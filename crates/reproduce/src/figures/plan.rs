@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::rounds::Rounds;
 use super::runs::command_line;
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// A paper that is reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -369,7 +369,12 @@ pub struct IndexRun {
 
 impl IndexRun {
     /// `workload` on `engines`, with `keys` keys.
-    pub fn new(setting: &Setting, engines: &[&'static str], workload: &str, keys: u64) -> Self {
+    pub fn new(
+        setting: &ScaleProfile,
+        engines: &[&'static str],
+        workload: &str,
+        keys: u64,
+    ) -> Self {
         Self {
             engines: engines.to_vec(),
             arguments: vec![format!("--workload={workload}")],

@@ -8,7 +8,7 @@ use super::picture::{self, number};
 use super::plan::{Better, Claim, Figure, Point};
 use super::rounds::{Estimate, Rounds, middle};
 use super::runs::command_line;
-use super::setting::{Scale, Setting};
+use super::scale_profile::{Scale, ScaleProfile};
 use amalgam_bench::measure::commit;
 
 /// A figure whose runs are over.
@@ -194,7 +194,7 @@ pub struct KeptPanel {
 }
 
 /// A figure as JSON.
-pub fn object(setting: &Setting, done: &Finished) -> Value {
+pub fn object(setting: &ScaleProfile, done: &Finished) -> Value {
     let figure = &done.figure;
     let panels = figure.panels.iter().zip(&done.panels).map(|(panel, points)| {
         json!({ "title": panel.title, "x": panel.x, "y": panel.y, "points": points })
@@ -236,7 +236,7 @@ pub fn table(finished: &[Finished]) -> String {
 }
 
 /// All figures on a page that needs nothing else.
-pub fn page(setting: &Setting, finished: &[Finished]) -> String {
+pub fn page(setting: &ScaleProfile, finished: &[Finished]) -> String {
     let mut text = String::from(HEAD);
     let machine = &setting.machine;
     let scale = match setting.scale {
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn what_falls_short_stands_first_in_rows_like_the_others() {
-        let page = |ours| page(&Setting::of_this_machine(Scale::Quick), &[finished(ours, 1)]);
+        let page = |ours| page(&ScaleProfile::of_this_machine(Scale::Quick), &[finished(ours, 1)]);
         let short = page(45.0);
         let row = "<td>% full</td><td>45</td><td></td><td>90</td><td>0.5</td><td>short of it</td>";
         assert_eq!(short.matches(row).count(), 2, "{short}");

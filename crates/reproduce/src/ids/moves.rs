@@ -4,7 +4,7 @@ use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::ranges::Placement;
 
 use crate::ids::arguments::IdsArguments;
-use amalgam_bench::workload::{Scatter, mix64};
+use amalgam_bench::workload::{Permutation, mix64};
 
 /// Who created all ids, and owns those that have not migrated.
 pub const CREATOR: u16 = 1;
@@ -21,7 +21,7 @@ pub struct Move {
 /// Draws migrations: all of different ids, at random.
 #[derive(Clone, Debug)]
 pub struct Moves {
-    order: Scatter,
+    order: Permutation,
     seed: u64,
     nodes: u16,
     backups: u8,
@@ -46,7 +46,7 @@ pub fn ids_of(start: u64, end: u64) -> IdRange {
 impl Moves {
     pub fn new(arguments: &IdsArguments) -> Self {
         Self {
-            order: Scatter::new(arguments.ids, arguments.seed),
+            order: Permutation::new(arguments.ids, arguments.seed),
             seed: mix64(arguments.seed),
             nodes: arguments.nodes,
             backups: arguments.backups,

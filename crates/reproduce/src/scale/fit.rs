@@ -5,7 +5,7 @@ use amalgam_cluster::overlay::{LastRequest, Message, Peer};
 use amalgam_cluster::ranges::{MapLimits, Placement, Range, RangeMap};
 use amalgam_cluster::wire::{Packet, Wire};
 
-use amalgam_bench::workload::{Scatter, mix64};
+use amalgam_bench::workload::{Permutation, mix64};
 
 /// Shares of ids that moved, at which a map is built.
 const SHARES: [f64; 4] = [0.001, 0.01, 0.05, 0.1];
@@ -98,7 +98,7 @@ fn bytes_a_range(ids: u64, share: f64) -> f64 {
     let mut map = RangeMap::new(MapLimits::default());
     map.assign(IdRange::new(id(0), id(ids - 1)).expect("a range"), Some(placement(0, 0)));
     // The dictionary is there once, however large the map: it is not what grows.
-    let order = Scatter::new(ids, 1);
+    let order = Permutation::new(ids, 1);
     let moves = (ids as f64 * share) as u64;
     for owner in 1..NODES {
         for set in 0..SETS {

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use super::stores::Store;
 use super::world::{Kind, RESOURCES, World, list, numbers_in, profile, sealed};
 use amalgam_bench::measure::{RunQueue, Timing};
-use amalgam_bench::workload::{Popularity, Scatter};
+use amalgam_bench::workload::{Permutation, Popularity};
 
 /// How uneven members are asked for.
 const THETA: f64 = 0.27;
@@ -105,7 +105,7 @@ pub struct Client<'w> {
     store: Box<dyn Store>,
     random: SmallRng,
     popularity: Popularity,
-    scatter: Scatter,
+    scatter: Permutation,
     mix: Mix,
     first: u32,
     /// Friends of the members that it writes, and who invited them.
@@ -133,7 +133,7 @@ impl<'w> Client<'w> {
             store,
             random: SmallRng::seed_from_u64(u64::from(number) + 1),
             popularity: Popularity::new(u64::from(world.members), THETA)?,
-            scatter: Scatter::new(u64::from(world.members), 1),
+            scatter: Permutation::new(u64::from(world.members), 1),
             mix,
             first: own.start,
             friends: own.clone().map(|member| world.first_friends(member)).collect(),

@@ -1,7 +1,6 @@
 //! BG: a social network's actions (Barahmand and Ghandeharizadeh, CIDR 2013), on chunks of a
-//! cluster, on Redis, memcached and Cassandra, with the same clients.
+//! cluster, on Redis and memcached, with the same clients.
 
-mod cassandra;
 mod member;
 mod shared;
 mod stores;
@@ -12,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use cassandra::Cassandra;
 pub use member::Mix;
 use member::{Client, Tally};
 use shared::Shared;
@@ -36,12 +34,7 @@ pub enum BackendName {
     Redis,
     /// Several memcached; clients know which has a key.
     Memcached,
-    /// Cassandra, with each object on one node.
-    Cassandra,
 }
-
-/// Names the folder of Cassandra's jars.
-pub const CASSANDRA_JARS: &str = "AMALGAM_CASSANDRA";
 
 /// Parameters of `bench bg`.
 #[derive(Clone, Debug, clap::Args)]
@@ -49,8 +42,8 @@ pub struct BgArguments {
     /// Who keeps the objects; several are measured in turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "amalgam")]
     pub backend: Vec<BackendName>,
-    /// Node processes of the cluster (from two on they need etcd), of memcached and of
-    /// Cassandra. Redis is always one.
+    /// Node processes of the cluster (from two on they need etcd), or of memcached. Redis
+    /// is always one.
     #[arg(long, default_value_t = 1)]
     pub nodes: usize,
     /// Members, with 100 friends and 100 resources each.
@@ -75,10 +68,6 @@ pub struct BgArguments {
     /// memcached.
     #[arg(long, value_name = "FILE", default_value = "memcached")]
     pub memcached: PathBuf,
-    /// Folder with Cassandra's jars, of Maven's org.apache.cassandra:cassandra-all and all that it
-    /// depends on; they are run with `java`. Without this, where `AMALGAM_CASSANDRA` says.
-    #[arg(long, value_name = "DIR")]
-    pub cassandra: Option<PathBuf>,
     /// etcd.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     pub etcd: PathBuf,
@@ -172,7 +161,7 @@ struct Round {
 }
 
 /// A backend, what its objects may show, and what was measured.
-struct Subject<'w> {
+struct Target<'w> {
     backend: Box<dyn Backend>,
     clients: Vec<Client<'w>>,
     rounds: Vec<Round>,
@@ -194,13 +183,12 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
     // A world each: versions are of what one backend keeps.
     let world = |_: &BackendName| World::new(arguments.profiles, arguments.clients);
     let worlds: Vec<World> = arguments.backend.iter().map(world).collect::<Result<_, _>>()?;
-    let mut subjects = Vec::new();
+    let mut targets = Vec::new();
     for (name, world) in arguments.backend.iter().zip(&worlds) {
         let backend: Box<dyn Backend> = match name {
             BackendName::Amalgam => Box::new(Chunks::load(arguments, world, core)?),
             BackendName::Redis => Box::new(Redis::load(arguments, world, core)?),
             BackendName::Memcached => Box::new(Memcached::load(arguments, world, core)?),
-            BackendName::Cassandra => Box::new(Cassandra::load(arguments, world, core)?),
         };
         eprintln!("{} objects loaded into {}", world.objects(), backend.name());
         let shares = connect(backend.as_ref(), arguments)?;
@@ -211,21 +199,17 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
             };
             Client::new(world, number, arguments.mix, store)
         };
-        let mut clients = (0..arguments.clients).map(client).collect::<Result<Vec<_>, _>>()?;
-        let warm_up_seconds = backend.warm_up_seconds();
-        if warm_up_seconds > 0.0 {
-            together(&mut clients, warm_up_seconds, None)?;
-        }
-        subjects.push(Subject { backend, clients, rounds: Vec::new() });
+        let clients = (0..arguments.clients).map(client).collect::<Result<Vec<_>, _>>()?;
+        targets.push(Target { backend, clients, rounds: Vec::new() });
     }
     for _ in 0..arguments.rounds {
-        for subject in &mut subjects {
-            let round = measure(subject, arguments)?;
-            subject.rounds.push(round);
+        for target in &mut targets {
+            let round = measure(target, arguments)?;
+            target.rounds.push(round);
         }
     }
-    let base = subjects.iter().find(|subject| subject.backend.name() == "redis");
-    Ok(subjects.iter().map(|subject| result(subject, base, arguments)).collect())
+    let base = targets.iter().find(|target| target.backend.name() == "redis");
+    Ok(targets.iter().map(|target| result(target, base, arguments)).collect())
 }
 
 /// The connections that clients share; none if each has its own.
@@ -259,18 +243,18 @@ fn together(
 }
 
 /// As fast as clients go, then half as fast.
-fn measure(subject: &mut Subject<'_>, arguments: &BgArguments) -> anyhow::Result<Round> {
-    let pids = subject.backend.pids();
+fn measure(target: &mut Target<'_>, arguments: &BgArguments) -> anyhow::Result<Round> {
+    let pids = target.backend.pids();
     let cpu_ns = || pids.iter().map(|pid| cpu_of_threads_ns(*pid)).sum::<anyhow::Result<u64>>();
     let seconds = arguments.seconds;
-    together(&mut subject.clients, seconds / 10.0, None)?;
+    together(&mut target.clients, seconds / 10.0, None)?;
     let (before, began) = (cpu_ns()?, std::time::Instant::now());
-    let peak = together(&mut subject.clients, seconds, None)?;
+    let peak = together(&mut target.clients, seconds, None)?;
     let elapsed = began.elapsed().as_secs_f64();
     let used_ns = cpu_ns()?.saturating_sub(before);
     let actions = peak.timing.operations() as f64;
     let interval = f64::from(arguments.clients) * elapsed / actions / HALF;
-    let half = together(&mut subject.clients, seconds, Some(Duration::from_secs_f64(interval)))?;
+    let half = together(&mut target.clients, seconds, Some(Duration::from_secs_f64(interval)))?;
     let quantile_ms = |timing: &Timing, share| timing.quantile_ns(share) as f64 / 1e6;
     Ok(Round {
         rate: actions / elapsed,
@@ -287,8 +271,8 @@ fn measure(subject: &mut Subject<'_>, arguments: &BgArguments) -> anyhow::Result
     })
 }
 
-fn result(subject: &Subject<'_>, base: Option<&Subject<'_>>, arguments: &BgArguments) -> BgResult {
-    let rounds = &subject.rounds;
+fn result(target: &Target<'_>, base: Option<&Target<'_>>, arguments: &BgArguments) -> BgResult {
+    let rounds = &target.rounds;
     let median = |numbers: Vec<f64>| Spread::of(&numbers).map_or(f64::NAN, |spread| spread.median);
     let of = |number: fn(&Round) -> f64| median(rounds.iter().map(number).collect());
     let ratio = base.map(|base| {
@@ -299,8 +283,8 @@ fn result(subject: &Subject<'_>, base: Option<&Subject<'_>>, arguments: &BgArgum
     BgResult {
         commit: commit(),
         machine: Machine::describe(),
-        backend: subject.backend.name(),
-        nodes: subject.backend.pids().len(),
+        backend: target.backend.name(),
+        nodes: target.backend.pids().len(),
         profiles: arguments.profiles,
         mix: arguments.mix,
         clients: arguments.clients,

@@ -60,11 +60,6 @@ pub trait Backend {
     /// The servers' processes.
     fn pids(&self) -> Vec<u32>;
 
-    /// How long clients act before the first round, for servers that begin slowly.
-    fn warm_up_seconds(&self) -> f64 {
-        0.0
-    }
-
     /// Another client.
     fn connect(&self, place: usize) -> anyhow::Result<Box<dyn Store>>;
 }

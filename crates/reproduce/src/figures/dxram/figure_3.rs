@@ -1,7 +1,7 @@
 //! Figure 3: the map of ranges beside hash tables.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 
 const TREE: &str = "cid-tree";
@@ -11,24 +11,24 @@ const NO_JAVA: &str = "needs a JDK";
 const BYTES_AN_ID: u64 = 60;
 const IDS_PER_SECOND: f64 = 2e6;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let sizes: &[u64] = setting.choose(
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let sizes: &[u64] = profile.choose(
         &[10_000][..],
         &[100_000, 1_000_000][..],
         &[1_000_000, 10_000_000, 100_000_000, 1_000_000_000][..],
     );
-    let fits = |ids: u64| ids * BYTES_AN_ID < setting.available_bytes / 2;
+    let fits = |ids: u64| ids * BYTES_AN_ID < profile.available_bytes / 2;
     // It runs a program from its source.
-    let has_java = is_installed("javac") && setting.choose(false, true, true);
+    let has_java = is_installed("javac") && profile.choose(false, true, true);
     let run = |ids: u64, field, unit| {
         let structures = match fits(ids) {
             true if has_java => "cid-tree,b-tree,hash,cuckoo,java",
             true => "cid-tree,b-tree,hash,cuckoo",
             false => "cid-tree",
         };
-        let gets = setting.choose(1000, 200_000, 2_000_000);
-        let moves = (ids / 100).min(setting.choose(100, 20_000, 200_000));
-        let rounds = setting.rounds();
+        let gets = profile.choose(1000, 200_000, 2_000_000);
+        let moves = (ids / 100).min(profile.choose(100, 20_000, 200_000));
+        let rounds = profile.rounds();
         let arguments = format!(
             "bench ids --ids={ids} --migrated=0.01 --structure={structures} --gets={gets} \
              --moves={moves} --rounds={rounds} --json"

@@ -1,14 +1,14 @@
 //! Figure 4: look-ups with and without the client's cache.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const MIGRATED: [(&str, &str); 3] = [("1 %", "0.01"), ("5 %", "0.05"), ("10 %", "0.1")];
 
-pub fn figure(setting: &Setting) -> Figure {
-    let ids = setting.choose(10_000u64, 1_000_000, 10_000_000);
-    let (requests, rounds) = (ids / 10, setting.rounds());
-    let uncached = setting.choose(10, 2_000, 20_000);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let ids = profile.choose(10_000u64, 1_000_000, 10_000_000);
+    let (requests, rounds) = (ids / 10, profile.rounds());
+    let uncached = profile.choose(10, 2_000, 20_000);
     let run = |(index, (label, migrated)): (usize, &(&str, &str)), reading| {
         let arguments = format!(
             "bench lookup-cache --ids={ids} --migrated={migrated} --requests={requests} \

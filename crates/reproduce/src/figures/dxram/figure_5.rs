@@ -1,9 +1,8 @@
 //! Figure 5: BG, a social network's actions, by storage nodes.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
-use crate::cluster::CASSANDRA_JARS;
 use amalgam_bench::measure::Machine;
 
 /// Actions a second that the text prints, by nodes. Of Cassandra it has the ends, of MongoDB one
@@ -12,7 +11,7 @@ const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
 const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
 const MONGODB: f64 = 3_500.0;
 const NO_MONGODB: &str = "MongoDB is not to be had here";
-const NO_CASSANDRA: &str = "needs AMALGAM_CASSANDRA";
+const NO_CASSANDRA: &str = "Cassandra is not measured: no client of it is kept here";
 
 /// A member's objects, and about how many a second are loaded.
 const OBJECTS_A_MEMBER: f64 = 104.0;
@@ -22,21 +21,15 @@ const OBJECTS_PER_SECOND: f64 = 150_000.0;
 const LARGE: u32 = 500_000;
 const LARGE_NODES: usize = 4;
 const LARGE_ACTIONS: [(usize, f64); 1] = [(LARGE_NODES, 17_000.0)];
-/// Nodes of Cassandra that fit into memory beside the others, and about how long one takes to start
-/// and to warm up.
-const MOST_CASSANDRA: usize = 4;
-const CASSANDRA_SECONDS: f64 = 45.0;
 /// With more members than this, one backend is measured alone.
 const MOST_BESIDE: u32 = 10_000;
 /// Resident bytes of nodes and clients for a member: 50,000 of them took 1.95 GB, 5,000 took 0.28.
 const BYTES_A_MEMBER: u64 = 37_000;
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     // A client's share must hold more members than one has friends.
-    let (members, clients) = setting.choose((110, 1), (500, 4), (10_000, 4));
-    let most_nodes = if can_run("etcd") { setting.choose(1, 4, 8) } else { 1 };
-    let has_cassandra =
-        std::env::var_os(CASSANDRA_JARS).is_some() && setting.choose(false, true, true);
+    let (members, clients) = profile.choose((110, 1), (500, 4), (10_000, 4));
+    let most_nodes = if can_run("etcd") { profile.choose(1, 4, 8) } else { 1 };
     let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
     let run = |nodes: usize, members: u32, field| {
         let mut backends = vec!["amalgam"];
@@ -48,13 +41,9 @@ pub fn figure(setting: &Setting) -> Figure {
         if !is_large && nodes == 1 && can_run("redis-server") {
             backends.push("redis");
         }
-        let mut begin = 2.0;
-        if !is_large && has_cassandra && nodes <= MOST_CASSANDRA {
-            backends.push("cassandra");
-            begin += CASSANDRA_SECONDS * nodes as f64;
-        }
-        let seconds = setting.choose(0.05, 0.25, 5.0);
-        let rounds = setting.choose(1, 2, 3);
+        let begin = 2.0;
+        let seconds = profile.choose(0.05, 0.25, 5.0);
+        let rounds = profile.choose(1, 2, 3);
         let arguments = format!(
             "bench bg --backend={} --nodes={nodes} --profiles={members} --clients={clients} \
              --mix=0.1 --seconds={seconds} --rounds={rounds} --json",
@@ -96,8 +85,8 @@ pub fn figure(setting: &Setting) -> Figure {
         panel("CPU time of the servers", "ns an action", "server_cpu_ns_per_action", Vec::new()),
         panel("values that no write explains", "reads", "unpredictable_reads", Vec::new()),
     ];
-    if setting.choose(false, false, true) && most_nodes >= LARGE_NODES {
-        let members = large(setting);
+    if profile.choose(false, false, true) && most_nodes >= LARGE_NODES {
+        let members = large(profile);
         let title = format!("{members} members, {LARGE_NODES} nodes");
         panels.push(Panel {
             runs: vec![run(LARGE_NODES, members, "actions_per_second")],
@@ -110,7 +99,7 @@ pub fn figure(setting: &Setting) -> Figure {
     };
     let mut claims: Vec<Claim> =
         DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect();
-    claims.extend(beside_others(most_nodes, has_cassandra));
+    claims.extend(beside_others());
     Figure {
         paper: Paper::Dxram,
         name: "figure-5",
@@ -122,12 +111,8 @@ pub fn figure(setting: &Setting) -> Figure {
             "{members} members; all nodes on one core, all clients on another, so rates do not \
              grow with nodes here: CPU time an action says what each costs. Every value that is \
              read is checked. Clients of memcached choose the server by a hash of the key; Redis \
-             is one process. {} MongoDB is not run: its printed number is of the paper's \
-             machines.{}",
-            match has_cassandra {
-                true => "Cassandra has the same clients, on up to four nodes.",
-                false => "Cassandra is left out; AMALGAM_CASSANDRA names the folder of its jars.",
-            },
+             is one process. Neither Cassandra nor MongoDB is run: their printed numbers are of \
+             the paper's machines.{}",
             if most_nodes == 1 { " More than one node needs etcd." } else { "" }
         ),
         panels,
@@ -136,8 +121,8 @@ pub fn figure(setting: &Setting) -> Figure {
 }
 
 /// As many members of the large network as fit into memory.
-fn large(setting: &Setting) -> u32 {
-    let fit = setting.available_bytes / 10 * 9 / BYTES_A_MEMBER;
+fn large(profile: &ScaleProfile) -> u32 {
+    let fit = profile.available_bytes / 10 * 9 / BYTES_A_MEMBER;
     (u64::from(LARGE).min(fit) / 1_000 * 1_000) as u32
 }
 
@@ -147,7 +132,7 @@ fn can_run(program: &str) -> bool {
 }
 
 /// DXRAM's actions over those of the others, from what the text prints of both.
-fn beside_others(most_nodes: usize, has_cassandra: bool) -> Vec<Claim> {
+fn beside_others() -> Vec<Claim> {
     let mut claims = Vec::new();
     for (nodes, actions) in DXRAM {
         let what = format!("times MongoDB's actions, {}", counted(nodes));
@@ -156,11 +141,7 @@ fn beside_others(most_nodes: usize, has_cassandra: bool) -> Vec<Claim> {
     // Of Cassandra and DXRAM only one number of nodes is printed for both.
     let ((nodes, actions), (_, of_cassandra)) = (DXRAM[0], CASSANDRA[0]);
     let what = format!("times Cassandra's actions, {}", counted(nodes));
-    let printed = actions / of_cassandra;
-    claims.push(match has_cassandra && nodes <= most_nodes {
-        true => Claim::ratio(&what, printed, "amalgam", "cassandra", &nodes.to_string()),
-        false => Claim::absent(&what, printed, NO_CASSANDRA),
-    });
+    claims.push(Claim::absent(&what, actions / of_cassandra, NO_CASSANDRA));
     claims
 }
 

@@ -5,7 +5,7 @@ mod figure_4;
 mod figure_5;
 
 use super::plan::Figure;
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// Whether a program is on the path.
 fn is_installed(program: &str) -> bool {
@@ -14,6 +14,6 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Its figures.
-pub fn figures(setting: &Setting) -> Vec<Figure> {
-    vec![figure_3::figure(setting), figure_4::figure(setting), figure_5::figure(setting)]
+pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
+    vec![figure_3::figure(profile), figure_4::figure(profile), figure_5::figure(profile)]
 }

@@ -1,10 +1,10 @@
 //! Section 5.2: how often requests wait for an older write of their bucket.
 
 use super::super::plan::{Figure, Panel, Paper, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::table;
 
-pub fn figure(_setting: &Setting) -> Figure {
+pub fn figure(_setting: &ScaleProfile) -> Figure {
     Figure {
         paper: Paper::Fpl13,
         name: "conflicts",

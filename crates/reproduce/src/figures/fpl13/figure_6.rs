@@ -1,10 +1,10 @@
 //! Figure 6: keys that find no slot.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::table;
 
-pub fn figure(_setting: &Setting) -> Figure {
+pub fn figure(_setting: &ScaleProfile) -> Figure {
     Figure {
         paper: Paper::Fpl13,
         name: "figure-6",

@@ -1,10 +1,10 @@
 //! Figure 9: rate and latency by key length.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::table;
 
-pub fn figure(_setting: &Setting) -> Figure {
+pub fn figure(_setting: &ScaleProfile) -> Figure {
     let panel = |name, y| Panel {
         x: "key bytes",
         y,

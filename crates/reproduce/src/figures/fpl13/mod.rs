@@ -6,15 +6,15 @@ mod figure_9;
 mod table_1;
 
 use super::plan::{Figure, Place, Program, Reading, Run};
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// Its figures.
-pub fn figures(setting: &Setting) -> Vec<Figure> {
+pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
-        table_1::figure(setting),
-        figure_6::figure(setting),
-        figure_9::figure(setting),
-        conflicts::figure(setting),
+        table_1::figure(profile),
+        figure_6::figure(profile),
+        figure_9::figure(profile),
+        conflicts::figure(profile),
     ]
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
 use super::super::runs::SYNTHESIS;
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 /// What `synthesize` printed, with commit, machine and tool.
 const RECORDED: &str = include_str!("resources.jsonl");
@@ -27,9 +27,9 @@ const KINDS: [(&str, &str, f64, f64); 3] = [
     ("block_rams", "block RAMs", 67.0, 24.0),
 ];
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let can_run = Path::new(SYNTHESIS).exists() && Path::new(YOSYS).exists();
-    let is_run = can_run && setting.choose(false, false, true);
+    let is_run = can_run && profile.choose(false, false, true);
     let run = |index: usize, (field, label, ..): (&'static str, &str, f64, f64)| Run {
         place: Place::named(index, label),
         program: Program::Script((!is_run).then_some(RECORDED)),

@@ -1,15 +1,15 @@
 //! Figure 10: YCSB's workloads.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
 const WORKLOADS: [&str; 5] = ["a", "b", "c", "d", "f"];
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let rates = |(index, workload): (usize, &&str)| {
         let place = Place::named(index, workload.to_uppercase());
-        run(setting, workload, 1.22, 8).rates_at(place)
+        run(profile, workload, 1.22, 8).rates_at(place)
     };
     let times = |what: &str, printed, place: &str| {
         Claim::ratio(what, printed, "hotring-s", "chaining", place)
@@ -22,7 +22,7 @@ pub fn figure(setting: &Setting) -> Figure {
                           1.22, 64 threads. 2.10 to 7.75 times the other systems (A to C), 1.81 \
                           to 6.46 (D, F); the abstract has 2.58 for reads and 2.17 for updates \
                           in place.",
-        our_setting: format!("{} Of the other systems, chaining.", about(setting)),
+        our_setting: format!("{} Of the other systems, chaining.", about(profile)),
         panels: vec![Panel {
             x: "YCSB workload",
             y: "million operations a second",

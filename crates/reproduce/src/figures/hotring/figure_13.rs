@@ -1,17 +1,17 @@
 //! Figure 13: what a read spends on items that are not the head's.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
 /// Of the items of a chain half come before one that is chosen without regard to its heat.
 const PASSED_IN_CHAINS: f64 = 4.0;
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let thetas = [(0, 1.22), (1, 0.99)];
     let passed = |(index, theta)| {
         let place = Place::named(index, format!("theta {theta}"));
-        run(setting, "c", theta, 8).once().at(place, Reading::Field("items_passed_per_op", 1.0))
+        run(profile, "c", theta, 8).once().at(place, Reading::Field("items_passed_per_op", 1.0))
     };
     let chains = |(index, theta)| {
         let place = Place::named(index, format!("theta {theta}"));
@@ -30,7 +30,7 @@ pub fn figure(setting: &Setting) -> Figure {
             "{} Items are counted instead of timed: whoever passes none finds its own first. \
              Of chaining stands what is expected: half of the others. The printed ratios are \
              those of the times.",
-            about(setting)
+            about(profile)
         ),
         panels: vec![Panel {
             x: "",

@@ -1,7 +1,7 @@
 //! Figure 15b: how often HotRing-r looks whether a head should move.
 
 use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::{THREADS, keys, warm_up};
 
 /// R of 1, 2, 5, 10 and 50.
@@ -9,15 +9,15 @@ const ENGINES: [&str; 5] =
     ["hotring-r-1", "hotring-r-2", "hotring-r", "hotring-r-10", "hotring-r-50"];
 const BYTES_A_KEY: u64 = 200;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let (keys, threads) = (keys(setting, BYTES_A_KEY), setting.threads_up_to(THREADS));
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let (keys, threads) = (keys(profile, BYTES_A_KEY), profile.threads_up_to(THREADS));
     let scenarios = [("theta 1.22", "b", 1.22), ("theta 0.99", "b", 0.99), ("theta 0.7", "b", 0.7)];
     let run = |(index, (label, workload, theta)): (usize, (&str, &str, f64))| {
-        IndexRun::new(setting, &ENGINES, workload, keys)
+        IndexRun::new(profile, &ENGINES, workload, keys)
             .with(format!("--theta={theta}"))
             .with("--ratio=8")
             .with(format!("--threads={threads}"))
-            .lasting(1.0, warm_up(setting))
+            .lasting(1.0, warm_up(profile))
             .rates_at(Place::named(index, label))
     };
     Figure {
@@ -26,7 +26,7 @@ pub fn figure(setting: &Setting) -> Figure {
         title: "throughput by R: requests between two looks at a head",
         printed_setting: "250 million keys, 64 threads; only the picture had numbers. R = 5 is \
                           best; a little is lost where it is very small or very large.",
-        our_setting: format!("{} hotring-r is that with R = 5.", setting.about(keys, threads)),
+        our_setting: format!("{} hotring-r is that with R = 5.", profile.about(keys, threads)),
         panels: vec![Panel {
             x: "workload B, 8 keys a bucket",
             y: "million operations a second",

@@ -1,7 +1,7 @@
 //! Figure 16: latencies of 100,000 accesses.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
 /// What is shown of an engine's latencies, in microseconds.
@@ -12,10 +12,10 @@ const FIELDS: [(&str, &str); 4] = [
     ("longest of a null loop", "longest_null_ns"),
 ];
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let theta = |(index, theta): (usize, f64)| {
         let fields = FIELDS.map(|(name, field)| (name.to_owned(), field, 1e3));
-        let run = run(setting, "b", theta, 8).with("--timed=100000");
+        let run = run(profile, "b", theta, 8).with("--timed=100000");
         run.only("hotring-s")
             .at(Place::named(index, format!("theta {theta}")), Reading::Fields(fields.to_vec()))
     };
@@ -29,7 +29,7 @@ pub fn figure(setting: &Setting) -> Figure {
         our_setting: format!(
             "{} The longest of a loop that does nothing but read the clocks is shown beside: \
              what a virtual machine's interruptions add.",
-            about(setting)
+            about(profile)
         ),
         panels: vec![Panel {
             x: "",

@@ -1,14 +1,14 @@
 //! Figure 17: throughput while the table grows twice.
 
 use super::super::plan::{Figure, IndexRun, Paper};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::over_time;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(1_000_000, 400).min(setting.choose(4_000, 250_000, 1_000_000));
-    let run = IndexRun::new(setting, &["hotring-s", "hotring-r"], "insert50", keys)
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(1_000_000, 400).min(profile.choose(4_000, 250_000, 1_000_000));
+    let run = IndexRun::new(profile, &["hotring-s", "hotring-r"], "insert50", keys)
         .with("--theta=1.22")
-        .lasting(setting.choose(60.0, 24.0, 4.5), 0.0);
+        .lasting(profile.choose(60.0, 24.0, 4.5), 0.0);
     Figure {
         paper: Paper::HotRing,
         name: "figure-17",
@@ -18,7 +18,7 @@ pub fn figure(setting: &Setting) -> Figure {
         our_setting: format!(
             "{} From fewer keys, so that two rehashes come within seconds on one thread; the \
              rehash itself runs in the background.",
-            setting.about(keys, 1)
+            profile.about(keys, 1)
         ),
         panels: vec![over_time(run)],
         claims: Vec::new(),

@@ -1,14 +1,14 @@
 //! Figure 3: how many accesses a look-up needs at best, by formulas 1 to 3.
 
 use super::super::plan::{Figure, Panel, Paper, Place, Point, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;
 
 const THETAS: [f64; 2] = [0.99, 1.22];
 const LENGTHS: [u32; 8] = [1, 2, 4, 6, 8, 10, 12, 16];
 
-pub fn figure(_setting: &Setting) -> Figure {
+pub fn figure(_setting: &ScaleProfile) -> Figure {
     let place = |length: u32| Place::number(f64::from(length));
     let usual = |length: &u32| {
         Point::new("conventional", place(*length), 1.0 + f64::from(*length + 1) / 2.0)

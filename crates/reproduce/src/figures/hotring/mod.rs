@@ -16,7 +16,7 @@ mod table_2;
 
 use super::model;
 use super::plan::{Figure, IndexRun, Panel, Place, Reading, Shape};
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// All that are compared; `chaining` is the paper's baseline.
 const ENGINES: [&str; 3] = ["hotring-s", "hotring-r", "chaining"];
@@ -33,47 +33,47 @@ const THREADS: usize = 64;
 const BYTES_A_KEY: u64 = 120;
 
 /// Its figures.
-pub fn figures(setting: &Setting) -> Vec<Figure> {
+pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
-        table_2::figure(setting),
-        figure_3::figure(setting),
-        figure_10::figure(setting),
-        model::hotring(setting),
-        figure_11a::figure(setting),
-        figure_11b::figure(setting),
-        figure_12::figure(setting),
-        figure_13::figure(setting),
-        figure_14::figure(setting),
-        figure_15a::figure(setting),
-        figure_15b::figure(setting),
-        figure_16::figure(setting),
-        figure_17::figure(setting),
+        table_2::figure(profile),
+        figure_3::figure(profile),
+        figure_10::figure(profile),
+        model::hotring(profile),
+        figure_11a::figure(profile),
+        figure_11b::figure(profile),
+        figure_12::figure(profile),
+        figure_13::figure(profile),
+        figure_14::figure(profile),
+        figure_15a::figure(profile),
+        figure_15b::figure(profile),
+        figure_16::figure(profile),
+        figure_17::figure(profile),
     ]
 }
 
 /// Keys here for the paper's 250 million, which `bytes` take each.
-fn keys(setting: &Setting, bytes: u64) -> u64 {
-    setting.keys(KEYS, bytes)
+fn keys(profile: &ScaleProfile, bytes: u64) -> u64 {
+    profile.keys(KEYS, bytes)
 }
 
 /// The paper's defaults, but for the workload: heads get time to find the hot items.
-fn run(setting: &Setting, workload: &str, theta: f64, ratio: u32) -> IndexRun {
-    IndexRun::new(setting, &ENGINES, workload, keys(setting, BYTES_A_KEY))
+fn run(profile: &ScaleProfile, workload: &str, theta: f64, ratio: u32) -> IndexRun {
+    IndexRun::new(profile, &ENGINES, workload, keys(profile, BYTES_A_KEY))
         .with(format!("--theta={theta}"))
         .with(format!("--ratio={ratio}"))
-        .with(format!("--threads={}", setting.threads_up_to(THREADS)))
-        .lasting(1.0, warm_up(setting))
+        .with(format!("--threads={}", profile.threads_up_to(THREADS)))
+        .lasting(1.0, warm_up(profile))
 }
 
 /// How many times the usual: until heads have found the hot items.
-pub fn warm_up(setting: &Setting) -> f64 {
-    setting.choose(1.0, 3.0, 4.0)
+pub fn warm_up(profile: &ScaleProfile) -> f64 {
+    profile.choose(1.0, 3.0, 4.0)
 }
 
 /// Throughput of `workload` by keys a bucket.
-fn by_ratio(setting: &Setting, workload: &str, theta: f64) -> Panel {
+fn by_ratio(profile: &ScaleProfile, workload: &str, theta: f64) -> Panel {
     let rates =
-        |ratio: u32| run(setting, workload, theta, ratio).rates_at(Place::number(f64::from(ratio)));
+        |ratio: u32| run(profile, workload, theta, ratio).rates_at(Place::number(f64::from(ratio)));
     Panel {
         x: "keys a bucket",
         y: "million operations a second",
@@ -96,6 +96,6 @@ fn over_time(run: IndexRun) -> Panel {
 }
 
 /// What every figure says of its setting.
-fn about(setting: &Setting) -> String {
-    setting.about(keys(setting, BYTES_A_KEY), setting.threads_up_to(THREADS))
+fn about(profile: &ScaleProfile) -> String {
+    profile.about(keys(profile, BYTES_A_KEY), profile.threads_up_to(THREADS))
 }

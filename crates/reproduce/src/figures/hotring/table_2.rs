@@ -1,7 +1,7 @@
 //! Table 2: how much the hottest items are asked for.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;
 
@@ -17,7 +17,7 @@ const PRINTED: [(f64, [f64; 6]); 6] = [
     (1.22, [97.8, 99.2, 99.5, 99.6, 99.7, 99.8]),
 ];
 
-pub fn figure(_setting: &Setting) -> Figure {
+pub fn figure(_setting: &ScaleProfile) -> Figure {
     let mut given = Vec::new();
     let mut claims = Vec::new();
     for (theta, printed) in PRINTED {

@@ -1,7 +1,7 @@
 //! Figure 4: what each step brings.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Run};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const PRINTED_MEMC3: &str = "--slots=4 --writers=1 --paths=1";
 
@@ -18,17 +18,17 @@ const STEPS: [(&str, &str, &str, &str); 8] = [
 ];
 
 /// A table of this many slots, and what share of it reads and inserts begin with.
-fn slots(setting: &Setting) -> u64 {
-    setting.choose(1 << 12, 1 << 20, 1 << 23)
+fn slots(profile: &ScaleProfile) -> u64 {
+    profile.choose(1 << 12, 1 << 20, 1 << 23)
 }
 
-pub fn figure(setting: &Setting) -> Figure {
-    let threads = setting.threads_up_to(6);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let threads = profile.threads_up_to(6);
     let panel = |title: &str, workload: &'static str, threads: usize| Panel {
         title: title.to_owned(),
         x: "steps, one on top of the other",
         y: "million operations a second",
-        runs: (0..STEPS.len()).map(|step| run(setting, step, workload, threads)).collect(),
+        runs: (0..STEPS.len()).map(|step| run(profile, step, workload, threads)).collect(),
         ..Panel::default()
     };
     let times = |what, printed, panel| {
@@ -48,7 +48,7 @@ pub fn figure(setting: &Setting) -> Figure {
         our_setting: format!(
             "{} slots, 85 % full (75 % where inserts follow), {threads} threads. On several \
              threads the lock of `global-lock` stands for the first three steps.",
-            slots(setting)
+            slots(profile)
         ),
         panels: vec![
             panel("reads, 1 thread", "get", 1),
@@ -79,15 +79,15 @@ pub fn figure(setting: &Setting) -> Figure {
     }
 }
 
-fn run(setting: &Setting, step: usize, workload: &str, threads: usize) -> Run {
+fn run(profile: &ScaleProfile, step: usize, workload: &str, threads: usize) -> Run {
     let (name, one, several, switches) = STEPS[step];
     let engine = if threads == 1 { one } else { several };
     let is_memc3 = engine == "memc3";
     let fill = if workload == "get" { 0.85 } else { 0.75 };
-    let slots = slots(setting);
+    let slots = slots(profile);
     // `--fill` loads its share of the table that `--keys` would take.
     let keys = if is_memc3 { slots / 2 } else { (slots as f64 * fill) as u64 };
-    let mut run = IndexRun::new(setting, &[engine], workload, keys)
+    let mut run = IndexRun::new(profile, &[engine], workload, keys)
         .with_all("--key-bytes=16 --value-bytes=8 --theta=0 --prefault=false")
         .with(format!("--threads={threads}"))
         .with_all(switches);

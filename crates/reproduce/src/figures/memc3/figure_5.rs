@@ -1,15 +1,15 @@
 //! Figure 5: the table's throughput by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(6_290_000, 300).min(setting.choose(2_000, 780_000, 6_290_000));
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(6_290_000, 300).min(profile.choose(2_000, 780_000, 6_290_000));
     let panel = |(workload, title): (&str, &str)| {
-        let runs = setting.threads().into_iter().flat_map(|threads| {
+        let runs = profile.threads().into_iter().flat_map(|threads| {
             let place = Place::number(threads as f64);
             let run = |engines: &[&'static str]| {
-                IndexRun::new(setting, engines, workload, keys)
+                IndexRun::new(profile, engines, workload, keys)
                     .with_all("--key-bytes=16 --value-bytes=8 --prefault=false")
                     .with(format!("--threads={threads}"))
             };
@@ -29,7 +29,7 @@ pub fn figure(setting: &Setting) -> Figure {
             ..Panel::default()
         }
     };
-    let most = setting.threads().last().copied().unwrap_or(1);
+    let most = profile.threads().last().copied().unwrap_or(1);
     let rate = |what: &str, printed, threads: usize| {
         Claim::value(what, printed, "memc3", &threads.to_string())
     };
@@ -46,7 +46,7 @@ pub fn figure(setting: &Setting) -> Figure {
         title: "throughput of the table by threads",
         printed_setting: "16-byte keys, 1 to 16 threads on 12 cores: 5 million look-ups a second \
                           on one thread, 35 on 12; with 10 % inserts 20 at most, on 10.",
-        our_setting: setting.about(keys, setting.threads_up_to(12)),
+        our_setting: profile.about(keys, profile.threads_up_to(12)),
         panels: [("get", "look-ups"), ("insert10", "10 % inserts")].map(panel).into(),
         claims,
     }

@@ -1,13 +1,13 @@
 //! Figure 6: displacements of an insert, by how full the table is.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::table_2::{fill, slots};
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let curve = |paths: &&str| {
         let place = Place::named(0, format!("{paths} paths"));
-        fill(setting, paths, place, Reading::Points)
+        fill(profile, paths, place, Reading::Points)
     };
     Figure {
         paper: Paper::MemC3,
@@ -17,7 +17,7 @@ pub fn figure(setting: &Setting) -> Figure {
         our_setting: format!(
             "{} slots. A point is the mean of all inserts until then, as the printed numbers must \
              be: the last ones alone displace far more.",
-            slots(setting)
+            slots(profile)
         ),
         panels: vec![Panel {
             x: "% full",

@@ -1,16 +1,16 @@
 //! Figure 7: the cache's throughput by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(4_000_000, 400);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(4_000_000, 400);
     // A tenth of what is asked for fits.
-    let mebibytes = setting.choose(4, 16, 1024);
+    let mebibytes = profile.choose(4, 16, 1024);
     let asked = mebibytes * (10 << 20) / 80;
-    let threads = setting.threads();
+    let threads = profile.threads();
     let panel = |title: &str, run: &dyn Fn(usize) -> IndexRun| Panel {
         title: title.to_owned(),
         x: "threads",
@@ -27,14 +27,14 @@ pub fn figure(setting: &Setting) -> Figure {
             .collect(),
         ..Panel::default()
     };
-    let large = |_| IndexRun::new(setting, &ENGINES, "c", keys).with("--theta=0.99");
+    let large = |_| IndexRun::new(profile, &ENGINES, "c", keys).with("--theta=0.99");
     let small = |_| {
-        IndexRun::new(setting, &ENGINES, "cache", asked)
+        IndexRun::new(profile, &ENGINES, "cache", asked)
             .with(format!("--memory={mebibytes}Mi"))
             .with(format!("--expected={}", mebibytes * (1 << 20) / 48))
             .with_all("--table-apart --theta=0.99")
     };
-    let most = setting.threads().last().copied().unwrap_or(1);
+    let most = profile.threads().last().copied().unwrap_or(1);
     let rate = |part: &str, printed, number| {
         let what = format!("million a second, {part}, {most} threads (printed: 16)");
         Claim::value(&what, printed, "memc3", &most.to_string()).of_panel(number)
@@ -48,7 +48,7 @@ pub fn figure(setting: &Setting) -> Figure {
                           at most.",
         our_setting: format!(
             "{} (b): {mebibytes} MiB.",
-            setting.about(keys, setting.threads_up_to(16))
+            profile.about(keys, profile.threads_up_to(16))
         ),
         panels: vec![
             panel("reads, everything fits", &large),

@@ -1,15 +1,15 @@
 //! Figure 8: the whole server, over sockets.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
+use super::super::scale_profile::ScaleProfile;
 use super::super::servers::MEMCACHED;
-use super::super::setting::Setting;
 
 const SERVERS: [&str; 2] = ["memc3", MEMCACHED];
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.choose(2_000u64, 500_000, 8_000_000);
-    let (rounds, seconds) = (setting.rounds(), setting.seconds().max(0.1));
-    let threads = setting.threads();
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.choose(2_000u64, 500_000, 8_000_000);
+    let (rounds, seconds) = (profile.rounds(), profile.seconds().max(0.1));
+    let threads = profile.threads();
     let run = |threads: &usize, field, unit| {
         let arguments = format!(
             "bench server --connections=50 --multi=100 --set=0.05 --keys={keys} \

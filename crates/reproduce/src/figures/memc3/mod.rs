@@ -12,19 +12,19 @@ mod table_3;
 
 use super::model;
 use super::plan::Figure;
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// Its figures.
-pub fn figures(setting: &Setting) -> Vec<Figure> {
+pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
-        table_1::figure(setting),
-        table_2::figure(setting),
-        table_3::figure(setting),
-        figure_4::figure(setting),
-        figure_5::figure(setting),
-        model::memc3(setting),
-        figure_6::figure(setting),
-        figure_7::figure(setting),
-        figure_8::figure(setting),
+        table_1::figure(profile),
+        table_2::figure(profile),
+        table_3::figure(profile),
+        figure_4::figure(profile),
+        figure_5::figure(profile),
+        model::memc3(profile),
+        figure_6::figure(profile),
+        figure_7::figure(profile),
+        figure_8::figure(profile),
     ]
 }

@@ -1,12 +1,12 @@
 //! Table 1: the table's and the cache's own bytes an item.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(16_000_000, 300);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(16_000_000, 300);
     let bytes = |(index, engine): (usize, &'static str)| {
-        IndexRun::new(setting, &[engine], "get", keys)
+        IndexRun::new(profile, &[engine], "get", keys)
             .with_all("--key-bytes=16 --value-bytes=32 --prefault=false")
             .with(if engine == "memc3" { "--fill=0.95" } else { "--theta=0" })
             .once()
@@ -21,7 +21,7 @@ pub fn figure(setting: &Setting) -> Figure {
         our_setting: format!(
             "{} Measured after load; the table of `memc3` as ours is, 8 slots a bucket and 95 % \
              full.",
-            setting.about(keys, 1)
+            profile.about(keys, 1)
         ),
         panels: vec![Panel {
             x: "",

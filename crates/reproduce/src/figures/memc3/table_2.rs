@@ -1,7 +1,7 @@
 //! Table 2: how full the table gets until an insert fails, and how fast, beside chains.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 /// What the paper prints: walks, % full, bytes an item, million inserts a second.
 const PRINTED: [(&str, f64, f64, f64); 4] = [
@@ -20,28 +20,28 @@ const LARGEST_BUCKET: f64 = 4.0;
 const SLOTS_PER_SECOND: f64 = 4e6;
 
 /// A table of 2^27 slots is the paper's.
-pub fn slots(setting: &Setting) -> u64 {
-    1 << setting.choose(12, 20, 27)
+pub fn slots(profile: &ScaleProfile) -> u64 {
+    1 << profile.choose(12, 20, 27)
 }
 
 /// `bench occupancy` with `paths`, whose points stand at `place`.
-pub fn fill(setting: &Setting, paths: &str, place: Place, reading: Reading) -> Run {
-    occupancy(setting, &format!("--slots=4 --paths={paths}"), place, reading)
+pub fn fill(profile: &ScaleProfile, paths: &str, place: Place, reading: Reading) -> Run {
+    occupancy(profile, &format!("--slots=4 --paths={paths}"), place, reading)
 }
 
-fn occupancy(setting: &Setting, table: &str, place: Place, reading: Reading) -> Run {
-    let (slots, runs) = (slots(setting), setting.choose(1, 3, 10));
+fn occupancy(profile: &ScaleProfile, table: &str, place: Place, reading: Reading) -> Run {
+    let (slots, runs) = (slots(profile), profile.choose(1, 3, 10));
     let arguments = format!("bench occupancy {table} --size={slots} --runs={runs} --json");
     let arguments = arguments.split(' ').map(str::to_owned).collect();
     let seconds = slots as f64 * f64::from(runs) / SLOTS_PER_SECOND;
     Run { place, program: Program::Own, arguments, reading, seconds, repeats: true }
 }
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     let panel = |title: &str, y, field, unit| {
         let run = |(index, (paths, ..)): (usize, &(&str, f64, f64, f64))| {
             let reading = Reading::Named("memc3".to_owned(), field, unit);
-            fill(setting, paths, Place::named(index, *paths), reading)
+            fill(profile, paths, Place::named(index, *paths), reading)
         };
         let runs = PRINTED.iter().enumerate().map(run).collect();
         Panel { title: title.to_owned(), x: "paths", y, runs, ..Panel::default() }
@@ -50,7 +50,7 @@ pub fn figure(setting: &Setting) -> Figure {
         let mut panel = panel(title, y, field, unit);
         let place = Place::named(PRINTED.len(), CHAINS);
         let reading = Reading::Named(CHAINS.to_owned(), field, unit);
-        panel.runs.push(occupancy(setting, "--chaining", place, reading));
+        panel.runs.push(occupancy(profile, "--chaining", place, reading));
         panel
     };
     Figure {
@@ -65,8 +65,8 @@ pub fn figure(setting: &Setting) -> Figure {
              pointer). Both tables are bare: chains have a head a bucket, half as many as slots, \
              and a link an item. Inserts count the table's memory when it is first touched; the \
              smaller the table, the more of it the caches hold.",
-            slots(setting),
-            setting.choose(1, 3, 10)
+            slots(profile),
+            profile.choose(1, 3, 10)
         ),
         panels: vec![
             panel("how full", "% full", "load_percent", 1.0),

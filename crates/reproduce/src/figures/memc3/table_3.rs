@@ -1,7 +1,7 @@
 //! Table 3: items that a cache holds, and how often they hit.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 /// What the paper prints of a size: millions of items and % of hits of the three caches.
 const PRINTED: [(u64, [f64; 3], [f64; 3]); 6] = [
@@ -17,17 +17,17 @@ const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
 /// Operations a second of a cache that misses much.
 const OPERATIONS_PER_SECOND: f64 = 1e6;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let sizes = &PRINTED[..setting.choose(1, 1, 6)];
-    let keys = setting.choose(1_000_000u64, 100_000_000, 100_000_000);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let sizes = &PRINTED[..profile.choose(1, 1, 6)];
+    let keys = profile.choose(1_000_000u64, 100_000_000, 100_000_000);
     // More than what the cache that holds most can hold of them: one that holds all of a circle of
     // requests always hits.
     let requests =
-        |mebibytes: u64| setting.choose(400_000, 100_000 * mebibytes, 500_000 * mebibytes);
+        |mebibytes: u64| profile.choose(400_000, 100_000 * mebibytes, 500_000 * mebibytes);
     let panel = |y, field, unit| {
         let run = |(mebibytes, ..): &(u64, [f64; 3], [f64; 3])| {
             let requests = requests(*mebibytes);
-            let size = setting.choose(4, *mebibytes, *mebibytes);
+            let size = profile.choose(4, *mebibytes, *mebibytes);
             let arguments =
                 format!("bench caches --sizes={size}Mi --keys={keys} --requests={requests} --json");
             Run {

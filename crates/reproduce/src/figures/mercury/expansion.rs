@@ -1,20 +1,20 @@
 //! Section 4.1: throughput while the table expands.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const ENGINE: &str = "mercury";
 
-pub fn figure(setting: &Setting) -> Figure {
+pub fn figure(profile: &ScaleProfile) -> Figure {
     // Just under a power of two of buckets at three items to four, so that one expansion comes.
-    let buckets = 1u64 << setting.choose(18, 19, 24);
-    let keys = buckets * 3 / 4 - buckets / setting.choose(16, 64, 64);
+    let buckets = 1u64 << profile.choose(18, 19, 24);
+    let keys = buckets * 3 / 4 - buckets / profile.choose(16, 64, 64);
     let run = |reading| {
-        IndexRun::new(setting, &[ENGINE], "d", keys)
+        IndexRun::new(profile, &[ENGINE], "d", keys)
             .with("--theta=0")
             .with(format!("--expected={}", buckets * 3 / 4))
-            .with(format!("--memory={}Gi", setting.choose(3, 1, 3)))
-            .lasting(setting.choose(160.0, 30.0, 3.0), 0.25)
+            .with(format!("--memory={}Gi", profile.choose(3, 1, 3)))
+            .lasting(profile.choose(160.0, 30.0, 3.0), 0.25)
             .once()
             .at(Place::named(0, "1"), reading)
     };
@@ -30,7 +30,7 @@ pub fn figure(setting: &Setting) -> Figure {
         printed_setting: "8 threads: 9 % less than without expansion (text of 4.1).",
         our_setting: format!(
             "{} 95 % reads and 5 % inserts, so that one expansion comes in the midst of the run.",
-            setting.about(keys, 1)
+            profile.about(keys, 1)
         ),
         panels: vec![
             Panel {

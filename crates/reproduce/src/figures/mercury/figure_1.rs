@@ -1,25 +1,25 @@
 //! Figure 1: where a GET of memcached spends its time.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Point, Reading, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 use super::figure_4::ENGINES;
 
 const SMALL_KEYS: u64 = 2_000;
 const LARGE: &str = "all keys";
 const SMALL: &str = "keys of the first-level cache";
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(32_000_000, 280);
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(32_000_000, 280);
     // As figure 4 has them, so that both are of the same runs.
     let time = |keys: u64, place: Place| {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
-        IndexRun::new(setting, &ENGINES, "get", keys).with("--threads=1").at(place, per_operation)
+        IndexRun::new(profile, &ENGINES, "get", keys).with("--threads=1").at(place, per_operation)
     };
     let runs = vec![time(SMALL_KEYS, Place::named(0, SMALL)), time(keys, Place::named(1, LARGE))];
-    let threads = setting.threads_up_to(12);
+    let threads = profile.threads_up_to(12);
     let together = || {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
-        IndexRun::new(setting, &ENGINES, "get", keys)
+        IndexRun::new(profile, &ENGINES, "get", keys)
             .with(format!("--threads={threads}"))
             .at(Place::number(threads as f64), per_operation)
     };
@@ -57,7 +57,7 @@ pub fn figure(setting: &Setting) -> Figure {
              first-level cache, so no profiler is needed; the share of synchronization is what \
              each of {threads} threads takes longer than one alone, with the shared cores and \
              caches of this machine in it; less than nothing is noise.",
-            setting.about(keys, 1)
+            profile.about(keys, 1)
         ),
         panels,
         claims,

@@ -1,7 +1,7 @@
 //! Figure 3: DRAM accesses of a GET, and the misses of the caches before.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Point, Reading, Run};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];
 const ONE: &str = "1 thread";
@@ -13,12 +13,12 @@ const SECOND_LEVEL_KIBIBYTES: u64 = 256;
 /// Of memory, that a count takes to load and to read, at the pace of a simulated cache.
 const SIMULATED_KEYS_PER_SECOND: f64 = 60e3;
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(32_000_000, 160).min(setting.choose(4_000, 500_000, 32_000_000));
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(32_000_000, 160).min(profile.choose(4_000, 500_000, 32_000_000));
     // As many keys to a byte of it at all scales.
-    let cache_kibibytes = setting.choose(64, 512, 32 << 10);
+    let cache_kibibytes = profile.choose(64, 512, 32 << 10);
     let misses = |kibibytes: u64, place, field| {
-        let mut run = IndexRun::new(setting, &ENGINES, "get", keys)
+        let mut run = IndexRun::new(profile, &ENGINES, "get", keys)
             .with_all("--theta=0 --dram")
             .with(format!("--dram-cache={kibibytes}Ki"))
             .once()
@@ -28,7 +28,7 @@ pub fn figure(setting: &Setting) -> Figure {
     };
     let run = || misses(cache_kibibytes, Place::named(0, ONE), LAST);
     // The model has one level behind the first: here that is the second.
-    let second = setting.choose(cache_kibibytes, SECOND_LEVEL_KIBIBYTES, SECOND_LEVEL_KIBIBYTES);
+    let second = profile.choose(cache_kibibytes, SECOND_LEVEL_KIBIBYTES, SECOND_LEVEL_KIBIBYTES);
     let levels: Vec<Run> = vec![
         misses(cache_kibibytes, Place::named(0, "first"), FIRST),
         misses(second, Place::named(1, "second"), LAST),
@@ -47,7 +47,7 @@ pub fn figure(setting: &Setting) -> Figure {
              needs 2 accesses; 2 over the count is the part of memory's bandwidth that serves \
              them, which is what the paper states as use of the practical limit. The second \
              level's misses are those of a cache of {second} KiB in its place.",
-            setting.about(keys, 1)
+            profile.about(keys, 1)
         ),
         panels: vec![
             Panel {

@@ -1,17 +1,17 @@
 //! Figure 5: YCSB's mixes by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
-use super::super::setting::Setting;
+use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];
 const MIXES: [(&str, &str); 3] = [("a", "50 % writes"), ("b", "5 % writes"), ("c", "reads")];
 
-pub fn figure(setting: &Setting) -> Figure {
-    let keys = setting.keys(24_000_000, 220);
-    let threads = setting.threads();
+pub fn figure(profile: &ScaleProfile) -> Figure {
+    let keys = profile.keys(24_000_000, 220);
+    let threads = profile.threads();
     let panel = |(workload, title): &(&str, &str)| {
         let run = |threads: &usize| {
-            IndexRun::new(setting, &ENGINES, workload, keys)
+            IndexRun::new(profile, &ENGINES, workload, keys)
                 .with_all("--key-bytes=24 --value-bytes=10 --theta=0.99")
                 .with(format!("--threads={threads}"))
                 .rates_at(Place::number(*threads as f64))
@@ -38,7 +38,7 @@ pub fn figure(setting: &Setting) -> Figure {
         printed_setting: "24 million items of 24 + 10 bytes, 100 million zipfian requests, 1 to \
                           12 threads on 12 cores. 9.2 to 14 times memcached on 12; which mix had \
                           which only the picture showed.",
-        our_setting: setting.about(keys, setting.threads_up_to(12)),
+        our_setting: profile.about(keys, profile.threads_up_to(12)),
         panels: MIXES.iter().map(panel).collect(),
         claims: MIXES.iter().enumerate().map(claim).collect(),
     }

@@ -11,16 +11,16 @@ pub use figure_4::ENGINES as FIGURE_4;
 
 use super::model;
 use super::plan::Figure;
-use super::setting::Setting;
+use super::scale_profile::ScaleProfile;
 
 /// Its figures.
-pub fn figures(setting: &Setting) -> Vec<Figure> {
+pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
-        figure_1::figure(setting),
-        figure_3::figure(setting),
-        figure_4::figure(setting),
-        model::mercury(setting),
-        figure_5::figure(setting),
-        expansion::figure(setting),
+        figure_1::figure(profile),
+        figure_3::figure(profile),
+        figure_4::figure(profile),
+        model::mercury(profile),
+        figure_5::figure(profile),
+        expansion::figure(profile),
     ]
 }

@@ -7,14 +7,14 @@ use amalgam_op::mix64;
 /// Popular ranks are small numbers, and keys are loaded in the order of their ids: without this
 /// step the hottest items would lie side by side in memory.
 #[derive(Clone, Debug)]
-pub struct Scatter {
+pub struct Permutation {
     count: u64,
     mask: u64,
     shift: u32,
     multipliers: [u64; 3],
 }
 
-impl Scatter {
+impl Permutation {
     /// A permutation of `0..count`.
     ///
     /// # Panics
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn every_number_is_taken_once() {
         for count in [1, 2, 3, 4, 5, 7, 8, 100, 1000, 1024, 1025] {
-            let scatter = Scatter::new(count, count ^ 17);
+            let scatter = Permutation::new(count, count ^ 17);
             let mut places: Vec<u64> = (0..count).map(|number| scatter.apply(number)).collect();
             places.sort_unstable();
             assert!(places.into_iter().eq(0..count), "count {count}");
@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn seeds_and_neighbours_differ() {
         let count = 1 << 20;
-        let one = Scatter::new(count, 1);
-        let two = Scatter::new(count, 2);
+        let one = Permutation::new(count, 1);
+        let two = Permutation::new(count, 2);
         let agreeing = (0..1000).filter(|rank| one.apply(*rank) == two.apply(*rank)).count();
         assert!(agreeing < 5, "{agreeing} of 1000 ranks agree between two seeds");
         let near =

@@ -3,8 +3,8 @@
 use amalgam_index::Configuration;
 use anyhow::{bail, ensure};
 
-use crate::driver::{Mounted, Runner};
-use crate::target::Subject;
+use crate::driver::{EngineUnderTest, Runner};
+use crate::target::Target;
 
 /// A row of the table.
 #[derive(Clone, Copy)]
@@ -37,12 +37,12 @@ pub struct Variant {
 }
 
 /// A row for `S`.
-pub const fn entry<S: Subject + 'static>(name: &'static str, about: &'static str) -> Entry {
+pub const fn entry<S: Target + 'static>(name: &'static str, about: &'static str) -> Entry {
     Entry { name, about, is_read_only: false, open: open::<S>, variants: &[] }
 }
 
 /// A variant that `S` is.
-pub const fn variant<S: Subject + 'static>(
+pub const fn variant<S: Target + 'static>(
     slots: Option<usize>,
     disabled: &'static [&'static str],
 ) -> Variant {
@@ -89,11 +89,11 @@ impl Entry {
     }
 }
 
-fn open<S: Subject + 'static>(
+fn open<S: Target + 'static>(
     _name: &str,
     configuration: &Configuration,
 ) -> anyhow::Result<Box<dyn Runner>> {
-    Ok(Box::new(Mounted::<S>::open(configuration)?))
+    Ok(Box::new(EngineUnderTest::<S>::open(configuration)?))
 }
 
 /// The row called `name`.

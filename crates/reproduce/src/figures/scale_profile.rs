@@ -16,7 +16,7 @@ pub enum Scale {
 
 /// What figures are planned for.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Setting {
+pub struct ScaleProfile {
     /// How much is asked for.
     pub scale: Scale,
     /// Where it runs.
@@ -29,7 +29,7 @@ pub struct Setting {
 const TOY_KEYS: u64 = 4_000;
 const QUICK_KEYS: u64 = 1_000_000;
 
-impl Setting {
+impl ScaleProfile {
     /// This machine.
     pub fn of_this_machine(scale: Scale) -> Self {
         let available_bytes = Machine::available_bytes();
@@ -109,23 +109,23 @@ impl Setting {
 mod tests {
     use super::*;
 
-    fn setting(scale: Scale, cores: usize, gigabytes: u64) -> Setting {
+    fn profile(scale: Scale, cores: usize, gigabytes: u64) -> ScaleProfile {
         let machine = Machine { cpu: "a CPU".to_owned(), cores, memory_bytes: gigabytes << 30 };
-        Setting { scale, machine, available_bytes: gigabytes << 30 }
+        ScaleProfile { scale, machine, available_bytes: gigabytes << 30 }
     }
 
     #[test]
     fn keys_are_bounded_by_paper_patience_and_memory() {
-        assert_eq!(setting(Scale::Full, 2, 64).keys(32_000_000, 100), 32_000_000);
-        assert!(setting(Scale::Full, 2, 1).keys(250_000_000, 200) < 3_300_000);
-        assert_eq!(setting(Scale::Quick, 2, 64).keys(250_000_000, 100), QUICK_KEYS);
-        assert_eq!(setting(Scale::Toy, 2, 64).keys(250_000_000, 100), TOY_KEYS);
+        assert_eq!(profile(Scale::Full, 2, 64).keys(32_000_000, 100), 32_000_000);
+        assert!(profile(Scale::Full, 2, 1).keys(250_000_000, 200) < 3_300_000);
+        assert_eq!(profile(Scale::Quick, 2, 64).keys(250_000_000, 100), QUICK_KEYS);
+        assert_eq!(profile(Scale::Toy, 2, 64).keys(250_000_000, 100), TOY_KEYS);
     }
 
     #[test]
     fn threads_end_with_all_cores() {
-        assert_eq!(setting(Scale::Quick, 1, 1).threads(), [1]);
-        assert_eq!(setting(Scale::Quick, 2, 1).threads(), [1, 2]);
-        assert_eq!(setting(Scale::Quick, 12, 1).threads(), [1, 2, 4, 8, 12]);
+        assert_eq!(profile(Scale::Quick, 1, 1).threads(), [1]);
+        assert_eq!(profile(Scale::Quick, 2, 1).threads(), [1, 2]);
+        assert_eq!(profile(Scale::Quick, 12, 1).threads(), [1, 2, 4, 8, 12]);
     }
 }

@@ -5,16 +5,16 @@ use std::ops::ControlFlow;
 use amalgam_index::{Cursor, Found, Sink, Worker};
 use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, Verb, decide};
 
-use super::GlobalLock;
+use super::Memcached14;
 use super::layout::{Place, item_bytes};
 use super::state::State;
 
 /// Buckets that a write moves while the table grows, beside those that maintenance moves.
 const BUCKETS_PER_WRITE: usize = 2;
 
-/// A worker of [`GlobalLock`].
+/// A worker of [`Memcached14`].
 pub struct GlobalLockWorker<'i> {
-    pub(super) index: &'i GlobalLock,
+    pub(super) index: &'i Memcached14,
     /// Where keys and values are copied to be shown.
     key: Vec<u8>,
     value: Vec<u8>,
@@ -48,7 +48,7 @@ fn view<'c>(state: &State, place: Place, key: &'c [u8], value: &'c mut Vec<u8>) 
 }
 
 impl<'i> GlobalLockWorker<'i> {
-    pub(super) fn new(index: &'i GlobalLock) -> Self {
+    pub(super) fn new(index: &'i Memcached14) -> Self {
         Self { index, key: Vec::new(), value: Vec::new(), fresh: Vec::new() }
     }
 

@@ -34,13 +34,13 @@ pub use worker::GlobalLockWorker;
 const BUCKETS_PER_STEP: usize = 1024;
 
 /// See the head of this module.
-pub struct GlobalLock {
+pub struct Memcached14 {
     state: Mutex<State>,
     seed: HashSeed,
     signal: Signal,
 }
 
-impl Store for GlobalLock {
+impl Store for Memcached14 {
     const NAME: &'static str = "global-lock";
     type Worker<'i> = GlobalLockWorker<'i>;
 
@@ -61,7 +61,7 @@ impl Store for GlobalLock {
     }
 }
 
-impl Engine for GlobalLock {
+impl Engine for Memcached14 {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
         Self::open_bumping(configuration, false)
     }
@@ -92,7 +92,7 @@ impl Engine for GlobalLock {
     }
 }
 
-impl GlobalLock {
+impl Memcached14 {
     /// An empty index that moves an item to the front of its LRU at every access, not once a
     /// minute.
     ///

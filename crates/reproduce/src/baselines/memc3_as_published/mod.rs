@@ -24,7 +24,7 @@ use amalgam_op::{HashSeed, IgnorePoison, Key};
 use anyhow::ensure;
 
 use super::words::Words;
-use amalgam_bench::target::{ReadSink, Subject, SubjectWorker};
+use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 use order::{Chunks, Clock, Lru, Order};
 
 /// A table is opened so large that the items expected fill this part of it at most, in 1/64: as
@@ -36,7 +36,7 @@ const MEMORY_PER_SLOT_BYTES: usize = 1024;
 const SMALLEST_ITEM_WORDS: usize = 2;
 
 /// MemC3 as printed.
-pub type Memc3Printed = Printed<Clock>;
+pub type Memc3AsPublished = Printed<Clock>;
 
 /// MemC3's table with memcached's lists.
 pub type LruCuckoo = Printed<Lru>;
@@ -174,7 +174,7 @@ impl<O: Order> Printed<O> {
     }
 }
 
-impl<O: Order> Subject for Printed<O> {
+impl<O: Order> Target for Printed<O> {
     type Worker<'s> = PrintedWorker<'s, O>;
 
     fn open(configuration: &Configuration) -> anyhow::Result<Self> {
@@ -229,7 +229,7 @@ impl<O: Order> Subject for Printed<O> {
     }
 }
 
-impl<O: Order> SubjectWorker for PrintedWorker<'_, O> {
+impl<O: Order> TargetWorker for PrintedWorker<'_, O> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink) {
         for (position, key) in keys.iter().enumerate() {

@@ -12,7 +12,7 @@ use memchr::memchr;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::client::arguments::NullServerArguments;
+use crate::client::arguments::StubServerArguments;
 use crate::measure::pin_to;
 
 /// The listener, among the connections' numbers.
@@ -23,7 +23,7 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const LONGEST_REQUEST_BYTES: usize = 2 << 20;
 
 /// See the head of this module. One thread.
-pub struct NullServer {
+pub struct StubServer {
     listener: TcpListener,
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
@@ -40,13 +40,13 @@ struct Connection {
     unsent: Vec<u8>,
 }
 
-impl NullServer {
+impl StubServer {
     /// Listens on the loopback interface.
     ///
     /// # Errors
     ///
     /// If the port is taken.
-    pub fn open(arguments: &NullServerArguments) -> anyhow::Result<Self> {
+    pub fn open(arguments: &StubServerArguments) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", arguments.port))
             .with_context(|| format!("port {}", arguments.port))?;
         listener.set_nonblocking(true)?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use amalgam_index::Configuration;
 use anyhow::{Context, ensure};
 
+use super::engines::{Entry, find};
 use crate::driver::arguments::IndexArguments;
+use crate::driver::config::{Limit, RunConfig};
 use crate::driver::dram;
 use crate::driver::requests::Position;
 use crate::driver::result::{IndexResult, Measured, Parameters};
-use crate::driver::runner::{Limit, Orders, Report, Runner};
-use crate::engines::{Entry, find};
+use crate::driver::runner::{Report, Runner};
 use crate::measure::{Machine, resident_bytes_of, time_null_loop};
 use crate::workload::{KeySpace, Stream, generate};
 
@@ -83,7 +84,7 @@ fn go_on(contests: &mut [Contest], plan: &Plan<'_>) -> anyhow::Result<bool> {
         contest.measured.index_bytes_per_item = before.index_bytes_per_item;
         contest.positions.iter_mut().for_each(Position::begin_again);
         let runner = contest.mounted.as_ref().context("it was measured before")?;
-        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut contest.positions);
+        runner.run(&plan.config(plan.warm_up_limit(), false), &mut contest.positions);
     }
     Ok(true)
 }
@@ -142,8 +143,8 @@ fn run_to_count(
         if arguments.workload.loads() {
             runner.load(plan.keys, plan.key_space, arguments.value_bytes, 1);
         }
-        let orders = plan.orders(Limit::Operations(requests), false);
-        runner.run(&orders, &mut [Position::default()]);
+        let config = plan.config(Limit::Operations(requests), false);
+        runner.run(&config, &mut [Position::default()]);
     }
     Ok(())
 }
@@ -178,9 +179,9 @@ impl<'a> Plan<'a> {
         Ok(Self { arguments, key_space, streams: streams?, keys })
     }
 
-    fn orders(&self, limit: Limit, is_timed: bool) -> Orders<'_> {
+    fn config(&self, limit: Limit, is_timed: bool) -> RunConfig<'_> {
         let workload = self.arguments.workload;
-        Orders {
+        RunConfig {
             streams: &self.streams,
             loaded: if workload.starts_empty() { 0 } else { self.keys },
             key_space: self.key_space,
@@ -264,7 +265,7 @@ impl Contest {
         if arguments.workload.loads() {
             self.load(plan, runner.as_ref(), &configuration, before)?;
         }
-        runner.run(&plan.orders(plan.warm_up_limit(), false), &mut self.positions);
+        runner.run(&plan.config(plan.warm_up_limit(), false), &mut self.positions);
         self.mounted = Some(runner);
         Ok(())
     }
@@ -304,7 +305,7 @@ impl Contest {
     fn report(&mut self, plan: &mut Plan<'_>, limit: Limit, timed: bool) -> anyhow::Result<Report> {
         self.mount(plan)?;
         let runner = self.mounted.as_ref().context("it was just mounted")?;
-        let report = runner.run(&plan.orders(limit, timed), &mut self.positions);
+        let report = runner.run(&plan.config(limit, timed), &mut self.positions);
         self.measured.statistics = runner.statistics();
         self.measured.tally.reads += report.tally.reads;
         self.measured.tally.hits += report.tally.hits;
