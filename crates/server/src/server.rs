@@ -48,7 +48,8 @@ fn open_warm<E: Engine>(
             let index = E::open(&saved.prepare::<E>(configuration.clone()))?;
             match saved.load(&index, clock, threads) {
                 Ok(report) => {
-                    log::info!(file:% = path.display(), report:%; "loaded the items of the last run");
+                    let file = path.display();
+                    log::info!(file:%, report:%; "loaded the items of the last run");
                     return Ok(index);
                 }
                 Err(error) => refuse(error),

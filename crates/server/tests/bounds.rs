@@ -40,7 +40,8 @@ fn a_slow_reader_gets_everything_and_occupies_little_memory() {
     let stored = [&b"set big 0 0 100000\r\n"[..], &value, b"\r\n"].concat();
     client.talk(stored, "STORED\r\n");
     let answer = [&b"VALUE big 0 100000\r\n"[..], &value, b"\r\n"].concat();
-    // 2,000 answers of 100 kB, to lines of 100 keys and of one key, are far more than sockets buffer.
+    // 2,000 answers of 100 kB, to lines of 100 keys and of one key, are far more than sockets
+    // buffer.
     let mut slow = server.connect();
     let many = format!("get{}\r\n", " big".repeat(100));
     for _ in 0..10 {

@@ -1,9 +1,9 @@
 //! The cost of a request in instructions. Counts are repeatable: a regression shows here before it
 //! shows in a benchmark. They hold for optimised code, so other builds have no test.
 //!
-//! The example `in_process` runs fixed byte scripts through a worker's batches; the count of a short
-//! run taken from that of a longer one leaves the batches alone. The index behind it answers every
-//! key at once: the instructions are those of parsing, queueing and answering.
+//! The example `in_process` runs fixed byte scripts through a worker's batches; the count of a
+//! short run taken from that of a longer one leaves the batches alone. The index behind it answers
+//! every key at once: the instructions are those of parsing, queueing and answering.
 
 #![cfg(not(debug_assertions))]
 

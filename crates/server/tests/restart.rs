@@ -71,7 +71,8 @@ fn cas_of(client: &mut support::Client<std::net::TcpStream>, key: &str) -> u64 {
     head.rsplit(' ').next().and_then(|cas| cas.parse().ok()).expect("a CAS id")
 }
 
-/// Checks that all items are unchanged and that a new CAS id is above the last one; saves them again.
+/// Checks that all items are unchanged and that a new CAS id is above the last one; saves them
+/// again.
 fn check(server: Running, path: &Path, last_cas: u64) -> u64 {
     assert!(!path.exists(), "a file is read once");
     let mut client = server.connect();

@@ -90,7 +90,8 @@ fn what_is_stored_through_tls_is_read_with_and_without_it() {
         secured.talk("set greeting 0 0 5\r\nhello\r\n", "STORED\r\n");
         let mut plain = Client(server.stream(1));
         plain.talk("get greeting\r\n", "VALUE greeting 0 5\r\nhello\r\nEND\r\n");
-        // Many records each way, values sent from where they lie, and a buffer of the connection's own.
+        // Many records each way, values sent from where they lie, and a buffer of the connection's
+        // own.
         let value = "v".repeat(700_000);
         secured.talk(format!("set large 0 0 700000\r\n{value}\r\n"), "STORED\r\n");
         let answer = format!("VALUE large 0 700000\r\n{value}\r\n");

@@ -1,8 +1,8 @@
 //! The part of HTTP/1.1 that the admin address needs: one GET or HEAD for each connection.
 //!
 //! Invariants:
-//! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive; nothing else of the
-//!    request is kept.
+//! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive; nothing else of
+//!    the request is kept.
 //! 2. Every response states its length, closes the connection, and forbids loading content from
 //!    elsewhere.
 

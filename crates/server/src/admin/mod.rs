@@ -169,8 +169,8 @@ impl Admin {
         http::respond(&mut stream, &response, is_head)
     }
 
-    /// Protects a loopback address, which has no password, from DNS rebinding: a request under a name
-    /// that is not this machine's was sent by a browser on behalf of a foreign page.
+    /// Protects a loopback address, which has no password, from DNS rebinding: a request under a
+    /// name that is not this machine's was sent by a browser on behalf of a foreign page.
     fn is_host_allowed(&self, request: &Request) -> bool {
         !self.address.ip().is_loopback() || request.host.as_deref().is_none_or(http::is_local_host)
     }

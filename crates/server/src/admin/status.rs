@@ -10,8 +10,8 @@ use super::snapshot::Snapshot;
 use crate::state::server_state::ServerState;
 use crate::uri::uri_encoded;
 
-/// The hot keys, hottest first; null if keys may not be listed. Keys are arbitrary bytes, so they are
-/// percent-encoded.
+/// The hot keys, hottest first; null if keys may not be listed. Keys are arbitrary bytes, so they
+/// are percent-encoded.
 pub fn hot_keys<S: Store>(state: &ServerState<S>) -> Value {
     if !state.settings.allows_dump {
         return Value::Null;

@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! 1. An idle connection owns no buffers.
-//! 2. The input buffer grows with what has arrived, at most doubling (or by [`MIN_GROWTH_BYTES`]): a
-//!    client that announces a large value must send it before memory is allocated for it.
+//! 2. The input buffer grows with what has arrived, at most doubling (or by
+//!    [`MIN_GROWTH_BYTES`]): a client that announces a large value must send it before memory is
+//!    allocated for it.
 
 use std::io;
 use std::ops::Range;
@@ -118,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// Receives once, into `scratch` from `filled` on (and advances `filled`) or into the connection's
-    /// own buffer. Adds the number of bytes received to `count`.
+    /// Receives once, into `scratch` from `filled` on (and advances `filled`) or into the
+    /// connection's own buffer. Adds the number of bytes received to `count`.
     pub fn receive(
         &mut self,
         scratch: &mut [u8],

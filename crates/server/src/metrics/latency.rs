@@ -1,8 +1,8 @@
 //! How long commands take inside the server, by kind, from a sample of batches.
 //!
 //! All requests of a batch are answered together. So the duration of the batch, from when its
-//! worker takes the requests until their answers are handed to the system, is the latency of each of
-//! them. It does not include the time that a request waited in its socket or behind an earlier
+//! worker takes the requests until their answers are handed to the system, is the latency of each
+//! of them. It does not include the time that a request waited in its socket or behind an earlier
 //! batch.
 //!
 //! Invariants:
@@ -120,8 +120,8 @@ impl Stopwatch {
 }
 
 impl Lap {
-    /// Ends the lap after the answers were sent: records its duration for each command counted since
-    /// the start.
+    /// Ends the lap after the answers were sent: records its duration for each command counted
+    /// since the start.
     pub fn end(self, counters: &Counters, latencies: &Latencies) {
         let elapsed = self.start.elapsed().as_nanos();
         let duration_ns = u64::try_from(elapsed).unwrap_or(u64::MAX);

@@ -131,7 +131,8 @@ pub fn accept(listener: &Listener) -> io::Result<Option<(OwnedFd, Option<SocketA
         match acceptfrom_with(&listener.socket, FLAGS) {
             Ok((socket, peer)) => {
                 if listener.kind == ListenerKind::Tcp {
-                    // Failing is harmless: a socket that has died already is noticed when it is read.
+                    // Failing is harmless: a socket that has died already is noticed when it is
+                    // read.
                     let _ = sockopt::set_tcp_nodelay(&socket, true);
                     let _ = sockopt::set_socket_keepalive(&socket, true);
                 }

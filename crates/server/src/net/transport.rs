@@ -46,8 +46,8 @@ impl Transport {
         })
     }
 
-    /// Receives into the spare capacity of `buffer`, behind what it holds. Results and errors are those
-    /// of [`Transport::receive`].
+    /// Receives into the spare capacity of `buffer`, behind what it holds. Results and errors are
+    /// those of [`Transport::receive`].
     ///
     /// # Errors
     ///

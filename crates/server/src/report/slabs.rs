@@ -1,7 +1,7 @@
 //! `stats items` and `stats slabs`, by memcached's class numbers.
 //!
-//! The arena's size classes are finer than memcached's. Each is reported as a part of the slab class
-//! that memcached would put its items into, so that dashboards find their rows.
+//! The arena's size classes are finer than memcached's. Each is reported as a part of the slab
+//! class that memcached would put its items into, so that dashboards find their rows.
 
 use std::collections::BTreeMap;
 

@@ -170,8 +170,8 @@ fn flush<S: Store>(context: &mut BatchContext<'_, '_, S>, delay_seconds: i64) ->
         return true;
     }
     while clock.flush().is_err() {
-        // Dozens of flushes in a row: the dead items must be swept before the generation wraps. This
-        // worker must block neither the sweep nor the reclamation of the memory that it frees.
+        // Dozens of flushes in a row: the dead items must be swept before the generation wraps.
+        // This worker must block neither the sweep nor the reclamation of the memory that it frees.
         clock.end_batch(context.worker);
         context.index.quiesce();
         context.state.wake_main();

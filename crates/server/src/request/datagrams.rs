@@ -41,8 +41,8 @@ impl Datagrams {
         &self.socket
     }
 
-    /// Receives the waiting datagrams, at most [`DATAGRAMS`], and appends a slot for each. Returns the
-    /// number of bytes received.
+    /// Receives the waiting datagrams, at most [`DATAGRAMS`], and appends a slot for each. Returns
+    /// the number of bytes received.
     pub fn receive(&mut self, slots: &mut Vec<RequestSlot>) -> u64 {
         self.received.clear();
         if receive_many(self.socket.as_fd(), &mut self.buffer, &mut self.received).is_err() {

@@ -149,8 +149,8 @@ impl Clock {
         self.now_at(self.flushes.load(Ordering::Acquire))
     }
 
-    /// The current time and generation for a batch of `worker`, which may write items until it calls
-    /// [`Clock::end_batch`]. Requires: the requests of the batch were received before.
+    /// The current time and generation for a batch of `worker`, which may write items until it
+    /// calls [`Clock::end_batch`]. Requires: the requests of the batch were received before.
     pub fn begin_batch(&self, worker: usize) -> Now {
         self.flush_if_due();
         let own = &self.workers[worker].0;
@@ -215,9 +215,9 @@ impl Clock {
         self.flushes.load(Ordering::Acquire) - self.swept.load(Ordering::Acquire)
     }
 
-    /// Waits, at most for the duration of a batch, until no worker can write items of an older flush
-    /// count than the current one, and returns that. The caller then removes every dead item and
-    /// calls [`Clock::end_sweep`].
+    /// Waits, at most for the duration of a batch, until no worker can write items of an older
+    /// flush count than the current one, and returns that. The caller then removes every dead item
+    /// and calls [`Clock::end_sweep`].
     pub fn begin_sweep(&self) -> u64 {
         let target = self.flushes.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -12,7 +12,8 @@ use crate::state::clock::Clock;
 /// Buckets scanned between two quiescent states.
 const SLICE_BUCKETS: usize = 256;
 
-/// Sweeps that operators request (`lru_crawler crawl`), and their statistics. Shared by all threads.
+/// Sweeps that operators request (`lru_crawler crawl`), and their statistics. Shared by all
+/// threads.
 pub struct Crawler {
     /// Whether a sweep is requested or runs.
     pub is_requested: AtomicBool,

@@ -243,7 +243,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Scans the whole index, or until the writing thread has failed, which reports its error itself.
+    /// Scans the whole index, or until the writing thread has failed, which reports its error
+    /// itself.
     fn fill(mut self, worker: &mut impl Worker, clock: &Clock) {
         let now = clock.now();
         let mut cursor = Some(Cursor::START);
@@ -493,8 +494,8 @@ impl<'b> SavedItem<'b> {
             worker.apply(&Op { key, verb: Verb::Delete(delete) }, now, sink);
         }
         if self.marks & (WON | FETCHED) != 0 {
-            // The engine sets this mark when a read wins the right to recache: of a stale item, or of
-            // one that expires.
+            // The engine sets this mark when a read wins the right to recache: of a stale item, or
+            // of one that expires.
             let is_won = self.marks & WON != 0;
             let get = Get {
                 checks_stale: is_won,

@@ -18,8 +18,8 @@ impl Events {
     /// Deletes of items.
     pub const DELETIONS: Self = Self(16);
 
-    /// Parses the arguments of `watch`; as in memcached, a prefix of a name is enough. None if one is
-    /// unknown. Kinds that only memcached's proxy or debugging have are accepted and never sent.
+    /// Parses the arguments of `watch`; as in memcached, a prefix of a name is enough. None if one
+    /// is unknown. Kinds that only memcached's proxy or debugging have are accepted and never sent.
     pub fn parse<'w>(words: impl Iterator<Item = &'w [u8]>) -> Option<Self> {
         const NAMES: [(&str, Events); 10] = [
             ("rawcmds", Events::NONE),

@@ -136,8 +136,8 @@ impl WatchLog {
         self.wake();
     }
 
-    /// Replaces what [`WatchLog::wanted`] returns. Requires: `newcomers` is locked, so that the wishes
-    /// of those who join meanwhile are not lost.
+    /// Replaces what [`WatchLog::wanted`] returns. Requires: `newcomers` is locked, so that the
+    /// wishes of those who join meanwhile are not lost.
     pub(super) fn set_wanted(&self, events: Events) {
         self.wanted.store(events.bits(), Ordering::Relaxed);
     }

@@ -60,8 +60,8 @@ fn wait(log: &WatchLog, watchers: &mut Vec<Watcher>, registry: &ConnectionRegist
     let gone = watchers.extract_if(.., |_| is_gone.next().unwrap_or(false)).collect();
     dismiss(log, registry, gone);
     let events = watchers.iter().fold(Events::NONE, |all, one| all.union(one.events));
-    // Under the lock of the newcomers, whose kinds must not be lost. A watcher whose place is reserved
-    // but who has not joined yet adds its kinds again when it joins.
+    // Under the lock of the newcomers, whose kinds must not be lost. A watcher whose place is
+    // reserved but who has not joined yet adds its kinds again when it joins.
     let newcomers = lock(&log.newcomers);
     let events = newcomers.iter().fold(events, |all, one| all.union(one.events));
     log.set_wanted(events);
