@@ -498,7 +498,8 @@ fn serve(
     nodes.iter_mut().for_each(RunningNode::stop);
     ensure!(
         !is_failed,
-        "a node stopped: its lease ended, another life of it began, or its log failed"
+        "a node stopped: its lease ended, another process started under its name, or its log \
+         failed; the log lines above say which"
     );
     Ok(())
 }

@@ -701,7 +701,7 @@ fn every_node_is_restarted_while_chunks_are_written() {
         std::fs::read_to_string(folder.join(format!("{name}.log"))).expect("it complains there")
     };
     let damaged = complaints(names[DAMAGED]);
-    for mention in ["the log is damaged", "the log does not count"] {
+    for mention in ["the backup log is damaged", "the backup log is not authoritative"] {
         assert!(damaged.contains(mention), "{damaged}");
         assert!(!complaints(names[1]).contains(mention), "what was only killed is whole");
     }

@@ -1,20 +1,20 @@
-//! Counts that take time, told often.
+//! Counts that are expensive to take and often asked for.
 
 use std::time::{Duration, Instant};
 
-/// Counting takes at most one part in so many of the time.
+/// Counting takes at most 1/N of the time.
 const COST_PARTS: u32 = 50;
-/// And is done again after so long at the latest.
+/// The age at which a count is always taken again.
 const AGE_MAX: Duration = Duration::from_secs(5);
 
-/// The last count, which is told again as long as another would cost too much.
+/// The last count, which is returned again as long as a new one would cost too much.
 #[derive(Debug, Default)]
 pub struct CachedCount<T> {
     last: Option<(T, Instant)>,
 }
 
 impl<T: Copy> CachedCount<T> {
-    /// The count, made anew if it is time to.
+    /// The cached count, or a new one if that is not too expensive or the cached one too old.
     pub fn get(&mut self, clock: impl Fn() -> Instant, count: impl FnOnce() -> T) -> T {
         let begin = clock();
         match self.last {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_long_is_counted_seldom() {
+    fn expensive_counts_are_cached_longer() {
         let (now, counted) = (Cell::new(Instant::now()), Cell::new(0));
         let pass = |ms| now.set(now.get() + Duration::from_millis(ms));
         let mut cached = CachedCount::default();

@@ -1,17 +1,17 @@
-//! A client of the cluster: chunks and named items over connections to all nodes that it needs.
+//! A client of the cluster: operations on chunks and named items.
 //!
-//! One node is its *home*, which tells it who else there is and asks the super peers for it;
-//! another takes its place when it is gone or silent. Where chunks are it remembers; to their
-//! owners it speaks itself. Calls block; operations of one call are under way together, those for
-//! one node in one request.
+//! Used by one thread at a time; calls block. One node is the client's *home*: it lists the members
+//! and forwards lookups to super peers. Another node replaces it when it fails or is silent. The
+//! client caches the owners of chunks and sends operations to them directly. All operations of one
+//! call are in flight together, those for one node in one request.
 //!
-//! Invariants of this room:
-//! 1. An operation has one number however often it is asked for: it counts once. What creates a
-//!    chunk is asked of one node alone.
-//! 2. What is wrong in its memory of owners costs another try.
-//! 3. A call ends: tries are bounded in number and time.
-//! 4. While a call waits for one node, no other waits: connections open side by side, and who says
-//!    nothing is given up (`connection`).
+//! Invariants of this module:
+//! 1. An operation keeps its number when it is sent again, so it is executed once. The creation of
+//!    a chunk is only ever sent to one node.
+//! 2. A wrong entry in the cache of owners costs another try, nothing else.
+//! 3. Every call ends: tries are bounded in number and time.
+//! 4. Waiting for one node does not delay requests to others: connections open concurrently, and a
+//!    silent node is given up (`client_connection`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,25 +37,26 @@ use crate::handshake::{Credentials, HandshakeError, Identity};
 
 mod operations;
 
-/// How long the first connection may take to open, and an answer of its node to come.
+/// Time limit for the first connection to open, and for an answer of its node.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a connection may take to open while a call waits.
+/// Time limit for a connection to open while a call waits.
 const DIAL_PATIENCE: Duration = Duration::from_millis(LOST_MS);
-/// Who could not be reached is not dialed again for so long.
+/// Pause before a node is dialed again that could not be reached, in milliseconds.
 const REDIAL_MS: u64 = 300;
-/// Members are asked for so often while a call waits, and when one is not known.
+/// Intervals at which the members are asked for while a call waits, and when a node is unknown, in
+/// milliseconds.
 const MEMBERS_MS: u64 = 1_000;
 const UNKNOWN_MS: u64 = 100;
-/// Homes that are tried for one question, beside the present one.
+/// Further nodes that are tried as homes for one request.
 const HOMES_MAX: usize = 8;
-/// The same for a node that wants to know whether it would be welcome.
+/// Time limit for a member to accept the handshake of a node that is about to join.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
-/// Read at once.
+/// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of a request, about: what it holds beyond goes in another.
+/// Approximate bytes of a request; further operations go into another one.
 const REQUEST_BYTES: usize = 4 << 20;
 
-/// Whether somebody there would speak to this process; who would not says why.
+/// Whether the node at `address` accepts a handshake with this identity.
 ///
 /// # Errors
 ///
@@ -64,28 +65,29 @@ pub fn check_admission_at(address: &str, identity: &Identity) -> Result<(), Clie
     open_first(&[address.to_owned()], identity, TRIAL_PATIENCE).map(drop)
 }
 
-/// See the head of this module. Used by one thread at a time.
+/// See the head of this module.
 #[derive(Debug)]
 pub struct ClusterClient {
     identity: Identity,
-    /// The node that it connected to, and the number of its cluster.
+    /// The node that was connected to first, and the number of its cluster.
     first: Peer,
     cluster: u64,
-    /// Who answers for the cluster now.
+    /// The present home.
     home: Peer,
     connections: BTreeMap<Peer, ClientConnection>,
-    /// Connections that open.
+    /// Connections that are being opened.
     pending: BTreeMap<Peer, PendingConnection>,
-    /// Members as of that revision.
+    /// The addresses of the members, as of `revision`.
     addresses: BTreeMap<Peer, String>,
     revision: u64,
-    /// When members are asked for next.
+    /// When the members are asked for next, in [`boot_ms`].
     next_members_ms: u64,
-    /// Who could not be reached, and until when they are not dialed.
+    /// Nodes that could not be reached, and until when they are not dialed, in [`boot_ms`].
     backoff_until_ms: BTreeMap<Peer, u64>,
-    /// Who could not be reached, or was lost, since that was looked at last.
+    /// Nodes that could not be reached, or whose connection broke, and that `client` does not know
+    /// of yet.
     unreachable: Vec<Peer>,
-    /// Of the last question.
+    /// The number of the last control request.
     number: u64,
     locator: Locator,
     client: Client,
@@ -93,8 +95,8 @@ pub struct ClusterClient {
 }
 
 impl ClusterClient {
-    /// Connects to the first of some nodes that answers. `cache_bytes` bounds what it remembers of
-    /// owners. The join token alone is enough where connections are not secured.
+    /// Connects to the first of several nodes that answers. `cache_bytes` bounds the cache of
+    /// owners. The join token alone suffices where connections are not secured.
     ///
     /// # Errors
     ///
@@ -107,7 +109,7 @@ impl ClusterClient {
         let identity = Identity::new(0, None, &credentials.into());
         let connection = open_first(homes, &identity, PATIENCE)?;
         let mut number = [0; 8];
-        SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Chance)?;
+        SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Random)?;
         let (home, cluster) = (connection.peer, connection.cluster);
         let locator = Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]);
         let mut own = Self {
@@ -131,17 +133,17 @@ impl ClusterClient {
         Ok(own)
     }
 
-    /// Who answers for the cluster: the node that it connected to, as long as that lives.
+    /// The home: the node that was connected to first, as long as it answers.
     pub fn home(&self) -> Peer {
         self.home
     }
 
-    /// What it did so far.
+    /// Counters of what this client has done so far.
     pub fn statistics(&self) -> ClientStatistics {
         self.client.statistics()
     }
 
-    /// Asks the node that it connected to how that is, and who is there.
+    /// The status of the node that was connected to first, with the members that it knows.
     ///
     /// # Errors
     ///
@@ -156,7 +158,8 @@ impl ClusterClient {
         }
     }
 
-    /// What the node that it connected to says of an id, if it owns it.
+    /// The range around an id on the node that was connected to first; None if it does not own the
+    /// id.
     ///
     /// # Errors
     ///
@@ -172,7 +175,7 @@ impl ClusterClient {
     ///
     /// # Errors
     ///
-    /// [`ClientError`]; its text says so if the key is none.
+    /// [`ClientError`], also if the key is empty or too long.
     pub fn place(&mut self, key: &[u8]) -> Result<ChunkId, ClientError> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(ClientError::Answer(format!("a key has 1 to {MAX_KEY_BYTES} bytes")));
@@ -193,7 +196,8 @@ impl ClusterClient {
         }
     }
 
-    /// Has the node that it connected to move ids that it owns to another; whether it begins to.
+    /// Has the node that was connected to first move ids that it owns to another. Whether it
+    /// starts to.
     ///
     /// # Errors
     ///
@@ -205,8 +209,8 @@ impl ClusterClient {
         }
     }
 
-    /// Has the node that it connected to hand all it has to others and take nothing more; whether
-    /// they have it all. To be asked again until they do.
+    /// Has the node that was connected to first hand everything it has to other nodes and accept
+    /// nothing more. Whether they have everything; call it again until they do.
     ///
     /// # Errors
     ///
@@ -218,24 +222,26 @@ impl ClusterClient {
         }
     }
 
-    /// What is meant for one node is never asked of another.
+    /// Sends a control request to the node that was connected to first, never to another.
     fn ask_first(&mut self, question: &Control) -> Result<Control, ClientError> {
         self.ask(self.first, question, PATIENCE)
     }
 
-    /// Asks a node and waits. No operation is under way meanwhile.
+    /// Sends a control request and waits for the answer. Requires: no operation is in flight.
     fn ask(
         &mut self,
         peer: Peer,
         question: &Control,
         patience: Duration,
     ) -> Result<Control, ClientError> {
-        let gone = || ClientError::Answer("the node is gone".to_owned());
+        let gone = || ClientError::Answer("the node does not answer".to_owned());
         if !self.connections.contains_key(&peer) {
             let address = self.addresses.get(&peer).cloned().ok_or_else(gone)?;
             let connection = open_first(&[address], &self.identity, patience)?;
             if (connection.peer, connection.cluster) != (peer, self.cluster) {
-                return Err(ClientError::Answer("another node listens there now".to_owned()));
+                return Err(ClientError::Answer(
+                    "another node listens at this address now".to_owned(),
+                ));
             }
             self.pending.remove(&peer);
             self.connections.insert(peer, connection);
@@ -250,7 +256,7 @@ impl ClusterClient {
                 Ok(Some((number, Packet::Control(answer)))) if number == self.number => {
                     return Ok(answer);
                 }
-                // A late answer to what was given up.
+                // A late answer to a request that was given up.
                 Ok(Some(_)) => {}
                 Ok(None) => is_alive = connection.receive(&mut self.buffer),
                 Err(_) => is_alive = false,
@@ -260,7 +266,7 @@ impl ClusterClient {
         Err(gone())
     }
 
-    /// Somebody said who is a member.
+    /// Takes over a list of members, unless it is older than the present one.
     fn learn_members(&mut self, status: &NodeStatus) {
         if status.revision >= self.revision && !status.members.is_empty() {
             self.revision = status.revision;
@@ -271,16 +277,17 @@ impl ClusterClient {
         }
     }
 
-    /// Carries out an operation.
+    /// Executes an operation.
     ///
     /// # Errors
     ///
-    /// [`ChunkError`]; [`ChunkError::Unavailable`] if nobody knows what came of it.
+    /// [`ChunkError`]; [`ChunkError::Unavailable`] if it is unknown whether it was executed.
     pub fn call(&mut self, action: Action) -> Result<Response, ChunkError> {
         self.call_all(vec![action]).pop().unwrap_or(Err(ChunkError::Unavailable))
     }
 
-    /// Carries out operations, each by itself and in no order; answers are in theirs.
+    /// Executes operations, each atomically and in any order. Answers are in the order of
+    /// `actions`.
     pub fn call_all(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let mut places = BTreeMap::new();
@@ -290,7 +297,7 @@ impl ClusterClient {
             if let Action::Create(value) | Action::Put(_, value) = &action
                 && value.len() > MAX_CHUNK_BYTES
             {
-                // It might not even fit into a frame.
+                // It might not fit into a frame.
                 answers[place] = Err(ChunkError::TooLarge);
                 continue;
             }
@@ -336,11 +343,11 @@ impl ClusterClient {
         }
     }
 
-    /// Sends what is to be sent, in as few requests as possible.
+    /// Sends lookups and operations, in as few requests as possible.
     fn dispatch(&mut self, commands: Vec<OverlayCommand>, asked: Vec<OutgoingRequest>) {
         let mut touched: Vec<Peer> = Vec::new();
         for command in commands {
-            // All that a client's locator says are lookups; its only super peer is the home.
+            // A client's locator sends only lookups; its only super peer is the home.
             if let OverlayCommand::Send(_, message) = command {
                 self.push(self.home, &Packet::Overlay(message), &mut touched);
             }
@@ -360,8 +367,8 @@ impl ClusterClient {
         }
     }
 
-    /// Queues a packet, or drops it: what is not answered is asked for again. Whether there is a
-    /// connection.
+    /// Queues a packet if there is a connection or one opens, else drops it: unanswered requests
+    /// are sent again. Whether it was queued.
     fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) -> bool {
         if let Some(connection) = self.connections.get_mut(&peer) {
             connection.push(0, packet);
@@ -377,7 +384,7 @@ impl ClusterClient {
         false
     }
 
-    /// Whether a connection to a node opens, or begins to.
+    /// Begins to open a connection to a node, unless one is being opened. Whether one is.
     fn dial(&mut self, peer: Peer) -> bool {
         if self.pending.contains_key(&peer) {
             return true;
@@ -386,7 +393,7 @@ impl ClusterClient {
             return false;
         }
         let Some(address) = self.addresses.get(&peer) else {
-            // Somebody who joined since.
+            // The node joined since the members were asked for.
             self.next_members_ms = self.next_members_ms.min(boot_ms() + UNKNOWN_MS);
             return false;
         };
@@ -403,7 +410,7 @@ impl ClusterClient {
         self.pending.contains_key(&peer)
     }
 
-    /// A node cannot be reached.
+    /// Records that a connection to a node could not be opened.
     fn fail(&mut self, peer: Peer, error: &ClientError) {
         log::debug!(node = peer.node.get(), error:%; "a node cannot be reached");
         self.pending.remove(&peer);
@@ -411,15 +418,15 @@ impl ClusterClient {
         self.unreachable.push(peer);
     }
 
-    /// A connection is broken, or nobody answers there.
+    /// Drops a connection that is broken or whose node is silent.
     fn lose(&mut self, peer: Peer) {
         self.connections.remove(&peer);
         self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
         self.unreachable.push(peer);
     }
 
-    /// Has another node answer for the cluster if the home is gone: one that it is connected to, or
-    /// the next that may be there.
+    /// Chooses another home if there is no connection to the present one: a connected node, or the
+    /// next that may be reachable.
     fn find_home(&mut self) {
         let home = self.home;
         let is_there = self.connections.contains_key(&home) || self.pending.contains_key(&home);
@@ -434,7 +441,7 @@ impl ClusterClient {
             others.next()
         });
         if let Some(next) = next {
-            log::debug!(node = next.node.get(); "another node answers for the cluster");
+            log::debug!(node = next.node.get(); "changed the home node");
             self.set_home(next);
             self.dial_home();
         }
@@ -449,11 +456,11 @@ impl ClusterClient {
     fn set_home(&mut self, home: Peer) {
         self.home = home;
         self.client.set_home(home);
-        // It may know more.
+        // The new home may know more members.
         self.next_members_ms = 0;
     }
 
-    /// Gives up who is silent, turns to another home, and asks for news.
+    /// Drops connections to silent nodes, changes the home if need be, and asks for the members.
     fn on_tick(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
         self.backoff_until_ms.retain(|_, until_ms| *until_ms > now_ms);
         let silent = self.connections.iter_mut().filter_map(|(peer, connection)| {
@@ -476,7 +483,7 @@ impl ClusterClient {
         }
     }
 
-    /// Asks the home who is there; the answer comes among others.
+    /// Asks the home for the members; the answer arrives among others.
     fn dispatch_question(&mut self) {
         let mut touched = Vec::new();
         self.push(self.home, &Packet::Control(Control::GetStatus), &mut touched);
@@ -488,7 +495,7 @@ impl ClusterClient {
         }
     }
 
-    /// Takes what arrives within a tick.
+    /// Handles what arrives within a tick.
     fn receive(
         &mut self,
         commands: &mut Vec<OverlayCommand>,
@@ -504,7 +511,7 @@ impl ClusterClient {
         );
         let ready = match &waiting[..] {
             [] if self.pending.is_empty() => return std::thread::sleep(TICK / 20),
-            // One connection: reading waits by itself.
+            // With a single connection, the read itself waits.
             [_] if self.pending.is_empty() => waiting,
             _ => self.wait(waiting),
         };
@@ -516,7 +523,7 @@ impl ClusterClient {
                     Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
                     Ok(None) => break,
                     Err(error) => {
-                        log::warn!(error:%; "a connection is given up");
+                        log::warn!(error:%; "dropped a connection: its node broke the protocol");
                         is_alive = false;
                     }
                 }
@@ -528,8 +535,8 @@ impl ClusterClient {
         }
     }
 
-    /// Those of some connections that have something to read, after a tick at most. Goes on with
-    /// those that open.
+    /// Waits at most a tick and returns which of `waiting` have something to read. Continues to
+    /// open the pending connections.
     fn wait(&mut self, waiting: Vec<Peer>) -> Vec<Peer> {
         let streams = waiting.iter().filter_map(|peer| self.connections.get(peer));
         let mut descriptors: Vec<_> = streams.map(ClientConnection::poll_descriptor).collect();
@@ -546,7 +553,7 @@ impl ClusterClient {
         waiting.into_iter().zip(ready).filter_map(|(peer, is)| is.then_some(peer)).collect()
     }
 
-    /// Goes on with a connection that opens.
+    /// Continues to open a pending connection.
     fn advance_pending(&mut self, peer: Peer) {
         let Some(mut dial) = self.pending.remove(&peer) else { return };
         let opened = match dial.advance() {
@@ -556,14 +563,16 @@ impl ClusterClient {
         };
         match opened {
             Ok(connection) if connection.cluster == self.cluster => self.open(peer, connection),
-            Ok(_) => self.fail(peer, &ClientError::Answer("it is of another cluster".to_owned())),
+            Ok(_) => {
+                self.fail(peer, &ClientError::Answer("the node is of another cluster".to_owned()))
+            }
             Err(error) => self.fail(peer, &error),
         }
         self.find_home();
     }
 
-    /// A connection that was meant for a node is open: perhaps that node began another life, which
-    /// refuses what the dead one is asked for.
+    /// Takes over an open connection. The node may be a new incarnation of the one that was dialed,
+    /// which refuses requests to the old one.
     fn open(&mut self, meant: Peer, mut connection: ClientConnection) {
         let peer = connection.peer;
         if peer != meant {
@@ -611,7 +620,8 @@ impl ClusterClient {
 }
 
 impl Drop for ClusterClient {
-    /// Its locks end with it where owners can be told at once; elsewhere some time after.
+    /// Releases its locks at the owners that can be told at once; others release them some time
+    /// later.
     fn drop(&mut self) {
         for (peer, request) in self.client.close() {
             if let Some(connection) = self.connections.get_mut(&peer) {
@@ -621,7 +631,7 @@ impl Drop for ClusterClient {
     }
 }
 
-/// One request for each node, or a few where it would be too long.
+/// Combines operations into one request for each node, or several if it would be too long.
 fn coalesce(asked: Vec<OutgoingRequest>) -> Vec<OutgoingRequest> {
     let mut requests: Vec<(OutgoingRequest, usize)> = Vec::new();
     for (peer, request) in asked {
@@ -643,7 +653,7 @@ fn coalesce(asked: Vec<OutgoingRequest>) -> Vec<OutgoingRequest> {
     requests.into_iter().map(|(request, _)| request).collect()
 }
 
-/// About what an operation takes on the connection.
+/// Approximate bytes of an operation on the wire.
 fn request_bytes(action: &Action) -> usize {
     64 + match action {
         Action::Create(value) | Action::Put(_, value) => value.len(),

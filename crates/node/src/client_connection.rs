@@ -1,9 +1,9 @@
-//! A client's connections to nodes: how one opens, and what is under way on it.
+//! A client's connections to nodes: how they open, and the requests in flight on them.
 //!
-//! Invariants of this room:
-//! 1. Opening waits for nobody: several connections open side by side, each within a bounded time.
-//! 2. What is meant for a node is kept while the connection to it opens, and sent in its order.
-//! 3. Who owes an answer and says nothing is asked whether it lives, and given up soon after.
+//! Invariants of this module:
+//! 1. Opening a connection does not block: several open concurrently, each within a time limit.
+//! 2. Packets for a node are kept while the connection to it opens, and are sent in order.
+//! 3. A node that owes an answer and is silent is probed, and its connection dropped soon after.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,15 +20,15 @@ use crate::connection::dial;
 use crate::handshake::{Handshake, HandshakeError, Identity};
 use amalgam_tls::{MutualSession, TlsError};
 
-/// How long reading waits.
+/// Time limit of one read.
 pub const TICK: Duration = Duration::from_millis(20);
-/// Who owes an answer and was silent for so long is asked whether it lives, in milliseconds.
+/// Silence after which a node that owes an answer is probed, in milliseconds.
 const PROBE_MS: u64 = 300;
-/// And is given up after so long.
+/// Silence after which its connection is dropped, in milliseconds.
 pub const LOST_MS: u64 = 1_000;
-/// How long sending may wait for room.
+/// Time limit of one write.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
-/// Read at once while a connection opens.
+/// Bytes that are read at once while a connection opens.
 const GREETING_BYTES: usize = 4 << 10;
 
 /// Why a client has no connection, or no answer.
@@ -79,17 +79,18 @@ pub struct PendingConnection {
     /// None if it is not secured.
     session: Option<MutualSession>,
     handshake: Handshake,
-    /// What the handshake has to say.
+    /// Bytes of the handshake to send.
     out: Vec<u8>,
-    /// The same as it travels, and how much of it was sent.
+    /// The same bytes as they are sent, encrypted if the connection is secured; `sent` of them
+    /// were.
     encrypted: Vec<u8>,
     sent: usize,
-    /// Who is there, once that is known, and what it said after.
+    /// The other side's hello and the bytes after its handshake; None before that is complete.
     known: Option<(Hello, Vec<u8>)>,
-    /// Frames for when it is open.
+    /// Frames to send once the connection is open.
     frames: Vec<u8>,
     in_flight: u64,
-    /// When it is given up.
+    /// When the attempt is given up, in [`boot_ms`].
     until_ms: u64,
 }
 
@@ -98,7 +99,7 @@ impl PendingConnection {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if nobody can be there.
+    /// [`ClientError`] if the address cannot be dialed.
     pub fn start(
         address: SocketAddr,
         identity: &Identity,
@@ -122,12 +123,12 @@ impl PendingConnection {
         })
     }
 
-    /// Whether it takes too long.
+    /// Whether the attempt has taken too long.
     pub fn is_late(&self, now_ms: u64) -> bool {
         now_ms >= self.until_ms
     }
 
-    /// What to wait for before [`Self::advance`].
+    /// The event to wait for before [`Self::advance`].
     pub fn poll_descriptor(&self) -> PollFd<'_> {
         let has_more = !self.out.is_empty() || self.sent < self.encrypted.len();
         let flags = if has_more { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -142,11 +143,11 @@ impl PendingConnection {
         }
     }
 
-    /// Does what can be done without waiting; whether the connection is open.
+    /// Continues as far as possible without blocking. Whether the connection is open.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]; it is to be given up then.
+    /// [`ClientError`]; the attempt must be given up then.
     pub fn advance(&mut self) -> Result<bool, ClientError> {
         let mut buffer = [0; GREETING_BYTES];
         loop {
@@ -157,7 +158,7 @@ impl PendingConnection {
                 return Ok(true);
             }
             match self.stream.read(&mut buffer) {
-                // It does not say why: most likely the token.
+                // The other side does not say why; most likely the join tokens differ.
                 Ok(0) => return Err(HandshakeError::Token.into()),
                 Ok(count) => self.take(&buffer[..count])?,
                 Err(error) if is_retryable(&error) => return Ok(false),
@@ -166,7 +167,7 @@ impl PendingConnection {
         }
     }
 
-    /// Whether all is sent.
+    /// Sends what the socket takes. Whether everything was sent.
     fn send(&mut self) -> io::Result<bool> {
         match &mut self.session {
             Some(session) => session.encrypt(&self.out, &mut self.encrypted),
@@ -189,7 +190,7 @@ impl PendingConnection {
         let said = match &mut self.session {
             Some(session) => {
                 if let Err(error) = session.receive(said, &mut plain) {
-                    // It is told why, if it still listens.
+                    // Sends the alert, if the other side still listens.
                     let mut alert = Vec::new();
                     session.encrypt(&[], &mut alert);
                     let _ = self.stream.write(&alert);
@@ -206,13 +207,14 @@ impl PendingConnection {
         Ok(())
     }
 
-    /// The connection, when it is open; what was pushed waits to be sent.
+    /// Makes a connection of the attempt; what was pushed waits to be sent. Requires:
+    /// [`Self::advance`] returned true.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the other end is no node.
+    /// [`ClientError`] if the other end is not a node.
     pub fn finish(self) -> Result<ClientConnection, ClientError> {
-        let nobody = || ClientError::Answer("it is no node".to_owned());
+        let nobody = || ClientError::Answer("the other side is a client, not a node".to_owned());
         let (hello, rest) = self.known.ok_or_else(nobody)?;
         let peer = hello.from.ok_or_else(nobody)?;
         let stream = self.stream;
@@ -242,8 +244,8 @@ fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | Interrupted | NotConnected)
 }
 
-/// Opens a connection to the first of some nodes that answers: the next one is dialed, too, when
-/// the one before is gone or says nothing for a second.
+/// Opens a connection to the first of several nodes that answers. The next one is dialed as well
+/// when the one before it failed or was silent for a second.
 ///
 /// # Errors
 ///
@@ -253,7 +255,7 @@ pub fn open_first(
     identity: &Identity,
     patience: Duration,
 ) -> Result<ClientConnection, ClientError> {
-    let mut last = ClientError::Answer("no node is named".to_owned());
+    let mut last = ClientError::Answer("no address of a node was given".to_owned());
     let mut targets = Vec::new();
     for address in addresses {
         match address.to_socket_addrs() {
@@ -294,7 +296,7 @@ pub fn open_first(
     }
 }
 
-/// Waits for some, for a tick at most; which of them are ready.
+/// Waits for at least one descriptor, at most for a tick. Which of them are ready.
 pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
     let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     // An interrupted wait finds nothing ready.
@@ -304,23 +306,23 @@ pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
     descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect()
 }
 
-/// A connection that blocks.
+/// An open connection of a client to a node, whose calls block.
 #[derive(Debug)]
 pub struct ClientConnection {
     stream: TcpStream,
     /// None if it is not secured.
     session: Option<MutualSession>,
-    /// Who is there.
+    /// The node at the other end.
     pub peer: Peer,
-    /// The number of its cluster.
+    /// The number of the node's cluster.
     pub cluster: u64,
     frames: FrameReader,
     out: Vec<u8>,
-    /// What was opened last.
+    /// Buffer for what was decrypted last.
     plain: Vec<u8>,
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub in_flight: u64,
-    /// Whether something came since it was looked at.
+    /// Whether anything arrived since [`Self::is_alive`] was last called.
     has_received: bool,
     is_probed: bool,
     silent_since_ms: u64,
@@ -340,7 +342,7 @@ impl ClientConnection {
     ///
     /// # Errors
     ///
-    /// If the connection is broken, or takes nothing for a second.
+    /// If the connection is broken, or takes nothing within a second.
     pub fn send(&mut self) -> io::Result<()> {
         let result = match &mut self.session {
             Some(session) => {
@@ -354,15 +356,16 @@ impl ClientConnection {
         result
     }
 
-    /// Sends a packet that nobody waits for, if there is room for it at once: the connection is
-    /// closed next.
+    /// Sends a packet without an answer just before the connection is closed, if the socket takes
+    /// it at once.
     pub fn send_last(&mut self, packet: &Packet) {
         self.push(0, packet);
-        // Nobody is left to be told of an error.
+        // The connection is closed whether this fails or not.
         let _ = self.stream.set_nonblocking(true).and_then(|()| self.send());
     }
 
-    /// Whether it lives, as far as can be told. Who owes an answer and is silent is asked.
+    /// Whether the node still answers, as far as is known. Probes a node that owes an answer and is
+    /// silent.
     pub fn is_alive(&mut self, now_ms: u64) -> bool {
         if std::mem::take(&mut self.has_received) || self.in_flight == 0 {
             (self.silent_since_ms, self.is_probed) = (now_ms, false);
@@ -370,24 +373,24 @@ impl ClientConnection {
         let silent_ms = now_ms.saturating_sub(self.silent_since_ms);
         if silent_ms >= PROBE_MS && !self.is_probed {
             self.is_probed = true;
-            // Whoever lives answers that at once, whatever else it waits for.
+            // A live node answers this at once, whatever else it waits for.
             self.push(0, &Packet::Control(Control::GetStatus));
             return self.send().is_ok();
         }
         silent_ms < LOST_MS
     }
 
-    /// Its silence counts from now on.
+    /// Counts the node's silence from now on.
     pub fn restart_silence(&mut self) {
         self.has_received = true;
     }
 
-    /// To wait for what comes.
+    /// The event of something to read.
     pub fn poll_descriptor(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, PollFlags::IN)
     }
 
-    /// Reads what is there, or what comes within a tick; whether the connection lives.
+    /// Reads what arrives within a tick. Whether the connection is still open.
     pub fn receive(&mut self, buffer: &mut [u8]) -> bool {
         match self.stream.read(buffer) {
             Ok(0) => false,
@@ -399,7 +402,7 @@ impl ClientConnection {
         }
     }
 
-    /// Takes what was read; whether the connection lives.
+    /// Handles what was read. Whether the connection is still good.
     fn take(&mut self, bytes: &[u8]) -> bool {
         self.has_received = true;
         let Some(session) = &mut self.session else {
@@ -411,15 +414,15 @@ impl ClientConnection {
             return false;
         }
         self.frames.feed(&self.plain);
-        // TLS may have to answer, as when keys are renewed.
+        // TLS may have to answer, for example to a key update.
         !session.wants_write() || self.send().is_ok()
     }
 
-    /// The next packet and its number, if all of it is here.
+    /// The next packet and its number; None if it has not arrived completely.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if what came is none.
+    /// [`ClientError`] if the frame is malformed.
     pub fn next(&mut self) -> Result<Option<(u64, Packet)>, ClientError> {
         let frame = self.frames.next_frame();
         let frame = frame.map_err(|error| ClientError::Answer(error.to_string()))?;

@@ -7,29 +7,29 @@ use amalgam_cluster::chunks::ItemTime;
 use amalgam_op::Now;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since the machine started, those it slept included: a lease does not wait.
+/// Milliseconds since the machine started, including suspension, since leases go on meanwhile.
 pub fn boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000
 }
 
-/// Seconds begin here, so that second 1 is always over.
+/// The first second of a node's clock, so that second 1 has always passed.
 const FIRST_SECOND: u64 = 2;
 
-/// Flushes that an item in memory may lie behind; [`Now::is_live`] tells 31 apart.
+/// Flushes by which an item in memory may be behind; [`Now::is_live`] tells 31 apart.
 const OUTSTANDING_MAX: u64 = 30;
 
 /// The time of a node's items.
 ///
-/// Invariant: no item in memory lies more than [`OUTSTANDING_MAX`] flushes behind: a flush beyond
+/// Invariant: no item in memory is more than [`OUTSTANDING_MAX`] flushes behind; a further flush
 /// waits until a sweep has run.
 #[derive(Debug)]
 pub struct ItemClock {
     started_ms: u64,
     epoch_unix_seconds: i64,
-    /// Flushes that were carried out here.
+    /// Flushes that were executed on this node.
     flushes: AtomicU64,
-    /// Items in memory were written after so many.
+    /// Every item in memory was written after at least this many flushes.
     swept: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl ItemClock {
         self.moment().now
     }
 
-    /// The same, with all flushes that were carried out here.
+    /// The present, with the number of flushes that were executed on this node.
     pub fn moment(&self) -> ItemTime {
         let seconds = boot_ms().saturating_sub(self.started_ms) / 1_000 + FIRST_SECOND;
         let flushes = self.flushes();
@@ -63,31 +63,32 @@ impl ItemClock {
         ItemTime { now, flushes }
     }
 
-    /// How many flushes were carried out here.
+    /// The number of flushes that were executed on this node.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Acquire)
     }
 
-    /// The cluster decided on so many flushes: carries out as many as it may. All but the last can
-    /// be left out, since what one drops the next would.
+    /// Executes the flushes up to number `decided`, as far as the invariant permits. They are one
+    /// step, since the last drops everything that those before it drop.
     pub fn flush_up_to(&self, decided: u64) {
         let most = self.swept.load(Ordering::Acquire) + OUTSTANDING_MAX;
         self.flushes.fetch_max(decided.min(most), Ordering::AcqRel);
     }
 
-    /// The first node of a cluster, or one that joins, has nothing to drop.
+    /// Starts the count at `flushes`, for a node that holds no items yet.
     pub fn begin_at(&self, flushes: u64) {
         self.swept.fetch_max(flushes, Ordering::AcqRel);
         self.flushes.fetch_max(flushes, Ordering::AcqRel);
     }
 
-    /// What a sweep that begins now makes true when it has ended; none if it is not worth it.
+    /// The number to pass to [`Self::end_sweep`] after a sweep that begins now; None if a sweep is
+    /// not worth it.
     pub fn begin_sweep(&self) -> Option<u64> {
         let flushes = self.flushes();
         (flushes >= self.swept.load(Ordering::Acquire) + OUTSTANDING_MAX / 2).then_some(flushes)
     }
 
-    /// It has ended.
+    /// Records that a sweep has ended that began with `target`.
     pub fn end_sweep(&self, target: u64) {
         self.swept.fetch_max(target, Ordering::AcqRel);
     }

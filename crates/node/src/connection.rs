@@ -1,4 +1,4 @@
-//! A connection of the node's loop: bytes that arrived, and bytes that wait to be sent.
+//! A connection of the event loop: its handshake, its frames, and the bytes that wait to be sent.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -11,20 +11,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::handshake::Handshake;
 use amalgam_tls::{MutualSession, TlsError};
 
-/// Bytes that may wait for a slow reader. What a peer does not take is dropped beyond (the
-/// protocols ask again); a client is not read from before it has taken its answers.
+/// Bytes that may wait for a slow reader. Beyond this, packets to a node are dropped (its protocols
+/// ask again); a client is not read from before it has taken its answers.
 const WAITING_BYTES_MAX: usize = 32 << 20;
-/// Encrypted at once: what is encrypted cannot be counted to whom it was for.
+/// Bytes of plaintext that are encrypted at once; the bound above does not cover ciphertext.
 const ENCRYPTED_BYTES: usize = 256 << 10;
-/// Read at once.
+/// Bytes that are read at once.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// Who is at the other end.
+/// What the other end is.
 #[derive(Debug)]
 pub enum Role {
-    /// Not known yet.
+    /// Not known yet: the handshake is not complete.
     Unauthenticated(Box<Handshake>),
-    /// A node that sends.
+    /// A node that dialed this one, or was dialed by it.
     Peer(Peer),
     /// A client.
     Client,
@@ -35,31 +35,31 @@ pub enum Role {
 pub struct Connection {
     /// The socket, which does not block.
     pub socket: TcpStream,
-    /// Who is there.
+    /// What the other end is.
     pub role: Role,
-    /// Whom this node dialed.
+    /// The node that this one dialed; None if the other end dialed.
     pub dialed: Option<Peer>,
-    /// Puts frames together.
+    /// Assembles frames from the bytes that arrive.
     pub frames: FrameReader,
     /// None if the connection is not secured.
     session: Option<MutualSession>,
-    /// What of `out` was encrypted, and not sent.
+    /// Ciphertext of the beginning of `out`, of which `encrypted_sent` bytes were sent.
     encrypted: Vec<u8>,
     encrypted_sent: usize,
     out: Vec<u8>,
     sent: usize,
     /// Frames that wait for the end of the handshake.
     after_handshake: Vec<u8>,
-    /// The format that both ends speak.
+    /// The wire version that both ends speak.
     wire_version: u16,
-    /// Whether a connection that is being opened is open.
+    /// Whether a connection that this node dialed is established.
     pub is_open: bool,
-    /// Whether the loop is to be told when more can be sent.
+    /// Whether an event is requested for when the socket takes more.
     pub awaits_room: bool,
 }
 
 impl Connection {
-    /// A connection that begins with what `start` has put into `out`.
+    /// A connection whose handshake begins with the bytes in `out`.
     pub fn new(
         socket: TcpStream,
         session: Option<MutualSession>,
@@ -84,11 +84,11 @@ impl Connection {
         }
     }
 
-    /// Queues a packet; one that the other end would not know is dropped.
+    /// Queues a packet, or drops it if the other end's wire version does not know it.
     ///
     /// # Errors
     ///
-    /// [`WireError::TooLarge`] if it is, or if too much waits already.
+    /// [`WireError::TooLarge`] if the packet is too large, or the connection backlogged.
     pub fn push(&mut self, number: u64, packet: &Packet) -> Result<(), WireError> {
         if self.waiting() > WAITING_BYTES_MAX {
             return Err(WireError::TooLarge);
@@ -104,17 +104,16 @@ impl Connection {
         )
     }
 
-    /// Whether what arrives has to be opened.
+    /// Whether what arrives must be decrypted.
     pub fn is_secured(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Opens bytes that arrived on a secured connection: appends what they say to `plain`.
+    /// Decrypts bytes that arrived and appends the plaintext to `plain`.
     ///
     /// # Errors
     ///
-    /// [`TlsError`]; what says so to the other side waits to be sent, and then the connection is to
-    /// be closed.
+    /// [`TlsError`]; the alert waits to be sent, after which the connection must be closed.
     pub fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
         let Some(session) = &mut self.session else { return Ok(()) };
         session.receive(bytes, plain)?;
@@ -126,11 +125,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the other end may be a node.
+    /// Checks that the other end's certificate, if the connection is secured, is one of a node.
     ///
     /// # Errors
     ///
-    /// [`TlsError`] if its certificate says no.
+    /// [`TlsError`] if it is not.
     pub fn check_node(&self) -> Result<(), TlsError> {
         self.session.as_ref().map_or(Ok(()), MutualSession::check_node)
     }
@@ -140,25 +139,25 @@ impl Connection {
         self.out.extend_from_slice(bytes);
     }
 
-    /// The other end is known, and which format both speak.
+    /// Completes the handshake; packets that waited for it follow.
     pub fn authenticate(&mut self, role: Role, wire_version: u16) {
         (self.role, self.wire_version) = (role, wire_version);
         let after_handshake = std::mem::take(&mut self.after_handshake);
         self.out.extend_from_slice(&after_handshake);
     }
 
-    /// Bytes that are not sent.
+    /// Bytes that wait to be sent.
     pub fn waiting(&self) -> usize {
         let encrypted = self.encrypted.len() - self.encrypted_sent;
         self.out.len() - self.sent + self.after_handshake.len() + encrypted
     }
 
-    /// Whether no more should be read before something is sent.
+    /// Whether nothing more should be read before something was sent.
     pub fn is_backlogged(&self) -> bool {
         self.waiting() > WAITING_BYTES_MAX / 2
     }
 
-    /// Sends what can be sent; whether all is.
+    /// Sends what the socket takes. Whether everything was sent.
     ///
     /// # Errors
     ///
@@ -174,7 +173,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// The same where it has to be encrypted first.
+    /// [`Self::send`] for a secured connection.
     fn send_encrypted(&mut self) -> io::Result<bool> {
         while let Some(session) = &mut self.session {
             if !write_from(&self.socket, &self.encrypted, &mut self.encrypted_sent)? {
@@ -189,7 +188,7 @@ impl Connection {
             session.encrypt(&self.out[self.sent..end], &mut self.encrypted);
             self.sent = end;
             if self.encrypted.is_empty() {
-                // It waits in the session until that is open.
+                // The session keeps it until its handshake is complete.
                 break;
             }
         }
@@ -226,7 +225,7 @@ pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Sends bytes from where it stopped before; whether all are sent.
+/// Sends `bytes` from `sent` on, as far as the socket takes them. Whether all were sent.
 fn write_from(socket: &TcpStream, bytes: &[u8], sent: &mut usize) -> io::Result<bool> {
     while *sent < bytes.len() {
         match rustix::io::write(socket, &bytes[*sent..]) {

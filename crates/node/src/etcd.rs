@@ -8,8 +8,8 @@
 //! Invariants of this module:
 //! 1. Every change is one transaction on the state that was read; if that has changed meanwhile it
 //!    is read again.
-//! 2. A member is removed only after its lease has ended at etcd, which is after the node itself has
-//!    stopped serving.
+//! 2. A member is removed only after its lease has ended at etcd, which is after the node itself
+//!    has stopped serving.
 //! 3. Every call ends: a transaction is tried at most [`TRANSACTIONS_MAX`] times, and each request
 //!    has a time limit (`etcd_client`).
 
@@ -194,7 +194,8 @@ impl Etcd {
         });
         // If another node was faster the read below shows it.
         if self.replace(&keys.revision, state, Some(gone), None)? {
-            log::info!(node = peer.node.get(), incarnation = peer.incarnation; "removed a member: its lease ended");
+            let (node, incarnation) = (peer.node.get(), peer.incarnation);
+            log::info!(node, incarnation; "removed a member: its lease ended");
         }
         *keys = self.read()?;
         Ok(())

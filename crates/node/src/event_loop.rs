@@ -1,14 +1,14 @@
-//! The loop of a node: one thread that reads, decides and sends.
+//! The event loop of a node: one thread that reads, decides and sends.
 //!
-//! Everything that a node decides is in [`Node`], which sees packets, views and ticks; this is what
-//! brings them. A turn: wait for events, read once from each connection that has something, hand
-//! the packets to the node, send once to each that is to_send something.
+//! [`Node`] makes all decisions, from packets, views and ticks; the loop delivers those. In a turn
+//! it waits for events, reads once from each readable connection, passes the packets to the node,
+//! and writes once to each connection with something to send.
 //!
-//! Invariants of this room:
-//! 1. Nothing blocks but waiting for events, and the log of backups.
-//! 2. What waits to be sent is bounded: beyond it packets to nodes are dropped, which their
-//!    protocols mend, and clients are not read from.
-//! 3. The deadline of the lease is handed to the node before the packets of a turn are.
+//! Invariants of this module:
+//! 1. Nothing blocks except the wait for events and the log of backups.
+//! 2. The bytes that wait to be sent are bounded. Beyond the bound, packets to nodes are dropped,
+//!    which their protocols repair, and clients are not read from.
+//! 3. The node is told the deadline of the lease before it sees the packets of a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -37,35 +37,36 @@ use crate::node_state::NodeState;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
-/// A turn that takes as long is told of: others wait for the node meanwhile, and the disk of the
-/// log or the machine is too busy.
+/// A turn of at least this many milliseconds is logged: other nodes waited for this one, and the
+/// disk of the log or the machine is too busy.
 const SLOW_MS: u64 = 500;
-/// A node that could not be reached is dialed again after so long.
+/// Pause before a node is dialed again that could not be reached, in milliseconds.
 const REDIAL_MS: u64 = 100;
-/// One that refused this node, or was refused, after so long.
+/// The same pause after either side refused the other, in milliseconds.
 const REFUSED_MS: u64 = 1_000;
-/// How often it is looked whether certificates were changed.
+/// Interval between two checks for changed certificates, in milliseconds.
 const REFRESH_MS: u64 = 1_000;
-/// How long a connection may take to say who it is.
+/// Time limit of a connection's handshake, in milliseconds.
 const AUTHENTICATION_MS: u64 = 5_000;
-/// Lookups of clients that are under way, and for how long.
+/// Lookups of clients that are forwarded at a time, and the time after which one is forgotten.
 const RELAYED_MAX: usize = 1 << 16;
 const RELAYED_MS: u64 = 5_000;
-/// Lookups of clients have numbers from here on.
+/// Forwarded lookups have tokens from here on; the node's own are smaller.
 const RELAY_FIRST: u64 = 1 << 63;
 const EVENTS: usize = 256;
-/// Rounds of packets from the node to itself in one turn.
+/// Bound on the rounds of packets from the node to itself in one turn.
 const LOCAL_ROUNDS_MAX: usize = 64;
 
-/// Events of the listener and the waker; connections count from [`FIRST_CONNECTION`].
+/// Event data of the listener and the waker; connections count from [`FIRST_CONNECTION`].
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 
-/// What a node owns (partitions, ids, spans), and keeps for others (ranges, creators).
+/// What a node owns (partitions, ids, spans), and which metadata it keeps for others (ranges,
+/// creators).
 type Counts = ((u64, u64, u64), (u64, u64));
 
-/// A lookup of a client.
+/// A lookup that is forwarded for a client: whose it is, under which token, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Relay {
     connection: u64,
@@ -73,7 +74,7 @@ struct Relay {
     at_ms: u64,
 }
 
-/// See the head of this module.
+/// See the head of this module. Owned by one thread.
 #[derive(Debug)]
 pub struct EventLoop<S> {
     state: Arc<NodeState>,
@@ -88,30 +89,30 @@ pub struct EventLoop<S> {
     next_connection: u64,
     /// Connections to nodes that this one dialed.
     dialed: BTreeMap<Peer, u64>,
-    /// When a node was last dialed.
+    /// When each node was last dialed, in [`boot_ms`].
     dialed_ms: BTreeMap<Peer, u64>,
-    /// Connections whose other end is not known yet, since when.
+    /// Connections whose handshake is not complete, and when they began, in [`boot_ms`].
     unauthenticated: BTreeMap<u64, u64>,
-    /// What the node sends to itself.
+    /// Packets from the node to itself.
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
     next_relay: u64,
-    /// Requests that wait for backups, and who is to be answered.
+    /// Requests that wait for backups: the connection to answer, and the number of the request.
     waiting: BTreeMap<u64, (u64, u64)>,
     next_waiting: u64,
     /// Connections with something to send.
     to_send: BTreeSet<u64>,
     next_refresh_ms: u64,
     counts: CachedCount<Counts>,
-    /// Whether it was said that this node keeps no more for others.
+    /// Whether the failure of the log of backups was logged.
     has_reported_failure: bool,
     buffer: Vec<u8>,
-    /// What was in `buffer`, on a secured connection.
+    /// The plaintext of `buffer`, for a secured connection.
     plain: Vec<u8>,
 }
 
 impl<S: ChunkStore> EventLoop<S> {
-    /// A loop around a node.
+    /// An event loop for a node; it registers the listener and the waker.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl<S: ChunkStore> EventLoop<S> {
     ///
     /// # Errors
     ///
-    /// If waiting for events fails, which nobody outside can bring about.
+    /// If the system cannot wait for events, which no peer can cause.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         let mut next_tick_ms = 0_u64;
@@ -197,7 +198,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.finish_turn();
             let ms = boot_ms().saturating_sub(woken_ms);
             if ms >= SLOW_MS {
-                log::warn!(ms; "a turn of the node's loop took long");
+                log::warn!(ms; "a slow turn of the event loop: the disk or machine is busy");
             }
         }
         Ok(())
@@ -212,7 +213,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.dialed_ms.retain(|peer, _| snapshot.view.has(*peer));
             self.snapshot = snapshot;
         }
-        // Again each time: flushes may have to wait for a sweep.
+        // At each tick, since flushes may have to wait for a sweep.
         self.state.clock.flush_up_to(self.snapshot.flushes);
         if self.state.is_leaving() {
             self.node.leave();
@@ -233,7 +234,10 @@ impl<S: ChunkStore> EventLoop<S> {
             && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failure)
         {
             self.has_reported_failure = true;
-            log::error!(error:%; "no more backups are kept here until the node starts anew");
+            log::error!(
+                error:%;
+                "the backup log failed: restart the node to have it keep backups again"
+            );
         }
         if now_ms >= self.next_refresh_ms {
             self.next_refresh_ms = now_ms + REFRESH_MS;
@@ -241,8 +245,8 @@ impl<S: ChunkStore> EventLoop<S> {
         }
     }
 
-    /// Hands the node what it sent to itself, lets it write its log once for all that arrived, and
-    /// sends what others are to_send.
+    /// Delivers the packets from the node to itself, has it write its log once for everything that
+    /// arrived, and sends what waits on connections.
     fn finish_turn(&mut self) {
         for _ in 0..LOCAL_ROUNDS_MAX {
             while let Some(packet) = self.local.pop_front() {
@@ -251,7 +255,7 @@ impl<S: ChunkStore> EventLoop<S> {
             let mut out = Vec::new();
             self.node.flush(boot_ms(), &mut out);
             self.execute(out);
-            // What the log made safe may be for this node itself.
+            // The node may have sent itself something once the log was written.
             if self.local.is_empty() {
                 break;
             }
@@ -262,7 +266,7 @@ impl<S: ChunkStore> EventLoop<S> {
     }
 
     fn accept(&mut self) {
-        // One that went away meanwhile, or no descriptors left: nothing to do but go on.
+        // If a peer has gone meanwhile, or no descriptors are left, there is nothing to do.
         while let Ok((socket, _)) = self.listener.accept() {
             let mut out = Vec::new();
             let identity = self.identity.clone();
@@ -279,7 +283,7 @@ impl<S: ChunkStore> EventLoop<S> {
         self.next_connection += 1;
         let data = EventData::new_u64(number);
         if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, flags) {
-            log::warn!(error:%; "a connection is given up");
+            log::warn!(error:%; "a connection was dropped: it cannot be polled");
             return None;
         }
         self.connections.insert(number, connection);
@@ -331,20 +335,20 @@ impl<S: ChunkStore> EventLoop<S> {
         self.buffer = buffer;
     }
 
-    /// Closes a connection that is not as it should be.
+    /// Closes a connection whose handshake failed or whose peer broke the protocol.
     fn reject(&mut self, number: u64, error: &str) {
         let Some(connection) = self.connections.get(&number) else { return };
         let from = connection.socket.peer_addr().ok();
-        log::warn!(from:?, error; "a connection is closed");
+        log::warn!(from:?, error; "closed a connection");
         if let (Role::Unauthenticated(_), Some(peer)) = (&connection.role, connection.dialed) {
             self.dialed_ms.insert(peer, boot_ms() + REFUSED_MS - REDIAL_MS);
         }
-        // What says why it is refused goes first.
+        // The alert that says why is sent first.
         self.send(number);
         self.close(number);
     }
 
-    /// Takes bytes of a secured connection.
+    /// Decrypts bytes that arrived on a secured connection, and handles them.
     fn on_encrypted_bytes(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let mut plain = std::mem::take(&mut self.plain);
@@ -357,7 +361,7 @@ impl<S: ChunkStore> EventLoop<S> {
         result
     }
 
-    /// Takes bytes of a connection.
+    /// Handles plaintext of a connection: the handshake first, frames once it is complete.
     fn on_bytes(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let mut rest = Vec::new();
@@ -373,7 +377,7 @@ impl<S: ChunkStore> EventLoop<S> {
                 let wire_version = hello.version.min(WIRE_VERSION);
                 match (connection.dialed, hello.from) {
                     (Some(dialed), from) if from != Some(dialed) => {
-                        return Err("another node listens there now".to_owned());
+                        return Err("another node listens at this address now".to_owned());
                     }
                     (_, Some(peer)) => {
                         connection.check_node().map_err(|error| error.to_string())?;
@@ -394,12 +398,14 @@ impl<S: ChunkStore> EventLoop<S> {
             match connection.role {
                 Role::Peer(peer) => self.on_node_packet(peer, packet),
                 Role::Client => self.on_client_packet(number, request, packet),
-                Role::Unauthenticated(_) => return Err("it has not said who it is".to_owned()),
+                Role::Unauthenticated(_) => {
+                    return Err("a packet came before the handshake".to_owned());
+                }
             }
         }
     }
 
-    /// A packet of a node, perhaps this one.
+    /// Handles a packet of a node, perhaps this one.
     fn on_node_packet(&mut self, from: Peer, packet: Packet) {
         if let Packet::Overlay(Message::Found { token, id, epoch, found, is_certain }) = packet
             && token >= RELAY_FIRST
@@ -415,7 +421,7 @@ impl<S: ChunkStore> EventLoop<S> {
         self.execute(out);
     }
 
-    /// A packet of a client.
+    /// Handles a packet of a client.
     fn on_client_packet(&mut self, connection: u64, number: u64, packet: Packet) {
         match packet {
             Packet::Request(request) => {
@@ -458,19 +464,19 @@ impl<S: ChunkStore> EventLoop<S> {
             }
             Packet::Control(Control::Drain) => {
                 if !self.state.is_leaving() {
-                    log::info!("the node hands all it has to others");
+                    log::info!("draining: the node hands everything it has to the other nodes");
                     self.state.start_leaving();
                 }
                 let is_drained = Control::Drained(self.state.has_left());
                 self.push(connection, number, &Packet::Control(is_drained));
             }
-            // Nothing that clients say.
+            // Clients do not send these.
             Packet::Overlay(_) | Packet::Move(_) | Packet::Replication(_) | Packet::Load(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
         }
     }
 
-    /// Asks a super peer for a client, who asks again if nothing comes of it.
+    /// Forwards a client's lookup to a super peer. If it is dropped, the client asks again.
     fn relay(&mut self, connection: u64, token: u64, id: ChunkId) {
         let group = self.snapshot.view.groups.get(position(id.creator()));
         let Some(leader) = group.and_then(|group| group.members.first()).copied() else { return };
@@ -494,34 +500,34 @@ impl<S: ChunkStore> EventLoop<S> {
                     }
                 }
                 NodeCommand::Propose(proposal) => {
-                    // Nobody listens any more only while the node ends.
+                    // The lease keeper has ended only if the node is stopping.
                     let _ = self.proposals.send(proposal);
                 }
                 NodeCommand::Log(overlay::OverlayEvent::ChunksLost(owner, ids)) => {
                     log::error!(
                         owner:?, chunks = ids.len(), first:? = ids.first();
-                        "no backup can be read any more: lost"
+                        "chunks are lost: no replica of them can be read"
                     );
                 }
                 NodeCommand::Log(event @ overlay::OverlayEvent::ReplicaLost(..)) => {
-                    log::error!(event:?; "nobody has a copy any more");
+                    log::error!(event:?; "data is lost: no replica is left");
                 }
                 NodeCommand::Log(overlay::OverlayEvent::ChunksUnreadable(owner, ids)) => {
                     log::error!(
                         owner:?, chunks = ids.len(), first:? = ids.first();
-                        "the log is damaged: others who have it are asked"
+                        "the backup log is damaged: these chunks are fetched from other replicas"
                     );
                 }
                 NodeCommand::Log(event @ overlay::OverlayEvent::MetadataLost(..)) => {
                     log::error!(
                         event:?;
-                        "metadata is lost with all who after_handshake it: chunks there cannot be served; a \
-                         cluster under another name (--cluster) begins anew"
+                        "metadata is lost with all nodes that kept it, so its chunks cannot be \
+                         served; to start anew, name another cluster (--cluster)"
                     );
                 }
                 NodeCommand::Stop(error) => {
                     if !self.state.is_stopping() {
-                        log::error!(error:%; "metadata cannot be kept: the node stops");
+                        log::error!(error:%; "the node stops: it cannot keep metadata");
                     }
                     self.state.set_deadline_ms(0);
                     self.state.stop();
@@ -538,7 +544,8 @@ impl<S: ChunkStore> EventLoop<S> {
         }
     }
 
-    /// The connection to a node, which is opened if need be.
+    /// The connection to a node, which is dialed if there is none. None while the node is unknown
+    /// or must not be dialed again yet.
     fn route(&mut self, to: Peer) -> Option<u64> {
         if let Some(connection) = self.dialed.get(&to) {
             return Some(*connection);
@@ -577,7 +584,7 @@ impl<S: ChunkStore> EventLoop<S> {
         }
     }
 
-    /// Sends what can be sent, and waits for room where not all can.
+    /// Sends what the socket takes, and asks for an event when it takes more.
     fn send(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let was_waiting = !connection.is_open || connection.awaits_room;
@@ -592,7 +599,7 @@ impl<S: ChunkStore> EventLoop<S> {
                 connection.is_open |= is_all;
                 if was_waiting || !is_all {
                     let data = EventData::new_u64(number);
-                    // Fails only for a socket that is not watched, and this one is.
+                    // Fails only for a socket that is not registered, and this one is.
                     let _ = epoll::modify(&self.epoll, &connection.socket, data, flags);
                 }
             }

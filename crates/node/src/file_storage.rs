@@ -1,10 +1,10 @@
-//! The segments of a backup's log as files of one folder.
+//! The segments of the log of backups, as files of one folder.
 //!
-//! Invariants of this room:
-//! 1. One process uses a folder at a time: it holds a lock that ends with it.
-//! 2. A file that has its full length was written once from end to end and synced: writing into it
-//!    later needs no room and no new pages. One that is shorter is of a creation that was cut off.
-//! 3. Nothing here deletes a file, or touches one that it did not make by that name.
+//! Invariants of this module:
+//! 1. One process uses a folder at a time: it holds a lock that ends with the process.
+//! 2. A file of full length was written completely once and synced, so later writes into it need no
+//!    new disk space. A shorter file is left over from a creation that was interrupted.
+//! 3. No file is deleted, and no file is touched whose name is not one of a segment or the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 use amalgam_cluster::log::{Storage, StorageError};
 
-/// The file that is locked.
+/// Name of the file that is locked.
 const LOCK: &str = "lock";
 const PREFIX: &str = "segment-";
-/// Zeros are written in pieces of this length.
+/// Length of the writes that fill a new segment with zeros.
 const ZEROS_BYTES: usize = 1 << 20;
 
 /// See the head of this module.
@@ -25,18 +25,18 @@ const ZEROS_BYTES: usize = 1 << 20;
 pub struct FileStorage {
     folder: PathBuf,
     files: BTreeMap<u32, File>,
-    /// Written since the last sync.
+    /// Segments that were written to since the last sync.
     unsynced: BTreeSet<u32>,
-    /// Locked until it is closed.
+    /// Holds the lock until it is closed.
     _lock: File,
 }
 
 impl FileStorage {
-    /// Opens a folder, which is made if there is none.
+    /// Opens a folder, and creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// Of the system, and if another process uses the folder; the text names it.
+    /// If another process uses the folder, or the system refuses; the text names the folder.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("backups in {}: {error}", folder.display()))
@@ -46,7 +46,9 @@ impl FileStorage {
             let lock = folder.join(LOCK);
             let lock = OpenOptions::new().create(true).write(true).truncate(false).open(lock)?;
             lock.try_lock().map_err(|error| match error {
-                TryLockError::WouldBlock => io::Error::other("another process keeps its own there"),
+                TryLockError::WouldBlock => io::Error::other(
+                    "another process uses this folder: give each node its own (--backup-dir)",
+                ),
                 TryLockError::Error(error) => error,
             })?;
             Ok(Self {
@@ -91,11 +93,11 @@ impl FileStorage {
         options.read(true).write(true).create(true).truncate(true);
         let file = options.open(self.path(segment))?;
         if let Err(error) = Self::fill(&file, bytes) {
-            // What it took is of use to others.
+            // Gives the disk space back.
             let _ = file.set_len(0);
             return Err(error);
         }
-        // Its name, too.
+        // The name of the file must survive a power loss as well.
         File::open(&self.folder)?.sync_all()?;
         self.files.insert(segment, file);
         Ok(())
@@ -113,9 +115,9 @@ impl FileStorage {
     }
 }
 
-/// What the log has to know of an error; the rest is for whoever reads the messages.
+/// Logs an error of the system, and reduces it to what the cluster's log distinguishes.
 fn told(doing: &'static str, error: io::Error) -> StorageError {
-    log::error!(doing, error:%; "the log of backups");
+    log::error!(doing, error:%; "the log of backups failed");
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StorageError::Full,
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => StorageError::ReadOnly,

@@ -1,13 +1,13 @@
 //! The cluster behind the face of a store, so that the server answers memcached's clients for all
 //! nodes: its workers call, and the owners of the keys carry out.
 //!
-//! Invariants of this room:
-//! 1. An operation is carried out by the owner of its key as a whole, so its linearization point is
-//!    that of the owner's engine, whichever node's gateway took it.
-//! 2. What cannot be answered is no answer of another kind: an operation that nobody carried out
-//!    for certain is an error to the client, and a read is a miss.
-//! 3. `flush_all` is answered when every member has carried it out; with an error if that is not
-//!    known within [`FLUSH_MS`], or was not decided.
+//! Invariants of this module:
+//! 1. The owner of a key executes the whole operation, so its linearization point is that of the
+//!    owner's engine, whichever node's gateway received it.
+//! 2. A change of which it is not certain that the owner executed it is an error to the client, and
+//!    a read without an answer is a miss.
+//! 3. `flush_all` succeeds when every member has executed it, and fails if that is not known within
+//!    [`FLUSH_MS`], or the coordinator does not answer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use crate::membership::Membership;
 use crate::node_engines::{ItemScanner, NodeEngines};
 use crate::node_state::NodeState;
 
-/// Memory of a worker for where keys are.
+/// Memory of a worker for the owners of keys, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// Keys of a batch that are under way together.
+/// Keys of a batch that are requested at a time.
 const BATCH_KEYS: usize = 1_024;
-/// How long a flush waits for members that do not answer and are not gone either.
+/// Time limit of a flush, for members that do not answer and have not left either, in milliseconds.
 const FLUSH_MS: u64 = 30_000;
 
 /// See the head of this module. Statistics and scans are of the items of this node.
@@ -77,14 +77,14 @@ impl Gateway {
                 return Ok(());
             }
             if boot_ms() >= end_ms {
-                return Err(format!("{} nodes have not dropped their items", behind.len()));
+                return Err(format!("{} nodes have not executed it in time", behind.len()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// How many partitions of the named ids members say that they serve; none while one of them
-    /// does not answer.
+    /// Number of partitions of the named ids that the members serve; None while one of them does
+    /// not answer.
     pub fn partitions_served(&self) -> Option<usize> {
         let snapshot = self.state.snapshot();
         let served = snapshot.members().map(|(_, address)| {
@@ -129,7 +129,7 @@ impl Store for Gateway {
             let left_seconds = due.remaining_seconds(&now).unwrap_or(0);
             self.state.schedule_flush(boot_ms() + u64::from(left_seconds) * 1_000);
         } else if let Err(error) = self.flush_now() {
-            log::error!(error; "flush_all is not complete");
+            log::error!(error; "flush_all failed");
             return Flush::Incomplete;
         }
         Flush::Done
@@ -141,11 +141,11 @@ pub struct GatewayWorker<'i> {
     gateway: &'i Gateway,
     items: Box<dyn ItemScanner + 'i>,
     client: Option<ClusterClient>,
-    /// When to try to connect again.
+    /// When to try to connect again, in [`boot_ms`].
     retry_ms: u64,
 }
 
-/// The question that a key's owner is asked.
+/// The request to a key's owner.
 fn item_action(key: &Key<'_>, verb: ItemVerb) -> Action {
     let op = Box::new(ItemOp { key: key.bytes().to_vec(), verb });
     Action::Item { id: ChunkId::named(key.hash()), op }
@@ -154,7 +154,7 @@ fn item_action(key: &Key<'_>, verb: ItemVerb) -> Action {
 impl GatewayWorker<'_> {
     fn call(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
         let count = actions.len();
-        // Who is cut off could only wait for answers; its clients should turn to another node.
+        // A node that is cut off could only wait; its clients should turn to another node.
         if boot_ms() >= self.gateway.state.deadline_ms() {
             return vec![Err(ChunkError::Unavailable); count];
         }
@@ -162,7 +162,7 @@ impl GatewayWorker<'_> {
             match self.gateway.connect() {
                 Ok(client) => self.client = Some(client),
                 Err(error) => {
-                    log::warn!(error:%; "the gateway has no connection to its node");
+                    log::warn!(error:%; "the gateway cannot connect to its node; it tries again");
                     self.retry_ms = boot_ms() + 100;
                 }
             }
@@ -174,7 +174,7 @@ impl GatewayWorker<'_> {
     }
 }
 
-/// Shows an item to a sink.
+/// Passes an item to a sink.
 fn emit(
     sink: &mut impl Sink,
     position: usize,
@@ -217,7 +217,7 @@ impl Worker for GatewayWorker<'_> {
                     }
                     Ok(_) => sink.miss(position),
                     Err(error) => {
-                        log::warn!(error:%; "a key was not read");
+                        log::warn!(error:%; "a key was not read: its client sees a miss");
                         sink.miss(position)
                     }
                 };
@@ -241,7 +241,7 @@ impl Worker for GatewayWorker<'_> {
                 outcome
             }
             Err(error) => {
-                log::warn!(error:%; "a key was not changed for certain");
+                log::warn!(error:%; "a key may be unchanged: its client sees an error");
                 Outcome::OutOfMemory
             }
         }

@@ -1,13 +1,14 @@
-//! How a connection between nodes, or of a client, opens.
+//! The handshake of a connection between nodes, or of a client with a node.
 //!
 //! Each side sends a hello and a nonce; then each proves that it knows the cluster's join token, by
 //! an HMAC over the other's nonce and its own. Nothing else is read before the proof was right. On
 //! a connection that TLS secures all this is inside, and the proof names the session too.
 //!
-//! Invariants of this room:
-//! 1. The token does not travel, and a proof is worth nothing on another connection or in the other
+//! Invariants of this module:
+//! 1. The token is never sent, and a proof is invalid on any other connection and in the other
 //!    direction.
-//! 2. Before the proof at most [`GREETING_BYTES_MAX`] bytes of the other side are kept.
+//! 2. Before the proof is verified, at most [`GREETING_BYTES_MAX`] bytes of the other side are
+//!    kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,34 +30,34 @@ const GREETING_BYTES_MAX: usize = 256;
 const TLS_FIRST: std::ops::RangeInclusive<u8> = 0x15..=0x16;
 const TLS_SECOND: u8 = 3;
 
-/// Why a connection was refused.
+/// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// The two do not belong together.
+    /// The two sides are of different clusters, or share no wire version.
     Hello(HelloError),
-    /// What came is no hello.
+    /// The other side's hello is malformed.
     Wire(WireError),
-    /// The other side knows another join token.
+    /// The other side has another join token.
     Token,
-    /// The other side speaks TLS, this one does not.
+    /// The other side speaks TLS, this side does not.
     Secured,
-    /// The connection is not secured as it has to be.
+    /// TLS failed.
     Tls(TlsError),
-    /// The system has no chance to give.
-    Chance,
+    /// The system's random numbers cannot be read.
+    Random,
 }
 
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hello(error) => error.fmt(f),
-            Self::Wire(error) => write!(f, "no hello: {error}"),
-            Self::Token => f.write_str("the other side has another join token"),
+            Self::Wire(error) => write!(f, "the other side's hello is malformed: {error}"),
+            Self::Token => f.write_str("the other side has another join token (--join-token-file)"),
             Self::Secured => f.write_str(
-                "the other side speaks TLS, and this one has no certificate (--tls-cert)",
+                "the other side speaks TLS, and this side has no certificate (--tls-cert)",
             ),
             Self::Tls(error) => error.fmt(f),
-            Self::Chance => f.write_str("the system's random numbers cannot be read"),
+            Self::Random => f.write_str("the system's random numbers cannot be read"),
         }
     }
 }
@@ -70,8 +71,8 @@ impl From<TlsError> for HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether the other side is of this cluster's kind and will not have this one, or this one not
-    /// it, however often they meet.
+    /// Whether the other side is a node and one side refuses the other, which another try would not
+    /// change.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -80,12 +81,12 @@ impl HandshakeError {
     }
 }
 
-/// What shows that a process may take part in a cluster.
+/// What a process proves with that it may take part in a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// The join token.
     pub token: String,
-    /// The certificates; none if the cluster's connections are not secured.
+    /// The certificates; None if the cluster's connections are not secured.
     pub tls: Option<Arc<MutualTls>>,
 }
 
@@ -101,25 +102,25 @@ impl From<&Credentials> for Credentials {
     }
 }
 
-/// What every connection of a process begins with.
+/// What a process presents in every handshake.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The cluster's number; 0 of a client that takes any.
+    /// The cluster's number; 0 for a client, which accepts any.
     pub cluster: u64,
-    /// Who speaks.
+    /// The node; None for a client.
     pub me: Option<Peer>,
     key: hmac::Key,
     tls: Option<Arc<MutualTls>>,
 }
 
 impl Identity {
-    /// Of somebody who may take part.
+    /// The identity of a node, or of a client.
     pub fn new(cluster: u64, me: Option<Peer>, credentials: &Credentials) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.token.as_bytes());
         Self { cluster, me, key, tls: credentials.tls.clone() }
     }
 
-    /// The session of a new connection; none if connections are not secured.
+    /// The TLS session of a new connection; None if connections are not secured.
     ///
     /// # Errors
     ///
@@ -128,17 +129,19 @@ impl Identity {
         self.tls.as_ref().map(|tls| tls.session(is_dialer)).transpose()
     }
 
-    /// Reads certificates again that were changed.
+    /// Reads changed certificates again.
     pub fn refresh(&self) {
         match self.tls.as_ref().map(|tls| tls.refresh()) {
-            Some(Ok(true)) => log::info!("new certificates are in use"),
-            Some(Err(error)) => log::error!(error; "the old certificates stay in use"),
+            Some(Ok(true)) => log::info!("changed certificates were read and are in use"),
+            Some(Err(error)) => {
+                log::error!(error; "changed certificates are unusable; the previous ones stay")
+            }
             Some(Ok(false)) | None => {}
         }
     }
 }
 
-/// One side of an opening connection. Bytes go in and come out.
+/// One side of a handshake. Bytes go in and come out; the caller owns the socket.
 #[derive(Debug)]
 pub struct Handshake {
     identity: Identity,
@@ -146,23 +149,24 @@ pub struct Handshake {
     nonce: [u8; NONCE_BYTES],
     theirs: Option<(Hello, Vec<u8>)>,
     received: Vec<u8>,
-    /// What names the session; empty if the connection is not secured.
+    /// The binding of the TLS session; empty if the connection is not secured.
     binding: Vec<u8>,
 }
 
 impl Handshake {
-    /// Begins; `out` gets what to send. `is_dialer` is the side that opened the connection.
+    /// Starts a handshake and appends what to send to `out`. `is_dialer` is the side that opened
+    /// the connection.
     ///
     /// # Errors
     ///
-    /// [`HandshakeError::Chance`].
+    /// [`HandshakeError::Random`].
     pub fn start(
         identity: Identity,
         is_dialer: bool,
         out: &mut Vec<u8>,
     ) -> Result<Self, HandshakeError> {
         let mut nonce = [0; NONCE_BYTES];
-        SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::Chance)?;
+        SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::Random)?;
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_BYTES]);
         Hello::new(identity.cluster, identity.me).encode(out);
@@ -173,7 +177,7 @@ impl Handshake {
         Ok(Self { identity, is_dialer, nonce, theirs: None, received, binding })
     }
 
-    /// The connection is secured, and its session has that name. Before anything is fed.
+    /// Sets the binding of the TLS session. Requires: nothing was fed yet.
     pub fn bind(&mut self, binding: &[u8]) {
         self.binding = binding.to_vec();
     }
@@ -182,11 +186,12 @@ impl Handshake {
         [&[u8::from(is_dialer)], challenge, own, &self.binding].concat()
     }
 
-    /// Takes bytes of the other side. Once all is well: its hello, and the bytes after it.
+    /// Handles bytes of the other side. Returns its hello and the bytes after the handshake once
+    /// that is complete.
     ///
     /// # Errors
     ///
-    /// [`HandshakeError`]; the connection is to be closed then.
+    /// [`HandshakeError`]; the connection must be closed then.
     pub fn feed(
         &mut self,
         bytes: &[u8],
@@ -205,7 +210,7 @@ impl Handshake {
         Ok(Some((*hello, rest.to_vec())))
     }
 
-    /// Reads the other side's hello, if it is here, and answers with the proof.
+    /// Reads the other side's hello, if it has arrived, and answers with the proof.
     fn take_hello(&mut self, out: &mut Vec<u8>) -> Result<bool, HandshakeError> {
         let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(false);
@@ -223,14 +228,14 @@ impl Handshake {
         let foreign = |_| HandshakeError::Hello(HelloError::Foreign);
         let hello = Hello::decode(&mut reader).map_err(foreign)?;
         let mut own = Hello::new(self.identity.cluster, self.identity.me);
-        // A client takes any cluster.
+        // A client accepts any cluster.
         let is_client = self.identity.me.is_none() || hello.from.is_none();
         if is_client {
             own.cluster = hello.cluster;
         }
-        // Before the nonce: versions that are not spoken here may have it elsewhere.
+        // Before the nonce is read: an unknown version may have it elsewhere.
         own.check(&hello).map_err(HandshakeError::Hello)?;
-        // It is last: later versions' fields of the hello stand before it.
+        // The nonce is last: fields that later versions add to the hello stand before it.
         reader.left().checked_sub(NONCE_BYTES).ok_or(HandshakeError::Wire(WireError::Short))?;
         let nonce = greeting[length - NONCE_BYTES..].to_vec();
         let said = self.transcript(self.is_dialer, &nonce, &self.nonce);

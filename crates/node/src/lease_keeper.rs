@@ -1,11 +1,11 @@
-//! The thread that speaks to the coordinator for a node: keeps its lease, hands in its proposals,
-//! brings it the news.
+//! The thread that talks to the coordinator for a node: renews its lease, submits its proposals,
+//! and publishes new snapshots.
 //!
-//! Invariants of this room:
-//! 1. The deadline that the node is told is that of the lease as counted from the moment at which
-//!    the keep-alive that was answered was *sent*, less a margin for clocks that differ. So the
-//!    node stops before the coordinator can tell anybody else that it is gone.
-//! 2. While the coordinator does not answer, the node goes on until its deadline and no longer.
+//! Invariants of this module:
+//! 1. The node's deadline is the end of the lease, counted from the moment at which the last
+//!    answered keep-alive was *sent*, less a margin for clock drift. So the node stops before the
+//!    coordinator can tell other nodes that it is gone.
+//! 2. While the coordinator does not answer, the node serves until its deadline and no longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,19 +18,20 @@ use crate::clock::boot_ms;
 use crate::membership::{Membership, MembershipError};
 use crate::node_state::NodeState;
 
-/// A lease is asked for again after this part of it.
+/// A lease is renewed after 1/N of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
-/// Between two tries of a flush that was due, in milliseconds.
+/// Pause between two tries of a flush that is due, in milliseconds.
 const FLUSH_PAUSE_MS: u64 = 500;
-/// Clocks may drift apart by this part of a lease.
+/// Clocks may drift apart by 1/N of a lease.
 const DRIFT_PARTS: u64 = 100;
 
-/// How long before its end a lease counts as over.
+/// How long before its end at the coordinator a lease counts as ended here, in milliseconds.
 fn margin_ms(lease_ms: u64) -> u64 {
     (lease_ms / 10).min(200) + lease_ms / DRIFT_PARTS
 }
 
-/// Keeps the lease of a node that does not serve yet while it does something that may take longer.
+/// Runs `act`, which may take longer than the lease of a node that does not serve yet, and renews
+/// the lease meanwhile.
 pub fn keep_alive_during<T>(
     state: &NodeState,
     membership: &dyn Membership,
@@ -46,8 +47,8 @@ pub fn keep_alive_during<T>(
                 let sent_ms = boot_ms();
                 match membership.keep_alive(me) {
                     Ok(()) => state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms)),
-                    // Who attends to the node from then on finds out whether it is over.
-                    Err(error) => log::debug!(error:%; "the lease is not prolonged"),
+                    // The lease keeper that starts next finds out whether the lease has ended.
+                    Err(error) => log::debug!(error:%; "the lease was not renewed"),
                 }
                 std::thread::park_timeout(pause);
             }
@@ -59,7 +60,7 @@ pub fn keep_alive_during<T>(
     })
 }
 
-/// Attends to a node until it stops or its lease ends; then the node stops.
+/// Keeps a node's lease until the node stops. If the lease ends first, stops the node.
 pub fn keep_lease(
     state: &NodeState,
     membership: &dyn Membership,
@@ -88,7 +89,10 @@ pub fn keep_lease(
                 Err(error) => {
                     if !has_warned {
                         let left_ms = state.deadline_ms().saturating_sub(boot_ms());
-                        log::warn!(error:%, left_ms; "serving goes on as long as the lease allows");
+                        log::warn!(
+                            error:%, left_ms;
+                            "the coordinator does not answer; the node serves until its lease ends"
+                        );
                     }
                     has_warned = true;
                     next_keep_alive_ms = sent_ms + lease_ms / (4 * KEEP_ALIVE_PARTS);
@@ -98,39 +102,42 @@ pub fn keep_lease(
         if state.take_due_flush(sent_ms)
             && let Err(error) = membership.flush()
         {
-            log::warn!(error:%; "a delayed flush_all is tried again");
-            // It may have been counted all the same: two are better than none.
+            log::warn!(error:%; "a delayed flush_all failed and is tried again");
+            // It may have been counted all the same: two flushes are better than none.
             state.retry_flush_at_ms(sent_ms + FLUSH_PAUSE_MS);
         }
         match membership.snapshot() {
-            // Somebody else started under this node's name.
+            // Another process started under this node's name.
             Ok(snapshot)
                 if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
             {
-                log::error!(node = me.node.get(); "another life of the node began: this one stops");
+                log::error!(
+                    node = me.node.get();
+                    "another process started under this node's name: this one stops"
+                );
                 state.set_deadline_ms(0);
                 state.stop();
                 return;
             }
             Ok(snapshot) if *snapshot != *state.snapshot() => state.publish(snapshot),
             Ok(_) => {}
-            // The keep-alive says so.
-            Err(error) => log::debug!(error:%; "no news"),
+            // The keep-alive warns about it.
+            Err(error) => log::debug!(error:%; "no snapshot"),
         }
         submit_proposals(membership, proposals, poll);
     }
     if let Err(error) = membership.leave(me) {
-        log::info!(error:%; "the node goes without leave: its lease will end");
+        log::info!(error:%; "the node could not leave the cluster; its lease will end");
     }
 }
 
-/// Hands in what the node proposes, for as long as `poll`.
+/// Submits the proposals of the node that arrive within `poll`.
 fn submit_proposals(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Duration) {
     let mut wait = poll;
     loop {
         match proposals.recv_timeout(wait) {
             Ok(proposal) => {
-                // Who is refused learns why from the next view, and proposes anew.
+                // After a refusal the node sees the reason in the next view, and proposes anew.
                 if let Err(error) = membership.propose(&proposal) {
                     log::debug!(error:%; "a proposal was refused");
                 }

@@ -1,13 +1,14 @@
 //! Runs a node of the cluster: the sockets, clocks and threads around [`amalgam_cluster`].
 //!
-//! `directory` is what one place decides for all: kept in this process or in etcd. `attendant`
-//! keeps a node's lease there, `segments` is where it keeps backups, `tls` secures connections,
-//! `hub` is its loop, `client` speaks to all nodes over connections as in `wire`, and `gateway`
-//! lets the server answer memcached's clients for the whole cluster.
+//! `membership` is what the coordinator decides for all nodes; it is kept in this process or in
+//! etcd (`etcd`, `etcd_client`). `lease_keeper` renews a node's lease there. `event_loop` is the
+//! thread that reads, decides and sends, over each `connection`; `file_storage` holds its backups.
+//! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
+//! the server answer memcached's clients for the whole cluster.
 //!
-//! Invariants of this room:
-//! 1. What a node decides is in [`amalgam_cluster`]; here is only what brings it its inputs.
-//! 2. Every queue is bounded, every wait too.
+//! Invariants of this crate:
+//! 1. [`amalgam_cluster`] makes all decisions of a node; this crate only brings it its inputs.
+//! 2. Every queue and every wait is bounded.
 //! 3. No `unsafe`.
 
 #![forbid(unsafe_code)]

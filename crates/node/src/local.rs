@@ -1,4 +1,4 @@
-//! A whole cluster in this process.
+//! Starts a whole cluster in this process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use amalgam_index::Engine;
 use crate::membership::Membership;
 use crate::node::{NodeConfiguration, NodeError, RunningNode};
 
-/// How long the nodes may take to share the partitions of the named ids.
+/// Time limit for the nodes to share all partitions of the named ids.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Starts nodes that know of each other by `membership`, and waits until they share all keys.
-/// They listen on ports of the loopback interface, and are alike but for their names.
+/// Starts nodes that find each other through `membership`, and waits until they share all keys.
+/// They listen on ports of the loopback interface, and differ only in their names.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! What a cluster decides in one place: its members, where they are, and how often it was flushed.
+//! What a cluster decides in one place: its members, their addresses, and the number of flushes.
 //!
-//! Invariants of this room:
-//! 1. [`ClusterState`] is pure: every change is one of its methods, whoever keeps it (this process, or
-//!    etcd as one value that is replaced by comparison).
-//! 2. What a node is told is a [`Snapshot`] of one moment; later ones have higher numbers.
+//! Invariants of this module:
+//! 1. [`ClusterState`] is pure: every change is one of its methods, whether this process holds it,
+//!    or etcd as one value that is replaced by compare-and-swap.
+//! 2. A node sees a [`Snapshot`] of one moment; later ones have higher revisions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,8 +18,8 @@ use amalgam_op::IgnorePoison;
 
 use crate::clock;
 
-/// The format of a directory as bytes, and of one without racks: releases that know of none go on
-/// with it.
+/// The format of the state as bytes, and the format of a state without racks, which releases that
+/// do not know racks read.
 const DIRECTORY_VERSION: u16 = 2;
 const RACKLESS_VERSION: u16 = 1;
 
@@ -34,14 +34,14 @@ pub struct Snapshot {
     pub view: View,
     /// Where members listen for each other, as `host:port`.
     pub addresses: BTreeMap<NodeId, String>,
-    /// In which racks they are, as far as they said so.
+    /// Their racks, of those that named one.
     pub racks: BTreeMap<NodeId, String>,
-    /// How often all items were dropped.
+    /// Number of flushes of the whole cluster so far.
     pub flushes: u64,
 }
 
 impl Snapshot {
-    /// The members that listen somewhere.
+    /// The members with their addresses.
     pub fn members(&self) -> impl Iterator<Item = (Peer, &str)> {
         self.view.members.iter().filter_map(|(node, member)| {
             let peer = Peer { node: *node, incarnation: member.incarnation };
@@ -53,22 +53,22 @@ impl Snapshot {
 /// What a node is told when it joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Its number, and which life this is.
+    /// Its number and its incarnation.
     pub peer: Peer,
     /// The cluster's number.
     pub cluster: u64,
-    /// What the cluster's keys are hashed with.
+    /// The seed that the cluster's keys are hashed with.
     pub seed: u64,
-    /// No node of the cluster ever had this number before.
+    /// The revision of the view that the join made: unique among all joins of the cluster.
     pub join_revision: u64,
 }
 
-/// Why the directory did not answer, or refused.
+/// Why the coordinator did not answer, or refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipError {
-    /// It was refused.
+    /// The coordinator refused.
     Refused(CoordinatorError),
-    /// It cannot be reached; perhaps soon. The text says why.
+    /// The coordinator cannot be reached, perhaps only now; the text says why.
     Unreachable(String),
     /// The coordinator holds something that this program cannot read; the text says why.
     Unreadable(String),
@@ -94,12 +94,12 @@ impl From<CoordinatorError> for MembershipError {
     }
 }
 
-/// Why bytes are no directory.
+/// Why bytes cannot be read as a cluster's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterStateError {
-    /// A release with another format wrote it: this one.
+    /// Another release wrote them, in this format.
     Version(u16),
-    /// It is nothing of that kind.
+    /// They are malformed.
     Wire(WireError),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for ClusterStateError {
         match self {
             Self::Version(version) => write!(
                 f,
-                "a directory of format {version}, this release reads {DIRECTORY_VERSION}: start \
+                "it has format {version}, this release reads format {DIRECTORY_VERSION}: start \
                  the release that the cluster runs, or name another cluster (--cluster)"
             ),
             Self::Wire(error) => error.fmt(f),
@@ -124,50 +124,50 @@ impl From<WireError> for ClusterStateError {
     }
 }
 
-/// A way to the directory. Calls block.
+/// Access to the coordinator. Calls block; any thread may make them.
 pub trait Membership: Send + Sync + fmt::Debug {
     /// How long a lease lasts, in milliseconds.
     fn lease_ms(&self) -> u64;
 
-    /// How often to ask for news, in milliseconds.
+    /// Interval between two polls for a new snapshot, in milliseconds.
     fn poll_ms(&self) -> u64;
 
-    /// A node starts, in a rack if that is not empty.
+    /// Makes a node a member; an empty `rack` stands for none.
     ///
     /// # Errors
     ///
     /// [`MembershipError`].
     fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError>;
 
-    /// Prolongs a node's lease from now on.
+    /// Renews a node's lease from now on.
     ///
     /// # Errors
     ///
     /// [`CoordinatorError::NoMember`] if it ended.
     fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError>;
 
-    /// A node stops on purpose.
+    /// Removes a node that stops.
     ///
     /// # Errors
     ///
     /// [`CoordinatorError::Needed`] if metadata would be lost.
     fn leave(&self, peer: Peer) -> Result<(), MembershipError>;
 
-    /// Decides something.
+    /// Submits a change of the view.
     ///
     /// # Errors
     ///
     /// [`CoordinatorError::Outdated`] if it was proposed from another state.
     fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError>;
 
-    /// Counts that all items are to be dropped; returns the new count.
+    /// Counts one more flush of the whole cluster, and returns the new count.
     ///
     /// # Errors
     ///
     /// [`MembershipError`].
     fn flush(&self) -> Result<u64, MembershipError>;
 
-    /// What is decided now.
+    /// The present snapshot.
     ///
     /// # Errors
     ///
@@ -175,32 +175,32 @@ pub trait Membership: Send + Sync + fmt::Debug {
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError>;
 }
 
-/// See the head of this module.
+/// Everything that the coordinator of a cluster decides.
 #[derive(Debug)]
 pub struct ClusterState {
     /// Members and groups.
     pub coordinator: Coordinator,
     /// Where members listen.
     pub addresses: BTreeMap<NodeId, String>,
-    /// In which racks they are.
+    /// Their racks, of those that named one.
     pub racks: BTreeMap<NodeId, String>,
     /// The cluster's number.
     pub cluster: u64,
     /// What its keys are hashed with.
     pub seed: u64,
-    /// How often all items were dropped.
+    /// Number of flushes of the whole cluster so far.
     pub flushes: u64,
 }
 
 impl ClusterState {
-    /// Of a new cluster.
+    /// The state of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
         let coordinator = Coordinator::new(OverlaySettings::default(), lease_ms);
         let (addresses, racks) = (BTreeMap::new(), BTreeMap::new());
         Self { coordinator, addresses, racks, cluster, seed, flushes: 0 }
     }
 
-    /// A node starts, in a rack if that is not empty.
+    /// Makes a node a member; an empty `rack` stands for none.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl ClusterState {
         Ok(Joined { peer, cluster: self.cluster, seed: self.seed, join_revision })
     }
 
-    /// As bytes, which later versions of the program read too.
+    /// Encodes the state; later releases read it too.
     pub fn to_bytes(&self) -> Vec<u8> {
         let view = self.coordinator.view();
         let mut bytes = Vec::new();
@@ -248,11 +248,11 @@ impl ClusterState {
         bytes
     }
 
-    /// What [`Self::to_bytes`] made. Leases are kept elsewhere.
+    /// Decodes what [`Self::to_bytes`] made. Leases are not part of it.
     ///
     /// # Errors
     ///
-    /// If it is nothing of that kind, or of another version.
+    /// If the bytes are malformed, or of an unknown format.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ClusterStateError> {
         let mut from = WireReader::new(bytes);
         let version = u16::decode(&mut from)?;
@@ -281,7 +281,7 @@ impl ClusterState {
         Ok(Self { coordinator, addresses, racks, cluster, seed, flushes })
     }
 
-    /// What is decided now.
+    /// The present snapshot.
     pub fn snapshot(&self) -> Snapshot {
         let view = self.coordinator.view().clone();
         let (addresses, racks) = (self.addresses.clone(), self.racks.clone());
@@ -289,7 +289,7 @@ impl ClusterState {
     }
 }
 
-/// A directory in this process: for a whole cluster on one machine.
+/// A coordinator in this process, for a whole cluster on one machine.
 #[derive(Debug)]
 pub struct Embedded {
     state: Mutex<(ClusterState, Arc<Snapshot>)>,
@@ -297,7 +297,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Of a new cluster.
+    /// The state of a new cluster.
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
         let directory = ClusterState::new(cluster, seed, lease_ms);
         let snapshot = Arc::new(directory.snapshot());

@@ -1,4 +1,4 @@
-//! A node as a set of threads: the loop, the attendant, the upkeep of its engines.
+//! A running node: the threads of its event loop, its lease, and the maintenance of its engines.
 
 use std::fmt;
 use std::io;
@@ -33,46 +33,48 @@ use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
 use amalgam_tls::{MutualTls, TlsFiles};
 
-/// CAS ids of a node: its life in the upper bits, so that no other node or life gives the same.
+/// Bits of a CAS id that count; the bits above hold the revision of the join, so that no other node
+/// or incarnation hands out the same id.
 const CAS_COUNTER_BITS: u32 = 40;
-/// The item of the longest chunk: with its key, and what an engine adds.
+/// Size of the item of the longest chunk, with its key and the engine's header.
 const CHUNK_ITEM_BYTES: usize = MAX_CHUNK_BYTES + 64;
-/// How often it is looked whether a sweep is worth it.
+/// Interval between two checks whether a sweep is worth it.
 const SWEEP_TICK: Duration = Duration::from_millis(20);
-/// How long a node that starts asks a coordinator that does not answer.
+/// How long a node that starts retries while the coordinator does not answer.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two such questions.
+/// Pause between two such tries.
 const START_PAUSE: Duration = Duration::from_millis(200);
-/// Members that a node asks whether it is welcome.
+/// Members that a node tries a handshake with before it joins.
 const ASKED_MAX: usize = 3;
-/// Workers of an engine beside those of the gateway: the loop, the upkeep, the sweep.
+/// Workers of an engine apart from the gateway's: the event loop, the maintenance, the sweep.
 const OWN_WORKERS: usize = 3;
 
-/// A backup that is silent for so long is left out, in milliseconds. Longer than what a busy
-/// machine keeps a process from running.
+/// Silence after which a backup is removed from the replica set, in milliseconds. Longer than a
+/// busy machine keeps a process from running.
 const SILENT_MS: u64 = 250;
-/// The same where each answer waits for a disk.
+/// The same if each answer waits for a disk, in milliseconds.
 const SILENT_SYNCED_MS: u64 = 2_000;
-/// After that long what a backup did not answer is sent again, in milliseconds: connections lose
-/// nothing but what they drop when they are full or break, and more would fill them.
+/// Time after which an unacknowledged record is sent to a backup again, in milliseconds.
+/// Connections lose packets only when they are full or break, so sending earlier would only fill
+/// them.
 const RESEND_MS: u64 = 100;
-/// Ids that a node with backups claims at once: its chunks lie with many sets of backups then, and
-/// are recovered by many.
+/// Ids that a node with backups claims at a time. Its chunks then have many sets of backups, which
+/// recover them in parallel.
 const BACKED_UP_IDS: u64 = 1 << 16;
 
-/// How a node keeps backups of others' chunks, and has its own kept.
+/// How a node's chunks are backed up on others, and where it keeps those of others.
 #[derive(Clone, Debug)]
 pub struct BackupConfiguration {
-    /// Backups of each chunk, up to three.
+    /// Number of backups of each chunk, at most three.
     pub count: usize,
-    /// Sets of backups that a node's chunks lie in; 0 for one of each range. Alike on all nodes of
-    /// a cluster.
+    /// Number of sets of backups for all chunks of a node; 0 for one set for each range. The same
+    /// on all nodes of a cluster.
     pub copy_sets: usize,
-    /// Where those of others lie.
+    /// Folder for backups of other nodes' chunks.
     pub folder: PathBuf,
-    /// What they survive.
+    /// What backups survive.
     pub durability: Durability,
-    /// How much they take at most, in bytes.
+    /// Bound on the size of the log of backups, in bytes.
     pub space_bytes: u64,
 }
 
@@ -94,7 +96,7 @@ impl BackupConfiguration {
         ChunkSettings { claim_ids, low_ids, replication, ..ChunkSettings::default() }
     }
 
-    /// Opens the log, and says what former lives left in it.
+    /// Opens the log of backups, and returns what earlier incarnations left in it.
     fn replica_store(
         &self,
         storage: FileStorage,
@@ -109,26 +111,32 @@ impl BackupConfiguration {
             ReplicaStore::resume(Box::new(storage), (cluster, me, boot_number()), settings)
                 .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
         for damage in &replica_store.replay_report().damages {
-            log::warn!(segment = damage.segment, offset = damage.offset; "the log is damaged");
+            log::warn!(
+                segment = damage.segment, offset = damage.offset;
+                "the backup log is damaged"
+            );
         }
         let (records, since) = (replica_store.replay_report().records, recovered.since);
         if since < me.incarnation {
-            log::info!(records, since; "the log has all that former lives kept");
+            log::info!(records, since; "the log has everything that earlier incarnations kept");
         } else if records > 0 {
-            log::warn!(records; "the log does not count: it may lack what was kept last");
+            log::warn!(
+                records;
+                "the backup log is not authoritative: its tail may be missing; the node will be \
+                 refilled from its replicas"
+            );
         }
         Ok((replica_store, recovered))
     }
 }
 
-/// Another number after each start of the machine; one that never comes again if the system does
-/// not say.
+/// A number that differs after each start of the machine; a random one if the system does not say.
 fn boot_number() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or_else(|_| {
         let mut bytes = [0; 8];
-        // Without random numbers no connection is opened either.
+        // Without random numbers the node could not open a connection either.
         let _ = SystemRandom::new().fill(&mut bytes);
         u64::from_le_bytes(bytes)
     })
@@ -140,34 +148,34 @@ const SEGMENTS_MIN: u32 = 4;
 /// Parameters of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfiguration {
-    /// Its name, under which it keeps its number; the address at which others reach it if that is
-    /// empty. Each start under a name ends the life before it.
+    /// Name under which the node keeps its number; if empty, the address at which others reach it.
+    /// Each start under a name ends the previous incarnation.
     pub name: String,
-    /// Where it listens for nodes and clients of chunks; port 0 lets the system choose.
+    /// Address to listen at for nodes and clients of chunks; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// Where others reach it, if not there.
+    /// Address at which others reach the node; None if that is where it listens.
     pub advertise: Option<String>,
-    /// What it shares with others that may fail together: a rack, a machine, a room. Copies lie in
-    /// different ones as far as there are any. Empty for nothing.
+    /// What fails together with this node: a rack, a machine or a room. Replicas are placed in
+    /// different racks if there are any. Empty for none.
     pub rack: String,
-    /// What all nodes and clients know.
+    /// The join token, which all nodes and clients share; empty for none.
     pub token: String,
-    /// The certificates of its connections to nodes and clients of chunks; none if these are not
-    /// secured. Alike on all nodes of a cluster.
+    /// Certificates for connections to nodes and clients of chunks; None if these are not secured.
+    /// The same choice on all nodes of a cluster.
     pub tls: Option<TlsFiles>,
-    /// Bounds named items, in bytes.
+    /// Memory for named items, in bytes.
     pub memory_bytes: usize,
-    /// Bounds chunks, in bytes.
+    /// Memory for chunks, in bytes.
     pub chunk_memory_bytes: usize,
-    /// The largest item in bytes.
+    /// Size of the largest item, in bytes.
     pub max_item_bytes: usize,
-    /// Threads of the gateway.
+    /// Number of the gateway's threads.
     pub threads: usize,
-    /// Memory for ranges that were looked up, in bytes.
+    /// Memory for the cache of ranges that were looked up, in bytes.
     pub cache_bytes: usize,
-    /// Super peers of a hundred nodes. Alike on all nodes of a cluster.
+    /// Percentage of the nodes that are super peers. The same on all nodes of a cluster.
     pub super_share_percent: u8,
-    /// None without backups. Alike on all nodes of a cluster.
+    /// None for a cluster without backups. The same choice on all nodes.
     pub backups: Option<BackupConfiguration>,
 }
 
@@ -178,13 +186,13 @@ pub enum NodeError {
     System(io::Error),
     /// An engine could not be opened.
     Index(OpenError),
-    /// The coordinator.
+    /// The coordinator refused, or cannot be reached.
     Membership(MembershipError),
-    /// The log of backups in a folder.
+    /// The log of backups in this folder cannot be used.
     Log(PathBuf, LogError),
     /// The certificates cannot be used; the text says which and why.
     Tls(String),
-    /// A member of the cluster, at that address, and this node do not take each other.
+    /// A member of the cluster, at this address, and this node refuse each other.
     Unwelcome(String, HandshakeError),
 }
 
@@ -196,7 +204,7 @@ impl fmt::Display for NodeError {
             Self::Membership(error) => error.fmt(f),
             Self::Tls(error) => f.write_str(error),
             Self::Unwelcome(address, error) => {
-                write!(f, "the cluster's node at {address} and this one do not meet: {error}")
+                write!(f, "the cluster's node at {address} and this one refuse each other: {error}")
             }
             Self::Log(folder, LogError::Full) => write!(
                 f,
@@ -248,7 +256,7 @@ impl Default for NodeConfiguration {
     }
 }
 
-/// A node that runs. It stops when it is dropped.
+/// A node that runs. It stops when the value is dropped.
 #[derive(Debug)]
 pub struct RunningNode {
     state: Arc<NodeState>,
@@ -277,7 +285,7 @@ impl RunningNode {
             configuration.tls.clone().map(MutualTls::open).transpose().map_err(NodeError::Tls)?;
         let credentials =
             Credentials { token: configuration.token.clone(), tls: tls.map(Arc::new) };
-        // Before it joins: a new life ends the one that may be using the folder.
+        // Before it joins, which would end the incarnation that may be using the folder.
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         check_admission(membership.as_ref(), &credentials)?;
@@ -296,15 +304,15 @@ impl RunningNode {
             credentials,
         );
         if started.is_err() {
-            // Or others would count on it until its lease ends.
+            // Otherwise other nodes would rely on it until its lease ends.
             if let Err(error) = membership.leave(joined.peer) {
-                log::info!(error:%; "the node goes without leave: its lease will end");
+                log::info!(error:%; "the node could not leave the cluster; its lease will end");
             }
         }
         started
     }
 
-    /// What a node does once it has joined.
+    /// Starts a node that has joined.
     fn serve<E: Engine>(
         configuration: &NodeConfiguration,
         membership: &Arc<dyn Membership>,
@@ -314,7 +322,7 @@ impl RunningNode {
         credentials: Credentials,
     ) -> Result<Self, NodeError> {
         let address = listener.local_addr()?;
-        // After it joined: a first node has itself to ask.
+        // After it joined, so that a first node finds itself.
         let snapshot = with_retry(|| membership.snapshot())?;
         let flushes = snapshot.flushes;
         let state = Arc::new(NodeState::new(snapshot)?);
@@ -376,7 +384,7 @@ impl RunningNode {
             let clock = Arc::clone(&state);
             let store = engines.store(Box::new(move || clock.clock.moment()));
             let supers = state.snapshot().view.supers().collect();
-            // Its own client is not used; others draw their numbers from 64 bits.
+            // Its own client is not used; other clients draw their ids from 64 random bits.
             let client = ClientId(joined.join_revision);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
             if let Some((replica_store, recovered)) = replica_store {
@@ -386,7 +394,7 @@ impl RunningNode {
             let event_loop =
                 EventLoop::new(Arc::clone(&state), node, joined.peer, identity, listener, sender);
             if let Err(error) = event_loop.and_then(|mut event_loop| event_loop.run()) {
-                log::error!(error:%; "the node ends");
+                log::error!(error:%; "the event loop failed: the node stops");
             }
             state.stop();
         })?;
@@ -409,7 +417,7 @@ impl RunningNode {
         })
     }
 
-    /// Starts a thread whose end in whatever way ends the node.
+    /// Starts a thread; when it ends, even by a panic, the node stops.
     fn thread(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let ending = StopOnDrop(Arc::clone(&self.state));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -420,30 +428,30 @@ impl RunningNode {
         Ok(())
     }
 
-    /// Who it is.
+    /// The node's number and incarnation.
     pub fn peer(&self) -> Peer {
         self.joined.peer
     }
 
-    /// Where it listens for nodes and clients of chunks.
+    /// The address that the node listens at for nodes and clients of chunks.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it has stopped, or is about to.
+    /// Whether the node has stopped or is stopping.
     pub fn is_stopping(&self) -> bool {
         self.state.is_stopping()
     }
 
-    /// What a server stands on that answers memcached's clients for the cluster.
+    /// The store of a server that answers memcached's clients for the whole cluster.
     pub fn gateway(&self) -> Gateway {
         let (engines, state) = (Arc::clone(&self.engines), Arc::clone(&self.state));
         let membership = Arc::clone(&self.membership);
         Gateway::new(engines, state, membership, self.address.to_string(), self.credentials.clone())
     }
 
-    /// Hands all it has to the other nodes, as far as they take it within `patience`; whether they
-    /// have it all. It serves meanwhile, and is to be stopped then.
+    /// Hands everything to the other nodes, as far as they accept it within `patience`. Whether
+    /// they have everything. The node serves meanwhile; stop it afterwards.
     pub fn leave(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         self.state.start_leaving();
@@ -453,7 +461,7 @@ impl RunningNode {
         self.state.has_left()
     }
 
-    /// Stops, and waits until it has.
+    /// Stops the node, and waits until its threads have ended.
     pub fn stop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);
@@ -465,11 +473,11 @@ impl RunningNode {
         }
     }
 
-    /// Waits until every partition of the named ids is served by somebody.
+    /// Waits until every partition of the named ids has an owner that serves it.
     ///
     /// # Errors
     ///
-    /// If that does not come about in time; the text says how far it came.
+    /// If that takes longer than `patience`; the text says how many are served.
     pub fn wait_until_ready(&self, patience: Duration) -> io::Result<()> {
         let end = Instant::now() + patience;
         let gateway = self.gateway();
@@ -499,7 +507,7 @@ impl Drop for RunningNode {
     }
 }
 
-/// Ends the node when it goes out of scope.
+/// Stops the node when it is dropped.
 struct StopOnDrop(Arc<NodeState>);
 
 impl Drop for StopOnDrop {
@@ -508,8 +516,8 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Asks the directory again while it does not answer, for [`START_PATIENCE`] at most: it may be
-/// busy, or start at the same time as its nodes.
+/// Retries for at most [`START_PATIENCE`] while the coordinator does not answer: it may be busy, or
+/// start at the same time as its nodes.
 fn with_retry<T>(
     mut ask: impl FnMut() -> Result<T, MembershipError>,
 ) -> Result<T, MembershipError> {
@@ -525,8 +533,8 @@ fn with_retry<T>(
     }
 }
 
-/// Asks members whether they would speak to this node, before it becomes one: who is not taken
-/// would be a member whom nobody hears. Who does not answer is not waited for.
+/// Tries a handshake with some members before the node joins: a member that the others refuse would
+/// never be heard. Members that do not answer are not waited for.
 fn check_admission(
     membership: &dyn Membership,
     credentials: &Credentials,
@@ -535,12 +543,12 @@ fn check_admission(
     let snapshot = with_retry(|| membership.snapshot())?;
     let addresses: Vec<&str> =
         snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();
-    // All at once: who starts beside this node does not answer either.
+    // Concurrently, since nodes that start together with this one do not answer yet.
     let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
         let identity = &identity;
         let ask = |address| scope.spawn(move || check_admission_at(address, identity));
         let asked: Vec<_> = addresses.iter().copied().map(ask).collect();
-        let gone = || Err(ClientError::Answer("it was not asked".to_owned()));
+        let gone = || Err(ClientError::Answer("the thread that asks it panicked".to_owned()));
         asked.into_iter().map(|one| one.join().unwrap_or_else(|_| gone())).collect()
     });
     let mut refusal = Ok(());
@@ -566,7 +574,7 @@ fn open<I: Engine>(
         memory_bytes,
         evicts: false,
         max_item_bytes,
-        // Those of the server, with its own maintenance and sweeps.
+        // The server's threads too, with its maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,
         seed: HashSeed::new(joined.seed),
         first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),

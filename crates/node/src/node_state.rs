@@ -1,4 +1,4 @@
-//! What the threads of a node share.
+//! The state that the threads of a node share. Every method may be called by any thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,24 +11,24 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::clock::ItemClock;
 use crate::membership::Snapshot;
 
-/// See the head of this module.
+/// See the head of this module. Flags are stored with release and loaded with acquire ordering.
 #[derive(Debug)]
 pub struct NodeState {
     snapshot: Mutex<Arc<Snapshot>>,
-    /// Until when the node is a member for certain, in [`crate::clock::boot_ms`].
+    /// Until when the node is certainly a member, in [`crate::clock::boot_ms`]; 0 if it is not.
     deadline_ms: AtomicU64,
-    /// When all items are to be dropped; never at its largest.
+    /// When all items are to be dropped, in [`crate::clock::boot_ms`]; `u64::MAX` for never.
     flush_at_ms: AtomicU64,
     is_stopping: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
     waker: OwnedFd,
-    /// The time of its items.
+    /// The time of the node's items.
     pub clock: ItemClock,
 }
 
 impl NodeState {
-    /// Of a node that starts.
+    /// The state of a node that starts.
     ///
     /// # Errors
     ///
@@ -46,85 +46,85 @@ impl NodeState {
         })
     }
 
-    /// The news that came last.
+    /// The snapshot that was published last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().ignore_poison())
     }
 
-    /// There is news.
+    /// Replaces the snapshot and wakes the event loop.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
         *self.snapshot.lock().ignore_poison() = snapshot;
         self.wake();
     }
 
-    /// Until when the node is a member for certain.
+    /// Until when the node is certainly a member, in [`crate::clock::boot_ms`].
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms.load(Ordering::Acquire)
     }
 
-    /// The lease was prolonged, or is over (0).
+    /// Sets the deadline after the lease was renewed, or to 0 after it has ended.
     pub fn set_deadline_ms(&self, deadline_ms: u64) {
         self.deadline_ms.store(deadline_ms, Ordering::Release);
     }
 
-    /// All items of the cluster are to be dropped then; an earlier order is forgotten.
+    /// Schedules a flush of the whole cluster; it replaces one that is scheduled already.
     pub fn schedule_flush(&self, at_ms: u64) {
         self.flush_at_ms.store(at_ms, Ordering::Release);
     }
 
-    /// Whether they are to be dropped now. Says so once.
+    /// Whether a flush is due. True once for each scheduled flush.
     pub fn take_due_flush(&self, now_ms: u64) -> bool {
         let at_ms = self.flush_at_ms.load(Ordering::Acquire);
         let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
         at_ms <= now_ms && self.flush_at_ms.compare_exchange(at_ms, u64::MAX, order, failed).is_ok()
     }
 
-    /// What [`Self::take_due_flush`] told did not happen: it is to then, unless something else was
-    /// ordered meanwhile.
+    /// Schedules the flush again that [`Self::take_due_flush`] reported and that failed, unless
+    /// another was scheduled meanwhile.
     pub fn retry_flush_at_ms(&self, at_ms: u64) {
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self.flush_at_ms.compare_exchange(u64::MAX, at_ms, order, failed);
     }
 
-    /// Whether the node is about to end.
+    /// Whether the node is stopping.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// The node is to hand all it has to others.
+    /// Has the node hand everything it has to other nodes.
     pub fn start_leaving(&self) {
         self.is_leaving.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether it is to.
+    /// Whether the node hands everything it has to other nodes.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Acquire)
     }
 
-    /// Others have all that it had.
+    /// Records that other nodes have everything that this one had.
     pub fn set_has_left(&self) {
         self.has_left.store(true, Ordering::Release);
     }
 
-    /// Whether they have.
+    /// Whether other nodes have everything that this one had.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Acquire)
     }
 
-    /// Ends the node.
+    /// Stops the node.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// What wakes the node's loop.
+    /// The eventfd that wakes the event loop.
     pub fn waker(&self) -> &OwnedFd {
         &self.waker
     }
 
     fn wake(&self) {
-        // Fails only when the waker rings already.
+        // Fails only if the eventfd's counter is full: the event loop is woken already.
         let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 }

@@ -270,7 +270,7 @@ impl Trial {
                 eventually("it is found, and kept anew", || {
                     let whole: BTreeSet<u8> =
                         occurrences(&disk, made).into_iter().map(|(number, ..)| number).collect();
-                    t.says(victim, from, "the log is damaged: others who have it are asked")
+                    t.says(victim, from, "the backup log is damaged: these chunks are fetched")
                         && whole.len() == usize::from(PATTERNS)
                 });
                 // From now on it is up to the copies.
@@ -326,11 +326,11 @@ impl Trial {
             },
         );
         let log = self.nodes[victim].log();
-        let is_complaint = |line: &str| line.contains("the log is damaged segment=");
+        let is_complaint = |line: &str| line.contains("the backup log is damaged segment=");
         let complaint = log[from..].lines().find(|line| is_complaint(line));
         let complaint = complaint.unwrap_or_else(|| panic!("it says nothing: {log}"));
         assert!(complaint.contains("offset="), "{complaint}");
-        assert!(self.says(victim, from, "the log does not count"), "{log}");
+        assert!(self.says(victim, from, "the backup log is not authoritative"), "{log}");
         self.holds(&ids, made);
     }
 
