@@ -6,32 +6,32 @@ use anyhow::Context;
 
 use super::Row;
 
-/// Stores that may be refused beyond what the best engine refuses.
+/// The share of stores that an engine may refuse beyond the share that the best engine refuses.
 const REFUSED_TOLERANCE: f64 = 0.001;
 
-/// Throughputs that lie no further apart count as equal.
+/// Throughputs that differ by no more than this part count as equal.
 const TIE: f64 = 0.02;
 
-/// A recommendation. The rule: an engine that refuses stores which another takes is out; so is one
-/// whose hit ratio is lower than the best by more than what was tolerated, because a miss costs a
-/// client more than any engine saves; of the others the one with the highest throughput, and among
-/// equals the one that takes the least memory for each item.
+/// A recommendation. The rule: an engine that refuses stores which another accepts is out; so is
+/// one whose hit ratio is lower than the best by more than the tolerance, because a miss costs a
+/// client more than any engine saves. Of the others, the engine with the highest throughput is
+/// recommended, and among equals the one with the fewest bytes per item.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Advice {
     /// The engine to choose.
     pub engine: &'static str,
-    /// Why, a sentence each.
+    /// The reasons for the choice, one sentence each.
     pub reasons: Vec<String>,
-    /// What to mind.
+    /// What the user should consider before relying on the choice, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Advice {
-    /// Of at least one engine that ran.
+    /// The recommendation that follows from `rows`, at least one of which must have run.
     ///
     /// # Errors
     ///
-    /// If none ran.
+    /// If no engine ran.
     pub fn of(rows: &[Row], hit_ratio_tolerance: f64) -> anyhow::Result<Self> {
         let problems = rows.iter().filter_map(|row| row.problem.as_deref());
         let ran: Vec<&Row> = rows.iter().filter(|row| row.requests_per_second.is_some()).collect();
@@ -65,7 +65,7 @@ fn rate(row: &Row) -> f64 {
     row.requests_per_second.unwrap_or(0.0)
 }
 
-/// The chosen one beside the next.
+/// Compares the chosen engine with the fastest of the others that are `left`.
 fn compare(chosen: &Row, left: &[&Row]) -> String {
     let own =
         format!("{} answers {:.2} million requests a second", chosen.engine, rate(chosen) / 1e6);
@@ -82,7 +82,7 @@ fn compare(chosen: &Row, left: &[&Row]) -> String {
     }
 }
 
-/// Why a faster engine is not the one.
+/// Why an engine that is faster than the chosen one was not chosen.
 fn why_not(row: &Row, chosen: &Row, refused: f64, hits: f64, tolerance: f64) -> String {
     let name = row.engine;
     if row.refused_share > refused + REFUSED_TOLERANCE {

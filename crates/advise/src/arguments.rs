@@ -10,21 +10,21 @@ use super::Source;
 use super::replay::{Entry, Limit, candidates};
 use amalgam_bench::measure::{parse_count, parse_size};
 
-/// Replays what was asked of a server on every engine, and recommends one.
+/// Replays the requests that a server got on every engine, and recommends one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdviseArguments {
     /// A trace: lines of `watch fetchers mutations deletions`, or comma-separated; `-` is standard
     /// input
     #[arg(value_name = "TRACE", required_unless_present = "server", conflicts_with = "server")]
     pub trace: Option<PathBuf>,
-    /// Watch this server instead, Amalgam or memcached
+    /// Watch this server instead of reading a file (Amalgam or memcached)
     #[arg(long, value_name = "HOST:PORT")]
     pub server: Option<String>,
     /// Seconds to watch
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "server",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watch_seconds: u64,
-    /// Keep what was watched in this file
+    /// Also write the lines that were watched to this file
     #[arg(long, value_name = "FILE", requires = "server")]
     pub save: Option<PathBuf>,
     /// Memory limit of each engine [default: the server's, or 64 MiB]
@@ -33,7 +33,7 @@ pub struct AdviseArguments {
     /// Threads [default: the server's, or 1]
     #[arg(long, short, value_name = "COUNT")]
     pub threads: Option<usize>,
-    /// Requests that a thread takes up at once, as a server does under load
+    /// Requests in a thread's batch, as a server takes up several at once under load
     #[arg(long, value_name = "COUNT", default_value_t = 16)]
     pub batch: usize,
     /// Engines to compare [default: all that serve]
@@ -51,7 +51,7 @@ pub struct AdviseArguments {
     /// Requests of the trace to use, from its beginning; each takes memory
     #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "5M")]
     pub most_requests: u64,
-    /// Hit ratios that lie no further apart than this count as equal
+    /// Hit ratios that differ by no more than this count as equal
     #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
     pub hit_ratio_tolerance: f64,
     /// Draw the comparison into this file
@@ -62,24 +62,24 @@ pub struct AdviseArguments {
     pub json: bool,
 }
 
-/// The most requests at once.
+/// The largest batch, in requests.
 const LARGEST_BATCH: usize = 1024;
 
-/// What a server accepts unless it is told otherwise, in bytes.
+/// The longest item that a server accepts by default, in bytes.
 const DEFAULT_ITEM_BYTES: usize = 1 << 20;
 
-/// Beside key and value, an item takes at most so many bytes.
+/// The most bytes that an item takes on top of its key and its value.
 const ITEM_OVERHEAD_BYTES: usize = 256;
 
-/// The least memory limit: a table and pages of items.
+/// The smallest memory limit in bytes: enough for a table and some pages of items.
 const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 
 impl AdviseArguments {
-    /// Refuses what cannot be run.
+    /// Checks that the options can be run with.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with which option.
+    /// If an option is out of its range; the text names the option and the range.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=LARGEST_BATCH).contains(&self.batch), "--batch must be 1 to {LARGEST_BATCH}");
         ensure!((1..=1000).contains(&self.rounds), "--rounds must be 1 to 1000");
@@ -90,7 +90,7 @@ impl AdviseArguments {
         Ok(())
     }
 
-    /// The engines that are asked for.
+    /// The engines that the command line asks for.
     pub(super) fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         let names: Vec<_> = candidates().map(|entry| entry.0).collect();
         let unknown = self.engine.iter().find(|name| !names.contains(&name.as_str()));
@@ -106,7 +106,7 @@ impl AdviseArguments {
         Ok(candidates().filter(is_wanted).copied().collect())
     }
 
-    /// What engines are built with: as a server does.
+    /// The configuration of each engine, which is a server's.
     pub(super) fn configuration(&self, source: &Source) -> anyhow::Result<Configuration> {
         let trace = &source.trace;
         let largest = trace.largest_key_bytes() + trace.largest_value_bytes() + ITEM_OVERHEAD_BYTES;

@@ -1,11 +1,12 @@
-//! `amalgam advise`: which engine to choose, by replaying what was really asked for.
+//! `amalgam advise`: recommends an engine by replaying the requests that a server really got.
 //!
-//! Every engine gets the same trace at the same memory limit, in turns. A client's part is played
-//! too: what a read misses and the trace read, is stored again.
+//! Every engine gets the same trace at the same memory limit, in turns. The replay also acts as the
+//! client: where a read misses an item that was there for the trace's own read, it stores the item
+//! again.
 //!
-//! Invariants of this room:
+//! Invariants of this crate:
 //! 1. Engines are compared round by round on the same requests, and never run at the same time.
-//! 2. The advice follows from the printed figures alone, by the rule that [`Advice`] states.
+//! 2. The advice follows only from the printed figures, by the rule that [`Advice`] states.
 //! 3. Time is the trace's: an item expires when the trace says so, however fast it is replayed.
 
 mod advice;
@@ -33,11 +34,12 @@ pub use result::{Row, table};
 
 use result::Measured;
 
-/// Advises; the table, or lines of JSON, go to standard output, everything else to standard error.
+/// Runs `amalgam advise`. The table, or lines of JSON, go to standard output, everything else to
+/// standard error.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, or the trace cannot be read, or no engine runs at the limit.
+/// If an argument is invalid, or the trace cannot be read, or no engine runs at the limit.
 pub fn run(arguments: &AdviseArguments) -> anyhow::Result<()> {
     let source = Source::open(arguments)?;
     let (rows, advice) = advise(arguments, &source)?;
@@ -55,17 +57,17 @@ pub fn run(arguments: &AdviseArguments) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{text}")?)
 }
 
-/// A trace, and the server that it is about.
+/// A trace, and the settings of the server that it was taken from.
 pub struct Source {
     /// The requests.
     pub trace: Trace,
-    /// The memory limit in bytes.
+    /// The memory limit of each engine, in bytes.
     pub memory_bytes: u64,
-    /// The threads.
+    /// The number of threads that replay.
     pub threads: usize,
 }
 
-/// Where nobody says what the memory limit is, in bytes: as that of a server.
+/// The memory limit in bytes where neither the user nor a server names one: a server's default.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 
 impl Source {
@@ -82,7 +84,10 @@ impl Source {
                 };
                 let seen = trace::capture(address, arguments.watch_seconds, most, &mut copy)?;
                 if seen.dropped > 0 {
-                    eprintln!("the server had no room for {} more lines", seen.dropped);
+                    eprintln!(
+                        "the server dropped {} lines: its queue of watched lines was full",
+                        seen.dropped
+                    );
                 }
                 (seen.reading, seen.memory_bytes, seen.threads)
             }
@@ -118,7 +123,7 @@ fn tell_gaps(reading: &Reading) {
 ///
 /// # Errors
 ///
-/// If an argument makes no sense or no engine runs at the limit.
+/// If an argument is invalid or no engine runs at the limit.
 pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(Vec<Row>, Advice)> {
     arguments.check()?;
     ensure!((1..=256).contains(&source.threads), "1 to 256 threads, not {}", source.threads);
@@ -177,7 +182,7 @@ impl Contest {
         Self { entry, replay: None, measured: Measured::default() }
     }
 
-    /// Opens the engine and lets it see the trace once, if it is not there.
+    /// Opens the engine and replays the trace on it once, unless it is open already.
     fn mount(
         &mut self,
         configuration: &amalgam_index::Configuration,

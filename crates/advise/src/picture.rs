@@ -1,4 +1,4 @@
-//! The comparison as a picture.
+//! The comparison of engines as an SVG picture.
 
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ const WIDTH: i32 = 960;
 const HEAD: i32 = 64;
 const PANEL_HEAD: i32 = 56;
 const BAR: i32 = 30;
-/// Where the bars of a panel begin and end: left of them are names, right of them numbers.
+/// Where the bars of a panel begin and end, in pixels: names stand to their left, numbers to their
+/// right.
 const FROM: i32 = 104;
 const TO: i32 = 376;
 const BAR_THICKNESS: i32 = 18;
@@ -18,7 +19,7 @@ const FAINT: &str = "#606874";
 const OTHER: &str = "#a0acbe";
 const CHOSEN: &str = "#146ebe";
 
-/// What a panel shows.
+/// One diagram of the picture: a bar for each engine.
 struct Panel {
     title: &'static str,
     hint: &'static str,
@@ -82,7 +83,7 @@ pub fn draw(rows: &[Row], advice: &Advice) -> String {
     picture.0 + "</svg>\n"
 }
 
-/// SVG that is being written.
+/// The text of the SVG, while it is written.
 struct Picture(String);
 
 impl Picture {
@@ -113,8 +114,8 @@ impl Picture {
         ));
     }
 
-    /// Writes `text`, the middle of whose left edge is at `x` and `y`. It holds no `<` or `&`: all
-    /// of it is ours or a number.
+    /// Writes `text`, the middle of whose left edge is at `x` and `y`. Requires: `text` holds no
+    /// `<` or `&`; every caller passes a constant or a number.
     fn text(&mut self, text: &str, (x, y): (i32, i32), size: i32, color: &str) {
         self.line(format_args!(
             "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{color}\" \

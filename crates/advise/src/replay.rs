@@ -1,4 +1,4 @@
-//! An engine that is asked what a trace asks.
+//! Replays a trace on an engine.
 
 use std::ops::ControlFlow;
 use std::sync::Barrier;
@@ -16,7 +16,7 @@ use amalgam_bench::driver::{beside_maintenance, joined};
 use amalgam_bench::measure::{Timing, allowed_cores, pin_to};
 use amalgam_bench::target::{ReadSink, ReadSinkOfWrites};
 
-/// An engine's name, and what opens it.
+/// An engine's name, and the function that opens it.
 pub type Entry = (&'static str, fn(&Configuration) -> anyhow::Result<Box<dyn Replay>>);
 
 macro_rules! entries {
@@ -25,10 +25,10 @@ macro_rules! entries {
     };
 }
 
-/// The engines, the oracle included.
+/// All engines, including the oracle.
 const ENGINES: &[Entry] = for_each_engine!(entries);
 
-/// The engines that can be advised: all but the oracle.
+/// The engines that can be recommended: all except the oracle.
 pub fn candidates() -> impl Iterator<Item = &'static Entry> {
     ENGINES.iter().filter(|(name, _)| *name != <Model as amalgam_index::Store>::NAME)
 }
@@ -37,65 +37,65 @@ fn open<I: Engine>(configuration: &Configuration) -> anyhow::Result<Box<dyn Repl
     Ok(Box::new(Replayed { index: I::open(configuration)?, places: Vec::new() }))
 }
 
-/// Batches between two looks at the stop flag.
+/// Batches between two checks of the stop flag.
 const TURN: usize = 16;
 
-/// Time begins here: engines know no time before 1.
+/// The time at which a replay begins, in seconds: engines have no time before 1.
 const FIRST_SECOND: u32 = 1;
 
-/// Time begins again here, after sixty years of trace.
+/// The time at which a replay starts over at [`FIRST_SECOND`], after sixty years of trace.
 const LAST_SECOND: u32 = 1 << 31;
 
-/// What a round asks for.
+/// What a round replays, and how.
 pub struct Orders<'o> {
-    /// A trace for each thread.
+    /// One trace for each thread.
     pub dealt: &'o [Trace],
-    /// Requests at once.
+    /// Requests in a batch.
     pub batch: usize,
-    /// Seconds after which the trace begins again.
+    /// Seconds of the trace's time after which it starts over.
     pub period_seconds: u32,
-    /// Length of the longest value in bytes.
+    /// Length of the longest value, in bytes.
     pub largest_value_bytes: usize,
 }
 
 /// When a round ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// When every thread has come to the end of its trace.
+    /// When every thread has reached the end of its trace.
     OnePass,
-    /// After this time.
+    /// After this duration.
     Time(Duration),
-    /// After so many requests of each thread.
+    /// After N requests of each thread.
     Requests(u64),
 }
 
-/// What a round gave, summed over threads.
+/// The result of a round, summed over threads.
 #[derive(Default)]
 pub struct Round {
-    /// Requests a second.
+    /// Throughput in requests a second.
     pub requests_per_second: f64,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Reads that hit.
+    /// The number of reads that hit.
     pub hits: u64,
-    /// Stores.
+    /// The number of stores.
     pub stores: u64,
-    /// Stores that found no memory.
+    /// The number of stores that were refused for lack of memory.
     pub refused: u64,
-    /// Of each batch, where it was asked for.
+    /// The times of batches; None unless the round was to be timed.
     pub timing: Option<Timing>,
 }
 
-/// An open engine, whichever it is. One virtual call a round.
+/// An open engine of any type. The virtual call happens once a round.
 pub trait Replay {
-    /// Asks what the trace asks, from where the last round ended.
+    /// Replays the trace from where the last round ended.
     fn run(&mut self, orders: &Orders<'_>, limit: Limit, is_timed: bool) -> Round;
 
-    /// What the engine tells of itself.
+    /// The engine's own statistics.
     fn statistics(&self) -> Statistics;
 }
 
-/// An engine, and where each thread stands in its trace.
+/// An engine, and each thread's position in its trace.
 struct Replayed<I> {
     index: I,
     places: Vec<Place>,
@@ -103,7 +103,7 @@ struct Replayed<I> {
 
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// Requests of the pass that are done.
+    /// The requests of the present pass that are done.
     done: u64,
     passes: u32,
 }
@@ -164,18 +164,18 @@ impl Round {
     }
 }
 
-/// What the threads of a round share.
+/// The state that the threads of a round share.
 struct Shared<'o> {
     orders: &'o Orders<'o>,
     limit: Limit,
     is_timed: bool,
     stop: AtomicBool,
-    /// The latest second that a thread has come to.
+    /// The latest second that any thread has reached.
     second: AtomicU32,
     barrier: Barrier,
 }
 
-/// One thread.
+/// A thread that replays its trace.
 struct Player<'t, I: Engine + 't> {
     worker: I::Worker<'t>,
     seed: &'t HashSeed,
@@ -188,7 +188,7 @@ struct Player<'t, I: Engine + 't> {
     keys: Vec<Key<'t>>,
     /// The reads of a batch, in the order of `keys`.
     reads: Vec<Request<'t>>,
-    /// The rest of it.
+    /// The other requests of the batch.
     writes: Vec<Request<'t>>,
     value: Vec<u8>,
     round: Round,
@@ -255,7 +255,7 @@ impl<'t, I: Engine> Player<'t, I> {
         }
     }
 
-    /// The trace's time, which goes on when the trace begins again.
+    /// The time of the next request, which goes on growing when the trace starts over.
     fn time(&mut self) -> Now {
         if self.place.done == self.trace.requests() {
             self.requests = self.trace.iter();
@@ -271,8 +271,8 @@ impl<'t, I: Engine> Player<'t, I> {
         Now::at(second)
     }
 
-    /// Reads of a batch in one call, then its writes: as if they came from different connections.
-    /// Returns how many requests there were.
+    /// Executes the reads of a batch in one call, then its writes, as if they came from different
+    /// connections. Returns the number of requests.
     fn batch(&mut self) -> u64 {
         self.keys.clear();
         self.reads.clear();
@@ -297,7 +297,7 @@ impl<'t, I: Engine> Player<'t, I> {
             let request = self.writes[number];
             self.write(&request);
         }
-        // What a client does that misses.
+        // A client that misses stores the item.
         while let Some(position) = self.sink.misses.pop() {
             let request = self.reads[position];
             if request.deed == (Deed::Read { fills: true }) {
@@ -327,10 +327,10 @@ impl<'t, I: Engine> Player<'t, I> {
     }
 }
 
-/// Takes what reads find, and notes what they miss.
+/// Counts the reads that hit, and notes those that miss.
 struct MissSink {
     reads: ReadSink,
-    /// Positions in the batch.
+    /// The positions in the batch of the reads that missed.
     misses: Vec<usize>,
 }
 

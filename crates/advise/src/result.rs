@@ -1,4 +1,4 @@
-//! What was measured of each engine, for programs and for people.
+//! The measurements of each engine, as JSON for programs and as a table for people.
 
 use amalgam_index::Statistics;
 
@@ -7,14 +7,14 @@ use super::{AdviseArguments, Source};
 use crate::trace::Summary;
 use amalgam_bench::measure::{Machine, Spread, Timing, commit};
 
-/// What was measured of one engine, over all its turns.
+/// The measurements of one engine, over all its rounds.
 #[derive(Default)]
 pub struct Measured {
-    /// Requests a second, by round.
+    /// The throughput of each round, in requests a second.
     pub rates: Vec<f64>,
-    /// Of the timed pass.
+    /// The times of batches in the timed pass; None before it.
     pub timing: Option<Timing>,
-    /// At the end of the last round.
+    /// The engine's statistics at the end of the last round.
     pub statistics: Statistics,
     /// Why the engine did not run.
     pub problem: Option<String>,
@@ -36,60 +36,60 @@ impl Measured {
     }
 }
 
-/// The line of an engine. Absent is what was not measured.
+/// The line of an engine. None stands for what was not measured.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
-    /// The engine.
+    /// The engine's name.
     pub engine: &'static str,
     /// See [`commit`].
     pub commit: &'static str,
     /// See [`Machine`].
     pub machine: Machine,
-    /// What was replayed.
+    /// A summary of the trace that was replayed.
     pub trace: Summary,
-    /// The memory limit.
+    /// The memory limit, in bytes.
     pub memory_bytes: u64,
-    /// Threads.
+    /// The number of threads that replayed.
     pub threads: usize,
-    /// Requests at once.
+    /// Requests in a batch.
     pub batch: usize,
-    /// Requests a second of all threads: the median of the rounds.
+    /// The throughput of all threads in requests a second: the median of the rounds.
     pub requests_per_second: Option<f64>,
-    /// The slowest and the fastest round.
+    /// The throughput of the slowest and of the fastest round.
     pub min_max: Option<[f64; 2]>,
-    /// All rounds, in order.
+    /// The throughput of each round, in order.
     pub rounds_requests_per_second: Vec<f64>,
-    /// Reads that hit over reads.
+    /// The share of the reads that hit.
     pub hit_ratio: Option<f64>,
-    /// Stores refused over stores.
+    /// The share of the stores that were refused.
     pub refused_share: f64,
-    /// Items at the end.
+    /// The number of items at the end.
     pub items: u64,
-    /// Memory in use at the end, of the limit.
+    /// The bytes of `memory_bytes` that were in use at the end.
     pub used_bytes: u64,
-    /// That over items.
+    /// `used_bytes` over `items`.
     pub bytes_per_item: Option<f64>,
-    /// Tables alone, over items.
+    /// The bytes of tables alone, over `items`.
     pub index_bytes_per_item: Option<f64>,
-    /// Items evicted over the whole run.
+    /// The items that were evicted in the whole run.
     pub evictions: u64,
-    /// How long a batch takes on the wall.
+    /// The median time of a batch by the wall clock, in nanoseconds.
     pub p50_ns: Option<u64>,
-    /// As `p50_ns`.
+    /// The time that 99 % of the batches do not exceed, in nanoseconds.
     pub p99_ns: Option<u64>,
-    /// As `p50_ns`.
+    /// The time that 99.9 % of the batches do not exceed, in nanoseconds.
     pub p999_ns: Option<u64>,
-    /// The longest batch by the thread's CPU clock.
+    /// The longest batch by the thread's CPU clock, in nanoseconds.
     pub longest_ns: Option<u64>,
     /// Why the engine did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Whether this is the one to choose.
+    /// Whether this is the engine that the advice recommends.
     pub recommended: bool,
 }
 
 impl Row {
-    /// Sums up.
+    /// Sums up the rounds of an engine.
     pub fn new(
         engine: &'static str,
         measured: &Measured,
@@ -131,7 +131,7 @@ impl Row {
     }
 }
 
-/// The rows side by side, for people.
+/// The rows as a table, for people.
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!(
         "{:<11} {:>10} {:>8} {:>9} {:>9} {:>10} {:>8} {:>8} {:>9}\n",

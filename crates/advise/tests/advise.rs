@@ -1,4 +1,4 @@
-//! `amalgam advise` at toy size: from a made-up trace, and from a server that is watched.
+//! Tests of `amalgam advise` at toy size: with a generated trace, and with a watched server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -97,7 +97,7 @@ fn a_running_server_is_watched() {
         move || {
             let mut stream = TcpStream::connect(address).expect("connects");
             let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
-            // Until the watcher has seen enough.
+            // The client goes on until the watcher has seen enough requests.
             while receiver.try_recv().is_err() {
                 stream.write_all(b"set a%20b 0 60 3\r\nabc\r\nget a%20b\r\n").expect("sends");
                 assert!(lines.by_ref().take(4).all(|line| line.is_ok()));
@@ -116,7 +116,7 @@ fn a_running_server_is_watched() {
     assert!(trace.iter().all(|request| request.key == b"a%20b" && request.value_bytes == 3));
     let ends = |request: &Request<'_>| request.ttl_seconds > 0 && request.ttl_seconds <= 61;
     let stores: Vec<_> = trace.iter().filter(|request| request.deed == Deed::Store).collect();
-    // Every other: that a store looks at its key first is no read.
+    // Half of the lines: the lookup that is part of a store is not a read.
     assert!(stores.len() >= 45 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
     let again = read(&copy[..], 1000).expect("what was kept can be read again").trace;
     assert_eq!(again.requests(), 100);

@@ -1,4 +1,4 @@
-//! The `amalgam-lab` binary: everything that measures Amalgam and is no part of the product.
+//! The `amalgam-lab` binary: everything that measures Amalgam and is not a part of the product.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -24,9 +24,9 @@ enum Action {
     /// Measures engines, servers, clusters and their parts.
     #[command(subcommand)]
     Bench(Box<BenchCommand>),
-    /// Measures every table and figure of the five papers, beside the printed numbers.
+    /// Measures every table and figure of the five papers, and compares with the printed numbers.
     Reproduce(ReproduceArguments),
-    /// Measures engines beside other concurrent maps, if `amalgam-peers` was built.
+    /// Compares engines with other concurrent maps, if `amalgam-peers` was built.
     #[command(disable_help_flag = true)]
     Peers(Passed),
     /// Runs the simulated hardware (`serve [HOST:PORT]`), if `amalgam-rtl` was built.
@@ -42,11 +42,11 @@ struct Passed {
     arguments: Vec<OsString>,
 }
 
-/// Other people's maps are a program of their own: they need a C++ compiler.
+/// The other concurrent maps are in a separate program because they need a C++ compiler.
 const PEERS: Companion =
     Companion { name: "amalgam-peers", build: "cargo build --release -p amalgam-peers" };
 
-/// The simulated hardware is a program of its own: it needs Verilator.
+/// The simulated hardware is a separate program because it needs Verilator.
 const RTL: Companion = Companion {
     name: "amalgam-rtl",
     build: "cargo build --release -p amalgam-rtl --features verilated",
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Replaces this process by the other program; returns only if that fails.
+/// Replaces this process with the other program; returns only if that fails.
 fn become_program(companion: &Companion, passed: &Passed) -> anyhow::Result<()> {
     let program = companion.path()?;
     let error = Command::new(&program).args(&passed.arguments).exec();

@@ -1,4 +1,4 @@
-//! A trace of a server that runs: its watchers' lines.
+//! Captures a trace from a running server, by its `watch` command.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -12,13 +12,13 @@ use super::lines::Reader;
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the clock is looked at while nothing comes.
+/// How often the clock is checked while no line arrives.
 const TICK: Duration = Duration::from_millis(200);
 
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES: u64 = 1 << 20;
 
-/// What was seen of a server.
+/// What was captured from a server.
 #[derive(Debug)]
 pub struct Capture {
     /// The requests.
@@ -27,16 +27,17 @@ pub struct Capture {
     pub memory_bytes: u64,
     /// Its threads.
     pub threads: usize,
-    /// Lines that found no room at the server meanwhile, and are missing without a mark.
+    /// The lines that the server's full queue dropped meanwhile. Nothing in the trace marks where
+    /// they are missing.
     pub dropped: u64,
 }
 
-/// Watches the server at `address` (HOST:PORT) for `seconds`, or until it has seen `most_requests`.
+/// Watches the server at `address` (HOST:PORT) for `seconds`, or until `most_requests` were read.
 /// Each line is also written to `copy`.
 ///
 /// # Errors
 ///
-/// If the server cannot be reached or lets nobody watch, or did nothing meanwhile.
+/// If the server cannot be reached or does not allow watching, or got no request meanwhile.
 pub fn capture(
     address: &str,
     seconds: u64,
@@ -51,14 +52,14 @@ pub fn capture(
     source.read_until(b'\n', &mut line)?;
     if line.trim_ascii() != b"OK" {
         let answer = String::from_utf8_lossy(&line);
-        bail!("{address} lets nobody watch ({}): is it started with -W?", answer.trim());
+        bail!("{address} does not allow watching ({}): start it without -W", answer.trim());
     }
     source.get_ref().set_read_timeout(Some(TICK))?;
     let mut reader = Reader::default();
     let end = Instant::now() + Duration::from_secs(seconds);
     line.clear();
     while Instant::now() < end && reader.requests() < most_requests {
-        // What came before a timeout stays in the line, up to a bound.
+        // The part of a line that arrives before a timeout stays in the buffer, up to a bound.
         match (&mut source).take(ANSWER_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => bail!("{address} closed the connection"),
             Ok(_) => {
@@ -97,7 +98,7 @@ fn connect(address: &str) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The answer to `stats`.
+/// The server's answer to `stats`.
 struct Statistics(String);
 
 fn statistics(address: &str) -> anyhow::Result<Statistics> {

@@ -1,4 +1,4 @@
-//! The lines of a trace: memcached's watcher log, or comma-separated values.
+//! Parses the lines of a trace: memcached's watcher log, or comma-separated values.
 
 use std::io::{BufRead, Read};
 
@@ -7,39 +7,39 @@ use anyhow::{Context, bail};
 
 use super::{Deed, LONGEST_VALUE_BYTES, Request, Trace, UNKNOWN};
 
-/// Longer lines are none: a key takes at most 750 bytes of a URI.
+/// The longest line that can be valid, in bytes: a key takes at most 750 bytes of a URI.
 const LONGEST_LINE_BYTES: u64 = 4096;
 
-/// Seconds beyond which a time to live is a date to memcached.
+/// The longest time to live in seconds: memcached takes a larger number for a date.
 const LONGEST_TTL_SECONDS: u32 = 30 * 24 * 3600;
 
-/// Traces are not longer than this: a year.
+/// The longest time that a trace may cover, in seconds: a year.
 const LONGEST_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 /// Columns of a comma-separated line: time, key, its length, the value's length, client, command,
 /// time to live.
 const COLUMNS: usize = 7;
 
-/// A trace, and what could not be read of it.
+/// A trace that was read, and the lines that it lacks.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// What was read.
+    /// The requests that were read.
     pub trace: Trace,
-    /// Lines that hold nothing that could be understood.
+    /// The number of lines that could not be parsed.
     pub unreadable: u64,
-    /// The number of the first of them, from 1.
+    /// The number of the first unreadable line, from 1; None if there is none.
     pub first_unreadable: Option<u64>,
-    /// Lines that the server left out, as it says.
+    /// The number of lines that the server says it left out.
     pub skipped: u64,
 }
 
-/// What a line turned out to be.
+/// A parsed line.
 enum Line<'l> {
-    /// A request, with its time and its key as it is written.
+    /// A request, with its time in seconds and its key as the line has it (URI-encoded or not).
     Request { time: f64, key: &'l [u8], is_encoded: bool, deed: Deed, value_bytes: u32, ttl: u32 },
-    /// The server left so many out.
+    /// The server left out N lines.
     Skipped(u64),
-    /// Nothing that a trace has to know.
+    /// A line that a trace can ignore.
     Other,
 }
 
@@ -47,7 +47,7 @@ enum Line<'l> {
 ///
 /// # Errors
 ///
-/// If the source cannot be read, or most of its lines are no requests, or none is.
+/// If the source cannot be read, or most of its lines are not requests, or none is.
 pub fn read(source: impl Read, most_requests: u64) -> anyhow::Result<Reading> {
     let mut reader = Reader::default();
     let mut source = std::io::BufReader::with_capacity(1 << 20, source);
@@ -75,12 +75,13 @@ pub struct Reader {
     lines: u64,
     first_time: Option<f64>,
     key: Vec<u8>,
-    /// A watched read, which the next line may show to be a store's look at what is there.
+    /// The last line where it is a watched read: the next line may show that it was not a client's
+    /// read but a store's lookup of the present item.
     held: Option<Vec<u8>>,
 }
 
 impl Reader {
-    /// Takes a line, with or without its end.
+    /// Adds a line, with or without its line end.
     pub fn take(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         if let Some(held) = self.held.take() {
@@ -114,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// How many requests were read.
+    /// The number of requests that were read so far.
     pub fn requests(&self) -> u64 {
         self.reading.trace.requests() + u64::from(self.held.is_some())
     }
@@ -145,11 +146,11 @@ impl Reader {
         Some(())
     }
 
-    /// The trace.
+    /// Ends the trace and returns it.
     ///
     /// # Errors
     ///
-    /// If it holds no request, or most lines were no requests.
+    /// If it holds no request, or most lines were not requests.
     pub fn finish(mut self) -> anyhow::Result<Reading> {
         if let Some(held) = self.held.take() {
             self.take_now(&held);
@@ -181,20 +182,20 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     if line.starts_with(b"ts=") { watched(line) } else { separated(line) }
 }
 
-/// What a line of `watch` says of `name`.
+/// The value of the field `name` in a line of `watch`.
 fn field<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     line.split(|byte| *byte == b' ')
         .find_map(|word| word.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
-/// Whether a watched read is the look that a store, the next line, took at its key: memcached logs
-/// a set as both.
+/// Whether a watched read is the lookup of the store in the next line: memcached logs a set as both
+/// a read and a store.
 fn is_look_of(read: &[u8], store: &[u8]) -> bool {
     let is_same = |name: &[u8]| field(read, name).is_some_and(|it| field(store, name) == Some(it));
     field(store, b"type") == Some(b"item_store") && is_same(b"key") && is_same(b"cfd")
 }
 
-/// A line of `watch`, memcached's or ours.
+/// Parses a line of `watch`, memcached's or Amalgam's.
 fn watched(line: &[u8]) -> Option<Line<'_>> {
     let field = |name: &str| field(line, name.as_bytes());
     let length = || field("size").map_or(Some(UNKNOWN), value_bytes);
@@ -202,7 +203,7 @@ fn watched(line: &[u8]) -> Option<Line<'_>> {
         b"item_get" if field("status")? == b"found" => (Deed::Read { fills: true }, length()?, 0),
         b"item_get" => (Deed::Read { fills: false }, UNKNOWN, 0),
         b"item_store" if field("status")? == b"stored" => {
-            // Negative is at once; such an item is as good as deleted.
+            // A negative time to live expires the item at once, so the store is a deletion.
             let ttl = field("ttl").map_or(Some(0), |ttl| match ttl.strip_prefix(b"-") {
                 Some(_) => Some(0),
                 None => number(ttl),
@@ -216,7 +217,7 @@ fn watched(line: &[u8]) -> Option<Line<'_>> {
     Some(Line::Request { time, key, is_encoded: true, deed, value_bytes, ttl })
 }
 
-/// A line of comma-separated values. A key may have commas itself.
+/// Parses a line of comma-separated values. A key may contain commas itself.
 fn separated(line: &[u8]) -> Option<Line<'_>> {
     let commas: Vec<_> = (0..line.len()).filter(|at| line[*at] == b',').collect();
     let behind_key = commas.len().checked_sub(COLUMNS - 2).filter(|first| *first > 0)?;
@@ -252,7 +253,7 @@ fn seconds(text: &[u8]) -> Option<f64> {
     time.is_finite().then_some(time)
 }
 
-/// Undoes what a URI does to bytes.
+/// Decodes URI-encoded bytes.
 fn decode(text: &[u8], target: &mut Vec<u8>) -> Option<()> {
     let mut rest = text;
     while let Some((byte, behind)) = rest.split_first() {

@@ -1,11 +1,11 @@
-//! What was asked of a server, to be asked again: traces, from a file or from a server that runs.
+//! Traces: the requests that a server got, from a file or from a running server, for a replay.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. A line that cannot be read is counted and left out; no line can make a program panic, and a
 //!    trace is bounded by the number of requests that its reader asked for.
-//! 2. A read that hit, or whose end the trace does not tell, knows how long the value is: from its
-//!    own line, from another of the same key, or else the mean of the trace.
-//! 3. Nothing here knows an engine.
+//! 2. A read that hit, or whose result the trace does not tell, has the length of the value: from
+//!    its own line, from another line of the same key, or else the mean of the trace.
+//! 3. This module does not depend on any engine.
 
 mod capture;
 mod lines;
@@ -21,18 +21,18 @@ pub use lines::{Reading, read};
 /// The longest value that a request of a trace may have, in bytes.
 pub const LONGEST_VALUE_BYTES: u32 = 64 << 20;
 
-/// What a request of a trace did.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// It read. A client stores what it misses, unless the trace has that store itself, as where
-    /// the read missed before.
+    /// A read. A client stores what it misses, unless the trace itself has that store because the
+    /// read missed when the trace was taken.
     Read {
-        /// Whether a miss is followed by a store that the trace does not have.
+        /// Whether the replay stores the item after a miss, as the trace has no store for it.
         fills: bool,
     },
-    /// It wrote.
+    /// A store.
     Store,
-    /// It deleted.
+    /// A deletion.
     Delete,
 }
 
@@ -41,11 +41,11 @@ pub enum Deed {
 pub struct Request<'t> {
     /// The key, at most [`MAX_KEY_BYTES`] long.
     pub key: &'t [u8],
-    /// What it did.
+    /// The kind of the request.
     pub deed: Deed,
-    /// Length of the value, at most [`LONGEST_VALUE_BYTES`]; of a delete 0.
+    /// Length of the value in bytes, at most [`LONGEST_VALUE_BYTES`]; 0 for a deletion.
     pub value_bytes: u32,
-    /// Seconds that a stored item lives; 0 is for ever.
+    /// Time to live of a stored item in seconds; 0 means that it never expires.
     pub ttl_seconds: u32,
     /// Seconds since the first request.
     pub second: u32,
@@ -54,11 +54,11 @@ pub struct Request<'t> {
 /// Bytes of a request in a trace, before its key.
 const HEAD_BYTES: usize = 14;
 
-/// Stands for a length that the request's line did not tell.
+/// Stands for a length that the request's line does not tell.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Requests in order, one behind the other in memory as they would lie in a receive buffer, so that
-/// reading them costs a replay little beside what it measures.
+/// Requests in order, contiguous in memory as they would lie in a receive buffer, so that reading
+/// them costs a replay little compared with what it measures.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     bytes: Vec<u8>,
@@ -73,10 +73,14 @@ impl Trace {
     ///
     /// # Panics
     ///
-    /// If the key or the value is longer than any that a trace has.
+    /// If the key is empty or longer than [`MAX_KEY_BYTES`], or the value is longer than
+    /// [`LONGEST_VALUE_BYTES`].
     pub fn push(&mut self, request: &Request<'_>) {
-        assert!((1..=MAX_KEY_BYTES).contains(&request.key.len()), "a key of no such length");
-        assert!(request.value_bytes <= LONGEST_VALUE_BYTES, "a value that is too long");
+        assert!(
+            (1..=MAX_KEY_BYTES).contains(&request.key.len()),
+            "the key's length is out of range"
+        );
+        assert!(request.value_bytes <= LONGEST_VALUE_BYTES, "the value is too long");
         self.largest_value_bytes = self.largest_value_bytes.max(request.value_bytes);
         self.push_raw(request);
     }
@@ -102,7 +106,7 @@ impl Trace {
         Requests(&self.bytes)
     }
 
-    /// How many there are.
+    /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.requests
     }
@@ -122,7 +126,7 @@ impl Trace {
         self.largest_key_bytes
     }
 
-    /// Deals the requests round `threads` threads, `batch` at a time.
+    /// Distributes the requests over `threads` threads round-robin, `batch` at a time.
     pub fn deal(&self, threads: usize, batch: usize) -> Vec<Self> {
         let mut dealt = vec![Self::default(); threads];
         for (number, request) in self.iter().enumerate() {
@@ -131,7 +135,7 @@ impl Trace {
         dealt
     }
 
-    /// What the trace is about.
+    /// Summarizes the trace.
     pub fn summary(&self) -> Summary {
         let mut counts: HashMap<&[u8], u64> = HashMap::new();
         let mut summary = Summary { requests: self.requests, ..Summary::default() };
@@ -178,26 +182,26 @@ impl Trace {
     }
 }
 
-/// What a trace is about.
+/// The figures that describe a trace.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Summary {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Reads among them.
+    /// The number of reads.
     pub reads: u64,
-    /// Keys that they name.
+    /// The number of distinct keys.
     pub keys: u64,
-    /// Reads over requests.
+    /// The share of the requests that are reads.
     pub read_share: f64,
-    /// The share of the key that is named most.
+    /// The share of the requests that name the most frequent key.
     pub hottest_share: f64,
-    /// Mean length of a request's value.
+    /// Mean length of a request's value, in bytes.
     pub mean_value_bytes: f64,
     /// Seconds from the first request to the last.
     pub seconds: u32,
 }
 
-/// Walks through a trace.
+/// Iterates over the requests of a trace.
 #[derive(Clone)]
 pub struct Requests<'t>(&'t [u8]);
 

@@ -1,5 +1,5 @@
-//! Pages and pictures in headless Chromium: they load, the console stays silent, no text is cut off
-//! or hidden, on light and dark pages, in wide and narrow windows.
+//! Checks pages and pictures in headless Chromium: they load, the console stays silent, and no text
+//! is cut off or hidden, on light and dark pages, in wide and narrow windows.
 
 use std::fs;
 use std::io::Write;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What looks at a page from inside.
+/// The script that checks a page from inside.
 const CHECK: &str = include_str!("check.js");
 
-/// Its names, the first of which may be set by `AMALGAM_CHROMIUM`.
+/// The names of Chromium's program, which are tried in order after `AMALGAM_CHROMIUM`.
 const NAMES: [&str; 5] =
     ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome"];
 
-/// How a page is looked at.
+/// The window and the color scheme in which a page is checked.
 #[derive(Clone, Copy, Debug)]
 struct View {
     is_dark: bool,
@@ -36,7 +36,7 @@ fn chromium() -> Option<PathBuf> {
         |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
     let found = own.or_else(|| NAMES.iter().find_map(on_path));
     if found.is_none() {
-        // Past the harness, which shows only what failing tests print.
+        // Written directly, as the test harness shows only what failing tests print.
         let _ = writeln!(
             std::io::stderr(),
             "pages are not looked at: there is no Chromium (on Debian: apt-get install chromium)"
@@ -45,7 +45,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// What is wrong with a page, and how many texts its pictures have.
+/// The faults of a page, and the number of texts in its pictures.
 fn faults(chromium: &Path, folder: &Path, page: &str, view: View) -> (Vec<String>, usize) {
     let file = folder.join("checked.html");
     assert!(page.contains("<head>"), "a page has a head");
@@ -53,7 +53,7 @@ fn faults(chromium: &Path, folder: &Path, page: &str, view: View) -> (Vec<String
     fs::write(&file, checked).expect("the page is written");
     let output = Command::new(chromium)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
-        // It has no business with anybody.
+        // The browser needs no network.
         .args(["--disable-background-networking", "--disable-component-update"])
         .args(["--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"])
         .args(["--enable-logging=stderr", "--v=0", "--timeout=30000", "--dump-dom"])
@@ -85,12 +85,12 @@ fn attribute(dom: &str, name: &str) -> Option<String> {
     Some(letters.iter().fold(value.to_owned(), |text, (from, to)| text.replace(from, to)))
 }
 
-/// A folder that goes when the test is over.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        // Tests run beside each other in one process.
+        // Tests run at the same time in one process.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("amalgam-pages-{}-{number}", std::process::id());
@@ -106,7 +106,7 @@ impl Drop for Folder {
     }
 }
 
-/// Looks at a page in all views.
+/// Checks a page in all views.
 pub fn look_at(page: &str) {
     let Some(chromium) = chromium() else { return };
     let folder = Folder::new();
@@ -117,7 +117,7 @@ pub fn look_at(page: &str) {
     }
 }
 
-/// A page of pictures as they lie in files.
+/// A page that shows the pictures as they are in their files.
 fn page_of(pictures: &[(String, String)]) -> String {
     let style = "body { background: #ffffff } @media (prefers-color-scheme: dark) \
                  { body { background: #14171b } } svg { max-width: 100%; height: auto }";
@@ -131,7 +131,7 @@ fn page_of(pictures: &[(String, String)]) -> String {
     )
 }
 
-/// The pictures of the measured results, and their pages' own.
+/// The pictures of the measured results, and those of the other pages.
 #[test]
 fn pictures_of_the_documents_can_be_read() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");

@@ -1,5 +1,5 @@
-//! `amalgam-lab reproduce` at toy size: every figure that needs no other program is there, none is
-//! empty, and what was measured is not measured again.
+//! Tests of `amalgam-lab reproduce` at toy size: every figure that needs no other program is
+//! written, none is empty, and a run that was measured is not measured again.
 
 mod browser;
 
@@ -9,9 +9,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// All but the count of DRAM accesses, which takes a minute of simulated caches, the hardware,
-/// which needs Verilator, and Mercury's expansion: whether one falls into a fraction of a second is
-/// not for a test to say.
+/// All figures except the count of DRAM accesses, which takes a minute of simulated caches, those
+/// of the hardware, which needs Verilator, and Mercury's expansion, because a test cannot rely on
+/// an expansion within a fraction of a second.
 const FIGURES: [&str; 7] = [
     "mercury/figure-1",
     "mercury/figure-4",
@@ -22,8 +22,8 @@ const FIGURES: [&str; 7] = [
     "dxram",
 ];
 
-/// Builds the product beside the laboratory, whose figures of servers and clusters start it. Cargo
-/// builds only this package's own binary for this test.
+/// Builds the product's binary into the laboratory's folder, because the figures of servers and
+/// clusters start it. For this test, Cargo builds only this package's own binary.
 fn build_the_product() {
     let own = Path::new(env!("CARGO_BIN_EXE_amalgam-lab"));
     let mut cargo = Command::new(env!("CARGO"));
@@ -65,7 +65,7 @@ fn every_figure_is_measured_once() {
         assert!(!panels.iter().any(is_empty), "{}: {figure:#}", path.display());
         let compared = figure["compared"].as_array().expect("printed numbers");
         for one in compared {
-            // A number that nothing of ours can stand beside says why.
+            // A printed number that has no measured counterpart says why.
             assert_ne!(
                 one["ours"].is_number(),
                 one["absent"].is_string(),
@@ -90,7 +90,7 @@ fn every_figure_is_measured_once() {
     fs::remove_dir_all(&folder).expect("the folder goes");
 }
 
-/// What is made of a folder of figures without measuring anything.
+/// Checks what is made from a folder of figures without measuring anything.
 fn documents_and_comparisons(folder: &Path, figures: usize) {
     let amalgam = |arguments: &[&Path]| {
         let output = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"))
@@ -109,7 +109,7 @@ fn documents_and_comparisons(folder: &Path, figures: usize) {
     assert_eq!(pictures, figures, "a picture for each figure");
     let kept = fs::read_dir(docs.join("reproduce")).expect("pictures and JSON").count();
     assert_eq!(kept, 2 * figures);
-    // What is kept makes the same again.
+    // The kept JSON makes the same document again.
     let (is_written, _) =
         amalgam(&["--out".as_ref(), &docs.join("reproduce"), "--docs".as_ref(), &docs]);
     assert!(is_written);
@@ -124,7 +124,7 @@ fn documents_and_comparisons(folder: &Path, figures: usize) {
             fs::copy(&entry, other.join(entry.file_name().expect("a name"))).expect("a copy");
         }
     }
-    // Another number: they no longer agree.
+    // With a changed number, the folders no longer agree.
     let table = other.join("hotring-table-2.json");
     let text = fs::read_to_string(&table).expect("a figure");
     fs::write(&table, text.replace("\"ours\": 9", "\"ours\": 1")).expect("it is written");

@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 
 use super::picture::number;
-use super::plan::{AT_LEAST, AT_MOST, Point};
+use super::plan::{AT_LEAST, AT_MOST};
+use super::point::Point;
 use super::report::{Compared, Kept};
 
 /// What two runs may differ by where a number was measured once, or may be off by less than runs
@@ -150,7 +151,7 @@ fn told(what: &str, pairs: &mut [Pair]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Place;
+    use super::super::point::Place;
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::compare::{LEAST_SPREAD, kept};
+use super::markdown::{continued, escaped, machine, wrapped};
 use super::pages;
 use super::picture::number;
 use super::plan::Paper;
@@ -126,16 +127,6 @@ fn origin(figure: &Kept) -> (&str, &Value, &str) {
     (&figure.commit, &figure.setting["machine"], scale)
 }
 
-/// A machine as JSON has it, for people.
-pub fn machine(machine: &Value) -> String {
-    format!(
-        "{} cores of {}, {:.0} GiB",
-        machine["cores"].as_u64().unwrap_or(0),
-        machine["cpu"].as_str().unwrap_or("unknown"),
-        machine["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30)
-    )
-}
-
 /// The machine, and what the columns of the tables mean.
 fn head(first: &Kept) -> String {
     let scale = first.setting["scale"].as_str().unwrap_or("unknown");
@@ -231,38 +222,6 @@ fn section(text: &mut String, figure: &Kept, first: &Kept) {
         }
         text.push_str("```\n\n</details>\n");
     }
-}
-
-/// A command in lines that a shell takes for one.
-pub fn continued(command: &str) -> String {
-    wrapped_to(command, COLUMNS - 6).join(" \\\n    ")
-}
-
-/// Columns of a line.
-const COLUMNS: usize = 100;
-
-/// Words in lines of so many columns; a word that is longer has a line of its own.
-fn wrapped_to(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is always one");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
-            lines.push(word.to_owned());
-        } else {
-            line.push_str(if line.is_empty() { "" } else { " " });
-            line.push_str(word);
-        }
-    }
-    lines
-}
-
-pub fn wrapped(text: &str) -> String {
-    wrapped_to(text, COLUMNS).join("\n")
-}
-
-/// What Markdown would take for its own.
-pub fn escaped(text: &str) -> String {
-    text.replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*")
 }
 
 #[cfg(test)]

@@ -9,16 +9,18 @@
 //! 4. Where we fall short of a printed number, the report says so in the same place and size.
 
 mod compare;
-pub(crate) mod document;
+mod document;
 mod dxram;
 mod fpl13;
 mod hotring;
+pub(crate) mod markdown;
 mod memc3;
 mod mercury;
 mod model;
 mod pages;
 pub(crate) mod picture;
 pub(crate) mod plan;
+pub(crate) mod point;
 mod report;
 mod rounds;
 mod runs;

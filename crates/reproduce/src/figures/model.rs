@@ -12,11 +12,8 @@
 //! which many threads multiply; so each prediction stands in a band, of what the two measurements
 //! may be by their rounds.
 
-use super::hotring::warm_up;
-use super::mercury::FIGURE_4;
-use super::plan::{
-    AT_LEAST, AT_MOST, Claim, Figure, IndexRun, PREDICTED, Panel, Paper, Place, Point, Shape,
-};
+use super::plan::{AT_LEAST, AT_MOST, IndexRun, PREDICTED, Panel, Shape};
+use super::point::{Place, Point};
 use super::rounds::{Estimate, Rounds, middle};
 use super::scale_profile::ScaleProfile;
 
@@ -124,8 +121,9 @@ fn engines_order(engines: &[String], series: &str) -> (usize, usize) {
     (usize::MAX, 0)
 }
 
-/// One panel: `engines` by threads, each in turns at a count.
-fn panel(profile: &ScaleProfile, runs: impl Fn() -> IndexRun) -> Panel {
+/// A panel of throughput by threads: what `runs` measures at each thread count of this machine, and
+/// the model's prediction for more threads.
+pub fn panel(profile: &ScaleProfile, runs: impl Fn() -> IndexRun) -> Panel {
     let threads = profile.threads().into_iter();
     let run = |threads: usize| {
         runs().with(format!("--threads={threads}")).rates_at(Place::number(threads as f64))
@@ -140,8 +138,8 @@ fn panel(profile: &ScaleProfile, runs: impl Fn() -> IndexRun) -> Panel {
     }
 }
 
-/// What our settings say of all of these.
-fn about(profile: &ScaleProfile, keys: u64) -> String {
+/// How the setting of a predicted figure differs from the paper's.
+pub fn about(profile: &ScaleProfile, keys: u64) -> String {
     format!(
         "{} Beyond two threads the lines are a model's, fitted at one and two: threads that meet \
          at one lock, or in pairs at locks of buckets; without limits of memory or sockets. At \
@@ -152,93 +150,6 @@ fn about(profile: &ScaleProfile, keys: u64) -> String {
          scripts/large-machine measures instead, where there are cores.",
         profile.about(keys, profile.threads_up_to(2))
     )
-}
-
-/// Of the engines of Mercury's figure 4, whose runs these are, those that its text compares.
-fn printed(points: &[Point]) -> Vec<Point> {
-    let is_one = |point: &&Point| ["mercury", "global-lock"].contains(&point.series.as_str());
-    points.iter().filter(is_one).cloned().collect()
-}
-
-/// Mercury's figure 4 at the paper's 12 threads.
-pub fn mercury(profile: &ScaleProfile) -> Figure {
-    let keys = profile.keys(32_000_000, 280);
-    let mut claims = Vec::new();
-    if profile.machine.cores > 1 {
-        claims.push(Claim::ratio(
-            "12 threads, times memcached, predicted",
-            15.0,
-            "mercury, predicted",
-            "global-lock, predicted",
-            "12",
-        ));
-    }
-    Figure {
-        paper: Paper::Mercury,
-        name: "figure-4-model",
-        title: "GET throughput at thread counts that this machine lacks",
-        printed_setting: "32 million items of 8 + 8 bytes, 12 cores.",
-        our_setting: about(profile, keys),
-        panels: vec![Panel {
-            derive: Some(printed),
-            ..panel(profile, || IndexRun::new(profile, &FIGURE_4, "get", keys))
-        }],
-        claims,
-    }
-}
-
-/// MemC3's figure 5 at 12 threads.
-pub fn memc3(profile: &ScaleProfile) -> Figure {
-    let keys = profile.keys(6_290_000, 300).min(profile.choose(2_000, 780_000, 6_290_000));
-    let run = || {
-        // As figure 5 has them, so that both are of the same runs.
-        IndexRun::new(profile, &["global-lock", "memc3"], "get", keys)
-            .with_all("--key-bytes=16 --value-bytes=8 --prefault=false")
-    };
-    let mut claims = Vec::new();
-    if profile.machine.cores > 1 {
-        claims.push(Claim::value(
-            "million look-ups a second, 12 threads, predicted",
-            35.0,
-            "memc3, predicted",
-            "12",
-        ));
-    }
-    Figure {
-        paper: Paper::MemC3,
-        name: "figure-5-model",
-        title: "look-ups at thread counts that this machine lacks",
-        printed_setting: "16-byte keys, 12 cores: 35 million a second on 12 threads, 5 on one.",
-        our_setting: about(profile, keys),
-        panels: vec![panel(profile, run)],
-        claims,
-    }
-}
-
-/// HotRing's figure 10 at 64 threads.
-pub fn hotring(profile: &ScaleProfile) -> Figure {
-    let keys = profile.keys(250_000_000, 120);
-    let engines = ["hotring-s", "hotring-r", "chaining"];
-    let run = || {
-        IndexRun::new(profile, &engines, "b", keys)
-            .with_all("--theta=1.22 --ratio=8")
-            .lasting(1.0, warm_up(profile))
-    };
-    let mut claims = vec![Claim::value("1 thread, M/s", 12.90, "hotring-s", "1")];
-    if profile.machine.cores > 1 {
-        let ours = "hotring-s, predicted";
-        claims.push(Claim::value("64 threads, M/s, predicted", 565.36, ours, "64"));
-    }
-    Figure {
-        paper: Paper::HotRing,
-        name: "figure-10-model",
-        title: "throughput at thread counts that this machine lacks",
-        printed_setting: "Workload B, theta 1.22, 8 keys a bucket, 32 cores: 12.90 million \
-                          operations a second on one thread, 565.36 on 64.",
-        our_setting: about(profile, keys),
-        panels: vec![panel(profile, run)],
-        claims,
-    }
 }
 
 #[cfg(test)]

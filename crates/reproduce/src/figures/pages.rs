@@ -22,9 +22,9 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use super::document::{continued, escaped, machine, wrapped};
+use super::markdown::{continued, escaped, machine, wrapped};
 use super::picture::number;
-use super::plan::Point;
+use super::point::Point;
 use super::report::{Kept, KeptPanel};
 
 const BEGIN: &str = "<!-- made from ";

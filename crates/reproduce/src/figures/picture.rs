@@ -10,7 +10,8 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::plan::{Panel, Point, Shape};
+use super::plan::{Panel, Shape};
+use super::point::Point;
 
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 360;
@@ -406,7 +407,7 @@ fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: f64, side: HPos) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Place;
+    use super::super::point::Place;
     use super::*;
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::point::{Place, Point};
 use super::rounds::Rounds;
-use super::runs::command_line;
 use super::scale_profile::ScaleProfile;
 
 /// A paper that is reproduced.
@@ -113,49 +113,6 @@ pub enum Shape {
     LogLines,
 }
 
-/// A place on the horizontal axis.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Place {
-    /// As it is written.
-    pub label: String,
-    /// Where it stands.
-    pub number: f64,
-}
-
-impl Place {
-    /// A number that is written as it is.
-    pub fn number(number: f64) -> Self {
-        Self { label: number.to_string(), number }
-    }
-
-    /// The name of the `index`th group of bars.
-    pub fn named(index: usize, label: impl Into<String>) -> Self {
-        Self { label: label.into(), number: index as f64 }
-    }
-}
-
-/// A point of a series.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Point {
-    /// Whose it is: an engine, as a rule.
-    pub series: String,
-    /// Where it stands.
-    pub place: Place,
-    /// How high.
-    pub value: f64,
-    /// How far it may be off, as a part of the value, where it was measured more than once: see
-    /// [`rounds`](super::rounds); of a prediction, to the farther end of its band.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<f64>,
-}
-
-impl Point {
-    /// The point of `series` at `place`.
-    pub fn new(series: impl Into<String>, place: Place, value: f64) -> Self {
-        Self { series: series.into(), place, value, spread: None }
-    }
-}
-
 /// Which program a run is of. All are looked for beside the one that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -186,6 +143,22 @@ pub struct Run {
     /// stretch of time.
     pub repeats: bool,
 }
+
+/// The command of a run, as somebody would type it.
+pub fn command_line(run: &Run) -> String {
+    let arguments = run.arguments.join(" ");
+    match run.program {
+        Program::Own => format!("amalgam-lab {arguments}"),
+        Program::Hardware => format!("figures {arguments}"),
+        Program::Script(_) => format!("{SYNTHESIS} {arguments}"),
+        Program::Servers(names, threads) => {
+            format!("amalgam {arguments} --target {} (of {threads} threads each)", names.join(","))
+        }
+    }
+}
+
+/// The script that maps the hardware to a chip's cells; a path from the source tree's root.
+pub const SYNTHESIS: &str = "rtl/scripts/synthesize";
 
 /// What ends the names of series that are predicted.
 pub const PREDICTED: &str = ", predicted";

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::picture::{self, number};
-use super::plan::{Better, Claim, Figure, Point};
+use super::plan::{Better, Claim, Figure, command_line};
+use super::point::Point;
 use super::rounds::{Estimate, Rounds, middle};
-use super::runs::command_line;
 use super::scale_profile::{Scale, ScaleProfile};
 use amalgam_bench::measure::commit;
 
@@ -382,7 +382,8 @@ pre { overflow-x: auto } .failure { border-left: 4px solid #d55e00; padding-left
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Claim, Panel, Paper, Place};
+    use super::super::plan::{Claim, Panel, Paper};
+    use super::super::point::Place;
     use super::*;
 
     fn finished(ours: f64, points: usize) -> Finished {

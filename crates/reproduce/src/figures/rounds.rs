@@ -12,7 +12,7 @@
 //!    neighbours tell what the machine does over minutes.
 //! 4. What is the same in all rounds was counted or computed, and has none.
 
-use super::plan::Point;
+use super::point::Point;
 use amalgam_bench::measure::Spread;
 
 /// Something of each round, by pass.
@@ -126,7 +126,7 @@ pub fn middle(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Place;
+    use super::super::point::Place;
     use super::*;
 
     fn rounds(passes: &[&[f64]]) -> Rounds<Option<f64>> {

@@ -11,7 +11,8 @@ use std::time::{Instant, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::plan::{Place, Point, Program, Reading, Run};
+use super::plan::{Program, Reading, Run, SYNTHESIS, command_line};
+use super::point::{Place, Point};
 use super::servers::Servers;
 use crate::programs::AMALGAM;
 use amalgam_bench::measure::commit;
@@ -191,9 +192,6 @@ impl Runs {
     }
 }
 
-/// What maps the hardware to a chip's cells, from the source tree's root.
-pub const SYNTHESIS: &str = "rtl/scripts/synthesize";
-
 fn parsed(lines: &str) -> serde_json::Result<Vec<Value>> {
     lines.lines().map(serde_json::from_str).collect()
 }
@@ -242,19 +240,6 @@ pub fn duration(seconds: f64) -> String {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-/// As somebody would type it.
-pub fn command_line(run: &Run) -> String {
-    let arguments = run.arguments.join(" ");
-    match run.program {
-        Program::Own => format!("amalgam-lab {arguments}"),
-        Program::Hardware => format!("figures {arguments}"),
-        Program::Script(_) => format!("{SYNTHESIS} {arguments}"),
-        Program::Servers(names, threads) => {
-            format!("amalgam {arguments} --target {} (of {threads} threads each)", names.join(","))
-        }
     }
 }
 

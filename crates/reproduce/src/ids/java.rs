@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use crate::ids::arguments::IdsArguments;
 use crate::ids::arguments::Structure;
-use crate::ids::runner::{Round, Run};
+use crate::ids::result::{Round, Run};
 
 const SOURCE: &str = include_str!("HashMapIds.java");
 /// Heap beside what the map will take.

@@ -1,8 +1,32 @@
 //! The line that `bench ids` prints for a structure.
 
 use crate::ids::arguments::{IdsArguments, Structure};
-use crate::ids::runner::{Round, Run};
 use amalgam_bench::measure::{Machine, Spread, commit};
+
+/// The times of one round, in nanoseconds an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    pub get_ns: f64,
+    pub migrate_ns: f64,
+}
+
+/// What was measured of one structure.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub structure: Structure,
+    pub ranges: u64,
+    pub bytes: u64,
+    pub counted_bytes: Option<u64>,
+    pub fill_migrate_ns: Option<f64>,
+    pub rounds: Vec<Round>,
+}
+
+impl Run {
+    pub fn new(structure: Structure, ranges: u64) -> Self {
+        let rounds = Vec::new();
+        Self { structure, ranges, bytes: 0, counted_bytes: None, fill_migrate_ns: None, rounds }
+    }
+}
 
 /// A result: parameters, then figures.
 #[derive(Clone, Debug, serde::Serialize)]

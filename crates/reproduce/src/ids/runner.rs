@@ -8,7 +8,7 @@ use anyhow::ensure;
 use crate::ids::arguments::{IdsArguments, Structure};
 use crate::ids::java;
 use crate::ids::moves::{Move, Moves};
-use crate::ids::result::IdsResult;
+use crate::ids::result::{IdsResult, Round, Run};
 use crate::ids::structures::{Owners, build, expected_bytes};
 use amalgam_bench::measure::{Machine, allowed_cores, anonymous_bytes, pin_to};
 use amalgam_bench::workload::mix64;
@@ -17,31 +17,6 @@ use amalgam_bench::workload::mix64;
 const BLOCK: u64 = 1 << 16;
 /// Room beside the structures.
 const SPARE_BYTES: u64 = 256 << 20;
-
-/// What one round gave.
-#[derive(Clone, Copy, Debug)]
-pub struct Round {
-    pub get_ns: f64,
-    pub migrate_ns: f64,
-}
-
-/// What a structure gave.
-#[derive(Clone, Debug)]
-pub struct Run {
-    pub structure: Structure,
-    pub ranges: u64,
-    pub bytes: u64,
-    pub counted_bytes: Option<u64>,
-    pub fill_migrate_ns: Option<f64>,
-    pub rounds: Vec<Round>,
-}
-
-impl Run {
-    pub fn new(structure: Structure, ranges: u64) -> Self {
-        let rounds = Vec::new();
-        Self { structure, ranges, bytes: 0, counted_bytes: None, fill_migrate_ns: None, rounds }
-    }
-}
 
 /// Measures all structures.
 ///

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use crate::figures::picture;
-use crate::figures::plan::{Panel, Place, Point, Shape};
+use crate::figures::plan::{Panel, Shape};
+use crate::figures::point::{Place, Point};
 use amalgam_bench::measure::parse_count;
 use fit::Fit;
 use model::{Cluster, Failure};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::fit::{Fit, VALUE_BYTES};
 use super::model::{Cluster, Failure, NODE_CHUNKS_MAX, RANGE_IDS};
 use super::{CACHE_BYTES, CHUNKS, GETS, LINKS, MOVED, ScaleArguments, percent, power};
-use crate::figures::document::machine;
+use crate::figures::markdown::machine;
 use crate::figures::picture::number;
 use amalgam_bench::measure::{Machine, commit};
 

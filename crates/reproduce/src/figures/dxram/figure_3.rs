@@ -1,6 +1,7 @@
 //! Figure 3: the map of ranges beside hash tables.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 

@@ -1,6 +1,7 @@
 //! Figure 4: look-ups with and without the client's cache.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run};
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 const MIGRATED: [(&str, &str); 3] = [("1 %", "0.01"), ("5 %", "0.05"), ("10 %", "0.1")];

@@ -1,6 +1,7 @@
 //! Figure 5: BG, a social network's actions, by storage nodes.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 use amalgam_bench::measure::Machine;

@@ -5,7 +5,8 @@ mod figure_6;
 mod figure_9;
 mod table_1;
 
-use super::plan::{Figure, Place, Program, Reading, Run};
+use super::plan::{Figure, Program, Reading, Run};
+use super::point::Place;
 use super::scale_profile::ScaleProfile;
 
 /// Its figures.

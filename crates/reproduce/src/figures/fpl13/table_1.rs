@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Program, Reading, Run, Shape};
-use super::super::runs::SYNTHESIS;
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, SYNTHESIS, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 
 /// What `synthesize` printed, with commit, machine and tool.

@@ -1,6 +1,7 @@
 //! Figure 10: YCSB's workloads.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 

@@ -1,6 +1,7 @@
 //! Figure 11b: requests of different skew.
 
-use super::super::plan::{Figure, Panel, Paper, Place, Shape};
+use super::super::plan::{Figure, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 

@@ -1,6 +1,7 @@
 //! Figure 12: updates by read-copy-update.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{FASTER, KEYS, THREADS, keys};
 

@@ -1,6 +1,7 @@
 //! Figure 13: what a read spends on items that are not the head's.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Reading, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 

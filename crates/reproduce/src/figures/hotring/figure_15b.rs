@@ -1,6 +1,7 @@
 //! Figure 15b: how often HotRing-r looks whether a head should move.
 
-use super::super::plan::{Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::plan::{Figure, IndexRun, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{THREADS, keys, warm_up};
 

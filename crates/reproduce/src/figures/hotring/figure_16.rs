@@ -1,6 +1,7 @@
 //! Figure 16: latencies of 100,000 accesses.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 

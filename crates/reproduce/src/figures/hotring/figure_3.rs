@@ -1,6 +1,7 @@
 //! Figure 3: how many accesses a look-up needs at best, by formulas 1 to 3.
 
-use super::super::plan::{Figure, Panel, Paper, Place, Point, Shape};
+use super::super::plan::{Figure, Panel, Paper, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;

@@ -2,6 +2,7 @@
 //! threads, workload B, theta 1.22 and 8 keys a bucket unless said.
 
 mod figure_10;
+mod figure_10_model;
 mod figure_11a;
 mod figure_11b;
 mod figure_12;
@@ -14,8 +15,8 @@ mod figure_17;
 mod figure_3;
 mod table_2;
 
-use super::model;
-use super::plan::{Figure, IndexRun, Panel, Place, Reading, Shape};
+use super::plan::{Figure, IndexRun, Panel, Reading, Shape};
+use super::point::Place;
 use super::scale_profile::ScaleProfile;
 
 /// All that are compared; `chaining` is the paper's baseline.
@@ -38,7 +39,7 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
         table_2::figure(profile),
         figure_3::figure(profile),
         figure_10::figure(profile),
-        model::hotring(profile),
+        figure_10_model::figure(profile),
         figure_11a::figure(profile),
         figure_11b::figure(profile),
         figure_12::figure(profile),
@@ -66,7 +67,7 @@ fn run(profile: &ScaleProfile, workload: &str, theta: f64, ratio: u32) -> IndexR
 }
 
 /// How many times the usual: until heads have found the hot items.
-pub fn warm_up(profile: &ScaleProfile) -> f64 {
+fn warm_up(profile: &ScaleProfile) -> f64 {
     profile.choose(1.0, 3.0, 4.0)
 }
 

@@ -1,6 +1,7 @@
 //! Table 2: how much the hottest items are asked for.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Point, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;

@@ -1,6 +1,7 @@
 //! Figure 4: what each step brings.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Run};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 const PRINTED_MEMC3: &str = "--slots=4 --writers=1 --paths=1";

@@ -1,6 +1,7 @@
 //! Figure 5: the table's throughput by threads.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {

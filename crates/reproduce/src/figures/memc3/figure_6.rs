@@ -1,6 +1,7 @@
 //! Figure 6: displacements of an insert, by how full the table is.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::table_2::{fill, slots};
 

@@ -1,6 +1,7 @@
 //! Figure 7: the cache's throughput by threads.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];

@@ -3,6 +3,7 @@
 
 mod figure_4;
 mod figure_5;
+mod figure_5_model;
 mod figure_6;
 mod figure_7;
 mod figure_8;
@@ -10,7 +11,6 @@ mod table_1;
 mod table_2;
 mod table_3;
 
-use super::model;
 use super::plan::Figure;
 use super::scale_profile::ScaleProfile;
 
@@ -22,7 +22,7 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
         table_3::figure(profile),
         figure_4::figure(profile),
         figure_5::figure(profile),
-        model::memc3(profile),
+        figure_5_model::figure(profile),
         figure_6::figure(profile),
         figure_7::figure(profile),
         figure_8::figure(profile),

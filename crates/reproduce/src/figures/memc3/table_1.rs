@@ -1,6 +1,7 @@
 //! Table 1: the table's and the cache's own bytes an item.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {

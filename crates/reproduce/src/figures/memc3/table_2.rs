@@ -1,6 +1,7 @@
 //! Table 2: how full the table gets until an insert fails, and how fast, beside chains.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run};
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 /// What the paper prints: walks, % full, bytes an item, million inserts a second.

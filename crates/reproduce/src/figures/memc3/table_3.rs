@@ -1,6 +1,7 @@
 //! Table 3: items that a cache holds, and how often they hit.
 
-use super::super::plan::{Claim, Figure, Panel, Paper, Place, Program, Reading, Run, Shape};
+use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 /// What the paper prints of a size: millions of items and % of hits of the three caches.

@@ -1,6 +1,7 @@
 //! Section 4.1: throughput while the table expands.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Reading, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINE: &str = "mercury";

@@ -1,6 +1,7 @@
 //! Figure 1: where a GET of memcached spends its time.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Point, Reading, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::figure_4::ENGINES;
 

@@ -1,6 +1,7 @@
 //! Figure 3: DRAM accesses of a GET, and the misses of the caches before.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Point, Reading, Run};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
+use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];

@@ -1,6 +1,7 @@
 //! Figure 4: GET throughput by threads and kinds of lock.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 pub const ENGINES: [&str; 4] = ["mercury", "mercury-pthread", "mercury-nolock", "global-lock"];

@@ -1,6 +1,7 @@
 //! Figure 5: YCSB's mixes by threads.
 
-use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Place, Shape};
+use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
+use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];

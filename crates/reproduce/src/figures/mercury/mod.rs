@@ -5,11 +5,9 @@ mod expansion;
 mod figure_1;
 mod figure_3;
 mod figure_4;
+mod figure_4_model;
 mod figure_5;
 
-pub use figure_4::ENGINES as FIGURE_4;
-
-use super::model;
 use super::plan::Figure;
 use super::scale_profile::ScaleProfile;
 
@@ -19,7 +17,7 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
         figure_1::figure(profile),
         figure_3::figure(profile),
         figure_4::figure(profile),
-        model::mercury(profile),
+        figure_4_model::figure(profile),
         figure_5::figure(profile),
         expansion::figure(profile),
     ]
