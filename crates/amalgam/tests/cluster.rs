@@ -381,7 +381,7 @@ fn a_cluster_speaks_tls_and_says_who_does_not() {
     }
     let stranger = with("stranger");
     let stranger = complaint(&stranger.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(stranger.contains("refuses this one's certificate"), "{stranger}");
+    assert!(stranger.contains("refuses this side's certificate"), "{stranger}");
     let plain = complaint(&status);
     assert!(plain.contains("speaks TLS") && plain.contains("--tls-cert"), "{plain}");
     for (arguments, mention) in [
@@ -426,7 +426,7 @@ fn a_node_whose_certificate_is_not_the_cluster_s_does_not_join() {
     };
     let first = run(node("secured", "one", Some("node")));
     refused(node("secured", "two", None), "speaks TLS");
-    refused(node("secured", "two", Some("stranger")), "refuses this one's certificate");
+    refused(node("secured", "two", Some("stranger")), "refuses this side's certificate");
     let second = run(node("secured", "two", Some("renewed")));
     expect(&second.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
     expect(&first.nodes[0].1, "get key\r\n", "VALUE key 0 2\r\nhi\r\nEND\r\n");
@@ -786,6 +786,6 @@ fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
         "--clients",
         "127.0.0.1:0",
     ]);
-    assert!(text.contains("the log is that of node"), "{text}");
+    assert!(text.contains("the log belongs to node"), "{text}");
     std::fs::remove_dir_all(&folder).expect("it is there");
 }

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profiles = client.get_all(&ids).into_iter().collect::<Result<Vec<_>, _>>()?;
     println!("0 has {} friends; the last is {}", profiles.len(), text(&profiles[MEMBERS - 1]));
 
-    // Who reads, changes and writes a chunk that others write, too, locks it meanwhile.
+    // A client that reads, changes and writes a chunk that others write, too, locks it meanwhile.
     client.lock(members[0], LOCK_MS)?;
     let mut changed = client.get(members[0])?;
     changed.extend_from_slice(b", who moved");

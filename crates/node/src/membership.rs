@@ -34,7 +34,7 @@ pub struct Snapshot {
     pub view: View,
     /// Where members listen for each other, as `host:port`.
     pub addresses: BTreeMap<NodeId, String>,
-    /// Their racks, of those that named one.
+    /// The racks of the members that named one.
     pub racks: BTreeMap<NodeId, String>,
     /// Number of flushes of the whole cluster so far.
     pub flushes: u64,
@@ -182,7 +182,7 @@ pub struct ClusterState {
     pub coordinator: Coordinator,
     /// Where members listen.
     pub addresses: BTreeMap<NodeId, String>,
-    /// Their racks, of those that named one.
+    /// The racks of the members that named one.
     pub racks: BTreeMap<NodeId, String>,
     /// The cluster's number.
     pub cluster: u64,

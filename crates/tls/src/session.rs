@@ -22,7 +22,7 @@ pub enum ReceiveError {
     Io(io::Error),
     /// The other side broke TLS. An alert that says why waits to be sent.
     Tls {
-        /// How.
+        /// What was wrong.
         error: Error,
         /// Whether it happened before the handshake was complete.
         was_handshaking: bool,

@@ -379,7 +379,7 @@ impl Trial {
         assert!(text.contains("the log belongs to cluster"), "{text}");
         assert!(contents(&disk) == before, "it is not touched");
         let text = node.complaint("default", "n9");
-        assert!(text.contains("the log is that of node"), "{text}");
+        assert!(text.contains("the log belongs to node"), "{text}");
         // Nobody counts on who did not start.
         eventually("only those who serve are members", || {
             connect(&self.home()).status().is_ok_and(|status| status.members.len() == NODES)
