@@ -14,6 +14,7 @@ help:            ## list the targets
 run:             ## build the server and start it on 127.0.0.1:11211
 	@scripts/setup run
 	cargo build --release --bin amalgam
+	@scripts/split-symbols target/release/amalgam
 	@echo "Starting on $(HOST):$(PORT); end it with Ctrl-C. Two lines to try in another terminal:"
 	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
