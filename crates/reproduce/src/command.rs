@@ -23,7 +23,7 @@ pub enum BenchCommand {
     /// Measures servers over sockets.
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
-    StubServer(StubServerArguments),
+    NullServer(StubServerArguments),
     /// Measures maps from chunk ids to the nodes that own them.
     Ids(IdsArguments),
     /// Measures what a client's cache of such a map saves.
@@ -74,7 +74,7 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             print_result(arguments.json, &result, || result.summary())
         }
         BenchCommand::Server(arguments) => client::run_and_print(arguments),
-        BenchCommand::StubServer(arguments) => {
+        BenchCommand::NullServer(arguments) => {
             let server = StubServer::open(arguments)?;
             eprintln!("listening on 127.0.0.1:{}", server.port()?);
             server.run()

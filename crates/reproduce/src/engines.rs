@@ -62,7 +62,7 @@ macro_rules! entries {
             ),
             entry::<Memc3AsPublished>(
                 "memc3-printed",
-                "MemC3 as printed: one writer, memory reused at once, reads validated; get, set only",
+                "MemC3 as published: one writer, memory reused at once; get and set only",
             ),
             entry::<Null>("null", "nothing: the driver's own cost"),
         ]

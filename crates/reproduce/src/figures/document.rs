@@ -133,8 +133,8 @@ fn head(first: &Kept) -> String {
     let switch = if scale == "quick" { " --quick" } else { "" };
     let written = format!(
         "Written by `amalgam-lab reproduce --docs docs/results` from the JSON that \
-         `amalgam-lab reproduce{switch}` left, which is kept in [{NAME}]({NAME}); not to be edited. `make docs` writes \
-         it anew."
+         `amalgam-lab reproduce{switch}` left, which is kept in [{NAME}]({NAME}); \
+         not to be edited. `make docs` writes it anew."
     );
     let columns = format!(
         "All figures are gone through twice, so that a number's rounds lie minutes apart; of a \
