@@ -155,7 +155,7 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
     let remembered = bytes(cluster.remembered_bytes(fit));
     writeln!(
         text,
-        "\nBeside ranges a super peer remembers each node's last request about each creator:"
+        "\nNext to ranges a super peer remembers each node's last request about each creator:"
     )?;
     writeln!(
         text,
