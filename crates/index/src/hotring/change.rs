@@ -1,39 +1,40 @@
-//! Changing a ring: the steps of inserting, deleting, replacing, and of moving the head. Each is
-//! one exchange of one word; `docs/hotring.md` numbers the races between them.
+//! Changes of a ring: the steps of inserting, deleting and replacing items and of moving the head.
+//! Each is one compare and exchange of one word; `docs/hotring.md` numbers the races between them.
 
 use super::space::{Order, Space, Target, exchange_head, exchange_link, order_of};
-use super::walk::{Event, Step, Walk, successor};
+use super::walk::{Event, LoadedNode, Walk, successor};
 use super::word::{Address, Head, Link, Node};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
-/// Where a target belongs in its ring, with nothing occupied before it.
+/// The position of a target in its ring, with no occupied item between `before` and the position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// The ring has no item.
     Vacant,
-    /// The target is there, behind `before`.
-    Present { before: Step, found: Step },
-    /// The target is absent; it belongs right behind `before`.
-    Absent { before: Step },
+    /// The target `found` is present, right after `before`.
+    Present { before: LoadedNode, found: LoadedNode },
+    /// The target is absent; it belongs right after `before`.
+    Absent { before: LoadedNode },
 }
 
-/// Finds the place of `order`, unlinking the occupied items that it meets. At some moment of the
-/// call the place was as returned.
-pub(super) fn locate<S: Space>(space: &S, order: Order<'_>) -> Place {
+/// Finds the position of `order`, and unlinks the occupied items that it meets. The returned
+/// position was true at some moment of the call.
+pub(super) fn locate<S: Space>(space: &S, order: Order<'_>) -> Position {
     let target = Target::new(space.bits(), order);
     loop {
         let (_, head) = space.head(order.hash);
         if head == Head::EMPTY {
-            return Place::Vacant;
+            return Position::Vacant;
         }
-        // None: somebody was faster with something. It got further, so this loop is lock-free.
+        // None means that another thread changed the ring first, which is progress: this loop is
+        // lock-free.
         if let Some(place) = locate_from(space, target, head) {
             return place;
         }
     }
 }
 
-fn locate_from<S: Space>(space: &S, target: Target<'_>, head: Head) -> Option<Place> {
+fn locate_from<S: Space>(space: &S, target: Target<'_>, head: Head) -> Option<Position> {
     let mut walk = Walk::new(space, target, head.address());
     loop {
         let node = space.bits().node_of(walk.at)?;
@@ -47,24 +48,25 @@ fn locate_from<S: Space>(space: &S, target: Target<'_>, head: Head) -> Option<Pl
         match (event, before) {
             (Event::Item(_) | Event::Boundary { .. }, _) => {}
             (Event::Hit(found), Some(before)) if is_behind(&walk, before) => {
-                return Some(Place::Present { before, found });
+                return Some(Position::Present { before, found });
             }
-            // The head led to the target: once around, to know what comes before it.
+            // The head led to the target: walk around the ring to find the item before it.
             (Event::Hit(found), None) => walk.pass(found, 0),
             (Event::Passed, Some(before)) if is_behind(&walk, before) => {
-                return Some(Place::Absent { before });
+                return Some(Position::Absent { before });
             }
             (Event::Hit(_) | Event::Passed | Event::Vacant, _) => return None,
         }
     }
 }
 
-/// Whether nothing occupied was passed over since `before`.
-fn is_behind<S: Space>(walk: &Walk<'_, '_, S>, before: Step) -> bool {
+/// Whether the walk has skipped no occupied item since `before`.
+fn is_behind<S: Space>(walk: &Walk<'_, '_, S>, before: LoadedNode) -> bool {
     before.link.address() == walk.at
 }
 
-/// Unlinks the occupied item that the walk is at, and goes on behind it.
+/// Unlinks the occupied item that the walk is at, and goes on after it. None if another thread
+/// changed the ring first.
 fn unlink_in_passing<S: Space>(walk: &mut Walk<'_, '_, S>, node: Node, link: Link) -> Option<()> {
     let space = walk.space;
     retarget_head(space, order_of(space, node, link).hash, node);
@@ -73,25 +75,26 @@ fn unlink_in_passing<S: Space>(walk: &mut Walk<'_, '_, S>, node: Node, link: Lin
     if before.link.address() != walk.at {
         return None;
     }
-    // Linearizable as nothing: the item was deleted before. See race 8.
+    // This is no linearization point: the item was deleted before. See race 8.
     exchange_link(space.link(before.node), before.link, next).ok()?;
     before.link = next;
     walk.at = link.address();
     Some(())
 }
 
-/// Returns when the occupied item stands in no ring any more. `order` is its order.
+/// Ensures that the occupied item with this order is in no ring any more. Returns the item that
+/// came before it, if any.
 pub(super) fn unlink_slow<S: Space>(space: &S, order: Order<'_>) -> Option<Node> {
-    // An item with the same key can only stand behind the occupied one, so whoever comes to the
-    // place from before it has passed (and unlinked) the occupied one.
+    // An item with the same key can only stand after the occupied one, so a search that reaches the
+    // position from before it has passed (and unlinked) the occupied one.
     match locate(space, order) {
-        Place::Vacant => None,
-        Place::Present { before, .. } | Place::Absent { before } => Some(before.node),
+        Position::Vacant => None,
+        Position::Present { before, .. } | Position::Absent { before } => Some(before.node),
     }
 }
 
-/// Makes sure that the head of the ring of `hash` does not lead to `node`, which is occupied; from
-/// then on it never will (race 5). An empty ring may result.
+/// Ensures that the head of the ring of `hash` does not lead to the occupied `node`; from then on
+/// it never will (race 5). The ring may be empty afterwards.
 pub(super) fn retarget_head<S: Space>(space: &S, hash: u64, node: Node) {
     loop {
         let (word, head) = space.head(hash);
@@ -99,7 +102,7 @@ pub(super) fn retarget_head<S: Space>(space: &S, hash: u64, node: Node) {
             if !head.is_moving() {
                 return;
             }
-            // The movement may lead to `node`: cancelled.
+            // The announced movement may lead to `node`: cancel it.
             exchange_head(word, head, head.settled());
             continue;
         }
@@ -107,7 +110,8 @@ pub(super) fn retarget_head<S: Space>(space: &S, hash: u64, node: Node) {
             Some(next) => {
                 move_head(space, word, head, Head::to(next).with_patience(head.patience()));
             }
-            // All occupied, for good: the ring is empty. All its items are unlinked at once.
+            // All items are occupied, which is permanent: emptying the ring unlinks them all at
+            // once.
             None => {
                 exchange_head(word, head, Head::EMPTY);
             }
@@ -115,15 +119,16 @@ pub(super) fn retarget_head<S: Space>(space: &S, hash: u64, node: Node) {
     }
 }
 
-/// Moves a head from `head` to the item of `target`, unless that is occupied or the head has
-/// changed. Returns whether it did; then the head is `target`.
+/// Changes a head from `head` to `target`, unless the target's item is occupied or the head has
+/// changed. Returns whether it did.
 pub(super) fn move_head<S: Space>(space: &S, word: &AtomicU64, head: Head, target: Head) -> bool {
     let Some(node) = space.bits().node_of(target.address()) else { return false };
     let announced = head.announced(space.number());
     if !exchange_head(word, head, announced) {
         return false;
     }
-    // After the announcement, in the one order of both: see race 5.
+    // This load comes after the announcement in the total order of sequentially consistent
+    // accesses: see race 5.
     if space.load_link(node).is_occupied() {
         exchange_head(word, announced, announced.settled());
         return false;
@@ -131,8 +136,8 @@ pub(super) fn move_head<S: Space>(space: &S, word: &AtomicU64, head: Head, targe
     exchange_head(word, announced, target)
 }
 
-/// Sets Occupied in the item's link: from now on it is deleted. Returns the link before, or none if
-/// it was occupied already. The caller goes on with [`retarget_head`] and [`unlink_slow`], and
+/// Sets Occupied in the item's link, which deletes the item. Returns the link before; None if the
+/// item was occupied already. The caller goes on with [`retarget_head`] and [`unlink_slow`], and
 /// retires the item.
 pub(super) fn occupy<S: Space>(space: &S, node: Node) -> Option<Link> {
     let mut link = space.load_link(node);
@@ -147,15 +152,15 @@ pub(super) fn occupy<S: Space>(space: &S, node: Node) -> Option<Link> {
     }
 }
 
-/// Replaces the item at `node` by `new`, unpublished so far, in one step. Returns whether it did;
-/// if not, the item was occupied already. The caller goes on as after [`occupy`].
+/// Replaces the item at `node` by the unpublished `new` in one step. Returns false if the item was
+/// occupied already. The caller goes on as after [`occupy`].
 pub(super) fn replace<S: Space>(space: &S, node: Node, new: Node, address: Address) -> bool {
     let mut link = space.load_link(node);
     loop {
         if link.is_occupied() {
             return false;
         }
-        // Relaxed, as wherever an item is not in its ring yet: published by the exchange.
+        // Relaxed: `new` is not in the ring yet; the exchange publishes it.
         space.link(new).store(Link::to(link.address()).0, Relaxed);
         match exchange_link(space.link(node), link, link.with_address(address).occupied()) {
             Ok(()) => return true,
@@ -164,11 +169,11 @@ pub(super) fn replace<S: Space>(space: &S, node: Node, new: Node, address: Addre
     }
 }
 
-/// Inserts `new`, unpublished so far, right behind `before`, where it belongs. `link` holds its
-/// flags. Returns false if something else came between.
+/// Inserts the unpublished `new` right after `before`, which must be its position. `link` holds its
+/// flags. Returns false if another thread changed the ring there.
 pub(super) fn insert<S: Space>(
     space: &S,
-    before: Step,
+    before: LoadedNode,
     new: Node,
     address: Address,
     link: Link,
@@ -179,14 +184,15 @@ pub(super) fn insert<S: Space>(
     loop {
         match exchange_link(space.link(before.node), old, old.with_address(address)) {
             Ok(()) => return true,
-            // Only counted meanwhile.
+            // Only the access counter of `before` has changed.
             Err(changed) if !changed.is_occupied() && changed.address() == next => old = changed,
             Err(_) => return false,
         }
     }
 }
 
-/// Inserts `new`, unpublished so far, as the only item of a ring.
+/// Inserts the unpublished `new` as the only item of a ring. Returns whether the ring was still
+/// empty.
 pub(super) fn insert_first<S: Space>(
     space: &S,
     word: &AtomicU64,
@@ -198,13 +204,13 @@ pub(super) fn insert_first<S: Space>(
     exchange_head(word, Head::EMPTY, Head::to(address))
 }
 
-/// Unlinks `node`, which the caller occupied. `before` may be known to have led to it. Returns the
-/// item that came before it, if any.
+/// Unlinks `node`, which the caller occupied. `before`, if known, is the item whose link led to it.
+/// Returns the item that came before it, if any.
 pub(super) fn unlink<S: Space>(
     space: &S,
     order: Order<'_>,
     node: Node,
-    before: Option<Step>,
+    before: Option<LoadedNode>,
 ) -> Option<Node> {
     retarget_head(space, order.hash, node);
     if let Some(before) = before

@@ -1,50 +1,53 @@
-//! What accesses cost a worker: the items that they look at beyond those that heads led to, on
-//! average over some thousands of requests. A high average calls for a rehash (section 3.4); one
-//! clearly above the usual means that other keys have become the popular ones, and heads should be
-//! led to them soon.
+//! The cost of a worker's accesses: the number of items visited beyond those that heads led to, on
+//! average over some thousands of requests. A high average calls for a rehash (section 3.4); an
+//! average clearly above the usual one means that other keys have become popular, to which heads
+//! should move soon.
 //!
-//! Belongs to one worker; no other thread sees it.
+//! Thread safety: a `Cost` belongs to one worker.
 
-/// Requests of one average.
+/// The number of requests in one average.
 const REQUESTS: u32 = 4096;
-/// An average is surprising if it exceeds the usual one by more than 1/SURPRISE of it,
+/// An average is surprising if it exceeds the usual one by more than 1/SURPRISE of it and by more
+/// than [`NOISE`].
 const SURPRISE: u32 = 4;
-/// and by more than this many items; smaller differences are noise.
+/// The smallest relevant difference of averages, in items per [`REQUESTS`].
 const NOISE: u32 = REQUESTS / 32;
-/// Heads have found the new keys when the average exceeds the usual one by at most 1/CALM of it.
+/// A surprise ends, as heads have found the new keys, when the average exceeds the usual one by at
+/// most 1/CALM of it.
 const CALM: u32 = 16;
 /// After this many averages, 32 million requests, a surprising average becomes the usual one.
 const MOST_SURPRISING: u32 = 8192;
 
 #[derive(Default)]
 pub(super) struct Cost {
-    /// Where the worker's requests stood when the average began.
+    /// The worker's number of requests when the current average began.
     since: u32,
-    /// Items looked at since.
+    /// The items visited since.
     visited: u32,
-    /// What an average usually comes to; 0 at first, so whatever comes is surprising.
+    /// The usual average, in items per [`REQUESTS`]; 0 at first, so that the first averages are
+    /// surprising.
     usual: u32,
-    /// How many averages may still be surprising; 0 if the last was not.
+    /// The number of averages that may still be surprising; 0 if the last one was not.
     surprising: u32,
 }
 
 impl Cost {
-    /// Adds `visited` items of a request, the worker's `requests`-th. Says whether the average is
-    /// complete.
+    /// Adds the `visited` items of the worker's `requests`-th request. Returns whether the average
+    /// is complete.
     #[inline]
     pub(super) fn note(&mut self, visited: u32, requests: u32) -> bool {
         self.visited = self.visited.wrapping_add(visited);
         requests.wrapping_sub(self.since) >= REQUESTS
     }
 
-    /// Whether heads lead to keys that were popular before.
+    /// Whether heads probably still lead to keys that were popular before.
     #[inline]
     pub(super) fn is_surprising(&self) -> bool {
         self.surprising > 0
     }
 
-    /// Ends the average at the worker's `requests`-th request: the items looked at, and over how
-    /// many requests.
+    /// Ends the average at the worker's `requests`-th request. Returns the number of items visited,
+    /// and the number of requests.
     pub(super) fn conclude(&mut self, requests: u32) -> (u32, u32) {
         let visited = std::mem::take(&mut self.visited);
         let count = requests.wrapping_sub(self.since);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
 
-use super::change::{Place, locate, occupy, replace, unlink};
+use super::change::{Position, locate, occupy, replace, unlink};
 use super::cost::Cost;
 use super::growth::Growth;
 use super::items::{Items, node_of, place_bits};
@@ -218,7 +218,7 @@ impl<S: Strategy> HotRing<S> {
         let node = node_of(old);
         let item = items.item(node);
         let order = Order { hash, key: item.key() };
-        let Place::Present { before, found } = locate(items, order) else { return false };
+        let Position::Present { before, found } = locate(items, order) else { return false };
         if found.node != node {
             return false;
         }
@@ -410,7 +410,7 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.carry_out(op, now, sink)
+        self.execute(op, now, sink)
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
+use super::change::{Position, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::space::{Order, Space, Target, load};
 use super::split::{Buckets, part, split};
 use super::walk::{Event, Walk};
@@ -120,7 +120,7 @@ impl Rings {
         let (_, head) = self.head(hash_of(key));
         let target = Target::new(&self.words.bits, order(key));
         match Walk::new(self, target, head.address()).finish() {
-            Event::Hit(step) => Some(step.node),
+            Event::Hit(loaded) => Some(loaded.node),
             _ => None,
         }
     }
@@ -132,9 +132,9 @@ impl Rings {
         let link = Link::to(Head::EMPTY.address());
         loop {
             let is_in = match locate(self, order(key)) {
-                Place::Present { .. } => return false,
-                Place::Absent { before } => insert(self, before, node, address, link),
-                Place::Vacant => {
+                Position::Present { .. } => return false,
+                Position::Absent { before } => insert(self, before, node, address, link),
+                Position::Vacant => {
                     let (word, head) = self.head(hash_of(key));
                     head == Head::EMPTY && insert_first(self, word, node, address, link)
                 }

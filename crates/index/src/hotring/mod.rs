@@ -1,16 +1,17 @@
-//! HotRing (Chen et al., FAST 2020): a hash table of ordered rings whose heads move to hot items,
-//! lock-free throughout. `docs/hotring.md` is its specification: words, invariants, the points
-//! where operations take effect, and the races between them by number.
+//! HotRing (Chen et al., FAST 2020): a lock-free hash table of ordered rings whose heads move to
+//! hot items. `docs/hotring.md` is its specification: words, invariants, linearization points, and
+//! the races between operations by number.
 //!
-//! Thread safety: everything shared is a head word, a link word, or an immutable item; each step of
-//! a protocol is one exchange of one word.
+//! Thread safety: all shared state is head words, link words and immutable items; each step of a
+//! protocol is one compare and exchange of one word.
 //!
 //! Invariants:
-//! 1. A head leads to a ring of items in ascending order, except for one wrap.
+//! 1. A head leads to a ring of items in ascending order, with one wrap from the last item to the
+//!    first.
 //! 2. An item whose link is not occupied is in its ring; an occupied link is frozen.
 //! 3. The thread that occupied an item retires it, once no head and no reachable link leads to it.
-//! 4. The protocols (`walk`, `change`, `sample`, `split`) do not depend on memory or tables; they
-//!    are written against `space`, and run on model words under loom.
+//! 4. The protocols (`walk`, `change`, `sample`, `split`) do not depend on memory or tables: they
+//!    are written against the trait of `space`, and the loom tests run them on a few words.
 
 mod change;
 #[cfg(not(loom))]
@@ -50,9 +51,9 @@ pub use engine::{
     WithoutMovement, WithoutPredecessor,
 };
 
-/// HotRing that moves a head to whatever the R-th request touched.
+/// HotRing that moves a head to the item of every R-th request (random movement).
 #[cfg(not(loom))]
 pub type HotRingR = HotRing<RandomMovement>;
-/// HotRing that moves heads by what it samples.
+/// HotRing that moves heads by access counts (statistical sampling).
 #[cfg(not(loom))]
 pub type HotRingS = HotRing<StatisticalSampling>;

@@ -1,13 +1,13 @@
-//! Reads: one key, and batches that wait for memory together.
+//! Reads of one key, and of batches whose keys wait for memory together.
 //!
-//! An item whose tag is not the key's is passed by its link alone; one whose tag is, most likely
-//! the key's, is looked at from its header on. Whoever deletes or replaces an item seals its header
-//! first, so a header without a seal says what the link would say, and an item of 32 bytes costs
-//! one line.
+//! A read passes an item with another tag by its link alone, and reads the header and key of an
+//! item with the key's tag, which most likely is the key's. A thread that deletes or replaces an
+//! item seals its header first, so a header without a seal proves that the link is not occupied:
+//! the link need not be read, and an item of 32 bytes costs one cache line.
 //!
-//! Linearization point of a hit: the load of the found item's header, not sealed, or of its link,
-//! not occupied (the value may be read later: an in-place word that changed in between counts as
-//! having changed before). Of a miss: a moment during the walk (docs/hotring.md, race 1).
+//! The linearization point of a hit is the load of the found item's header (not sealed) or link
+//! (not occupied). The value may be read later: an in-place change of the word in between is
+//! ordered before the read. That of a miss is a moment during the walk (docs/hotring.md, race 1).
 
 use std::ops::ControlFlow;
 
@@ -16,42 +16,42 @@ use amalgam_op::{ItemView, Key, Now};
 use super::engine::{HotRingWorker, Strategy};
 use super::items::Items;
 use super::space::{Order, Space, Target};
-use super::walk::{Event, Step, Walk};
+use super::walk::{Event, LoadedNode, Walk};
 use super::word::{Address, Head, Node};
 use crate::mem::Item;
 use crate::{Found, Sink};
 
-/// Keys that wait for memory together.
+/// The number of keys that wait for memory together.
 const GROUP: usize = 64;
-/// Items beyond the first of a ring for which the keys of a group wait together; the few walks
-/// that are longer go on by themselves.
+/// The number of items beyond the first of a ring for which the keys of a group wait together; the
+/// few longer walks go on one by one.
 const LEVELS: usize = 16;
 
-/// How far the search for a key is.
+/// The state of the search for a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// The next item's tag differs from the key's; its link says where to go on.
+    /// The next item's tag differs from the key's: the search follows its link.
     Open,
     /// The next item has the key's tag: most likely it is the key's.
     Likely,
     /// The key is absent.
     Absent,
-    /// Something stands in the way that [`Walk`] knows how to treat.
+    /// The search met an occupied or rehash item or two equal tags, which only [`Walk`] can handle.
     Unclear,
 }
 
-/// The search for a key, by tags alone.
+/// The search for a key by tags alone.
 #[derive(Clone, Copy)]
 pub(super) struct Search {
     head: Head,
     tag: u64,
-    /// The distance of the item before; no walk gets nearer than that ([`Walk`]).
+    /// The distance of the item before, as in [`Walk`].
     reached: u64,
     /// The item that was passed last, or the empty address.
     before: Address,
     /// The next item.
     pub(super) at: Address,
-    /// Items passed.
+    /// The number of items passed.
     pub(super) passed: u32,
     pub(super) state: State,
 }
@@ -79,7 +79,8 @@ impl Search {
         Self { head, tag, reached, before: Head::EMPTY.address(), at, passed: 0, state }
     }
 
-    /// Passes an item, in state [`State::Open`]. Distances grow, so this ends.
+    /// Passes one item. Requires: state [`State::Open`]. Distances grow with each call, so a search
+    /// ends.
     #[inline]
     pub(super) fn advance(&mut self, items: &Items<'_>) {
         let Some(node) = items.bits.node_of(self.at) else { return };
@@ -101,7 +102,7 @@ impl Search {
         (self.before, self.at, self.reached) = (self.at, next, distance);
     }
 
-    /// The item to look at next.
+    /// The item to visit next.
     #[inline]
     pub(super) fn node(&self, items: &Items<'_>) -> Option<Node> {
         items.bits.node_of(self.at)
@@ -137,7 +138,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         flow
     }
 
-    /// Reads many keys, in groups that wait for memory together. Returns how many were answered.
+    /// Reads many keys, in groups that wait for memory together. Returns the number of keys
+    /// answered.
     pub(super) fn get_many(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut searches = [Search::NONE; GROUP];
         let mut answered = 0;
@@ -158,8 +160,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         answered
     }
 
-    /// Searches the keys of a group side by side: all heads are asked for, then all first items,
-    /// then item by item what the walks come to. Returns how many items were passed.
+    /// Searches the keys of a group side by side: prefetches all heads, then all first items, then
+    /// level by level the items that the searches reach. Returns the number of items passed.
     #[inline]
     fn search_together(
         &self,
@@ -203,7 +205,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         visited
     }
 
-    /// Asks for the line that the search looks at next.
+    /// Prefetches the line that the search reads next.
     #[inline]
     fn ask_ahead(&self, items: &Items<'_>, search: &Search) {
         let Some(node) = search.node(items) else { return };
@@ -214,7 +216,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    /// Answers a key whose search came to an end.
+    /// Answers a key whose search has ended.
     #[inline]
     fn answer(
         &mut self,
@@ -228,7 +230,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         let node = match search.state {
             State::Likely => search.node(items),
             State::Absent => {
-                // It ended at the item before the key's place: an access to that one.
+                // The search ended at the item before the key's position, which counts as accessed.
                 if let Some(before) = search.before(items) {
                     self.note_read(items, search, before, key);
                 }
@@ -246,8 +248,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                 self.note_read(items, search, node, key);
                 return flow;
             }
-            // The second of a pair of rehash items lies within the first; what is in the place of
-            // its header is not live.
+            // The second of a pair of rehash items lies within the first; the word in the place of
+            // its header does not read as live.
             let is_linked = header.is_live() && !header.is_sealed();
             if is_linked && item.is_of(header, key.bytes()) {
                 let memory = &self.index.memory;
@@ -265,7 +267,8 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    /// Counts or notes a read that ended at `node`, where its head asks for it.
+    /// Records a read that ended at `node`, if its head is being sampled or the request is due to
+    /// check it.
     #[inline]
     fn note_read(&mut self, items: &Items<'_>, search: &Search, node: Node, key: &Key<'_>) {
         if search.head.is_active() || self.looks() {
@@ -273,13 +276,14 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    /// The item of `key`, by a walk from the head's item on that treats whatever it meets.
+    /// Finds the item of `key` by a [`Walk`] from the head's item on, which handles all kinds of
+    /// items.
     #[cold]
     #[inline(never)]
     fn walk<'g>(&mut self, items: &Items<'g>, head: Head, key: &Key<'_>) -> Option<Item<'g>> {
         let order = Order { hash: key.hash(), key: key.bytes() };
         let mut walk = Walk::new(items, Target::new(items.bits, order), head.address());
-        let Event::Hit(Step { node, .. }) = walk.finish() else { return None };
+        let Event::Hit(LoadedNode { node, .. }) = walk.finish() else { return None };
         self.note_access(items, head, key.hash(), node);
         Some(items.item(node))
     }

@@ -180,9 +180,9 @@ impl<S: Strategy> HotRingWorker<'_, S> {
                 return;
             }
             let (mut length, mut is_hot) = (0, false);
-            tour(&items, (sample.next as u64) << table.shift(), |step| {
+            tour(&items, (sample.next as u64) << table.shift(), |loaded| {
                 if length == 0 {
-                    is_hot = items.item(step.node).header().is_recent();
+                    is_hot = items.item(loaded.node).header().is_recent();
                 }
                 length += 1;
             });

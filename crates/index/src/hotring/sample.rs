@@ -3,7 +3,7 @@
 
 use super::change::move_head;
 use super::space::{Space, address_for, exchange_head, exchange_link};
-use super::walk::{Step, tour};
+use super::walk::{LoadedNode, tour};
 use super::word::{Head, MOST_SAMPLES, Node};
 
 /// Begins to sample the ring of `hash`: `samples` accesses. A head that no round has settled yet is
@@ -30,10 +30,10 @@ pub(super) fn samples_of(items_per_ring: u64) -> u64 {
 }
 
 /// Forgets what an item was counted.
-fn clear<S: Space>(space: &S, step: Step) {
-    if step.link.count() != 0 {
+fn clear<S: Space>(space: &S, loaded: LoadedNode) {
+    if loaded.link.count() != 0 {
         // A link that changed meanwhile keeps its count: noise, for one round.
-        let _ = exchange_link(space.link(step.node), step.link, step.link.uncounted());
+        let _ = exchange_link(space.link(loaded.node), loaded.link, loaded.link.uncounted());
     }
 }
 
@@ -64,16 +64,16 @@ pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
 /// Moves the head to the position of least income, formula 6, and forgets the counts.
 fn conclude<S: Space>(space: &S, hash: u64, head: Head, samples: u64) {
     let (mut items, mut counted) = (0, 0);
-    let is_complete = tour(space, hash, |step| {
+    let is_complete = tour(space, hash, |loaded| {
         items += 1;
-        counted += step.link.count();
+        counted += loaded.link.count();
     });
     let mut best = Best::new(items, samples.max(counted));
     // The tour begins at the head's item.
     let mut missing = samples.saturating_sub(counted);
-    tour(space, hash, |step| {
-        best.see(step.node, step.link.count() + std::mem::take(&mut missing));
-        clear(space, step);
+    tour(space, hash, |loaded| {
+        best.see(loaded.node, loaded.link.count() + std::mem::take(&mut missing));
+        clear(space, loaded);
     });
     let (word, _) = space.head(hash);
     match best.node.and_then(|node| address_for(space, word, node)) {

@@ -7,7 +7,7 @@ use amalgam_op::ItemView;
 use super::engine::{HotRingWorker, Strategy};
 use super::items::Items;
 use super::space::{Order, Space, Target, lower_of};
-use super::walk::{Event, Step, Walk};
+use super::walk::{Event, LoadedNode, Walk};
 use super::word::Head;
 use crate::Cursor;
 
@@ -72,15 +72,15 @@ fn visit_ring(
             None => return ControlFlow::Continue(last),
         },
         // A boundary, that of a rehash item.
-        Event::Hit(step) => step.link.address(),
+        Event::Hit(loaded) => loaded.link.address(),
         Event::Item(_) | Event::Boundary { .. } | Event::Vacant => {
             return ControlFlow::Continue(last);
         }
     };
     let mut walk = Walk::new(items, target, start);
     loop {
-        let step = match walk.step() {
-            Event::Item(step) => step,
+        let loaded = match walk.step() {
+            Event::Item(loaded) => loaded,
             // The ring may have been divided under us; the other half is not on our way then.
             Event::Boundary { met, own } if met.node != own => {
                 return ControlFlow::Continue(end_of_half(items, from, last, met));
@@ -91,11 +91,11 @@ fn visit_ring(
             Event::Boundary { .. } => continue,
             Event::Hit(_) | Event::Passed | Event::Vacant => return ControlFlow::Continue(last),
         };
-        let hash = items.order(step.node).hash;
+        let hash = items.order(loaded.node).hash;
         if !(from..=last).contains(&hash) {
             return ControlFlow::Continue(last);
         }
-        if visit(&items.item(step.node).view()).is_break() {
+        if visit(&items.item(loaded.node).view()).is_break() {
             return ControlFlow::Break(hash);
         }
     }
@@ -103,7 +103,7 @@ fn visit_ring(
 
 /// Up to which hash the half of `from` goes, `last` at most, where `met` is one of the pair that
 /// divides the ring.
-fn end_of_half(items: &Items<'_>, from: u64, last: u64, met: Step) -> u64 {
+fn end_of_half(items: &Items<'_>, from: u64, last: u64, met: LoadedNode) -> u64 {
     let division = items.division(lower_of(met.node, met.link));
     if from < division { last.min(division - 1) } else { last }
 }

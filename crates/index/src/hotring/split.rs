@@ -1,10 +1,10 @@
 //! Rehash of one ring (section 3.4): its two halves get heads of their own, and part.
 
 use super::change::{
-    Place, insert, insert_first, locate, move_head, occupy, retarget_head, unlink_slow,
+    Position, insert, insert_first, locate, move_head, occupy, retarget_head, unlink_slow,
 };
 use super::space::{Order, Space, boundary, exchange_head, exchange_link, load};
-use super::walk::Step;
+use super::walk::LoadedNode;
 use super::word::{Head, Link, Node};
 use crate::sync::{AtomicU64, Ordering::SeqCst};
 
@@ -48,12 +48,12 @@ fn insert_rehash_item<S: Space>(space: &S, order: Order<'_>, node: Node, link: L
     let address = space.address(node, order.hash);
     loop {
         let is_in = match locate(space, order) {
-            Place::Vacant => {
+            Position::Vacant => {
                 let (word, _) = space.head(order.hash);
                 insert_first(space, word, node, address, link)
             }
-            Place::Absent { before } => insert(space, before, node, address, link),
-            Place::Present { .. } => unreachable!("a boundary is inserted once"),
+            Position::Absent { before } => insert(space, before, node, address, link),
+            Position::Present { .. } => unreachable!("a boundary is inserted once"),
         };
         if is_in {
             return;
@@ -109,7 +109,7 @@ fn cut<S: Space>(space: &S, own: Node) {
 fn try_cut<S: Space>(space: &S, own: Node) -> bool {
     let link = space.load_link(own);
     let address = space.address(own, boundary(space, own, link));
-    let mut before = Step { node: own, link };
+    let mut before = LoadedNode { node: own, link };
     loop {
         let Some(node) = space.bits().node_of(before.link.address()) else { return false };
         let link = space.load_link(node);
@@ -121,7 +121,7 @@ fn try_cut<S: Space>(space: &S, own: Node) -> bool {
                 link.address()
             }
             (false, false) => {
-                before = Step { node, link };
+                before = LoadedNode { node, link };
                 continue;
             }
         };

@@ -1,8 +1,8 @@
-//! Tables of head words, and the way from a hash to its head while one table replaces another.
+//! Tables of head words, and the lookup of a hash's head while one table replaces another.
 //!
-//! Thread safety: the table in use is behind an atomic pointer; during a rehash it points at the
-//! next, and those of its heads that were moved say so. A table is freed a grace period after it
-//! went out of use, so whoever holds a guard may follow both pointers.
+//! Thread safety: an atomic pointer leads to the table in use; during a rehash that table points at
+//! the next one, and its moved heads are [`Head::MOVED`]. A table is freed a grace period after it
+//! went out of use, so a thread that holds a guard may follow both pointers.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -14,17 +14,17 @@ use crate::sync::{AtomicU64, CachePadded};
 /// The heads of 2^n rings; n is at least 1.
 pub(super) struct HeadTable {
     heads: Table<AtomicU64>,
-    /// A hash shifted right by this many bits is its ring's number.
+    /// A hash shifted right by this many bits is the number of its ring.
     shift: u32,
-    /// The table that takes over, while a rehash is under way.
+    /// The next table while a rehash is under way; null otherwise.
     next: AtomicPtr<HeadTable>,
-    /// All rings below this number have moved, so a look-up need not fetch the old head to know.
-    /// In a cache line that is read during a rehash only.
+    /// All rings below this number have moved: for these, a lookup need not load the old head. The
+    /// cache line is read only during a rehash.
     moved: CachePadded<AtomicUsize>,
 }
 
 impl HeadTable {
-    /// `heads` has a power of two of elements, at least 2.
+    /// A table of `heads`, whose number is a power of two and at least 2.
     pub(super) fn new(heads: Table<AtomicU64>) -> Self {
         assert!(
             heads.len().is_power_of_two() && heads.len() >= 2,
@@ -49,19 +49,19 @@ impl HeadTable {
         &self.heads[number]
     }
 
-    /// Tells that the heads of all rings below `end` were moved.
+    /// Records that the heads of all rings below `end` were moved.
     pub(super) fn note_moved(&self, end: usize) {
-        // Release publishes the heads in the next table, pairs with the acquire in `has_moved`.
+        // Release publishes the heads in the next table; pairs with the acquire in `has_moved`.
         self.moved.store(end, Ordering::Release);
     }
 
-    /// Whether the head of `hash` is known, without a look at it, to be in the next table.
+    /// Whether the head of `hash` is known to be in the next table without loading it.
     #[inline]
     fn has_moved(&self, hash: u64) -> bool {
         self.place_of(hash) < self.moved.load(Ordering::Acquire)
     }
 
-    /// How many rings there are.
+    /// The number of rings.
     pub(super) fn len(&self) -> usize {
         self.heads.len()
     }
@@ -75,16 +75,17 @@ impl HeadTable {
         self.heads.bytes()
     }
 
-    /// The table that takes over, if a rehash is under way.
+    /// The next table, if a rehash is under way.
     #[inline]
     pub(super) fn next<'g>(&'g self, _guard: &'g Guard<'_>) -> Option<&'g HeadTable> {
         let next = self.next.load(Ordering::Acquire);
-        // SAFETY: null, or a table that outlives this one, which the guard keeps.
+        // SAFETY: the pointer is null or leads to a table that outlives this one, which the guard
+        // keeps.
         unsafe { next.as_ref() }
     }
 }
 
-/// The table in use, and perhaps the one after it.
+/// The table in use and, during a rehash, the one after it.
 pub(super) struct Tables(AtomicPtr<HeadTable>);
 
 impl Tables {
@@ -95,11 +96,12 @@ impl Tables {
     /// The table in use.
     #[inline]
     pub(super) fn current<'g>(&'g self, _guard: &'g Guard<'_>) -> &'g HeadTable {
-        // SAFETY: never null; freed a grace period after it was replaced here (`Retired`).
+        // SAFETY: the pointer is never null, and a table is freed a grace period after it was
+        // replaced here (`RetiredTable`).
         unsafe { &*self.0.load(Ordering::Acquire) }
     }
 
-    /// The table to look into first for `hash`.
+    /// The table in which a lookup of `hash` starts.
     #[inline]
     fn first<'g>(&'g self, hash: u64, guard: &'g Guard<'_>) -> &'g HeadTable {
         let table = self.current(guard);
@@ -109,14 +111,14 @@ impl Tables {
         }
     }
 
-    /// Asks for the head of `hash`; a hint.
+    /// Prefetches the head of `hash`.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64, guard: &Guard<'_>) {
         let table = self.first(hash, guard);
         table.heads.prefetch(table.place_of(hash));
     }
 
-    /// The head word for `hash` and what is in it, which is not [`Head::MOVED`].
+    /// The head word for `hash` and its value, which is not [`Head::MOVED`].
     #[inline]
     pub(super) fn head<'g>(&'g self, hash: u64, guard: &'g Guard<'_>) -> (&'g AtomicU64, Head) {
         let mut table = self.first(hash, guard);
@@ -130,20 +132,22 @@ impl Tables {
         }
     }
 
-    /// Begins to replace the table in use. One thread at a time.
+    /// Begins to replace the table in use by `next`. Requires: no rehash is under way, and one
+    /// thread at a time calls this.
     pub(super) fn begin(&self, next: HeadTable, guard: &Guard<'_>) {
         let current = self.current(guard);
         assert!(current.next.load(Ordering::Relaxed).is_null(), "one rehash at a time");
-        // Release publishes the table to those who find a moved head.
+        // Release publishes the table to threads that find a moved head.
         current.next.store(Box::into_raw(Box::new(next)), Ordering::Release);
     }
 
-    /// Puts the next table in the place of the one in use, all of whose heads were moved. Free what
-    /// is returned after a grace period.
+    /// Makes the next table the one in use. Requires: all heads of the old table were moved. The
+    /// caller frees the returned old table after a grace period.
     pub(super) fn finish(&self, guard: &Guard<'_>) -> RetiredTable {
         let next = self.current(guard).next.load(Ordering::Acquire);
         assert!(!next.is_null(), "a rehash is under way");
-        // The pointer that the box gave, not one of a reference: the table is freed through it.
+        // The swap returns the pointer of the box (not one derived from a reference), through which
+        // the table is freed.
         RetiredTable(self.0.swap(next, Ordering::AcqRel))
     }
 }
@@ -152,7 +156,8 @@ impl Drop for Tables {
     fn drop(&mut self) {
         let mut table = *self.0.get_mut();
         while !table.is_null() {
-            // SAFETY: made from boxes in `new` and `begin`; nobody else is left.
+            // SAFETY: the pointers were made from boxes in `new` and `begin`; no other thread uses
+            // them.
             let owned = unsafe { Box::from_raw(table) };
             table = owned.next.load(Ordering::Relaxed);
         }
@@ -162,7 +167,7 @@ impl Drop for Tables {
 /// A table that went out of use.
 pub(super) struct RetiredTable(*mut HeadTable);
 
-// SAFETY: owns the table, which is shared between threads anyway.
+// SAFETY: this owns the table, which threads may share anyway.
 unsafe impl Send for RetiredTable {}
 
 impl RetiredTable {
@@ -170,7 +175,7 @@ impl RetiredTable {
     ///
     /// A grace period has passed since [`Tables::finish`].
     pub(super) unsafe fn free(mut self) {
-        // SAFETY: as promised; made from a box.
+        // SAFETY: the caller guarantees the grace period; the pointer was made from a box.
         drop(unsafe { Box::from_raw(self.0) });
         self.0 = std::ptr::null_mut();
     }

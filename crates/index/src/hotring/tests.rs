@@ -78,7 +78,7 @@ fn ring<S: Strategy>(worker: &HotRingWorker<'_, S>, name: &str) -> Vec<Node> {
     let guard = worker.pool.pin();
     let items = worker.items(&guard);
     let mut nodes = Vec::new();
-    tour(&items, worker.index.seed().hash(name.as_bytes()), |step| nodes.push(step.node));
+    tour(&items, worker.index.seed().hash(name.as_bytes()), |loaded| nodes.push(loaded.node));
     nodes
 }
 

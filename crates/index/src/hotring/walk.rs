@@ -1,21 +1,22 @@
-//! Walking a ring, changing nothing: the search of reads, and tours of all items.
+//! Walks along a ring that change nothing: the search for a key, and tours of all items.
 //!
 //! Invariants:
 //! 1. `before` was not occupied when its link was loaded, and nothing but occupied items stood
 //!    between it and `at` at the moments that `docs/hotring.md` (race 1) names.
-//! 2. `reached` is the distance of `before` and never falls while a walk goes on. So a walk ends
-//!    after the ring's length in steps, and one more for each item inserted ahead of it.
+//! 2. `reached` is the distance of `before` and never decreases during a walk. So a walk ends after
+//!    as many steps as the ring has items, plus one for each item inserted ahead of it.
 
 use super::space::{Space, Target, boundary, compare, order_of, rehash_item_for};
 use super::word::{Address, Link, Node};
 
-/// The distance of an item with the target's tag that stands before the target. No other distance
-/// is as large; one that stands behind it has distance 0.
+/// The distance of an item that has the target's tag and stands before the target in the order. It
+/// exceeds all other distances; an item with the target's tag that stands after the target has
+/// distance 0.
 const JUST_BEFORE: u64 = u64::MAX;
 
-/// An item and its link as it was loaded: not occupied.
+/// An item and its link as it was loaded. Unless stated otherwise, the link is not occupied.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct LoadedNode {
     pub(super) node: Node,
     pub(super) link: Link,
 }
@@ -25,32 +26,33 @@ pub(super) struct Walk<'s, 'k, S> {
     pub(super) space: &'s S,
     pub(super) target: Target<'k>,
     /// The last item that was passed, if any.
-    pub(super) before: Option<Step>,
-    /// Its distance.
+    pub(super) before: Option<LoadedNode>,
+    /// The distance of `before`.
     pub(super) reached: u64,
-    /// The next item to look at.
+    /// The address of the next item to visit.
     pub(super) at: Address,
-    /// Items looked at.
+    /// The number of items visited.
     pub(super) visited: u32,
     run: Run,
 }
 
-/// What a step of a walk met.
+/// The outcome of one step of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// An item that is not the target; the target's place is further on.
-    Item(Step),
-    /// A rehash item; and the one of the pair from which the walk goes on: the target's half's own.
-    Boundary { met: Step, own: Node },
+    /// An item that is not the target; the target's position is further on.
+    Item(LoadedNode),
+    /// A rehash item. `own` is the one of its pair from which the walk goes on: that of the
+    /// target's half.
+    Boundary { met: LoadedNode, own: Node },
     /// The target.
-    Hit(Step),
-    /// The target's place lies right behind `before`: it is absent.
+    Hit(LoadedNode),
+    /// The target is absent: its position is right after `before`.
     Passed,
     /// All items of the ring are occupied.
     Vacant,
 }
 
-/// What the order of an item says about the target.
+/// The position of an item relative to the target.
 pub(super) enum Verdict {
     Ahead(u64),
     Equal,
@@ -63,7 +65,7 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
         Self { space, target, before: None, reached: 0, at, visited: 0, run: Run::default() }
     }
 
-    /// Goes on until the target is found or known to be absent.
+    /// Walks until the target is found or known to be absent.
     #[inline]
     pub(super) fn finish(&mut self) -> Event {
         loop {
@@ -74,7 +76,7 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
         }
     }
 
-    /// Looks at the next item.
+    /// Visits the next item.
     #[inline]
     pub(super) fn step(&mut self) -> Event {
         let bits = self.space.bits();
@@ -82,7 +84,7 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
             let Some(node) = bits.node_of(self.at) else { return Event::Vacant };
             let distance = self.target.distance(bits, self.at);
             if distance != 0 && distance < self.reached {
-                // Without a look at the item: its tag alone says that it lies behind the target.
+                // The item need not be read: its tag alone says that it lies after the target.
                 return Event::Passed;
             }
             self.visited += 1;
@@ -93,34 +95,35 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
                     None => continue,
                 }
             }
-            let step = Step { node, link };
+            let loaded = LoadedNode { node, link };
             if distance == 0 || distance == self.reached {
-                return match self.judge_closely(step, distance) {
-                    Verdict::Equal => Event::Hit(step),
+                return match self.judge_closely(loaded, distance) {
+                    Verdict::Equal => Event::Hit(loaded),
                     Verdict::Passed => Event::Passed,
                     Verdict::Ahead(distance) => {
-                        self.pass(step, distance);
-                        Event::Item(step)
+                        self.pass(loaded, distance);
+                        Event::Item(loaded)
                     }
                 };
             }
-            self.pass(step, distance);
-            return Event::Item(step);
+            self.pass(loaded, distance);
+            return Event::Item(loaded);
         }
     }
 
     #[inline]
-    pub(super) fn pass(&mut self, step: Step, distance: u64) {
-        self.before = Some(step);
+    pub(super) fn pass(&mut self, loaded: LoadedNode, distance: u64) {
+        self.before = Some(loaded);
         self.reached = distance;
-        self.at = step.link.address();
+        self.at = loaded.link.address();
         self.run.end();
     }
 
-    /// Passes over an occupied item, or goes on from the rehash item of the target's own half.
+    /// Skips an occupied item, or goes on from the rehash item of the target's half. Returns None
+    /// if the walk goes on without an event.
     #[cold]
     fn step_aside(&mut self, node: Node, link: Link) -> Option<Event> {
-        let met = Step { node, link };
+        let met = LoadedNode { node, link };
         let (node, link) = match link.is_rehash() {
             true => {
                 let own = rehash_item_for(self.space, self.target.order.hash, node, link);
@@ -132,23 +135,23 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
             self.at = link.address();
             return self.run.is_endless(node).then_some(Event::Vacant);
         }
-        let step = Step { node, link };
+        let loaded = LoadedNode { node, link };
         let address = self.space.address(node, boundary(self.space, node, link));
-        match self.judge(step, address) {
-            Verdict::Equal => Some(Event::Hit(step)),
+        match self.judge(loaded, address) {
+            Verdict::Equal => Some(Event::Hit(loaded)),
             Verdict::Passed => Some(Event::Passed),
             Verdict::Ahead(distance) => {
-                self.pass(step, distance);
+                self.pass(loaded, distance);
                 Some(Event::Boundary { met, own: node })
             }
         }
     }
 
-    /// Where an item stands.
-    pub(super) fn judge(&self, step: Step, address: Address) -> Verdict {
+    /// Compares the position of an item at `address` with the target, by tags where these decide.
+    pub(super) fn judge(&self, loaded: LoadedNode, address: Address) -> Verdict {
         let distance = self.target.distance(self.space.bits(), address);
         if distance == 0 || distance == self.reached {
-            self.judge_closely(step, distance)
+            self.judge_closely(loaded, distance)
         } else if distance < self.reached {
             Verdict::Passed
         } else {
@@ -156,36 +159,38 @@ impl<'s, 'k, S: Space> Walk<'s, 'k, S> {
         }
     }
 
-    /// Where an item stands whose tag is that of the target or that of the item before.
+    /// As [`Walk::judge`], for an item whose tag equals that of the target or that of the item
+    /// before.
     #[inline]
-    pub(super) fn judge_closely(&self, step: Step, distance: u64) -> Verdict {
+    pub(super) fn judge_closely(&self, loaded: LoadedNode, distance: u64) -> Verdict {
         let key = self.target.order.key;
-        if distance == 0 && !step.link.is_rehash() && self.space.has_key(step.node, key) {
+        if distance == 0 && !loaded.link.is_rehash() && self.space.has_key(loaded.node, key) {
             return Verdict::Equal;
         }
-        self.judge_whole(step, distance)
+        self.judge_whole(loaded, distance)
     }
 
-    /// By the whole order.
+    /// As [`Walk::judge`], by hash and key.
     #[cold]
-    fn judge_whole(&self, step: Step, distance: u64) -> Verdict {
-        let order = order_of(self.space, step.node, step.link);
+    fn judge_whole(&self, loaded: LoadedNode, distance: u64) -> Verdict {
+        let order = order_of(self.space, loaded.node, loaded.link);
         let distance = match distance {
             0 if order == self.target.order => return Verdict::Equal,
             0 if order < self.target.order => JUST_BEFORE,
             distance => distance,
         };
         let Some(before) = self.before else { return Verdict::Ahead(distance) };
-        // Not further than the item before: the walk has come around. Met again (a ring of one) is
-        // that, too.
+        // The item is not further than the item before, or it is the same one (in a ring of one
+        // item): the walk has gone around the ring.
         let has_passed = distance < self.reached
             || distance == self.reached
-                && compare(self.space, (step.node, step.link), (before.node, before.link)).is_le();
+                && compare(self.space, (loaded.node, loaded.link), (before.node, before.link))
+                    .is_le();
         if has_passed { Verdict::Passed } else { Verdict::Ahead(distance) }
     }
 }
 
-/// Finds out that a run of occupied items has no end (Brent's algorithm).
+/// Detects a cycle of occupied items, which a walk would never leave (Brent's algorithm).
 #[derive(Default)]
 struct Run {
     anchor: Option<Node>,
@@ -199,7 +204,7 @@ impl Run {
         self.limit = 0;
     }
 
-    /// Whether `node`, which is occupied, was met before in this run.
+    /// Whether the occupied `node` was met before in this run of occupied items.
     fn is_endless(&mut self, node: Node) -> bool {
         if self.limit == 0 {
             *self = Self { anchor: Some(node), length: 0, limit: 2 };
@@ -216,12 +221,12 @@ impl Run {
     }
 }
 
-/// How many items a tour visits at most: rings of more have no use for it.
+/// The largest number of items that a tour visits.
 pub(super) const LONGEST_TOUR: u32 = 4096;
 
-/// Visits the items of the ring of `hash` once around, from the one that the head leads to (an
-/// occupied or a rehash item there is passed over). Returns whether the tour was completed.
-pub(super) fn tour<S: Space>(space: &S, hash: u64, mut visit: impl FnMut(Step)) -> bool {
+/// Visits each item of the ring of `hash` once, from the one that the head leads to; skips occupied
+/// and rehash items. Returns whether the tour was completed.
+pub(super) fn tour<S: Space>(space: &S, hash: u64, mut visit: impl FnMut(LoadedNode)) -> bool {
     let (_, head) = space.head(hash);
     let Some(start) = first_item(space, hash, head.address()) else { return false };
     let order = space.order(start.node);
@@ -230,7 +235,7 @@ pub(super) fn tour<S: Space>(space: &S, hash: u64, mut visit: impl FnMut(Step)) 
     let mut walk = Walk::new(space, target, start.link.address());
     while walk.visited < LONGEST_TOUR {
         match walk.step() {
-            Event::Item(step) => visit(step),
+            Event::Item(loaded) => visit(loaded),
             Event::Boundary { .. } => {}
             Event::Hit(_) | Event::Passed | Event::Vacant => return true,
         }
@@ -238,14 +243,14 @@ pub(super) fn tour<S: Space>(space: &S, hash: u64, mut visit: impl FnMut(Step)) 
     false
 }
 
-/// The first item from `at` on that is neither occupied nor a rehash item.
-fn first_item<S: Space>(space: &S, hash: u64, mut at: Address) -> Option<Step> {
+/// The first item from `at` on that is neither occupied nor a rehash item; None if there is none.
+fn first_item<S: Space>(space: &S, hash: u64, mut at: Address) -> Option<LoadedNode> {
     let mut run = Run::default();
     for _ in 0..LONGEST_TOUR {
         let node = space.bits().node_of(at)?;
         let link = space.load_link(node);
         if link.is_plain() {
-            return Some(Step { node, link });
+            return Some(LoadedNode { node, link });
         }
         let own = match link.is_rehash() {
             true => rehash_item_for(space, hash, node, link),
@@ -259,8 +264,8 @@ fn first_item<S: Space>(space: &S, hash: u64, mut at: Address) -> Option<Step> {
     None
 }
 
-/// The first unoccupied item behind the occupied `node`, a rehash item of its half included; none
-/// if all items of the ring are occupied.
+/// The first unoccupied item after the occupied `node`, which may be a rehash item of its half;
+/// None if all items of the ring are occupied.
 pub(super) fn successor<S: Space>(space: &S, hash: u64, node: Node) -> Option<Address> {
     let mut run = Run::default();
     let mut at = space.load_link(node).address();

@@ -1,46 +1,48 @@
-//! The two words of the index, as figure 6 lays them out, and the addresses in them.
+//! The two kinds of words of the index, laid out as in figure 6, and the addresses in them.
 //!
 //! ```text
 //! link    63 Rehash   62 Occupied   48..62 counter of the item    47 Upper    0..47 next item
 //! head    63 Active   60..63 patience   48..60 total counter       47 Moving   0..47 hot item
 //! ```
 //!
-//! While a movement is under way the mover's number stands in place of patience and counter.
+//! While a head movement is announced, the moving worker's number takes the place of patience and
+//! counter.
 //!
-//! An address is 48 bits with its flag: below the flag the top bits of the item's tag, then the
-//! item's place in memory. How many bits either has is fixed when the index opens.
+//! An address has 47 bits below the flag in bit 47: the top bits of the item's tag, then the item's
+//! place in memory. The numbers of bits of both are fixed when the index opens.
 
 /// Bit of [`Link`]: the item that holds the link is a rehash item.
 const REHASH: u64 = 1 << 63;
 /// Bit of [`Link`]: the item that holds the link is deleted or replaced; the link is frozen.
 const OCCUPIED: u64 = 1 << 62;
-/// Bit of [`Link`]: the rehash item is the second of its pair.
+/// Bit of [`Link`]: the rehash item is the second (upper) one of its pair.
 const UPPER: u64 = 1 << 47;
-/// Bit of [`Link`]: both items of the pair are in the ring. (Rehash items are not counted.)
+/// Bit of [`Link`]: both rehash items of the pair are in the ring. (The bit belongs to the counter
+/// of plain items; rehash items have no counter.)
 const PAIRED: u64 = 1 << 61;
-/// Bit of [`Head`]: accesses are sampled.
+/// Bit of [`Head`]: accesses to the ring are being sampled.
 const ACTIVE: u64 = 1 << 63;
-/// Bit of [`Head`]: a movement was announced.
+/// Bit of [`Head`]: a movement of the head is announced.
 const MOVING: u64 = 1 << 47;
 const COUNTER_SHIFT: u32 = 48;
 const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 
-/// The most that an item's counter holds.
+/// The highest value of an item's counter.
 pub(super) const MOST_COUNTED: u64 = (1 << 14) - 1;
-/// The most that a head's total counter holds.
+/// The highest value of a head's counter of samples.
 pub(super) const MOST_SAMPLES: u64 = (1 << 12) - 1;
-/// The most workers: numbers that fit a head.
+/// The largest number of workers, whose numbers must fit a head.
 pub(super) const MOST_WORKERS: u64 = (1 << 15) - 1;
 const PATIENCE_SHIFT: u32 = 60;
-/// The most patience that a head has.
+/// The highest patience of a head.
 pub(super) const MOST_PATIENCE: u64 = (1 << 3) - 1;
 
-/// An item's place in memory; never 0.
+/// An item's place in memory, in the unit that the [`Space`](super::space::Space) chooses; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node(pub(super) u64);
 
-/// How addresses and hashes are divided.
+/// The division of addresses into tag and place, and of hashes into bucket and tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bits {
     place_mask: u64,
@@ -52,7 +54,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// For places below 2^`place_bits` and tables of at least 2^`bucket_bits` buckets.
+    /// The division for places below 2^`place_bits` and tables of at least 2^`bucket_bits` buckets.
     ///
     /// # Panics
     ///
@@ -78,7 +80,7 @@ impl Bits {
         (address.0 << (64 - ADDRESS_BITS)) & self.tag_mask
     }
 
-    /// Where the item lies, or none for the empty address.
+    /// The item's place; None for the empty address.
     #[inline]
     pub(super) fn node_of(&self, address: Address) -> Option<Node> {
         let place = address.0 & self.place_mask;
@@ -93,7 +95,7 @@ impl Bits {
     }
 }
 
-/// Tag and place of an item.
+/// An item's tag and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address(u64);
 
@@ -137,7 +139,7 @@ impl Link {
         self.0 & UPPER != 0
     }
 
-    /// Whether the rehash item's other is in the ring, too.
+    /// Whether both rehash items of the pair are in the ring.
     #[inline]
     pub(super) fn is_paired(self) -> bool {
         self.0 & PAIRED != 0
@@ -148,25 +150,25 @@ impl Link {
         Self(self.0 | PAIRED)
     }
 
-    /// How often the item was met since sampling began.
+    /// The number of accesses to the item that were counted since sampling began.
     #[inline]
     pub(super) fn count(self) -> u64 {
         self.0 >> COUNTER_SHIFT & MOST_COUNTED
     }
 
-    /// The same item, linked to another.
+    /// This link with another next item.
     #[inline]
     pub(super) fn with_address(self, next: Address) -> Self {
         Self(self.0 & !ADDRESS_MASK | next.0)
     }
 
-    /// The item is deleted.
+    /// This link of an item that is deleted or replaced.
     #[inline]
     pub(super) fn occupied(self) -> Self {
         Self(self.0 | OCCUPIED)
     }
 
-    /// One more access; never beyond the counter's bits.
+    /// This link with one more access counted. The counter saturates.
     #[inline]
     pub(super) fn counted(self) -> Self {
         if self.count() == MOST_COUNTED { self } else { Self(self.0 + (1 << COUNTER_SHIFT)) }
@@ -178,7 +180,7 @@ impl Link {
     }
 }
 
-/// A word of the table.
+/// A word of the table: leads to the first item of a walk.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head(pub(super) u64);
@@ -186,7 +188,7 @@ pub(super) struct Head(pub(super) u64);
 impl Head {
     /// The ring has no item.
     pub(super) const EMPTY: Self = Self(0);
-    /// The ring is reached through the next table.
+    /// The ring is reached through the next table (during a rehash).
     pub(super) const MOVED: Self = Self(MOVING);
 
     pub(super) fn to(address: Address) -> Self {
@@ -208,29 +210,32 @@ impl Head {
         self.0 & MOVING != 0
     }
 
-    /// Samples still to take while active.
+    /// The number of samples still to take while sampling is active.
     #[inline]
     pub(super) fn counter(self) -> u64 {
         self.0 >> COUNTER_SHIFT & MOST_SAMPLES
     }
 
-    /// How many rounds of sampling left the head where it was: the more, the rarer is the next.
+    /// A measure of how often the head was confirmed. With sampling, it counts the rounds that left
+    /// the head in place, and the next round starts the later the higher it is; with random
+    /// movement, see `movement`.
     #[inline]
     pub(super) fn patience(self) -> u64 {
         if self.is_moving() { 0 } else { self.0 >> PATIENCE_SHIFT & MOST_PATIENCE }
     }
 
-    /// The same, nothing under way, with this patience; never beyond its bits.
+    /// This head with neither sampling nor a movement under way and with this patience, at most
+    /// [`MOST_PATIENCE`].
     pub(super) fn with_patience(self, patience: u64) -> Self {
         Self(self.0 & ADDRESS_MASK | patience.min(MOST_PATIENCE) << PATIENCE_SHIFT)
     }
 
-    /// The same item; `samples` accesses are to be counted.
+    /// This head with sampling active for `samples` accesses.
     pub(super) fn activated(self, samples: u64) -> Self {
         Self(self.settled().0 | ACTIVE | samples.min(MOST_SAMPLES) << COUNTER_SHIFT)
     }
 
-    /// One sample fewer to take.
+    /// This head with one sample fewer to take.
     ///
     /// # Panics
     ///
@@ -241,13 +246,13 @@ impl Head {
         Self(self.0 - (1 << COUNTER_SHIFT))
     }
 
-    /// The same item, about to be left by worker `number`.
+    /// This head with a movement announced by worker `number`.
     pub(super) fn announced(self, number: u64) -> Self {
         debug_assert!(number <= MOST_WORKERS, "a worker's number fits the head");
         Self(self.0 & ADDRESS_MASK | MOVING | number << COUNTER_SHIFT)
     }
 
-    /// The same item, nothing under way.
+    /// This head with neither sampling nor a movement under way.
     #[inline]
     pub(super) fn settled(self) -> Self {
         self.with_patience(self.patience())

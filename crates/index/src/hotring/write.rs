@@ -1,38 +1,38 @@
-//! Writes: find the item, ask `decide`, carry out what it says, or begin again if somebody else got
-//! further.
+//! Writes: find the item, call `decide`, carry out the decision, and start over if another thread
+//! changed the ring first.
 //!
-//! Linearization points: see docs/hotring.md. What is decided without a change takes effect where
-//! the item (or its absence) was seen.
+//! Linearization points: see docs/hotring.md. An operation that changes nothing takes effect when
+//! the item (or its absence) was observed.
 
 use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, decide};
 
-use super::change::{Place, insert, insert_first, locate, move_head, occupy, replace, unlink};
+use super::change::{Position, insert, insert_first, locate, move_head, occupy, replace, unlink};
 use super::engine::{HotRingWorker, Strategy};
 use super::items::{Items, node_of};
 use super::read::{Search, State};
 use super::space::{Order, Space, Target};
-use super::walk::{Event, Step, Walk};
+use super::walk::{Event, LoadedNode, Walk};
 use super::word::{Head, Link, Node};
 use crate::mem::{Attempt, ItemLayout, ItemRef, Slot, Writer, changes_in_place};
 use crate::{Sink, show_outcome};
 
-/// What a walk from the head found.
-struct View {
+/// The result of a search from the head.
+struct Lookup {
     head: Head,
-    /// The item, if it is there.
+    /// The item of the key, if it is present.
     found: Option<Node>,
-    /// What comes before its place, where the walk met that.
-    before: Option<Step>,
+    /// The item right before the key's position, if the search met it.
+    before: Option<LoadedNode>,
 }
 
-/// What an attempt works with.
-struct Job<'j, 'g> {
+/// The inputs of an attempt.
+struct WriteContext<'j, 'g> {
     op: &'j Op<'j>,
     now: &'j Now,
     items: &'j Items<'g>,
 }
 
-impl Job<'_, '_> {
+impl WriteContext<'_, '_> {
     fn hash(&self) -> u64 {
         self.op.key.hash()
     }
@@ -48,7 +48,7 @@ fn order_of<'k>(key: &Key<'k>) -> Order<'k> {
 
 impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// See [`crate::Worker::apply`].
-    pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+    pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         self.requests = self.requests.wrapping_add(1);
         self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))
     }
@@ -62,39 +62,42 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     ) -> Attempt {
         let guard = self.pool.pin();
         let items = self.index.items(self.pool.number() as u64, &guard);
-        let job = Job { op, now, items: &items };
-        let view = self.find(&job);
-        match view.found {
-            Some(found) => self.attempt_present(&job, &view, found, slot, sink),
-            None => self.attempt_absent(&job, &view, slot, sink),
+        let context = WriteContext { op, now, items: &items };
+        let lookup = self.find(&context);
+        match lookup.found {
+            Some(found) => self.attempt_present(&context, &lookup, found, slot, sink),
+            None => self.attempt_absent(&context, &lookup, slot, sink),
         }
     }
 
-    /// Looks for the item as reads do, by tags; whatever is unexpected is left to a walk.
-    fn find(&mut self, job: &Job<'_, '_>) -> View {
-        let (items, key) = (job.items, &job.op.key);
-        let (_, head) = items.head(job.hash());
+    /// Looks the item up by tags, as reads do; if that is inconclusive, by a walk.
+    fn find(&mut self, context: &WriteContext<'_, '_>) -> Lookup {
+        let (items, key) = (context.items, &context.op.key);
+        let (_, head) = items.head(context.hash());
         let mut search = Search::new(items, key, head);
         while search.state == State::Open {
             search.advance(items);
         }
-        let step = search.before(items).map(|node| Step { node, link: items.load_link(node) });
-        let is_adjacent = |step: &Step| step.link.is_plain() && step.link.address() == search.at;
-        let before = step.filter(is_adjacent);
+        let loaded =
+            search.before(items).map(|node| LoadedNode { node, link: items.load_link(node) });
+        let is_adjacent =
+            |loaded: &LoadedNode| loaded.link.is_plain() && loaded.link.address() == search.at;
+        let before = loaded.filter(is_adjacent);
         if self.is_found(items, &search, key) {
             self.note_cost(search.passed);
-            return View { head, found: search.node(items), before };
+            return Lookup { head, found: search.node(items), before };
         }
-        // Its place is right behind `before`: the tags of both neighbours differ from its own.
+        // The key's position is right after `before`: the tags of both neighbours differ from its
+        // own.
         if search.state == State::Absent && before.is_some() {
             self.note_cost(search.passed);
-            return View { head, found: None, before };
+            return Lookup { head, found: None, before };
         }
-        self.walk_to(job, head)
+        self.walk_to(context, head)
     }
 
-    /// Whether the search came to the key's item, and that is in its ring: without a seal it is, at
-    /// this moment (docs/hotring.md, race 17).
+    /// Whether the search reached the key's item and the item is in its ring: an item without a
+    /// seal is, at this moment (docs/hotring.md, race 17).
     #[inline]
     fn is_found(&self, items: &Items<'_>, search: &Search, key: &Key<'_>) -> bool {
         let (State::Likely, Some(node)) = (search.state, search.node(items)) else { return false };
@@ -103,90 +106,107 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         header.is_live() && !header.is_sealed() && item.is_of(header, key.bytes())
     }
 
-    /// Looks for the item by a walk that treats whatever it meets.
-    fn walk_to(&mut self, job: &Job<'_, '_>, head: Head) -> View {
-        let mut walk =
-            Walk::new(job.items, Target::new(job.items.bits, job.order()), head.address());
+    /// Looks the item up by a [`Walk`], which handles all kinds of items.
+    fn walk_to(&mut self, context: &WriteContext<'_, '_>, head: Head) -> Lookup {
+        let mut walk = Walk::new(
+            context.items,
+            Target::new(context.items.bits, context.order()),
+            head.address(),
+        );
         let event = walk.finish();
-        let is_adjacent = |before: &Step| before.link.address() == walk.at;
+        let is_adjacent = |before: &LoadedNode| before.link.address() == walk.at;
         let before = walk.before.filter(is_adjacent);
         self.note_cost(walk.visited.saturating_sub(1));
         match event {
-            Event::Hit(found) => View { head, found: Some(found.node), before },
-            _ => View { head, found: None, before },
+            Event::Hit(found) => Lookup { head, found: Some(found.node), before },
+            _ => Lookup { head, found: None, before },
         }
     }
 
     fn attempt_absent(
         &mut self,
-        job: &Job<'_, '_>,
-        view: &View,
+        context: &WriteContext<'_, '_>,
+        lookup: &Lookup,
         slot: &mut Option<Slot>,
         sink: &mut impl Sink,
     ) -> Attempt {
         let (item_write, outcome) =
-            match decide(None, job.op, job.now, self.pool.fresh_cas(job.op, None)) {
+            match decide(None, context.op, context.now, self.pool.fresh_cas(context.op, None)) {
                 Decision::Keep(outcome) | Decision::Remove(outcome) => {
                     return Attempt::Done(outcome);
                 }
                 Decision::Replace(item_write, outcome) => (item_write, outcome),
             };
-        let new = match self.write(job, &item_write, &[], slot) {
+        let new = match self.write(context, &item_write, &[], slot) {
             Ok(new) => new,
             Err(attempt) => return attempt,
         };
-        let item = job.items.item(node_of(new));
+        let item = context.items.item(node_of(new));
         // Looked at before it is published: afterwards others may change its word.
         let found = item.view();
-        if !insert_new(job, view, node_of(new)) {
+        if !insert_new(context, lookup, node_of(new)) {
             // SAFETY: filled and never published.
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        self.lead_to(job, node_of(new));
-        show_outcome(job.op, &item, found, outcome, job.now, &self.index.memory, sink);
+        self.lead_to(context, node_of(new));
+        show_outcome(context.op, &item, found, outcome, context.now, &self.index.memory, sink);
         Attempt::Done(outcome)
     }
 
-    /// Leads the head to an item that was just inserted: what is new is read soon. What was found
-    /// out about the head before is forgotten, and a round of sampling that is under way ends.
-    fn lead_to(&self, job: &Job<'_, '_>, new: Node) {
-        let (word, head) = job.items.head(job.hash());
-        let address = job.items.address(new, job.hash());
+    /// Moves the head to an item that was just inserted, because new items are read soon. The head
+    /// loses its patience, and a round of sampling that is under way ends.
+    fn lead_to(&self, context: &WriteContext<'_, '_>, new: Node) {
+        let (word, head) = context.items.head(context.hash());
+        let address = context.items.address(new, context.hash());
         if !head.is_moving() && S::MOVES_HEADS && head.address() != address {
-            move_head(job.items, word, head, Head::to(address));
+            move_head(context.items, word, head, Head::to(address));
         }
     }
 
     fn attempt_present(
         &mut self,
-        job: &Job<'_, '_>,
-        view: &View,
+        context: &WriteContext<'_, '_>,
+        lookup: &Lookup,
         found: Node,
         slot: &mut Option<Slot>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let item = job.items.item(found);
+        let item = context.items.item(found);
         let (header, word) = item.header_and_word();
         let mut current = item.view_of(header);
         if header.has_word() {
-            // The word that goes with the header, if an exchange is to follow.
+            // The word must be the one loaded with the header, as an exchange may follow.
             current.value = Value::Word(word.to_le_bytes(), header.value_bytes());
         }
-        match decide(Some(&current), job.op, job.now, self.pool.fresh_cas(job.op, Some(&current))) {
+        match decide(
+            Some(&current),
+            context.op,
+            context.now,
+            self.pool.fresh_cas(context.op, Some(&current)),
+        ) {
             Decision::Keep(outcome) => {
-                show_outcome(job.op, &item, current, outcome, job.now, &self.index.memory, sink);
-                self.note_access(job.items, view.head, job.hash(), found);
+                show_outcome(
+                    context.op,
+                    &item,
+                    current,
+                    outcome,
+                    context.now,
+                    &self.index.memory,
+                    sink,
+                );
+                self.note_access(context.items, lookup.head, context.hash(), found);
                 Attempt::Done(outcome)
             }
             Decision::Remove(outcome) => {
-                let attempt = self.remove(job, view, found, outcome);
-                self.note_if_dead(job, &current, &attempt);
+                let attempt = self.remove(context, lookup, found, outcome);
+                self.note_if_dead(context, &current, &attempt);
                 attempt
             }
             Decision::Replace(item_write, outcome) => {
                 let in_place = changes_in_place() && header.has_word() && !header.is_sealed();
-                if in_place && let Some(bytes) = item_write.sole_word_change(&current, job.now) {
+                if in_place && let Some(bytes) = item_write.sole_word_change(&current, context.now)
+                {
                     let word_after = u64::from_le_bytes(bytes);
                     if !item.exchange_word(header, word, word_after, item_write.meta_flags.fetched)
                     {
@@ -194,31 +214,32 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
                     }
                     current.value = Value::Word(bytes, header.value_bytes());
                     show_outcome(
-                        job.op,
+                        context.op,
                         &item,
                         current,
                         outcome,
-                        job.now,
+                        context.now,
                         &self.index.memory,
                         sink,
                     );
-                    self.note_access(job.items, view.head, job.hash(), found);
+                    self.note_access(context.items, lookup.head, context.hash(), found);
                     return Attempt::Done(outcome);
                 }
-                let Some(layout) = self.item_layout(job, &item_write, current.value.len()) else {
+                let Some(layout) = self.item_layout(context, &item_write, current.value.len())
+                else {
                     return Attempt::Done(Outcome::TooLarge);
                 };
                 if !self.has_slot(layout, slot) {
                     return Attempt::Needs(layout);
                 }
-                // Sealed before it is copied: what is copied is final.
+                // The item is sealed before it is copied, so that the copied word is final.
                 if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
                     return Attempt::Again;
                 }
-                match self.write(job, &item_write, current.value.as_bytes(), slot) {
+                match self.write(context, &item_write, current.value.as_bytes(), slot) {
                     Ok(new) => {
-                        let attempt = self.update(job, view, found, new, outcome, sink);
-                        self.note_if_dead(job, &current, &attempt);
+                        let attempt = self.update(context, lookup, found, new, outcome, sink);
+                        self.note_if_dead(context, &current, &attempt);
                         attempt
                     }
                     Err(attempt) => attempt,
@@ -227,82 +248,93 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         }
     }
 
-    /// Counts an item that was dead before this attempt took it away.
+    /// Counts the item as reclaimed if this attempt removed it and it was dead.
     #[inline]
-    fn note_if_dead(&self, job: &Job<'_, '_>, before: &ItemView<'_>, attempt: &Attempt) {
+    fn note_if_dead(
+        &self,
+        context: &WriteContext<'_, '_>,
+        before: &ItemView<'_>,
+        attempt: &Attempt,
+    ) {
         if matches!(attempt, Attempt::Done(_)) {
-            self.pool.note_if_dead(job.now, before);
+            self.pool.note_if_dead(context.now, before);
         }
     }
 
-    fn remove(&mut self, job: &Job<'_, '_>, view: &View, node: Node, outcome: Outcome) -> Attempt {
-        job.items.seal(node);
-        if occupy(job.items, node).is_none() {
+    fn remove(
+        &mut self,
+        context: &WriteContext<'_, '_>,
+        lookup: &Lookup,
+        node: Node,
+        outcome: Outcome,
+    ) -> Attempt {
+        context.items.seal(node);
+        if occupy(context.items, node).is_none() {
             return Attempt::Again;
         }
-        unlink(job.items, job.order(), node, view.before);
+        unlink(context.items, context.order(), node, lookup.before);
         // SAFETY: we occupied it, and it left the ring.
         unsafe { self.pool.retire(super::items::reference_of(node)) };
         Attempt::Done(outcome)
     }
 
-    /// Read-copy-update: `new` takes the place of the item at `node`.
+    /// Read-copy-update: replaces the item at `node` by `new`.
     fn update(
         &mut self,
-        job: &Job<'_, '_>,
-        view: &View,
+        context: &WriteContext<'_, '_>,
+        lookup: &Lookup,
         node: Node,
         new: ItemRef,
         outcome: Outcome,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let items = job.items;
+        let items = context.items;
         let copy = node_of(new);
         let item = items.item(copy);
         // Looked at before it is published: afterwards others may change its word.
         let found = item.view();
         items.seal(node);
-        if !replace(items, node, copy, items.address(copy, job.hash())) {
+        if !replace(items, node, copy, items.address(copy, context.hash())) {
             // SAFETY: filled and never published.
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        let before = unlink(items, job.order(), node, view.before);
+        let before = unlink(items, context.order(), node, lookup.before);
         // SAFETY: we occupied it, and it left the ring.
         unsafe { self.pool.retire(super::items::reference_of(node)) };
-        show_outcome(job.op, &item, found, outcome, job.now, &self.index.memory, sink);
+        show_outcome(context.op, &item, found, outcome, context.now, &self.index.memory, sink);
         match before {
             Some(before) if S::COUNTS_PREDECESSORS && before != copy => {
-                self.note_update(job, view.head, node, before);
+                self.note_update(context, lookup.head, node, before);
             }
-            _ => self.note_access(items, view.head, job.hash(), copy),
+            _ => self.note_access(items, lookup.head, context.hash(), copy),
         }
         Attempt::Done(outcome)
     }
 
-    /// Notes a read-copy-update of the item at `node`: the next one of that item is fast if the
-    /// head leads to the item `before` it. A head that led to the item itself does so for certain
-    /// in the wrong place, where heads move at random: the update went around the whole ring.
+    /// Records a read-copy-update of the item at `node`. The next update of that item is fast if
+    /// the head leads to the item `before` it. With random movement, a head that led to the item
+    /// itself is certainly wrong, as the update went around the whole ring.
     #[inline]
-    fn note_update(&self, job: &Job<'_, '_>, head: Head, node: Node, before: Node) {
-        let is_farthest = !S::SAMPLES && job.items.bits.node_of(head.address()) == Some(node);
+    fn note_update(&self, context: &WriteContext<'_, '_>, head: Head, node: Node, before: Node) {
+        let is_farthest = !S::SAMPLES && context.items.bits.node_of(head.address()) == Some(node);
         if is_farthest {
-            self.note_cold(job.items, head, job.hash(), before, true);
+            self.note_cold(context.items, head, context.hash(), before, true);
         } else {
-            self.note_access(job.items, head, job.hash(), before);
+            self.note_access(context.items, head, context.hash(), before);
         }
     }
 
     fn item_layout(
         &self,
-        job: &Job<'_, '_>,
+        context: &WriteContext<'_, '_>,
         item_write: &ItemWrite<'_>,
         current: usize,
     ) -> Option<ItemLayout> {
-        ItemLayout::new(job.op.key.bytes().len(), item_write, current, job.now)
+        ItemLayout::new(context.op.key.bytes().len(), item_write, current, context.now)
     }
 
-    /// Whether `slot` holds one of this layout, reserving it if that needs no eviction.
+    /// Whether `slot` holds a slot of this layout; reserves one first if that needs no eviction.
     fn has_slot(&mut self, layout: ItemLayout, slot: &mut Option<Slot>) -> bool {
         if slot.is_none() {
             *slot = self.pool.reserve(layout).ok();
@@ -310,40 +342,40 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
         slot.as_ref().is_some_and(|slot| slot.layout() == layout)
     }
 
-    /// Writes an item, unpublished, if there is a slot for it.
+    /// Writes the new item, unpublished, if there is a slot for it.
     fn write(
         &mut self,
-        job: &Job<'_, '_>,
+        context: &WriteContext<'_, '_>,
         item_write: &ItemWrite<'_>,
         current: &[u8],
         slot: &mut Option<Slot>,
     ) -> Result<ItemRef, Attempt> {
-        let Some(layout) = self.item_layout(job, item_write, current.len()) else {
+        let Some(layout) = self.item_layout(context, item_write, current.len()) else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
         if !self.has_slot(layout, slot) {
             return Err(Attempt::Needs(layout));
         }
         let slot = slot.take().ok_or(Attempt::Needs(layout))?;
-        Ok(self.pool.fill(slot, job.op.key.bytes(), item_write, current))
+        Ok(self.pool.fill(slot, context.op.key.bytes(), item_write, current))
     }
 }
 
-/// Inserts an item whose key was seen absent.
-fn insert_new(job: &Job<'_, '_>, view: &View, new: Node) -> bool {
-    let items = job.items;
-    let address = items.address(new, job.hash());
+/// Inserts an item whose key was absent; returns whether it did.
+fn insert_new(context: &WriteContext<'_, '_>, lookup: &Lookup, new: Node) -> bool {
+    let items = context.items;
+    let address = items.address(new, context.hash());
     let link = Link::to(Head::EMPTY.address());
-    let (word, head) = items.head(job.hash());
+    let (word, head) = items.head(context.hash());
     if head == Head::EMPTY {
         return insert_first(items, word, new, address, link);
     }
-    if let Some(before) = view.before {
+    if let Some(before) = lookup.before {
         return insert(items, before, new, address, link);
     }
-    // Something occupied stood in the way; it is unlinked first.
-    match locate(items, job.order()) {
-        Place::Absent { before } => insert(items, before, new, address, link),
-        Place::Vacant | Place::Present { .. } => false,
+    // An occupied item precedes the position; `locate` unlinks it first.
+    match locate(items, context.order()) {
+        Position::Absent { before } => insert(items, before, new, address, link),
+        Position::Vacant | Position::Present { .. } => false,
     }
 }

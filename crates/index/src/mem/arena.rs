@@ -1,8 +1,8 @@
-//! Address space: one reservation, memory behind it as it is touched.
+//! The arena: one reservation of address space, which the system backs with memory as it is
+//! touched.
 //!
 //! Invariants: (1) the reservation never moves or shrinks while the arena lives; (2) fresh or
-//! discarded memory reads as zero; (3) the first page is never handed out, so that offset 0 names
-//! nothing.
+//! discarded memory reads as zero; (3) no item's header lies at offset 0, so 0 serves as "no item".
 
 use std::io;
 use std::ptr::NonNull;
@@ -15,8 +15,8 @@ pub(super) struct Arena {
     mapping: (NonNull<u8>, usize),
 }
 
-// SAFETY: the arena is address space; who may touch which part is decided by the page table and
-// the grace periods.
+// SAFETY: the arena is address space; the page table and the grace periods decide which thread may
+// access which part.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -30,13 +30,14 @@ impl Arena {
         let mapping_bytes = bytes + Self::ALIGNMENT;
         let start = system::map(mapping_bytes)?;
         let padding = start.as_ptr().align_offset(Self::ALIGNMENT);
-        // SAFETY: the padding is below the alignment, which the mapping has room for.
+        // SAFETY: the padding is less than the alignment, by which the mapping is longer than
+        // `bytes`.
         let base = unsafe { start.add(padding) };
         system::prefer_huge_pages(base, huge_bytes);
         Ok(Self { base, bytes, mapping: (start, mapping_bytes) })
     }
 
-    /// How long the reservation is.
+    /// The length of the reservation in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -49,17 +50,17 @@ impl Arena {
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// Gives the memory behind a range back; it reads as zero afterwards.
+    /// Gives the memory behind a range back to the system; the range reads as zero afterwards.
     ///
     /// # Safety
     ///
-    /// Nobody uses the range now or holds a reference into it.
+    /// No thread uses the range now or holds a reference into it.
     pub(super) unsafe fn discard(&self, offset: u64, bytes: usize) {
         system::discard(self.at(offset), bytes);
     }
 
-    /// Touches a range that is in use by the caller alone or not at all, so that later writes do
-    /// not fault. Contents are kept.
+    /// Faults the pages of a range in, so that later writes do not fault. Contents are kept.
+    /// Requires: no thread but the caller uses the range.
     pub(super) fn populate(&self, offset: u64, bytes: usize) {
         system::populate(self.at(offset), bytes);
     }
@@ -109,7 +110,7 @@ mod system {
         debug_assert_eq!(result, 0, "unmapping what was mapped");
     }
 
-    /// A wish; systems without huge pages ignore it.
+    /// A hint; systems without huge pages ignore it.
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
         // SAFETY: advice on our own mapping changes no contents.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
@@ -126,13 +127,14 @@ mod system {
         // SAFETY: faults pages of our own mapping in; contents are kept.
         let result = unsafe { libc::madvise(start.as_ptr().cast(), bytes, MADV_POPULATE_WRITE) };
         if result != 0 {
-            // Kernels before 5.14: the first write pays instead.
+            // Kernels before 5.14 do not know the advice: the first write to each page faults
+            // instead.
             std::hint::black_box(result);
         }
     }
 }
 
-/// Miri knows no madvise; a zeroed allocation serves.
+/// Miri does not support madvise: a zeroed allocation stands in for the mapping.
 #[cfg(miri)]
 mod system {
     use super::{Arena, NonNull, io};

@@ -1,9 +1,9 @@
-//! The balance of memory between size classes: pages move from the size class that turns over least
-//! to the one that turns over most, and between classes and large items.
+//! Balances memory between size classes: pages move from the class that turns over least to the one
+//! that turns over most. Large items take part as one more class.
 //!
-//! A class's *turnover* is what it evicted for want of room, over what it holds. A class that has
-//! turned over wholly asks at once, the others are compared once a second: so a size that was rare
-//! gets memory as fast as it is written, and steady loads are left alone.
+//! A class's *turnover* is the bytes it evicted for lack of memory, divided by the bytes it holds.
+//! Turnovers are compared once a second, and at once when a class has evicted as much as it holds:
+//! a size that was rare gets memory as fast as it is written, and steady loads move no pages.
 
 use std::sync::atomic::Ordering;
 
@@ -12,30 +12,30 @@ use amalgam_op::{IgnorePoison, Now};
 use super::clock::{Swap, Take};
 use super::{Memory, Pool};
 
-/// Pages that balancing moves in one step at most.
+/// The number of pages that balancing moves in one maintenance step at most.
 const MOVES: usize = 2;
-/// Turnover is counted in 1/WHOLE of the bytes that a class holds.
+/// The unit of turnover is 1/WHOLE of the bytes that a class holds.
 const WHOLE: u64 = 1024;
 
-/// What balancing remembers: bytes that each class, and the large items behind them, had evicted
-/// when they were last compared, and when that was.
+/// The state of the last comparison.
 #[derive(Default)]
 pub(super) struct Balance {
     evicted: Vec<u64>,
     seconds: u32,
 }
 
-/// A class, or the large items under the number after the last class.
+/// The turnover of a class. Large items have the number after the last class. Ordered by turnover
+/// first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Turnover {
-    /// In parts of [`WHOLE`].
+    /// Turnover in units of 1/[`WHOLE`].
     parts: u64,
     pages: u64,
     class: usize,
 }
 
 impl Pool<'_> {
-    /// Moves a few pages if some class needs them more than another.
+    /// Moves up to [`MOVES`] pages if some class turns over much more than another.
     pub(super) fn balance(&mut self, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
         if !memory.evicts {
@@ -56,7 +56,8 @@ impl Pool<'_> {
 }
 
 impl Memory {
-    /// The classes that turned over least and most, if they are far apart and it is time.
+    /// The classes that turned over least and most, if they differ by more than a factor of two and
+    /// a comparison is due. `seconds` is the current time.
     fn compare_turnovers(&self, seconds: u32) -> Option<(usize, usize)> {
         let mut state = self.balance.lock().ignore_poison();
         let count = self.classes.count() + 1;
@@ -76,7 +77,8 @@ impl Memory {
         (least.class != most.class).then_some((least.class, most.class))
     }
 
-    /// None for a class that holds nothing and wanted nothing.
+    /// The turnover of a class since it had evicted `evicted_before` bytes; None for a class that
+    /// holds no page and evicted nothing.
     fn turnover(&self, class: usize, evicted_before: u64) -> Option<Turnover> {
         let recent = self.evicted_bytes(class).saturating_sub(evicted_before);
         let page_bytes = self.page_bytes() as u64;

@@ -1,8 +1,8 @@
-//! The memory limit: everything that is taken from the system is charged here first.
+//! The memory limit: all memory taken from the system is charged here first.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes used and allowed.
+/// Bytes used and allowed. `used` exceeds `limit` only after the limit was lowered.
 pub(super) struct Budget {
     used: AtomicUsize,
     limit: AtomicUsize,
@@ -17,7 +17,7 @@ impl Budget {
     pub(super) fn try_charge(&self, bytes: usize) -> bool {
         let limit = self.limit();
         let charge = |used: usize| used.checked_add(bytes).filter(|used| *used <= limit);
-        // Relaxed: a counter; whoever gets the bytes synchronizes by other means.
+        // Relaxed: this is only a counter; other atomics and locks publish the memory itself.
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).is_ok()
     }
 

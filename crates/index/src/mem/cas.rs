@@ -1,13 +1,14 @@
-//! CAS ids, drawn in blocks so that workers do not meet at one counter for each write.
+//! CAS ids, which pools draw in blocks so that workers do not contend for one counter on every
+//! write.
 
 use amalgam_op::{ItemView, Op};
 
 use super::Memory;
 
-/// Ids that a pool draws at once.
+/// The number of ids that a pool draws at once.
 const BLOCK: u64 = 1 << 12;
 
-/// The ids that a pool has drawn and not handed out.
+/// The ids that a pool has drawn and not handed out: `next..end`.
 #[derive(Default)]
 pub(super) struct CasIds {
     next: u64,
@@ -15,11 +16,12 @@ pub(super) struct CasIds {
 }
 
 impl CasIds {
-    /// An id that was never handed out, and above that of the item it is to follow: from a block
-    /// that was drawn later, where the item has its id from another pool. (An id that a client
-    /// chose may be above all blocks; `decide` counts on from it.) Where the item has none, a
-    /// client may hold one of an older version, from any pool: then it begins a block, above all
-    /// that there are. So what one pool hands out only grows.
+    /// An id that was never handed out and that is above the id of the current item. If the current
+    /// item's id came from a later block of another pool, this pool draws a new block. (An id that
+    /// a client chose may be above all blocks; `decide` counts on from it.) If the current item has
+    /// no id, a client may still hold the id of an older version, from any pool: then the pool
+    /// draws a new block too, which is above all ids handed out. The ids that one pool hands out
+    /// only grow.
     #[inline]
     pub(super) fn fresh(
         &mut self,

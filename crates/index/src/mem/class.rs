@@ -1,23 +1,24 @@
-//! Size classes: which slot size an item gets.
+//! Size classes: the slot size for an item of a given length.
 
-/// Slots are multiples of this above [`FINE_BYTES`].
+/// Slot sizes above [`FINE_BYTES`] are multiples of this.
 const COARSE_STEP: usize = 16;
-/// Up to this size every multiple of the fine step has a class.
+/// Up to this size every multiple of the slot alignment (8 or 16 bytes) has a class.
 const FINE_BYTES: usize = 256;
-/// Above, a class is an eighth larger than the one before: at most 11 % of a slot stays empty.
+/// Above [`FINE_BYTES`] a class is an eighth larger than the one before: at most 11 % of a slot is
+/// unused.
 const GROWTH_DIVISOR: usize = 8;
-/// Sizes up to this are looked up in a table.
+/// The class of sizes up to this comes from a table; larger ones take a binary search.
 const TABLE_BYTES: usize = 2048;
 
 /// The slot sizes of an index.
 pub(super) struct Classes {
     slot_bytes: Vec<u32>,
-    /// Class of a size, in steps of 8 bytes.
+    /// The class of a size, indexed by the size in units of 8 bytes, rounded up.
     small: Vec<u8>,
 }
 
 impl Classes {
-    /// `step` is 8 or 16 bytes; slots of up to `largest` bytes.
+    /// Classes for slots of up to `largest` bytes, aligned to `step`, which is 8 or 16.
     pub(super) fn new(step: usize, largest: usize) -> Self {
         let mut slot_bytes = Vec::new();
         let mut bytes = 24_usize.next_multiple_of(step);
@@ -35,7 +36,7 @@ impl Classes {
         Self { slot_bytes, small }
     }
 
-    /// The class for an item of `bytes`, or none if it is large.
+    /// The smallest class whose slots hold `bytes`; None if the item is large.
     #[inline]
     pub(super) fn of(&self, bytes: usize) -> Option<usize> {
         if let Some(class) = self.small.get(bytes.div_ceil(8)) {

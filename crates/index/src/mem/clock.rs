@@ -1,8 +1,9 @@
-//! Making room: CLOCK eviction within a class, moving pages between classes, sweeping the dead.
+//! CLOCK eviction within a size class, moving pages between classes, and sweeping dead items.
 //!
-//! All of it walks memory, page by page, under a guard, and asks the engine to unlink *exactly*
-//! the item it met (the pointer, not the key). Whoever gets `true` retires the item; a `false`
-//! means that somebody else unlinked it, or that it is not published yet.
+//! Each of these walks memory page by page under a guard and asks the engine to unlink *exactly*
+//! the item at an address (by reference, not by key). If the engine returns `true`, this thread
+//! unlinked the item and retires it; `false` means that another thread unlinked it or that it is
+//! not published yet.
 
 use std::sync::atomic::Ordering;
 
@@ -15,36 +16,39 @@ use super::page::PageState;
 use super::pool::Need;
 use super::{Item, ItemRef, Memory, Pool, Shortage};
 
-/// Asks the engine to replace exactly this item (hash, old) by its copy or by nothing.
+/// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
+/// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
 pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
 
-/// Items that one call evicts ahead, so that one barrier serves them all; fewer where items are
-/// big.
+/// The number of items that one call evicts, so that one barrier serves them all; fewer where items
+/// are large: see [`EVICT_BYTES`].
 const EVICT_ITEMS: usize = 256;
-/// See [`EVICT_ITEMS`].
+/// The bytes of items that one call evicts at most (but always at least one item).
 const EVICT_BYTES: usize = 256 << 10;
-/// In classes with slots of at least this size, once memory is full, an item is evicted for each
-/// that is stored: compared with copying the item that is cheap, and no more is lost than needed.
+/// Classes with slots of at least this size evict one item for each item stored once memory is
+/// full: an eviction is cheap compared with copying such an item, and no more items are lost than
+/// needed.
 const TRADED_SLOT_BYTES: usize = 8 << 10;
-/// Slots the hand walks between two looks at the lock; no more than are to be evicted.
+/// The number of slots that a thread claims from the hand at a time, under its lock; at most as
+/// many as items are to be evicted.
 const STRIDE_SLOTS: u32 = 64;
-/// After this many slots without a victim the hand takes recent items as well: a request must not
-/// wait for a whole turn.
+/// After this many slots without a victim the hand also takes recently used items: a request must
+/// not wait for a full revolution of the hand.
 const PATIENCE_SLOTS: usize = 4096;
-/// How often a request looks for room before it is refused.
+/// The number of attempts to find memory for a request before it is refused.
 const ROUNDS: usize = 512;
-/// It evicts in every Nth round, and waits for grace periods in the others.
+/// One round in this many evicts; the others wait for grace periods.
 const ROUNDS_PER_EVICTION: usize = 128;
-/// In the first rounds it only yields.
+/// The first rounds only yield the processor; later ones sleep for [`PAUSE`].
 const EAGER_ROUNDS: usize = 16;
-/// The number of rounds before the first eviction if a grace period may be enough: some 15 ms, in
-/// which a worker that was preempted between pin and unpin runs again.
+/// The number of rounds before the first eviction if the end of a grace period may be enough: about
+/// 15 ms, in which a worker that was preempted between pin and unpin runs again.
 const GRACE_ROUNDS: usize = 120;
-/// How long it waits in a later round; 50 ms in all.
+/// The sleep in a later round; 50 ms in all.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-/// A sweep of all pages takes this many steps.
+/// The number of maintenance steps in which a sweep covers all pages.
 const SWEEP_STEPS: usize = 64;
-/// Pages that one step empties at most, where a limit was lowered.
+/// The number of pages that one maintenance step empties at most after the limit was lowered.
 const PAGES_PER_STEP: usize = 2;
 
 /// The CLOCK hand of a class: the next slot to look at.
@@ -54,31 +58,32 @@ pub(super) struct Hand {
     slot: u32,
 }
 
-/// Where the sweep for dead items stands.
+/// Progress of the sweep for dead items, and of evacuations.
 #[derive(Default)]
 pub(super) struct Sweep {
     page: u32,
-    /// The generation at the start of the pass, and the last one that a whole pass saw.
+    /// The flush generation when the current pass began.
     pass_generation: u8,
     swept_generation: u8,
-    /// Pages being drained.
+    /// Pages in state Draining: each maintenance step walks them once more.
     draining: Vec<u32>,
 }
 
-/// Why a walk takes items.
+/// Which items a walk takes.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Take {
     /// Expired and flushed items.
     Dead,
-    /// Those, and items not read since the hand last passed.
+    /// Expired and flushed items, and items not read since the hand last passed.
     Cold,
-    /// All live items, recently used ones too.
+    /// All items, recently used ones too.
     All,
 }
 
 impl Pool<'_> {
-    /// Evicts until an item like the one refused has a chance. Returns whether to try again. Call
-    /// it without a guard and without a lock of the engine.
+    /// Evicts until memory for the refused item is likely to be found. Returns whether to try
+    /// again; false means out of memory. Requires: the caller holds no guard and no lock of the
+    /// engine.
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
         if let Need::Class(class) = shortage.0
@@ -105,8 +110,8 @@ impl Pool<'_> {
             if !self.memory.evicts {
                 break;
             }
-            // What was evicted waits for workers between pin and unpin, or lies in the bag or in a
-            // page of a worker: ask for it, and let them run.
+            // Evicted memory waits for workers between pin and unpin, or lies in a worker's bag or
+            // page: ask the workers to give it up, and let them run.
             if round == 0 {
                 self.memory.pressure.fetch_add(1, Ordering::Relaxed);
                 self.give_up_all();
@@ -120,7 +125,7 @@ impl Pool<'_> {
         false
     }
 
-    /// From now on an item of a class of large slots is evicted for each that is stored.
+    /// Starts to evict one item for each item stored, if `need` is a class of large slots.
     fn begin_trade(&mut self, need: Need) {
         let memory = self.memory;
         if let Need::Class(class) = need {
@@ -130,16 +135,16 @@ impl Pool<'_> {
         }
     }
 
-    /// Takes a slot that an earlier eviction left, and evicts an item to replace that slot. Returns
-    /// whether there was such a slot. Ends the trade if the class has, or may get, more room than
-    /// evictions leave.
+    /// Takes a slot that an earlier eviction freed, and evicts an item to replace that slot.
+    /// Returns whether there was such a slot. Ends trading if the class has, or may get, more free
+    /// slots than its evictions leave.
     fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let mut has_slot = self.set_slot_aside(class, false);
         for round in 0..EAGER_ROUNDS {
             if has_slot {
                 break;
             }
-            // What was evicted ahead waits for a worker that does not run now.
+            // The items evicted ahead wait for a worker that does not run now.
             if round > 0 {
                 std::thread::yield_now();
             }
@@ -147,7 +152,7 @@ impl Pool<'_> {
             has_slot = self.set_slot_aside(class, false);
         }
         let free = self.slots_of(class).saturating_sub(self.memory.items_of(class));
-        // Where the limit was raised since, room may be had without an eviction.
+        // If the limit was raised since trading began, a new page may spare the eviction.
         let has_grown = self.memory.budget.limit() > self.trade_limit_bytes;
         let goes_on = has_slot && !has_grown && free <= 2 * self.evictions_ahead(class) as u64;
         if goes_on {
@@ -157,7 +162,7 @@ impl Pool<'_> {
         has_slot
     }
 
-    /// Slots of the pages of a class.
+    /// The number of slots in all pages of a class.
     fn slots_of(&self, class: usize) -> u64 {
         let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
         pages * u64::from(self.memory.geometries[class].slots)
@@ -168,8 +173,8 @@ impl Pool<'_> {
         (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS)
     }
 
-    /// Whether most slots of the class hold nothing but what was retired: one of them is soon free,
-    /// and nothing need be evicted.
+    /// Whether most slots of the class are free or hold retired items: one of them is free soon,
+    /// and no item need be evicted.
     fn waits_for_grace(&self, need: Need) -> bool {
         let Need::Class(class) = need else { return false };
         if !self.memory.evicts {
@@ -210,9 +215,9 @@ impl Pool<'_> {
         unused(self.memory) >= needed
     }
 
-    /// Takes a slot for the caller's next try. Where a limit of few pages is shared by many classes
-    /// and threads, all pages may be owned by threads that do not run now; then a larger slot
-    /// serves as well.
+    /// Sets a slot aside for the caller's next attempt. Under a limit of few pages, shared by many
+    /// classes and threads, all pages of the class may be owned by threads that do not run now;
+    /// `accepts_larger` then allows a slot of a larger class.
     fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
         let mut slot = self.take_free_slot(class);
         if slot.is_none() && accepts_larger {
@@ -225,7 +230,7 @@ impl Pool<'_> {
         slot.is_some()
     }
 
-    /// Walks the class's hand until `target` items are unlinked. Returns how many were.
+    /// Advances the class's hand until `target` items are unlinked. Returns the number unlinked.
     fn evict_class(
         &mut self,
         class: usize,
@@ -239,7 +244,7 @@ impl Pool<'_> {
         let stride = STRIDE_SLOTS.min(target.try_into().unwrap_or(STRIDE_SLOTS));
         let bound = match take {
             Take::Dead => slots.min(PATIENCE_SLOTS),
-            // Where little lives a second turn would take what was read a moment ago.
+            // Where few items live, a second revolution would take items read a moment ago.
             _ if self.waits_for_grace(Need::Class(class)) => slots,
             _ => 2 * slots,
         };
@@ -258,7 +263,8 @@ impl Pool<'_> {
         evicted
     }
 
-    /// Unlinks and retires the items in some slots of a page. Returns how many.
+    /// Unlinks and retires those items in `slots` of a page that `take` selects. Returns their
+    /// number.
     fn walk(
         &mut self,
         page_number: u32,
@@ -270,7 +276,8 @@ impl Pool<'_> {
     ) -> usize {
         let memory = self.memory;
         let guard = self.pin();
-        // Under the guard: a page that is in the class now keeps its form while we walk it.
+        // Checked under the guard: a page that is in the class now keeps its format during the
+        // walk.
         let (state, page_class) = memory.pages[page_number as usize].state();
         if page_class != class || matches!(state, PageState::Free | PageState::Emptied) {
             return 0;
@@ -285,7 +292,9 @@ impl Pool<'_> {
         taken
     }
 
-    /// Unlinks and retires one item if `take` says so. The caller holds a guard.
+    /// Unlinks and retires one item if `take` selects it; returns whether it did. With
+    /// [`Take::Cold`] it clears the recency bit of an item that it spares. `class` is the class
+    /// whose statistics count the item, if any. Requires: the caller holds a guard.
     fn take_item(
         &mut self,
         item: Item<'_>,
@@ -307,7 +316,7 @@ impl Pool<'_> {
         if !swap(self.memory.seed.hash(item.key()), item.reference(), None) {
             return false;
         }
-        // SAFETY: the engine says that we unlinked exactly this item.
+        // SAFETY: `swap` returned true: this thread unlinked exactly this item.
         unsafe { self.evict(&item, now) };
         if let Some(class) = class {
             let state = &self.memory.class_states[class];
@@ -320,7 +329,8 @@ impl Pool<'_> {
         true
     }
 
-    /// Evicts large items until `needed` bytes are on their way. Returns how many bytes are.
+    /// Evicts large items until `needed` bytes are free after the grace period. Returns the bytes
+    /// evicted.
     pub(super) fn evict_large(
         &mut self,
         needed: usize,
@@ -332,7 +342,7 @@ impl Pool<'_> {
         let (mut freed, mut examined) = (0, 0);
         while freed < needed {
             let guard = self.pin();
-            // Under the guard: a run that is not retired now stays while we look at it.
+            // Checked under the guard: a run that is not retired now stays while it is examined.
             let (Some(start), count) = memory.large.advance_hand() else { break };
             if examined > 2 * count {
                 break;
@@ -353,8 +363,9 @@ impl Pool<'_> {
         freed
     }
 
-    /// Makes room for a page of a class that has nothing to evict, or of any (`usize::MAX`): of
-    /// large items if those hold more than any other class, else of that class.
+    /// Frees memory for a page of class `receiver`, which has nothing to evict, or of any class
+    /// (`usize::MAX`): evicts large items if these hold more memory than any other class, else
+    /// empties a page of the class that holds most.
     fn take_page_from_others(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
         let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
@@ -368,7 +379,8 @@ impl Pool<'_> {
         self.evacuate_donor(receiver, now, swap);
     }
 
-    /// Empties one page of the class that misses it least, for another class or for large items.
+    /// Empties one page for class `receiver` or for large items (`usize::MAX`), of the class that
+    /// holds most pages.
     fn evacuate_donor(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let pages = |class: usize| self.memory.class_states[class].pages.load(Ordering::Relaxed);
         let classes = 0..self.memory.classes.count();
@@ -380,19 +392,21 @@ impl Pool<'_> {
         donors.into_iter().any(|(_, class)| self.evacuate_from(class, now, swap))
     }
 
-    /// Empties the emptiest page of a class: its items move to other pages of the class, or are
-    /// evicted where the index may. The page is free after two grace periods.
+    /// Empties the page of a class that has most free slots: its items move to other pages of the
+    /// class or, if the index evicts, are evicted. The page is free after two grace periods.
+    /// Returns false if the class has no page that can be emptied.
     pub(super) fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         self.give_up_class(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
         self.memory.lock_sweep().draining.push(page);
-        // Slots of the page that workers keep at hand would keep it from becoming empty.
+        // The page cannot become empty while workers keep slots of it in magazines.
         self.memory.pressure.fetch_add(1, Ordering::Relaxed);
         self.drain(page, class, now, swap);
         true
     }
 
-    /// Walks a draining page once. Returns whether it is done with (emptied, or given up).
+    /// Walks a draining page once. Returns whether the evacuation has ended: the page is empty, or
+    /// it was returned to use.
     fn drain(&mut self, page_number: u32, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let memory = self.memory;
         let page = &memory.pages[page_number as usize];
@@ -408,7 +422,8 @@ impl Pool<'_> {
             let Some(item) = memory.live_item_at(offset, &guard) else { continue };
             is_stuck |= !self.relocate(item, class, now, swap)
                 && memory.evicts
-                // Not for want of room: no eviction of the class.
+                // No class is named: the eviction is not for lack of memory and must not count
+                // towards the class's turnover.
                 && !self.take_item(item, None, Take::All, now, swap);
             is_stuck |= !memory.evicts;
         }
@@ -450,7 +465,7 @@ impl Pool<'_> {
         let copy = self.fill_at(slot, layout, view.key, &item_write, value);
         let has_moved = swap(self.memory.seed.hash(view.key), item.reference(), Some(copy));
         let (gone, kept) = if has_moved { (item.reference(), copy) } else { (copy, copy) };
-        // SAFETY: either the engine swapped the old item out for us, or the copy was never
+        // SAFETY: either this thread's `swap` unlinked the old item, or the copy was never
         // published.
         unsafe { self.retire(gone) };
         if kept != gone && item.header().is_recent() {
@@ -459,8 +474,7 @@ impl Pool<'_> {
         has_moved
     }
 
-    /// Takes the free pages out of classes that have more than they use. Returns whether any
-    /// appeared.
+    /// Takes empty pages away from their classes. Returns whether a flush freed anything.
     pub(super) fn scavenge(&mut self) -> bool {
         if self.memory.empty_pages.swap(0, Ordering::Relaxed) == 0 {
             return false;
@@ -478,7 +492,7 @@ impl Pool<'_> {
         self.flush()
     }
 
-    /// A bounded slice of background work. Returns whether more waits.
+    /// A bounded step of background work. Returns whether more work is due.
     pub fn step(&mut self, now: &Now, swap: &mut Swap<'_>) -> bool {
         self.give_up_all();
         self.scavenge();
@@ -496,8 +510,8 @@ impl Pool<'_> {
         more
     }
 
-    /// Evicts down to a limit that was lowered, a few pages a step; keeps a reserve of free pages
-    /// for classes that have none.
+    /// Evicts down to a limit that was lowered, a few pages per step, and keeps a reserve of free
+    /// pages for classes that have no page.
     fn shrink_to_limit(&mut self, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
         if !memory.evicts || !memory.lock_sweep().draining.is_empty() {
@@ -515,7 +529,8 @@ impl Pool<'_> {
         }
     }
 
-    /// Reclaims dead items in some pages. Returns whether a flush waits for the pass to end.
+    /// Reclaims dead items in the next pages of the pass. Returns whether items of an earlier flush
+    /// generation may remain until a later step.
     fn sweep(&mut self, now: &Now, swap: &mut Swap<'_>) -> bool {
         let memory = self.memory;
         let pages = memory.lock_fresh().next;
@@ -550,17 +565,19 @@ impl Memory {
     /// The item whose header lies at `offset`, if it is live.
     fn live_item_at<'g>(&'g self, offset: u64, _guard: &'g super::Guard<'_>) -> Option<Item<'g>> {
         let reference = ItemRef::from_bits(offset)?;
-        // SAFETY: `offset` is that of a slot in a page that keeps its form under the guard, or of a
-        // large item that was not retired when the guard was there; its header is initialised
-        // (zero before it was ever used).
+        // SAFETY: `offset` is that of a slot in a page that keeps its format under the guard, or of
+        // a large item that was not retired when the guard was taken; its header is initialised
+        // (zero until the slot is first used).
         let item = unsafe { Item::new(self.arena.at(offset), reference) };
         // Acquire pairs with the release in `NewItem::write`: a live header means that the other
-        // fields are written. It was not retired before our guard, so it is not reused under it.
+        // fields are written. The item was not retired before the guard was taken, so its slot is
+        // not reused under the guard.
         let header = Header(item.header_word().load(Ordering::Acquire));
         header.is_live().then_some(item)
     }
 
-    /// Claims the next slots for the hand of a class: page, first and one past the last.
+    /// Advances the hand of a class by up to `stride` slots of one page. Returns the page, the
+    /// first slot and the one past the last; None if the class has no page. Locks the hand.
     fn advance_hand(&self, class: usize, stride: u32) -> Option<(u32, u32, u32)> {
         let pages = self.lock_fresh().next;
         let hand = &self.class_states[class].hand;
@@ -582,7 +599,8 @@ impl Memory {
         None
     }
 
-    /// Takes the emptiest page of a class out of use, for evacuation.
+    /// Puts the page of a class that has most free slots into state Draining, for evacuation. None
+    /// if the class has only owned pages, or another thread changed the page first.
     fn start_draining(&self, class: usize) -> Option<u32> {
         let pages = self.lock_fresh().next;
         let movable = (0..pages).filter(|page| {

@@ -1,12 +1,12 @@
-//! Numbers that each worker keeps for itself and that are summed on demand.
+//! Counters that each worker keeps for itself; readers sum them over all workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Memory;
 use crate::Statistics;
 
-/// One worker's counters: written by one thread at a time, so plain load and store do. Counts that
-/// go down may wrap in one worker; the sum over all is right.
+/// One worker's counters. One thread at a time writes them, so a relaxed load and store suffice. A
+/// counter that also goes down may wrap in one worker; the sum over all workers is right.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) items: AtomicU64,
@@ -18,7 +18,7 @@ pub(super) struct Counters {
     pub(super) evicted_unfetched: AtomicU64,
     pub(super) expired_unfetched: AtomicU64,
     pub(super) out_of_memory: AtomicU64,
-    /// Items by the class of their size.
+    /// Items filled and not retired, by size class.
     pub(super) class_items: Box<[AtomicU64]>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn add(counter: &AtomicU64, number: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
 }
 
-/// Subtracts, likewise.
+/// Subtracts from a counter that only the calling thread writes.
 #[inline]
 pub(super) fn subtract(counter: &AtomicU64, number: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_sub(number), Ordering::Relaxed);
@@ -47,12 +47,12 @@ impl Memory {
         values.fold(0, u64::wrapping_add)
     }
 
-    /// Items that are filled and not retired.
+    /// The number of items that are filled and not retired.
     pub fn items(&self) -> u64 {
         self.sum(|counters| &counters.items)
     }
 
-    /// Likewise, of the sizes of one class.
+    /// The number of items of one size class that are filled and not retired.
     pub(super) fn items_of(&self, class: usize) -> u64 {
         self.sum(|counters| &counters.class_items[class])
     }

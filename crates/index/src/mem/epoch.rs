@@ -1,14 +1,15 @@
-//! Grace periods: when may memory that was unlinked be used again?
+//! Grace periods: they decide when unlinked memory may be reused (epoch-based reclamation).
 //!
-//! A thread *pins* itself before it follows index words and unpins when it holds nothing any more.
-//! A thread that unlinked items collects them in a bag and *seals* the bag with the next epoch. A
-//! bag may be reused when no thread is pinned at or before its epoch.
+//! A thread *pins* itself before it follows index words and unpins when it holds no reference to an
+//! item any more. A thread that unlinks items collects them in a bag and *seals* the bag with the
+//! current epoch. The memory of a bag may be reused when no thread is pinned at or before its
+//! epoch.
 //!
-//! Pinning is two plain stores: the fence that it needs against the scan of the pins is paid on the
-//! scanning side (`membarrier`), thousands of times more rarely. Where the system has no membarrier
-//! the pin pays for its own fence.
+//! Pinning is two plain stores: the fence between a pin and the scan of the pins is executed on the
+//! scanning side (`membarrier`), which runs thousands of times less often. Without membarrier both
+//! sides execute a fence.
 //!
-//! Why it is safe. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`.
+//! Proof of safety. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`.
 //! 1. `p > e`: the reader's acquire load of the global epoch read the seal's increment (or a later
 //!    one), so the unlinking happens before its reads: it cannot find the item.
 //! 2. `p <= e` and the scan sees the pin: the bag waits.
@@ -32,13 +33,13 @@ pub(super) struct Epochs {
 pub(super) struct Slot {
     /// [`UNPINNED`], or the epoch at which the thread pinned itself.
     epoch: AtomicU64,
-    /// How many guards the thread holds; written by its thread alone.
+    /// The number of guards that the thread holds; only that thread writes it.
     depth: AtomicU64,
     /// 1 while a thread has the slot.
     taken: AtomicU64,
 }
 
-/// The side that pays for the order between a pin and the scan of the pins.
+/// The side that executes the fence between a pin and the scan of the pins.
 #[derive(Clone, Copy, PartialEq)]
 enum Barrier {
     /// The scan, by making every running thread of the process execute a fence.
@@ -56,7 +57,7 @@ impl Epochs {
         }
     }
 
-    /// A slot for the calling thread, or none if all are taken.
+    /// Takes a slot for the calling thread; None if all are taken.
     pub(super) fn take_slot(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             // Acquire pairs with the release in `return_slot`: the previous owner's pin is over.
@@ -92,27 +93,28 @@ impl Epochs {
         Guard { slot, not_send: std::marker::PhantomData }
     }
 
-    /// Ends the current epoch and returns it: what the calling thread unlinked before belongs to
-    /// it.
+    /// Ends the current epoch and returns it: items that the calling thread unlinked before belong
+    /// to it.
     pub(super) fn seal(&self) -> u64 {
         // Release publishes the unlinking to every thread that pins later (case 1).
         self.global.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The oldest epoch that a thread is pinned at, or `u64::MAX`. Bags of older epochs are free.
+    /// The oldest epoch at which a thread is pinned, or `u64::MAX` if none is. Bags of older epochs
+    /// may be freed.
     pub(super) fn oldest_pin(&self) -> u64 {
         match self.barrier {
             Barrier::Scan => membarrier(),
             Barrier::Both => fence(Ordering::SeqCst),
         }
-        // Acquire pairs with the release in `Guard::drop`: what the thread read under its pin it
-        // read before the memory is reused.
+        // Acquire pairs with the release in `Guard::drop`: a thread's reads under its pin come
+        // before the memory is reused.
         let pins = self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire));
         pins.filter(|epoch| *epoch != UNPINNED).min().unwrap_or(u64::MAX)
     }
 }
 
-/// Keeps the thread pinned. While it lives, no item that the thread can reach is reused.
+/// Keeps the thread pinned: while the guard lives, no item that the thread can reach is reused.
 pub struct Guard<'m> {
     slot: &'m Slot,
     /// A guard belongs to the thread of its slot.
@@ -170,7 +172,7 @@ mod loom_models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A reader and an unlinker: the item is never reused while the reader may look at it.
+    /// A reader and an unlinker: the item is never reused while the reader may read it.
     #[test]
     fn a_pinned_reader_keeps_what_it_found() {
         loom::model(|| {

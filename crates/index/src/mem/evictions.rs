@@ -1,4 +1,4 @@
-//! Which items were evicted, for whoever wants to know.
+//! A log of evicted items, kept while an observer wants it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use amalgam_op::{IgnorePoison, ItemView, Now};
 
-/// Evictions kept until somebody takes them; later ones are not noted.
+/// The number of evictions kept until they are taken; later ones are not logged.
 const MOST_KEPT: usize = 4096;
 
 /// An item that was evicted.
@@ -20,11 +20,12 @@ pub struct Evicted {
     pub flags: u32,
     /// Whether it was read since it was written.
     pub is_fetched: bool,
-    /// How long it would have lived; none for ever.
+    /// The time that the item had left to live; None if it had no expiry.
     pub ttl_seconds: Option<u32>,
 }
 
-/// Notes evictions while they are watched; else costs one load each.
+/// Logs evictions while they are watched; otherwise an eviction costs one load. Any thread may call
+/// it.
 #[derive(Default)]
 pub struct Evictions {
     is_watched: AtomicBool,
@@ -36,13 +37,13 @@ impl Evictions {
         self.items.lock().ignore_poison()
     }
 
-    /// Begins or ends to note.
+    /// Starts or stops logging.
     pub fn watch(&self, is_watched: bool) {
-        // Relaxed: evictions under way may or may not be noted.
+        // Relaxed: evictions under way may or may not be logged.
         self.is_watched.store(is_watched, Ordering::Relaxed);
     }
 
-    /// Notes an eviction, if somebody watches.
+    /// Logs an eviction, if evictions are watched.
     pub(super) fn note(&self, item: &ItemView<'_>, now: &Now) {
         if !self.is_watched.load(Ordering::Relaxed) {
             return;
@@ -59,7 +60,7 @@ impl Evictions {
         }
     }
 
-    /// Takes what was noted.
+    /// Takes the evictions logged since the last call, oldest first.
     pub fn take(&self) -> VecDeque<Evicted> {
         std::mem::take(&mut *self.lock())
     }

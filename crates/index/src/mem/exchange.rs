@@ -1,17 +1,17 @@
-//! Changes of an item's word in place: header and word are exchanged at once.
+//! In-place changes of an item's word: header and word are exchanged by one 16-byte instruction.
 //!
-//! A word that changes in place must not change any more once a thread copies the item to replace
-//! it, or the change is acknowledged and lost. So a thread that replaces an item *seals* it first,
-//! and an in-place change exchanges header and word together: it fails if the seal (or anything
-//! else in the header) came in between. Requires: `SlotLayout::Linked`, which puts both on one
-//! 16-byte boundary.
+//! A word must not change any more once a thread has copied the item to replace it, or a change
+//! would be acknowledged and lost. Therefore a thread that replaces an item *seals* it first, and
+//! an in-place change exchanges header and word together: it fails if the seal was set (or another
+//! bit of the header changed) in between. Requires: `SlotLayout::Linked`, which aligns the pair of
+//! header and word to 16 bytes.
 
 use std::sync::atomic::Ordering;
 
 use super::{Header, Item};
 
 impl Header {
-    /// Set while (and after) the item is being replaced: its word does not change any more.
+    /// Set when the item is about to be replaced: its word does not change any more.
     const SEALED: u64 = 1 << 6;
 
     /// Whether the item's word is final.
@@ -21,8 +21,8 @@ impl Header {
     }
 }
 
-/// Whether this machine can exchange a header and its word at once. Where it cannot, engines
-/// replace items instead.
+/// Whether this processor can exchange a header and its word by one instruction. If not, engines
+/// replace items instead of changing them in place.
 #[inline]
 pub fn changes_in_place() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -32,14 +32,15 @@ pub fn changes_in_place() -> bool {
 }
 
 impl Item<'_> {
-    /// Changes the word from `word` to `new_word` if neither it nor the header, seen as `header`,
-    /// has changed since; unless `is_fetched`, the mark that it was fetched goes with the old word.
-    /// The linearization point of an in-place update. Orders as acquire and release: pairs with the
-    /// acquire in [`Item::view`].
+    /// Changes the word from `word` to `new_word` if the pair of header and word still is
+    /// (`header`, `word`); returns whether it did. Unless `is_fetched`, clears the fetched bit too.
+    /// This is the linearization point of an in-place update. Ordering: acquire and release; pairs
+    /// with the acquire in [`Item::view`].
     ///
     /// # Panics
     ///
-    /// If the item has no word, is sealed, or the machine cannot do it ([`changes_in_place`]).
+    /// If the item has no word or is sealed, or the processor lacks the instruction
+    /// ([`changes_in_place`]).
     #[inline]
     pub fn exchange_word(
         &self,
@@ -53,8 +54,9 @@ impl Item<'_> {
         self.exchange((header.0, word), (header.0 & kept, new_word))
     }
 
-    /// Makes the word final as `word`, if neither it nor the header, seen as `header`, has changed
-    /// since. An item that has no word, or was sealed already, needs nothing.
+    /// Seals the item, which makes `word` final, if the pair of header and word still is (`header`,
+    /// `word`). Returns whether the word is final. The caller skips items that have no word or are
+    /// sealed already.
     ///
     /// # Panics
     ///
@@ -62,30 +64,29 @@ impl Item<'_> {
     #[inline]
     pub fn seal(&self, header: Header, word: u64) -> bool {
         if !changes_in_place() {
-            // Nothing changes in place, so nothing has to be kept from it.
+            // No word ever changes in place, so every word is final.
             return true;
         }
         self.exchange((header.0, word), (header.0 | Header::SEALED, word))
     }
 
-    /// Sets the seal, whatever else the header holds. An engine that does so before it unlinks an
-    /// item may take a header without a seal, as [`Item::header_in_order`] loads it, for one of an
-    /// item that was not unlinked yet.
+    /// Sets the seal, whatever the rest of the header holds. In an engine that does so before it
+    /// unlinks an item, a header without a seal, loaded by [`Item::header_in_order`], proves that
+    /// the item was not unlinked yet.
     #[inline]
     pub fn seal_header(&self) {
         // SeqCst pairs with the load of `header_in_order`.
         self.header_word().fetch_or(Header::SEALED, Ordering::SeqCst);
     }
 
-    /// The header, in the one order of all sequentially consistent accesses.
+    /// The header, by a sequentially consistent load.
     #[inline]
     pub fn header_in_order(&self) -> Header {
         Header(self.header_word().load(Ordering::SeqCst))
     }
 
-    /// Header and word as they are together: the word that [`Item::exchange_word`] or
-    /// [`Item::seal`] may be asked to exchange. The two are read one after the other; an exchange
-    /// of a pair that never was fails.
+    /// Header and word, for a later [`Item::exchange_word`] or [`Item::seal`]. The two are loaded
+    /// one after the other: if they never were a pair at one time, the exchange fails.
     #[inline]
     pub fn header_and_word(&self) -> (Header, u64) {
         let header = self.header();
@@ -99,8 +100,8 @@ impl Item<'_> {
         let target = self.header.cast::<u64>().as_ptr();
         assert!(target.addr().is_multiple_of(16), "header and word lie on 16 bytes");
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: the item has a word behind its header, both atomics, and the address is aligned
-        // (checked); the machine has the instruction (checked).
+        // SAFETY: the item has a word after its header, both are atomics, and the address is
+        // aligned (checked); the processor has the instruction (checked).
         return unsafe { compare_exchange_16(target, old, new) };
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         unreachable!("{new:?}: refused above")
@@ -114,9 +115,10 @@ impl Item<'_> {
 #[inline]
 unsafe fn compare_exchange_16(target: *mut u64, old: (u64, u64), new: (u64, u64)) -> bool {
     let (seen_low, seen_high): (u64, u64);
-    // SAFETY: as promised. rbx belongs to the compiler, so its value is carried over by hand; the
-    // other registers are named, as `reg` may choose rbx, which no longer holds the address when
-    // it is used. A locked instruction is a full fence.
+    // SAFETY: the caller guarantees alignment, target and instruction. The compiler reserves rbx,
+    // so the code saves and restores it through rsi; the other registers are named, because `reg`
+    // may choose rbx, which no longer holds the address when it is used. A locked instruction is a
+    // full fence.
     unsafe {
         std::arch::asm!(
             "xchg rbx, rsi",
@@ -130,7 +132,7 @@ unsafe fn compare_exchange_16(target: *mut u64, old: (u64, u64), new: (u64, u64)
             options(nostack),
         );
     }
-    // On failure the instruction loads what it saw, which differs.
+    // On failure the instruction loads the pair that it found, which differs from `old`.
     (seen_low, seen_high) == old
 }
 
@@ -142,8 +144,8 @@ mod tests {
     use crate::Configuration;
     use crate::mem::{Memory, Pool, SlotLayout};
 
-    /// Adders change an item's word in place until it is sealed: what they were told had worked is
-    /// in the final word, and nothing comes after it.
+    /// Adders change an item's word in place until it is sealed: the final word holds exactly the
+    /// acknowledged changes, and no later one.
     #[test]
     fn no_acknowledged_change_is_lost_to_a_seal() {
         if !changes_in_place() {

@@ -12,10 +12,11 @@
 //! bit  55..64  the second of the last access, about
 //! ```
 //!
-//! Behind it, in this order, the fields that the item has: word (8 bytes: a value of up to 8
-//! bytes, the one part that may change in place), CAS id (8), flags (4), expiry (4), key, value of
-//! more than 8 bytes. An engine that links items asks for a link word *before* the header: header
-//! and word then lie on 16 bytes that can be exchanged at once.
+//! The fields that the item has follow the header in this order: word (8 bytes: a value of up to 8
+//! bytes, the only field that may change in place), CAS id (8), flags (4), expiry (4), key, value
+//! of more than 8 bytes. An engine that links items asks for a link word *before* the header; with
+//! `SlotLayout::Linked`, header and word are aligned to 16 bytes and can be exchanged by one
+//! instruction.
 
 use amalgam_op::{ItemWrite, MetaFlags, Now};
 
@@ -40,20 +41,21 @@ const GENERATION_MASK: u64 = 63;
 const KEY_SHIFT: u32 = 17;
 const VALUE_SHIFT: u32 = 25;
 const ACCESS_SHIFT: u32 = 55;
-/// Bits of a second that are kept, behind its first one.
+/// The number of bits of an access time that are kept after its most significant one.
 const ACCESS_BITS: u32 = 4;
-/// Largest length that the header holds.
+/// The longest value, in bytes, that a header can describe.
 pub(super) const MAX_VALUE_BYTES: usize = (1 << 30) - 1;
 
 impl Header {
-    /// Set in the header of an item that was unlinked; live has it clear.
+    /// Set in the header of an item that was retired; clear in a live one.
     pub(super) const RETIRED: u64 = 1;
-    /// CLOCK's bit: read since the hand last passed.
+    /// The recency bit of CLOCK: the item was read since the hand last passed.
     pub const RECENT: u64 = 1 << 2;
-    /// Read since it was written.
+    /// The item was read since it was written.
     pub const FETCHED: u64 = 1 << 3;
 
-    /// Whether the item is linked, or about to be.
+    /// Whether the item was filled and not retired: it is linked, is about to be, or was just
+    /// unlinked.
     #[inline]
     pub fn is_live(self) -> bool {
         self.0 & STATE_MASK == LIVE
@@ -104,7 +106,7 @@ impl Header {
         self.0 & HAS_EXPIRY != 0
     }
 
-    /// Whether nothing but the generation decides if the item is alive.
+    /// Whether the item has no expiry: only its flush generation decides whether it is alive.
     #[inline]
     pub fn never_expires(self) -> bool {
         !self.has_expiry()
@@ -116,22 +118,24 @@ impl Header {
         (self.0 >> GENERATION_SHIFT & GENERATION_MASK) as u8
     }
 
-    /// Whether both are of items that look alike, however long ago they were read.
+    /// Whether both headers agree in everything but the time of the last access.
     #[inline]
     pub(super) fn looks_like(self, other: Self) -> bool {
         (self.0 ^ other.0) << (u64::BITS - ACCESS_SHIFT) == 0
     }
 
-    /// The header after an access at `seconds` ([`Now::seconds`]), one that is worth noting.
+    /// This header with the recency and fetched bits set and an access at `seconds`
+    /// ([`Now::seconds`]) recorded.
     #[inline]
     pub(super) fn read_at(self, seconds: u32) -> Self {
         let rest = self.0 & ((1 << ACCESS_SHIFT) - 1);
         Self(rest | Self::RECENT | Self::FETCHED | access_code(seconds) << ACCESS_SHIFT)
     }
 
-    /// The second of the last recorded access, in [`Now::seconds`], rounded up by at most 1/16 (it
-    /// is stored in nine bits). Recorded are writes (except in-place changes of the word), the
-    /// first read after a write, and the first read after the CLOCK hand has passed.
+    /// The time of the last recorded access in the unit of [`Now::seconds`], rounded up by at most
+    /// 1/16 (the header stores it in nine bits). The recorded accesses are writes (except in-place
+    /// changes of the word), the first read after a write, and the first read after the CLOCK hand
+    /// has passed.
     pub fn last_access_seconds(self) -> u32 {
         let code = self.0 >> ACCESS_SHIFT;
         let shift = (code >> ACCESS_BITS).saturating_sub(1);
@@ -155,7 +159,7 @@ impl Header {
         8 + if self.has_word() { 8 } else { 0 }
     }
 
-    /// Distance from the header to the flags (or to the expiry, where there are none).
+    /// Distance from the header to the flags, in bytes; if the item has none, to the expiry.
     #[inline]
     pub(super) fn flags_offset(self) -> usize {
         self.cas_offset() + if self.has_cas() { 8 } else { 0 }
@@ -164,7 +168,7 @@ impl Header {
     /// Distance from the header to the key, in bytes.
     #[inline]
     pub(super) fn key_offset(self) -> usize {
-        /// Entry `i`, of 4 bits: the distance in steps of 4 bytes for the field bits `i`.
+        /// The 4 bits of entry `i` hold the distance, in units of 4 bytes, for the field bits `i`.
         const TABLE: u64 = {
             let mut table = 0;
             let mut fields = 0_u64;
@@ -184,11 +188,13 @@ impl Header {
     }
 }
 
-/// A second in nine bits: how long it is, and the bits behind its first one. Grows with it.
+/// Encodes a time in seconds in nine bits, like a floating-point number: its length in bits, and
+/// the [`ACCESS_BITS`] bits after the most significant one. The code grows with the time.
 #[inline]
 fn access_code(seconds: u32) -> u64 {
     let shift = (u32::BITS - 1 - (seconds | 1).leading_zeros()).saturating_sub(ACCESS_BITS);
-    // The first bit, which is always set from here on, counts the shift up by one.
+    // If the shift is not 0, the most significant bit carries into the shift field and adds one to
+    // it; [`Header::last_access_seconds`] takes it off again.
     (u64::from(shift) << ACCESS_BITS) + u64::from(seconds >> shift)
 }
 
@@ -203,16 +209,15 @@ impl std::fmt::Debug for Header {
     }
 }
 
-/// What an item needs: enough to find a slot for it before its contents are known.
+/// The length and fields of an item: enough to reserve a slot before its contents are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemLayout {
     pub(super) header: Header,
 }
 
 impl ItemLayout {
-    /// The layout of the item that `item_write` describes, where the present value has
-    /// `current_bytes` bytes.
-    /// None if no header can hold its lengths.
+    /// The layout of the item that `item_write` describes if the current value has `current_bytes`
+    /// bytes. None if its key or value is too long for a header.
     pub fn new(
         key_bytes: usize,
         item_write: &ItemWrite<'_>,

@@ -1,4 +1,4 @@
-//! A worker's guess at the header of the next item that it reads.
+//! A worker's prediction of the header of the next item that it reads.
 
 use super::header::Header;
 use super::header_template::HeaderTemplate;
@@ -24,8 +24,8 @@ impl HeaderPredictor {
         &self.template
     }
 
-    /// Distance in bytes from the start of the last item's header to its last byte: where the next
-    /// item's last cache line probably is.
+    /// Distance in bytes from the start of the last item's header to the item's last byte: a guess
+    /// at the next item's last cache line.
     #[inline]
     pub fn reach_bytes(&self) -> usize {
         self.reach_bytes

@@ -1,4 +1,4 @@
-//! The header that most items of an index share, and what follows from it.
+//! The header that most items of an index share, and the offsets derived from it.
 //!
 //! Caches hold many items with the same lengths, fields and flags, whose headers differ only in the
 //! time of the last access. A [`HeaderTemplate`] keeps the offsets that follow from such a header.
@@ -12,7 +12,7 @@ use amalgam_op::{Expiry, ItemView, Now, Value};
 use super::header::Header;
 use super::item::{Item, equal};
 
-/// A header, and what follows from it.
+/// A header, and the offsets and flags derived from it.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderTemplate {
     header: Header,
@@ -65,7 +65,8 @@ impl HeaderTemplate {
         }
     }
 
-    /// Whether items that match are alive, whatever else they hold.
+    /// Whether every item that matches the template is alive. False for templates with an expiry,
+    /// as each item has its own.
     #[inline]
     pub fn is_live(&self, now: &Now) -> bool {
         self.never_expires && now.is_live(Expiry::NEVER, self.generation)
@@ -120,7 +121,7 @@ impl<'g> Item<'g> {
     #[inline]
     fn view_from(&self, template: &HeaderTemplate) -> ItemView<'g> {
         let value = if template.has_word {
-            // SAFETY: the header says so: the word follows it, 8-byte aligned.
+            // SAFETY: the header says that a word follows it, 8-byte aligned.
             let word = unsafe { self.word_unchecked() };
             // Acquire pairs with the release of an in-place update.
             Value::Word(word.load(Ordering::Acquire).to_le_bytes(), template.value_bytes)
@@ -137,7 +138,7 @@ impl<'g> Item<'g> {
             fetched: true,
             stale: template.stale,
             won: template.won,
-            // A read that asks for it (meta `l`) does not come this way.
+            // Reads that ask for the time of the last access (meta `l`) do not use templates.
             last_access_seconds: None,
         }
     }

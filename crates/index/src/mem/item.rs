@@ -1,4 +1,4 @@
-//! Items as engines see them: a reference that fits an index word, and safe reads behind it.
+//! Items as engines see them: references that fit an index word, and safe reads through them.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -9,8 +9,8 @@ use amalgam_op::{Expiry, ItemView, Value};
 
 use super::header::{Header, WORD_BYTES};
 
-/// Names an item: the distance of its header from the start of the arena, in bytes. Fits 48 bits
-/// and is a multiple of 8; never 0.
+/// A reference to an item: the distance of its header from the start of the arena, in bytes. It
+/// fits 48 bits, is a multiple of 8 and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ItemRef(NonZeroU64);
 
@@ -21,7 +21,7 @@ impl ItemRef {
         self.0.get()
     }
 
-    /// The reference that `bits` holds, or none for 0.
+    /// The reference that `bits` holds; None for 0.
     #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(Self)
@@ -40,21 +40,21 @@ pub struct Item<'g> {
 impl<'g> Item<'g> {
     /// # Safety
     ///
-    /// `header` is the address of `reference`, which names an item that was filled (`Pool::fill`),
-    /// happens-before this call, and that is not reused while `'g` lasts.
+    /// `header` is the address of `reference`, the item was filled (`Pool::fill`) by a call that
+    /// happens before this one, and the item is not reused while `'g` lasts.
     #[inline]
     pub(super) unsafe fn new(header: NonNull<u8>, reference: ItemRef) -> Self {
         Self { header, reference, guard: PhantomData }
     }
 
-    /// The item's name.
+    /// The item's reference.
     #[inline]
     pub fn reference(&self) -> ItemRef {
         self.reference
     }
 
-    /// The header's word. Its mutable bits change under the readers' eyes; lengths and fields do
-    /// not.
+    /// The header as an atomic. Its recency, fetched, seal and access-time bits may change while
+    /// others read it; lengths and fields do not.
     #[inline]
     pub fn header_word(&self) -> &'g AtomicU64 {
         // SAFETY: a live item starts with its header, 8-byte aligned.
@@ -68,11 +68,12 @@ impl<'g> Item<'g> {
         Header(self.header_word().load(Ordering::Relaxed))
     }
 
-    /// The link word before the header. Only where the engine asked for one (`SlotLayout::Linked`).
+    /// The link word before the header. Requires: a layout with a link word (`SlotLayout::Linked`
+    /// or `SlotLayout::Chained`).
     #[inline]
     pub fn link(&self) -> &'g AtomicU64 {
-        // SAFETY: linked layouts have 8 bytes before the header, and engines call this under them
-        // only (`Memory` is built with the layout of its one engine).
+        // SAFETY: these layouts have 8 bytes before the header, and only engines with such a layout
+        // call this (a `Memory` is built with the layout of its one engine).
         unsafe { self.header.sub(8).cast::<AtomicU64>().as_ref() }
     }
 
@@ -148,7 +149,7 @@ impl<'g> Item<'g> {
         }
     }
 
-    /// When the item ends.
+    /// The item's expiry.
     #[inline]
     pub fn expiry_of(&self, header: Header) -> Expiry {
         if !header.has_expiry() {
@@ -157,16 +158,16 @@ impl<'g> Item<'g> {
         Expiry(self.u32_at(header.flags_offset() + if header.has_flags() { 4 } else { 0 }))
     }
 
-    /// Sets the recency and fetched bits and notes the second, writing only where a bit is clear:
-    /// what is read all the time is not written to all the time.
+    /// Sets the recency and fetched bits and records the time of the access, unless both bits are
+    /// set: the header of an item that is read all the time is not written all the time.
     #[inline]
     pub fn mark_accessed(&self, header: Header, seconds: u32) {
         const BITS: u64 = Header::RECENT | Header::FETCHED;
         if header.0 & BITS == BITS {
             return;
         }
-        // Relaxed: the header's fields do not change. A hint: where somebody else has changed the
-        // header meanwhile, the bits are enough.
+        // Relaxed: the header's fields do not change, and the access time is a hint: if another
+        // thread changed the header meanwhile, setting the bits is enough.
         let (word, read) = (self.header_word(), header.read_at(seconds));
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         if word.compare_exchange(header.0, read.0, success, failure).is_err() {
@@ -184,14 +185,14 @@ impl<'g> Item<'g> {
         self.header().bytes()
     }
 
-    /// Changes the word in place. The caller holds the lock that keeps the item linked and others
-    /// from changing it. The linearization point of a change of the word.
+    /// Changes the word in place; this is the linearization point of the change. Requires: the
+    /// caller holds the lock that keeps the item linked and other threads from changing it.
     pub fn change_word(&self, word: [u8; WORD_BYTES], is_fetched: bool) {
         // Release pairs with the acquire in `Item::view`.
         self.word().store(u64::from_le_bytes(word), Ordering::Release);
-        // A new value was not fetched yet. A plain store, which may lose a mark that a reader sets
-        // or the CLOCK hand clears meanwhile: hints, no part of the value. Nobody else writes the
-        // header of an item that is linked and whose word the caller may change.
+        // A new value was not fetched yet. A plain store may undo a bit that a reader sets or the
+        // CLOCK hand clears meanwhile: these bits are hints and no part of the value. No other
+        // thread writes the header of a linked item whose word the caller may change.
         let header = self.header_word();
         let word = header.load(Ordering::Relaxed);
         if !is_fetched && word & Header::FETCHED != 0 {
@@ -224,7 +225,7 @@ impl<'g> Item<'g> {
     }
 }
 
-/// An item that one thread owns alone: being written, not yet published.
+/// An item that one thread is writing and has not published.
 pub(super) struct NewItem<'a> {
     pub(super) header: NonNull<u8>,
     pub(super) owner: PhantomData<&'a mut u8>,
@@ -233,12 +234,12 @@ pub(super) struct NewItem<'a> {
 impl NewItem<'_> {
     /// The bytes from `offset` on, to be written.
     fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
-        // SAFETY: the slot is at least as long as its layout says, and nobody else looks at it
+        // SAFETY: the slot is at least as long as its layout says, and no other thread accesses it
         // before its header says that it is live.
         unsafe { std::slice::from_raw_parts_mut(self.header.add(offset).as_ptr(), length) }
     }
 
-    /// Writes all fields, the header last: from then on whoever walks the memory sees a live item.
+    /// Writes all fields, the header last: from then on walks of the memory find a live item.
     pub(super) fn write(
         mut self,
         header: Header,
@@ -250,8 +251,8 @@ impl NewItem<'_> {
         if header.has_word() {
             let mut word = [0; WORD_BYTES];
             item_write.write_value(current, &mut word[..length]);
-            // SAFETY: the word follows the header, 8-byte aligned; ours alone. An atomic, because
-            // it stays one.
+            // SAFETY: the word follows the header, 8-byte aligned, and belongs to this thread
+            // alone. It is written as an atomic because later accesses are atomic.
             let target = unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() };
             target.store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
@@ -273,7 +274,7 @@ impl NewItem<'_> {
         }
         // SAFETY: the slot starts with its header, 8-byte aligned.
         let word = unsafe { self.header.cast::<AtomicU64>().as_ref() };
-        // Release pairs with the acquire of whoever walks the memory (CLOCK, sweep).
+        // Release pairs with the acquire in `Memory::live_item_at` (CLOCK and sweep).
         word.store(header.0, Ordering::Release);
     }
 }
@@ -285,7 +286,7 @@ pub(super) fn equal(left: &[u8], right: &[u8]) -> bool {
     if length >= 8 {
         let last = length - 8;
         let differs = |at: usize| u64_of(&left[at..at + 8]) ^ u64_of(&right[at..at + 8]);
-        // No early end: keys that are compared are equal nearly always, or differ anywhere.
+        // No early exit: compared keys are nearly always equal, and otherwise differ at any place.
         let mut difference = differs(last);
         let mut at = 0;
         while at < last {
@@ -319,7 +320,7 @@ pub(crate) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// As [`prefetch`], for a line that this thread will write: it comes in a state that allows it.
+/// As [`prefetch`], for a line that this thread will write: the line is fetched in exclusive state.
 #[inline]
 pub(crate) fn prefetch_for_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,21 +1,21 @@
-//! Items too large for a slot: a run of address space each, memory by the 4 KiB.
+//! Items too large for a slot: each has a run of address space, a multiple of 4 KiB.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
 use amalgam_op::IgnorePoison;
 
-/// Granularity of address space and memory.
+/// The granularity of runs, in bytes.
 const STEP: u64 = 4096;
-/// The ring may have this many entries of retired runs, and as many as there are live ones.
+/// The ring is purged when its entries exceed twice the number of live runs by more than this.
 const STALE: usize = 64;
 
-/// The part of the arena where large items live, and who has which part.
+/// Allocates runs in the part of the arena that holds large items. Locks its state in every call.
 pub(super) struct Large {
     state: Mutex<State>,
 }
 
-/// How many large items there are of about a length, and how many were evicted.
+/// Counts of large items of one rounded length.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) items: u64,
@@ -30,19 +30,20 @@ struct State {
     used: HashMap<u64, u64>,
     /// Bytes of the runs in use.
     held_bytes: u64,
-    /// Runs that were not retired, and items evicted, by length as [`Large::size_class`] rounds it.
+    /// Counts by length, as [`Large::size_class`] rounds it.
     sizes: BTreeMap<u64, Counts>,
-    /// Starts of runs that were not retired, and their numbers.
+    /// Runs that were not retired: start to number.
     live: HashMap<u64, u64>,
-    /// The CLOCK ring, from the hand on: starts and numbers of runs, the newest last; those that
-    /// were retired are dropped as the hand meets them.
+    /// The CLOCK ring from the hand on, the newest run last: starts and numbers. The hand drops
+    /// entries of retired runs when it meets them.
     ring: VecDeque<(u64, u64)>,
-    /// The number of the next run: tells it from earlier ones at the same place.
+    /// The number of the next run: it distinguishes the run from earlier ones with the same start.
     next_number: u64,
 }
 
 impl State {
-    /// Where items come and go without the hand's doing, nobody else drops what is retired.
+    /// Purges entries of retired runs from the ring once they are many: if items come and go
+    /// without evictions, the hand does not drop them.
     fn bound_ring(&mut self) {
         if self.ring.len() > 2 * self.live.len() + STALE {
             let Self { ring, live, .. } = self;
@@ -65,12 +66,12 @@ impl Large {
         Self { state: Mutex::new(state) }
     }
 
-    /// What an item of `bytes` costs.
+    /// The bytes of a run for an item of `bytes`.
     pub(super) fn charge(bytes: usize) -> usize {
         bytes.next_multiple_of(STEP as usize)
     }
 
-    /// A run for `bytes`, or none if address space is fragmented beyond use.
+    /// Takes a run for `bytes` and returns its start; None if no free run is long enough.
     pub(super) fn take(&self, bytes: usize) -> Option<u64> {
         let bytes = Self::charge(bytes) as u64;
         let mut state = self.lock();
@@ -92,7 +93,8 @@ impl Large {
         Some(start)
     }
 
-    /// Returns a run; answers its length, for the budget. The caller discards the memory first.
+    /// Gives a run back and returns its length, for the budget. Requires: the caller has discarded
+    /// the memory.
     pub(super) fn give_back(&self, start: u64) -> usize {
         let mut state = self.lock();
         let bytes = state.used.remove(&start).expect("the run is in use");
@@ -117,12 +119,12 @@ impl Large {
         self.lock().held_bytes
     }
 
-    /// The length of the run at `start`.
+    /// The length of the run at `start` in bytes; 0 if there is none.
     pub(super) fn length(&self, start: u64) -> usize {
         self.lock().used.get(&start).map_or(0, |bytes| *bytes as usize)
     }
 
-    /// The item at `start` was unlinked: the hand passes over it from now on.
+    /// Records that the item at `start` was unlinked: the hand skips it from now on.
     pub(super) fn retire(&self, start: u64) {
         let mut state = self.lock();
         let bytes = state.used.get(&start).copied();
@@ -134,8 +136,8 @@ impl Large {
         }
     }
 
-    /// The item at `start` was evicted for want of room; it would have ended by itself if it is
-    /// mortal.
+    /// Counts the item at `start` as evicted for lack of memory. `is_mortal` says whether it had an
+    /// expiry.
     pub(super) fn note_eviction(&self, start: u64, is_mortal: bool) {
         let bytes = self.length(start) as u64;
         let mut state = self.lock();
@@ -144,13 +146,13 @@ impl Large {
         counts.mortal_evictions += u64::from(is_mortal);
     }
 
-    /// A length rounded up by a 16th at most, so that there are few of them.
+    /// `bytes` rounded up by at most a 16th, so that statistics have few rows.
     fn size_class(bytes: u64) -> u64 {
         let step = bytes.checked_ilog2().map_or(STEP, |power| STEP.max(1 << power >> 4));
         bytes.next_multiple_of(step)
     }
 
-    /// The lengths that were seen, and how many items had them.
+    /// The counts of each rounded length that has live or evicted items.
     pub(super) fn sizes(&self) -> Vec<(u64, Counts)> {
         let state = self.lock();
         let is_worth = |counts: &Counts| counts.items + counts.evictions > 0;
@@ -158,7 +160,8 @@ impl Large {
         sizes.map(|(bytes, counts)| (*bytes, *counts)).collect()
     }
 
-    /// The next run that the CLOCK hand meets; and how many there are.
+    /// Advances the CLOCK hand. Returns the start of the next live run, and the number of live
+    /// runs.
     pub(super) fn advance_hand(&self) -> (Option<u64>, usize) {
         let mut state = self.lock();
         while let Some((start, number)) = state.ring.pop_front() {

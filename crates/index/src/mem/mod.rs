@@ -1,16 +1,16 @@
-//! Memory for all engines: one arena, size classes, per-worker pools, CLOCK, reclamation. The
-//! unsafe code that engines share lives here.
+//! Memory management shared by all engines: one arena, size classes, per-worker pools, CLOCK
+//! eviction and epoch-based reclamation. The unsafe code that engines share lives here.
 //!
-//! An item's life: a [`Pool`] *reserves* a slot, *fills* it (from then on the item is live to those
-//! who walk the memory), the engine *publishes* its reference in an index word (release), later
-//! *unlinks* it, and the pool *retires* it; after a grace period its slot is free again.
+//! The life of an item: a [`Pool`] *reserves* a slot and *fills* it (from then on walks of the
+//! memory find the item live); the engine *publishes* its reference in an index word (release) and
+//! later *unlinks* it; the pool *retires* it, and after a grace period its slot is free again.
 //!
 //! Invariants:
 //! 1. An item's key, value and fields never change between `fill` and the end of the grace period,
 //!    except for its word, its link and the mutable bits of its header.
-//! 2. Only the thread that unlinked an item retires it, once.
-//! 3. All memory taken from the system is charged to one budget first; memory that waits for a
-//!    grace period is still charged.
+//! 2. The thread that unlinked an item retires it; no other does.
+//! 3. All memory taken from the system is charged to one budget first and stays charged while it
+//!    waits for a grace period.
 //! 4. This module takes an engine's locks through the `swap` callback only, and holds none of its
 //!    own locks across that callback.
 
@@ -105,9 +105,10 @@ impl SlotLayout {
     }
 }
 
-/// The largest page, and the usual one: a huge page.
+/// The largest page, which is also the usual one: a huge page.
 const MAX_PAGE_BYTES: usize = 2 << 20;
-/// Small limits get smaller pages, so that classes and threads can share them.
+/// The smallest page. Small limits get small pages, so that there are enough for all classes and
+/// threads.
 const MIN_PAGE_BYTES: usize = 64 << 10;
 /// The number of pages that a limit is divided into, until pages reach their largest size.
 const PAGES_PER_LIMIT: usize = 1024;
@@ -115,11 +116,11 @@ const PAGES_PER_LIMIT: usize = 1024;
 const LARGE_DIVISOR: usize = 4;
 /// Pages kept back for classes that have no page yet.
 const RESERVE_PAGES: usize = 2;
-/// Limits of fewer pages keep nothing back.
+/// Limits of fewer pages keep no page back.
 const RESERVE_FROM_PAGES: usize = 32;
 /// The limit may be raised to this many times its first value.
 const RAISE: usize = if cfg!(miri) { 1 } else { 4 };
-/// Address space for large items, in multiples of the limit, against fragmentation.
+/// Address space for large items, in multiples of the limit: the surplus counters fragmentation.
 const LARGE_SPACE: usize = if cfg!(miri) { 1 } else { 4 };
 
 /// The memory of one index.
@@ -136,16 +137,17 @@ pub struct Memory {
     geometries: Box<[Geometry]>,
     class_states: Box<[CachePadded<ClassState>]>,
     large: Large,
-    /// Offset of the first large item.
+    /// Offset in the arena from which large items lie.
     large_start: u64,
     budget: Arc<Budget>,
     epochs: Epochs,
-    /// Retired memory of workers that ended, and of dropped pins.
+    /// Retired memory left by workers that ended and by dropped pins.
     orphans: Mutex<Vec<Bag>>,
     has_orphans: AtomicBool,
-    /// How often a page in use became empty since the last look for such pages.
+    /// The number of times that a page in use became empty since the last search for such pages.
     empty_pages: AtomicU64,
-    /// Counts the times that a worker found all pages owned; the others give theirs up then.
+    /// The number of times that a worker asked the others to give up their pages and free their
+    /// bags.
     pressure: AtomicU64,
     /// Whether an item with an expiry was ever written.
     has_mortal_items: AtomicBool,
@@ -162,16 +164,17 @@ pub struct Memory {
 
 /// Pages without a class.
 struct Fresh {
-    /// Pages that were used before; charged to the limit.
+    /// Pages that were used before and hold old contents; charged to the limit.
     list: Vec<u32>,
-    /// Pages whose memory went back to the system.
+    /// Pages whose memory was given back to the system; not charged.
     discarded: Vec<u32>,
-    /// The first page that was never used.
+    /// The number of the first page that was never used.
     next: u32,
 }
 
 impl Fresh {
-    /// A page, charged to the limit, and whether it holds old contents.
+    /// Takes a page and charges it to the limit. Returns its number, and whether it holds old
+    /// contents.
     fn take(&mut self, budget: &Budget, page_bytes: usize, pages: usize) -> Option<(u32, bool)> {
         if let Some(page) = self.list.pop() {
             return Some((page, true));
@@ -189,7 +192,7 @@ impl Fresh {
     }
 }
 
-/// What a class shares between threads.
+/// The state of a size class that threads share.
 #[derive(Default)]
 struct ClassState {
     /// Pages in state Partial, and stale entries.
@@ -197,9 +200,9 @@ struct ClassState {
     hand: Mutex<Hand>,
     pages: AtomicU32,
     evictions: AtomicU64,
-    /// Of those, items that would have ended by themselves.
+    /// The number of evicted items that had an expiry.
     mortal_evictions: AtomicU64,
-    /// Dead items that sweeps removed.
+    /// The number of dead items that sweeps removed.
     swept: AtomicU64,
 }
 
@@ -271,27 +274,28 @@ impl Memory {
         Table::new(length, &self.budget)
     }
 
-    /// The seed that keys are hashed with.
+    /// The seed with which keys are hashed.
     pub fn seed(&self) -> &HashSeed {
         &self.seed
     }
 
-    /// Every reference lies below this many bytes.
+    /// The bits of every [`ItemRef`] are below this number.
     pub fn address_space_bytes(&self) -> u64 {
         self.arena.bytes() as u64
     }
 
-    /// Charges `bytes` that live outside of the arena, if the limit allows it.
+    /// Charges `bytes` of memory outside the arena, if the limit allows it; returns whether it did.
     pub fn try_charge(&self, bytes: usize) -> bool {
         self.budget.try_charge(bytes)
     }
 
-    /// Takes a charge back.
+    /// Takes back a charge made by [`Memory::try_charge`].
     pub fn release_charge(&self, bytes: usize) {
         self.budget.release(bytes);
     }
 
-    /// Changes the limit. A lower one is reached by maintenance, over time.
+    /// Changes the limit, to at most [`RAISE`] times the first one. After it is lowered,
+    /// maintenance frees memory step by step.
     pub fn set_limit(&self, bytes: usize) {
         let highest = self.pages.len() << self.page_shift;
         self.budget.set_limit(bytes.min(highest));
@@ -305,7 +309,7 @@ impl Memory {
     /// under a lock that keeps the item linked, and that stays so while `'g` lasts.
     #[inline]
     pub unsafe fn item<'g>(&'g self, reference: ItemRef, _guard: &'g Guard<'_>) -> Item<'g> {
-        // SAFETY: published items were filled, and the guard keeps them.
+        // SAFETY: published items were filled, and the guard keeps them from being reused.
         unsafe { Item::new(self.arena.at(reference.to_bits()), reference) }
     }
 
@@ -314,28 +318,28 @@ impl Memory {
     /// # Safety
     ///
     /// `reference` was read from an index word of this memory's engine under a lock of the engine
-    /// without which nobody unlinks the item, and the lock is held while `'g` lasts.
+    /// without which no thread unlinks the item, and the lock is held while `'g` lasts.
     #[inline]
     pub unsafe fn linked_item<'g>(&'g self, reference: ItemRef) -> Item<'g> {
         // SAFETY: published items were filled; an item that is linked is not reused.
         unsafe { Item::new(self.arena.at(reference.to_bits()), reference) }
     }
 
-    /// Asks for the first line of an item; a hint, `reference` may be stale.
+    /// Prefetches the first line of an item; `reference` may be stale.
     #[inline]
     pub fn prefetch_item(&self, reference: ItemRef) {
         let offset = reference.to_bits();
         prefetch(self.arena.at(offset).as_ptr());
     }
 
-    /// Asks for the line `bytes` behind an item's header; a hint.
+    /// Prefetches the line `bytes` after the start of an item's header; `reference` may be stale.
     #[inline]
     pub fn prefetch_item_at(&self, reference: ItemRef, bytes: usize) {
         prefetch(self.arena.at(reference.to_bits()).as_ptr().wrapping_add(bytes));
     }
 
-    /// Where the item of an index word's 48 bits begins, to ask for its lines; a hint, the bits may
-    /// be stale or 0.
+    /// The address of an item's header from the 48 bits in an index word, for prefetches only: the
+    /// bits may be stale or 0.
     #[inline]
     pub fn address_of(&self, reference_bits: u64) -> *const u8 {
         self.arena.at(reference_bits).as_ptr()
@@ -345,7 +349,8 @@ impl Memory {
         1 << self.page_shift
     }
 
-    /// Whether the page that the item lies in is being emptied: it cannot stay there.
+    /// Whether the page that the item lies in is being drained, so that the item must be moved or
+    /// evicted.
     pub fn must_leave(&self, item: ItemRef) -> bool {
         let page = (item.to_bits() >> self.page_shift) as usize;
         !self.is_large(item) && self.pages[page].state().0 == PageState::Draining
@@ -359,7 +364,7 @@ impl Memory {
         u64::from(page) << self.page_shift
     }
 
-    /// A word of a page's bitmap. The page must be formatted: in any state but Free.
+    /// A word of a page's bitmap. Requires: the page is formatted, that is, in any state but Free.
     fn bitmap(&self, page: u32, word: u32) -> &BitmapWord {
         let offset = self.page_start(page) + u64::from(word) * 8;
         // SAFETY: a formatted page starts with its bitmap, accessed as atomics only.
@@ -375,8 +380,8 @@ impl Memory {
         partial.lock().ignore_poison()
     }
 
-    /// Frees a slot or a large run, after the grace period. Answers a page that became empty while
-    /// it was drained, to be retired.
+    /// Frees a slot or a large run, after the grace period. Returns a page that became empty while
+    /// it was drained, which the caller retires.
     fn free(&self, item: ItemRef) -> Option<u32> {
         if self.pins.postpone(item) {
             return None;
@@ -388,10 +393,10 @@ impl Memory {
         let (page_number, class, slot) = self.place_of(item);
         let page = &self.pages[page_number as usize];
         let geometry = &self.geometries[class];
-        // Release: what was read of the item was read before the slot is taken again.
+        // Release: reads of the item come before the slot is taken again (see `Pool::claim_word`).
         self.bitmap(page_number, slot / 64).fetch_or(1 << (slot % 64), Ordering::Release);
         // SeqCst, with the store of Full and the load of `free` in `Pool::give_up`: either the
-        // owner sees the freed slots or we see that the page is full.
+        // owner sees the freed slots or this thread sees that the page is full.
         let free = page.add_free(1);
         if free == geometry.slots {
             self.empty_pages.fetch_add(1, Ordering::Relaxed);
@@ -410,7 +415,8 @@ impl Memory {
         None
     }
 
-    /// The class of a slot that another item may take at once, after the grace period.
+    /// The class of a slot that another item may take at once after the grace period. None if the
+    /// slot must be freed through its bitmap.
     fn class_to_reuse(&self, item: ItemRef) -> Option<usize> {
         if self.is_large(item) || !self.pins.is_empty() {
             return None;
@@ -427,7 +433,7 @@ impl Memory {
         (page_number, class, self.geometries[class].slot_of(offset))
     }
 
-    /// Asks for the line that [`Memory::free`] will write.
+    /// Prefetches the line of the bitmap word that [`Memory::free`] will write.
     fn prefetch_bitmap(&self, retired: Retired) {
         if let Some(item) = retired.as_item().filter(|item| !self.is_large(*item)) {
             let (page_number, _, slot) = self.place_of(item);
@@ -435,14 +441,15 @@ impl Memory {
         }
     }
 
-    /// Lists a full page that has slots again, if nobody else did.
+    /// Lists a full page with free slots as partial, if no other thread did.
     fn make_partial(&self, page: u32, class: usize) {
         if self.pages[page as usize].change(class, PageState::Full, PageState::Partial) {
             self.lock_partial(class).push(page);
         }
     }
 
-    /// Notes that an item waits for its grace period; walkers pass over it from now on.
+    /// Records that an item waits for its grace period: the hand of large items skips it from now
+    /// on.
     fn note_retired(&self, retired: Retired) {
         if let Some(item) = retired.as_item().filter(|item| self.is_large(*item)) {
             self.large.retire(item.to_bits() - 8 - self.layout.link_bytes() as u64);
@@ -465,7 +472,7 @@ impl Memory {
         self.has_orphans.load(Ordering::Relaxed)
     }
 
-    /// A bag that somebody left and that is past its grace period.
+    /// Takes an orphaned bag that is past its grace period.
     fn adopt_orphan(&self, oldest_pin: u64) -> Option<Bag> {
         if !self.has_orphans() {
             return None;
@@ -481,27 +488,45 @@ impl Memory {
         self.orphans.lock().ignore_poison()
     }
 
-    /// Pages that could be taken without evicting.
+    /// The number of pages that could be taken without evicting.
     fn supply(&self) -> usize {
         let unused = self.budget.limit().saturating_sub(self.budget.used());
         self.lock_fresh().list.len() + unused / self.page_bytes()
     }
 
-    /// Pages kept back for classes that have none.
+    /// The number of pages kept back for classes that have none.
     fn reserve_pages(&self) -> usize {
         let pages = self.budget.limit() / self.page_bytes();
         if pages < RESERVE_FROM_PAGES { 0 } else { RESERVE_PAGES }
     }
 
+    /// Formats a page for `class`: no live headers, all slots free. Requires: the caller owns the
+    /// page.
+    fn format(&self, page_number: u32, class: usize, was_used: bool) {
+        let page = &self.pages[page_number as usize];
+        let geometry = &self.geometries[class];
+        if was_used {
+            let start = self.arena.at(self.page_start(page_number));
+            // SAFETY: the page is in no class and past its grace period, so only this thread
+            // accesses it.
+            unsafe { start.as_ptr().write_bytes(0, self.page_bytes()) };
+        }
+        for word in 0..geometry.words {
+            self.bitmap(page_number, word).store(geometry.mask(word), Ordering::Relaxed);
+        }
+        page.set_free(geometry.slots);
+        page.set(PageState::Owned, class);
+    }
+
     fn free_large(&self, item: ItemRef) {
         let start = item.to_bits() - 8 - self.layout.link_bytes() as u64;
         let bytes = self.large.length(start);
-        // SAFETY: the item is past its grace period and not pinned.
+        // SAFETY: the item is past its grace period and not pinned, so no thread uses it.
         unsafe { self.arena.discard(start, bytes) };
         self.budget.release(self.large.give_back(start));
     }
 
-    /// Ends a page's time in its class: its slots are all free and nobody walks it.
+    /// Takes a page from its class. Requires: all its slots are free and no thread walks it.
     fn free_page(&self, page_number: u32) {
         let page = &self.pages[page_number as usize];
         let class = page.state().1;
@@ -513,12 +538,13 @@ impl Memory {
         }
     }
 
-    /// Gives pages without a class back to the system, until `bytes` are released or none is left.
+    /// Gives free pages back to the system, until `bytes` are released or none is left. Returns the
+    /// bytes released.
     fn discard_free_pages(&self, bytes: usize) -> usize {
         let mut released = 0;
         while released < bytes {
             let Some(page) = self.lock_fresh().list.pop() else { break };
-            // SAFETY: the page is in no class and in no list: ours alone.
+            // SAFETY: the page is in no class and in no list, so only this thread accesses it.
             unsafe { self.arena.discard(self.page_start(page), self.page_bytes()) };
             self.budget.release(self.page_bytes());
             self.lock_fresh().discarded.push(page);
@@ -527,12 +553,12 @@ impl Memory {
         released
     }
 
-    /// The first of `count` numbers that were never an item's CAS id.
+    /// Draws `count` successive CAS ids that were never drawn, and returns the first.
     fn draw_cas_ids(&self, count: u64) -> u64 {
         self.cas.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// Which items are evicted.
+    /// The log of evicted items.
     pub fn evictions(&self) -> &Evictions {
         &self.evictions
     }
@@ -554,7 +580,7 @@ impl Memory {
         }
     }
 
-    /// Large items as if their lengths were classes, of one slot for each item.
+    /// Statistics of large items, as if each rounded length were a class with one slot per item.
     fn large_statistics(&self) -> impl Iterator<Item = ClassStatistics> {
         let first = self.classes.count();
         let page_bytes = self.page_bytes() as u64;

@@ -1,7 +1,7 @@
 //! Pages: the unit in which memory moves from the system to size classes and between them.
 //!
-//! A page belongs to a class and starts with a bitmap of its free slots; the slots follow. One
-//! worker at a time *owns* a page and takes slots from it; any thread frees slots into it.
+//! A page belongs to a size class and starts with a bitmap of its free slots; the slots follow. At
+//! most one worker *owns* a page and takes slots from it; any thread frees slots in it.
 //!
 //! ```text
 //! Free --take--> Owned --nothing left--> Full --enough freed--> Partial --take--> Owned
@@ -9,16 +9,17 @@
 //! Draining --all slots free--> Emptied --grace period--> Free
 //! ```
 //!
-//! Invariants: (1) a slot's bit is set while nobody uses the slot and no owner has claimed it;
-//! (2) `free` counts the set bits, sometimes late, never early by an unclaimed bit; (3) a page
-//! changes its class only in state Free, so whoever is pinned and saw it in a class may walk it.
+//! Invariants: (1) a slot's bit is set while the slot is unused and not claimed by the page's
+//! owner; (2) `free` is the number of set bits, except that it may briefly lag behind the bitmap;
+//! (3) a page changes its class only in state Free, so a thread that is pinned and saw the page in
+//! a class may walk it.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::SlotLayout;
 use super::class::Classes;
 
-/// Where a page stands in its life.
+/// The state of a page; the diagram at the head of the module shows the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum PageState {
@@ -34,10 +35,10 @@ pub(super) enum PageState {
 #[repr(align(64))]
 #[derive(Default)]
 pub(super) struct Page {
-    /// State in the low byte, class above: they change together.
+    /// The state in the low byte and the class above it: they change together.
     word: AtomicU32,
-    /// Free slots, those claimed by the owner not counted. Below zero for the moment in which the
-    /// owner has claimed a slot that its freer did not count yet.
+    /// The number of free slots, without those that the owner has claimed. It is below zero for a
+    /// moment if the owner claims a slot that its freer has not counted yet.
     free: AtomicI32,
 }
 
@@ -46,7 +47,7 @@ impl Page {
         state as u32 | (class as u32) << 8
     }
 
-    /// State and class. Acquire pairs with the release in `set`: the page is formatted.
+    /// State and class. The load synchronizes with the store in `set`: the page is formatted.
     pub(super) fn state(&self) -> (PageState, usize) {
         let word = self.word.load(Ordering::SeqCst);
         let state = match word as u8 {
@@ -60,12 +61,14 @@ impl Page {
         (state, (word >> 8) as usize)
     }
 
-    /// For the thread that has the page to itself. SeqCst: see `Memory::free_slot`.
+    /// Sets state and class. Requires: no other thread may change the state now. SeqCst: see
+    /// `Memory::free`.
     pub(super) fn set(&self, state: PageState, class: usize) {
         self.word.store(Self::pack(state, class), Ordering::SeqCst);
     }
 
-    /// Moves the page from one state to another, if it is still in it. Only one thread wins.
+    /// Moves the page from state `from` to state `to`, if it is still in `from` and in `class`.
+    /// Returns whether it did; only one of several threads succeeds.
     pub(super) fn change(&self, class: usize, from: PageState, to: PageState) -> bool {
         let (from, to) = (Self::pack(from, class), Self::pack(to, class));
         self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -79,7 +82,7 @@ impl Page {
         self.free.store(slots as i32, Ordering::SeqCst);
     }
 
-    /// Counts freed slots; returns the new number.
+    /// Adds to the number of free slots and returns the new number.
     pub(super) fn add_free(&self, slots: u32) -> u32 {
         (self.free.fetch_add(slots as i32, Ordering::SeqCst) + slots as i32).max(0) as u32
     }
@@ -92,7 +95,7 @@ impl Page {
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// How the pages of a class are divided.
+/// The division of a class's pages into slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     pub(super) slot_bytes: u32,
@@ -101,9 +104,11 @@ pub(super) struct Geometry {
     pub(super) words: u32,
     /// Distance from the start of the page to the first slot's header.
     pub(super) first_header: u32,
-    /// How many free slots make a full page partial again: enough to be worth a scan.
+    /// The number of free slots from which a full page becomes partial again: enough to be worth a
+    /// scan of its bitmap.
     pub(super) worth_taking: u32,
-    /// 2^32 / slot_bytes, rounded up: divides exact multiples below 2^21.
+    /// 2^32 / slot_bytes, rounded up: multiplying by it divides multiples of slot_bytes below 2^21
+    /// exactly.
     reciprocal: u64,
 }
 

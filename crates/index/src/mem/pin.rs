@@ -1,4 +1,4 @@
-//! Values that outlive their guard, for vectored writes without a copy.
+//! Pinned values, which outlive their guard, for vectored writes without a copy.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -9,12 +9,14 @@ use amalgam_op::IgnorePoison;
 
 use super::{ItemRef, Memory};
 
-/// Pinned items and how often. A reader enters an item while it holds a guard; a reclaimer looks
-/// here after the grace period: by then no new pin of the item can appear.
+/// Pinned items and their numbers of readers. A reader adds an item while it holds a guard; a
+/// reclaimer checks the table after the item's grace period, when no new pin of the item can
+/// appear.
 #[derive(Default)]
 pub(super) struct Pins {
-    /// Items pinned. A reader's increment comes before the release that ends its guard, which the
-    /// reclaimer's scan of the guards acquires; so a reclaimer that reads 0 missed nothing.
+    /// The number of pinned items. A reader's increment comes before the release that ends its
+    /// guard, which the reclaimer's scan of the guards acquires; so a reclaimer that reads 0 has
+    /// missed no pin of an item past its grace period.
     count: AtomicUsize,
     items: Mutex<HashMap<ItemRef, Pin>>,
 }
@@ -22,7 +24,7 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct Pin {
     readers: usize,
-    /// Whether the item waits for its last reader to be freed.
+    /// Whether the item's grace period is over, so that its last reader frees it.
     is_freed: bool,
 }
 
@@ -31,12 +33,12 @@ impl Pins {
         self.items.lock().ignore_poison()
     }
 
-    /// Whether nothing is pinned that was retired more than a grace period ago.
+    /// Whether no item is pinned. The answer is exact for items past their grace period.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether `item` is pinned; then its last reader will free it.
+    /// Whether `item` is pinned. If it is, its last reader will free it and the caller must not.
     pub(super) fn postpone(&self, item: ItemRef) -> bool {
         if self.is_empty() {
             return false;
@@ -45,14 +47,14 @@ impl Pins {
     }
 }
 
-/// A value kept in memory beyond its guard; let go on drop.
+/// A value kept in memory beyond its guard; released on drop.
 pub struct Pinned {
     memory: Arc<Memory>,
     item: ItemRef,
     value: NonNull<[u8]>,
 }
 
-// SAFETY: the value is immutable bytes that stay until the pin is dropped, in whatever thread.
+// SAFETY: the value is immutable bytes that stay until the pin is dropped, in any thread.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
@@ -60,8 +62,8 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     /// The value.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: `Memory::pin_value` took it from a live item, which is not reused before our
-        // drop.
+        // SAFETY: `Memory::pin_value` took it from a live item, which is not reused before this pin
+        // is dropped.
         unsafe { self.value.as_ref() }
     }
 }
@@ -85,7 +87,8 @@ impl Drop for Pinned {
 }
 
 impl Memory {
-    /// Pins `item`, whose value is `value`. The caller holds a guard under which it read the item.
+    /// Pins `item`, whose value is `value`. Requires: the caller holds a guard under which it read
+    /// the item. Locks the table of pins.
     pub(crate) fn pin_value(self: &Arc<Self>, item: ItemRef, value: &[u8]) -> Pinned {
         let mut items = self.pins.lock();
         let pin = items.entry(item).or_default();

@@ -1,8 +1,7 @@
-//! A worker's share of the memory: the pages it takes slots from, and the items it retired.
+//! A worker's pool: the pages that it takes slots from, and the items that it retired.
 //!
-//! Thread safety: a pool belongs to one thread. It shares with other threads the page table and the
-//! bitmaps (atomics), the lists of partial and free pages (locks, taken once per page), and the
-//! epochs.
+//! Thread safety: a pool belongs to one thread. Pools share the page table and the bitmaps
+//! (atomics), the lists of partial and free pages (locks, taken once per page), and the epochs.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -20,15 +19,15 @@ use super::large::Large;
 use super::page::{LINE_BYTES, PageState};
 use super::{Item, ItemRef, Memory, prefetch_for_write};
 
-/// A bag is sealed when it holds this many items, or [`BAG_BYTES`]: one membarrier serves them all.
+/// A bag is sealed when it holds this many items or [`BAG_BYTES`]: one membarrier serves them all.
 const BAG_ITEMS: usize = 512;
-/// See [`BAG_ITEMS`]; less if the memory limit is small.
+/// See [`BAG_ITEMS`]; lower if the memory limit is small.
 const BAG_BYTES: usize = 1 << 20;
 /// One worker's bag holds at most 1/BAG_SHARE of the memory limit.
 const BAG_SHARE: usize = 256;
 /// Distance in items at which the bitmap words of items to be freed are prefetched.
 const FREES_AHEAD: usize = 8;
-/// The largest number of slots in a magazine; fewer for long items, as many as a bag may hold.
+/// The largest number of slots in a magazine; fewer for long items, whose bags hold fewer.
 const MAGAZINE_SLOTS: usize = BAG_ITEMS;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
@@ -41,7 +40,7 @@ pub struct Pool<'m> {
     slot: usize,
     /// The page that each class's slots come from.
     current: Box<[Current]>,
-    /// For each class, slots at hand whose grace period has passed, the latest last.
+    /// For each class, slots past their grace period that are reused first, the latest freed last.
     magazines: Box<[Magazine]>,
     bag: Vec<Retired>,
     bag_bytes: usize,
@@ -50,20 +49,20 @@ pub struct Pool<'m> {
     limbo: VecDeque<Bag>,
     spare_bags: Vec<Vec<Retired>>,
     cas_ids: CasIds,
-    /// A slot found by `make_room`, for an item of the class.
+    /// A slot that `make_room` found for an item of the class.
     pub(super) aside: Option<(usize, ItemRef)>,
     /// The memory limit when a class last began to trade slots.
     pub(super) trade_limit_bytes: usize,
-    /// The value of [`Memory::pressure`] up to which this pool has given up its pages.
+    /// The value of [`Memory::pressure`] when this pool last gave up its pages.
     pressure: u64,
 }
 
-/// Pins the thread of a [`Pool`] while the pool itself is borrowed: in the callbacks that it makes.
+/// Pins the thread of a [`Pool`] while the pool itself is borrowed, in the callbacks that it makes.
 #[derive(Clone, Copy)]
 pub struct Pinner<'m> {
     memory: &'m Memory,
     slot: usize,
-    /// Belongs to the pool's thread.
+    /// A pinner belongs to the pool's thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -79,28 +78,28 @@ impl<'m> Pinner<'m> {
 #[derive(Clone, Copy, Debug)]
 pub struct Grace(u64);
 
-/// The page that a pool takes slots of a class from, and how far it has come there.
+/// The page that a pool takes slots of one class from, and its position in the page.
 #[derive(Clone, Copy, Default)]
 struct Current {
     page: Option<u32>,
     /// The next bitmap word to claim slots from.
     next_word: u32,
-    /// Whether an item is evicted for each that takes a slot: see [`Pool::make_room`].
+    /// Whether one item is evicted for each item stored: see [`Pool::make_room`].
     is_trading: bool,
-    /// Bits of the slots that are claimed from the previous word and not taken yet.
+    /// Slots claimed from the bitmap word before `next_word` and not taken yet, as bits.
     claimed: u64,
 }
 
 /// Slots that are reused without going through the bitmap. They were in use a short while ago, so
-/// they are in a cache more often than those that the bitmap names.
+/// they are in a cache more often than slots from the bitmap.
 #[derive(Default)]
 struct Magazine {
     slots: Vec<ItemRef>,
-    /// Slots taken since a bag was last emptied: the magazine need not hold more.
+    /// The number of slots taken since a bag was last emptied: the magazine need not hold more.
     taken: usize,
 }
 
-/// Something that waits for a grace period: an item, or a page that was emptied (odd).
+/// An item, or an emptied page (odd number), that waits for its grace period.
 #[derive(Clone, Copy)]
 pub(super) struct Retired(u64);
 
@@ -113,20 +112,20 @@ impl Retired {
         Self(u64::from(page) << 1 | 1)
     }
 
-    /// The item, unless it is a page.
+    /// The item; None for a page.
     pub(super) fn as_item(self) -> Option<ItemRef> {
         ItemRef::from_bits(self.0).filter(|_| self.0 & 1 == 0)
     }
 }
 
-/// What a thread retired before it ended an epoch.
+/// A batch of retired memory that waits for the same grace period.
 pub(super) struct Bag {
     pub(super) epoch: u64,
     pub(super) retired: Vec<Retired>,
     pub(super) bytes: usize,
 }
 
-/// Memory for one item, owned by the pool's thread. Fill it or give it back.
+/// Memory for one item, owned by the pool's thread until it is filled or given back.
 #[must_use = "a slot that is neither filled nor given back is lost"]
 #[derive(Debug)]
 pub struct Slot {
@@ -135,13 +134,13 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// What the slot was reserved for.
+    /// The layout of the item that the slot was reserved for.
     pub fn layout(&self) -> ItemLayout {
         self.layout
     }
 }
 
-/// There is no memory for an item now; [`Pool::make_room`] may help.
+/// The error that there is no memory for an item now; [`Pool::make_room`] may find some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage(pub(super) Need);
 
@@ -167,7 +166,7 @@ impl<'m> Pool<'m> {
     ///
     /// # Panics
     ///
-    /// If all places are taken: see [`crate::Configuration::workers`].
+    /// If there are more pools than [`crate::Configuration::workers`].
     pub fn new(memory: &'m Arc<Memory>) -> Self {
         let slot = memory.epochs.take_slot().expect("more workers than the index was opened for");
         Self {
@@ -192,8 +191,8 @@ impl<'m> Pool<'m> {
         self.memory
     }
 
-    /// Keeps everything that can be reached now from being reused. Pins nest; memory is reclaimed
-    /// by this pool only when none is held.
+    /// Keeps every item that can be reached now from being reused while the guard lives. Guards
+    /// nest; the pool reclaims its own retired memory only when it holds none.
     #[inline]
     pub fn pin(&self) -> Guard<'m> {
         self.memory.epochs.pin(self.slot)
@@ -208,35 +207,36 @@ impl<'m> Pool<'m> {
         Pinner { memory: self.memory, slot: self.slot, not_send: PhantomData }
     }
 
-    /// The pool's number: below [`crate::Configuration::workers`], and no other live pool's.
+    /// The pool's number: below [`crate::Configuration::workers`], and different from that of every
+    /// other live pool.
     pub fn number(&self) -> usize {
         self.slot
     }
 
-    /// Begins a grace period for what the calling thread made unreachable before.
+    /// Begins a grace period for memory that the calling thread made unreachable before.
     pub fn begin_grace(&self) -> Grace {
         Grace(self.memory.epochs.seal())
     }
 
-    /// Whether every thread that was pinned when the grace period began has let go since. Costs a
-    /// barrier (about 10 microseconds); call it without a guard.
+    /// Whether every thread that was pinned when the grace period began has unpinned since. Costs a
+    /// barrier (about 10 microseconds). Requires: the caller holds no guard.
     pub fn is_over(&self, grace: Grace) -> bool {
         grace.0 < self.memory.epochs.oldest_pin()
     }
 
-    /// A CAS id for what `op` makes of `current`: never handed out, and above its own.
+    /// A CAS id for the item that `op` writes: it was never handed out and is above that of
+    /// `current`.
     #[inline]
     pub fn fresh_cas(&mut self, op: &Op<'_>, current: Option<&ItemView<'_>>) -> u64 {
         self.cas_ids.fresh(self.memory, op, current)
     }
 
-    /// Finds memory for an item of `layout`. Call it without a guard and without a lock of the
+    /// Finds memory for an item of `layout`. Requires: the caller holds no guard and no lock of the
     /// engine.
     ///
     /// # Errors
     ///
-    /// If there is none: [`Pool::make_room`] evicts, then try again; see also
-    /// [`Shortage::is_too_large`].
+    /// If there is none: call [`Pool::make_room`] and try again, unless [`Shortage::is_too_large`].
     #[inline]
     pub fn reserve(&mut self, layout: ItemLayout) -> Result<Slot, Shortage> {
         let bytes = layout.bytes() + self.memory.layout.link_bytes();
@@ -250,9 +250,9 @@ impl<'m> Pool<'m> {
         Ok(Slot { reference, layout })
     }
 
-    /// As [`Pool::reserve`], but only a slot at hand: from the magazine, or claimed together with
-    /// an earlier one. Takes no lock and frees nothing, so it may be called with a guard; it saves
-    /// a write its second attempt.
+    /// As [`Pool::reserve`], but only from the magazine or the slots claimed already. Takes no lock
+    /// and frees nothing, so the caller may hold a guard; a write that gets its slot here needs no
+    /// second attempt.
     #[inline]
     pub fn reserve_at_hand(&mut self, layout: ItemLayout) -> Option<Slot> {
         let bytes = layout.bytes() + self.memory.layout.link_bytes();
@@ -268,8 +268,8 @@ impl<'m> Pool<'m> {
         Some(Slot { reference, layout })
     }
 
-    /// Writes an item into a slot. It can be published as often as that fails; when it never is,
-    /// retire it.
+    /// Writes an item into a slot. If publishing the item fails, the caller may try again; if it is
+    /// never published, the caller retires it.
     ///
     /// # Panics
     ///
@@ -327,8 +327,8 @@ impl<'m> Pool<'m> {
     /// Sets the recency bit of an item that this thread just published.
     pub(super) fn mark_recent(&self, item: ItemRef) {
         let _guard = self.pin();
-        // SAFETY: filled by us; whoever retired it since waits for our guard, or did not retire it
-        // before the caller's guard.
+        // SAFETY: this thread filled the item; a thread that has retired it since waits for this
+        // guard, or the caller's guard kept it from being retired before.
         let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
         item.header_word().fetch_or(Header::RECENT, Ordering::Relaxed);
     }
@@ -338,22 +338,22 @@ impl<'m> Pool<'m> {
         self.push_retired(Retired::item(slot.reference), slot.layout.bytes());
     }
 
-    /// Frees a slot that was just taken.
+    /// Frees a slot that this pool took and did not fill, without a grace period.
     pub(super) fn free_slot(&mut self, slot: ItemRef) {
         self.free(Retired::item(slot));
     }
 
-    /// Takes an item that is in no index word any more: its slot is free after a grace period.
+    /// Retires an item that is in no index word any more: its slot is free after a grace period.
     ///
     /// # Safety
     ///
-    /// The caller unlinked the item (or filled and never published it), and nobody else retires
+    /// The caller unlinked the item (or filled and never published it), and no other thread retires
     /// it.
     #[inline]
     pub unsafe fn retire(&mut self, item: ItemRef) {
-        // SAFETY: not reused before it was retired, here.
+        // SAFETY: the slot is not reused before the item is retired, which happens here.
         let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
-        // Relaxed: walkers that still see it live fail to unlink it.
+        // Relaxed: walks of memory that still see the item live fail to unlink it.
         let header = Header(item.header_word().fetch_or(Header::RETIRED, Ordering::Relaxed));
         debug_assert!(header.is_live(), "an item is retired once");
         let bytes = header.bytes();
@@ -366,16 +366,16 @@ impl<'m> Pool<'m> {
         self.push_retired(Retired::item(item.reference()), bytes);
     }
 
-    /// As [`Pool::retire`], for an item that was unlinked to make room for others: tells whoever
-    /// watches evictions, and counts it as evicted or, if it was dead, as reclaimed.
+    /// As [`Pool::retire`], for an item unlinked to free memory: logs the eviction if evictions are
+    /// watched, and counts the item as evicted or, if it was dead, as reclaimed.
     ///
     /// # Safety
     ///
-    /// As for [`Pool::retire`]; the guard that the item was read under is still held.
+    /// As for [`Pool::retire`]; the caller still holds the guard under which it read the item.
     pub unsafe fn evict(&mut self, item: &Item<'_>, now: &Now) {
         let header = item.header();
         if now.is_live(item.expiry_of(header), header.generation()) {
-            // Under the guard: the item stays as it is.
+            // The guard keeps the item readable.
             self.memory.evictions.note(&item.view(), now);
             let counters = self.counters();
             add(&counters.evictions, 1);
@@ -383,7 +383,7 @@ impl<'m> Pool<'m> {
         } else {
             self.note_reclaimed(header.is_fetched());
         }
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         unsafe { self.retire(item.reference()) };
     }
 
@@ -395,7 +395,7 @@ impl<'m> Pool<'m> {
         add(&counters.expired_unfetched, u64::from(!is_fetched));
     }
 
-    /// Counts an item that an operation took away and found dead, if it was.
+    /// Counts an item that an operation removed as reclaimed, if the item was dead.
     #[inline]
     pub fn note_if_dead(&self, now: &Now, before: &ItemView<'_>) {
         if !now.is_live(before.expiry, before.generation) {
@@ -413,8 +413,8 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// Frees what is past its grace period, if enough waits to be worth a barrier. Between
-    /// operations, without a guard.
+    /// Frees memory past its grace period, if a sealed bag waits, and gives up pages that other
+    /// workers lack. Call it between operations. Requires: the caller holds no guard.
     #[inline]
     pub fn quiesce(&mut self) {
         if !self.limbo.is_empty() {
@@ -428,7 +428,7 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// Seals what waits and frees all that is past its grace period. Returns whether anything was
+    /// Seals the current bag and frees all memory past its grace period. Returns whether a bag was
     /// freed.
     pub fn flush(&mut self) -> bool {
         self.seal();
@@ -466,7 +466,8 @@ impl<'m> Pool<'m> {
 
     fn empty(&mut self, mut bag: Bag) {
         for (place, retired) in bag.retired.iter().enumerate() {
-            // Each item's bitmap word is written by a locked instruction, which waits for its line.
+            // A locked instruction writes each item's bitmap word and would wait for its cache
+            // line.
             if let Some(ahead) = bag.retired.get(place + FREES_AHEAD) {
                 self.memory.prefetch_bitmap(*ahead);
             }
@@ -482,7 +483,8 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// Keeps a slot at hand that is past its grace period, if it is likely to be taken soon.
+    /// Puts a slot past its grace period into the magazine, if it is likely to be taken soon.
+    /// Returns whether it did.
     fn keep_in_magazine(&mut self, retired: Retired) -> bool {
         let Some(item) = retired.as_item() else { return false };
         let Some(class) = self.memory.class_to_reuse(item) else { return false };
@@ -507,12 +509,13 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// A page in state Emptied is free after a grace period: somebody may be walking it.
+    /// Retires a page in state Emptied: it is free after a grace period, as a thread may be walking
+    /// it.
     pub(super) fn retire_page(&mut self, page: u32) {
         self.bag.push(Retired::page(page));
     }
 
-    /// The class of an item of `bytes` bytes, or None if it is large.
+    /// The class of an item of `bytes` bytes; None if it is large.
     #[inline]
     fn class_of(&self, bytes: usize) -> Option<usize> {
         self.memory.classes.of(bytes + self.memory.layout.link_bytes())
@@ -546,7 +549,7 @@ impl<'m> Pool<'m> {
         self.current[class].is_trading = is_trading;
     }
 
-    /// The slot that `make_room` found for `class`.
+    /// Takes the slot that `make_room` set aside, if it is for `class`.
     fn take_aside(&mut self, class: usize) -> Option<ItemRef> {
         let (for_class, slot) = self.aside.take()?;
         if for_class != class {
@@ -556,7 +559,7 @@ impl<'m> Pool<'m> {
         Some(slot)
     }
 
-    /// A slot that was in use a short while ago.
+    /// Takes the slot that was freed last.
     #[inline]
     fn take_from_magazine(&mut self, class: usize) -> Option<ItemRef> {
         let magazine = &mut self.magazines[class];
@@ -580,9 +583,9 @@ impl<'m> Pool<'m> {
         ItemRef::from_bits(offset).expect("a bitmap lies before every slot")
     }
 
-    /// Asks for the lines of the slot that will most likely be taken next. What lies there was
-    /// freed long ago and is in no cache; without this the first locked instruction after an item
-    /// is written waits for all of it.
+    /// Prefetches the lines of the slot that will most likely be taken next. It was freed long ago
+    /// and is in no cache; without the prefetch, the first locked instruction after an item is
+    /// written waits for all its lines.
     #[inline]
     fn ask_for_next(&self, class: usize, page: u32) {
         let (current, geometry) = (&self.current[class], &self.memory.geometries[class]);
@@ -601,7 +604,7 @@ impl<'m> Pool<'m> {
         self.ask_for(class, self.memory.page_start(page) + geometry.header_of(slot));
     }
 
-    /// Asks for the lines of the slot whose header lies at `offset`.
+    /// Prefetches the lines of the slot whose header lies at `offset`.
     #[inline]
     fn ask_for(&self, class: usize, offset: u64) {
         let start = offset - self.memory.layout.link_bytes() as u64;
@@ -613,7 +616,7 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// A slot of `class` from the pages that the class has.
+    /// Takes a slot of `class` from pages that the class already has.
     pub(super) fn take_slot_without_page(&mut self, class: usize) -> Option<ItemRef> {
         if let Some(slot) = self.take_from_magazine(class) {
             return Some(slot);
@@ -627,7 +630,8 @@ impl<'m> Pool<'m> {
         Some(self.take_claimed(class))
     }
 
-    /// Claims free slots of the class, from this pool's page or a new one.
+    /// Claims free slots of the class from this pool's page or a new one. Returns whether it found
+    /// any.
     #[cold]
     fn claim(&mut self, class: usize) -> bool {
         loop {
@@ -641,7 +645,8 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// Claims the slots of the next bitmap word that has any, in this pool's page.
+    /// Claims the free slots of the next bitmap word with any in this pool's page. Returns whether
+    /// there was one.
     fn claim_word(&mut self, class: usize) -> bool {
         let Some(page_number) = self.current[class].page else { return false };
         let page = &self.memory.pages[page_number as usize];
@@ -661,7 +666,7 @@ impl<'m> Pool<'m> {
             if page.free() < geometry.worth_taking {
                 return false;
             }
-            // Enough was freed behind us: once more from the start.
+            // Enough slots were freed behind the current position: start over.
             current.next_word = 0;
         }
     }
@@ -670,7 +675,7 @@ impl<'m> Pool<'m> {
     fn give_up(&mut self, class: usize) {
         let none = Current { is_trading: self.is_trading(class), ..Current::default() };
         let current = std::mem::replace(&mut self.current[class], none);
-        // From now on none is kept until one is taken.
+        // The fresh magazine has `taken` 0, so it keeps no slot until one is taken.
         for slot in std::mem::take(&mut self.magazines[class]).slots {
             self.free_slot(slot);
         }
@@ -692,7 +697,8 @@ impl<'m> Pool<'m> {
         self.give_up(class);
     }
 
-    /// Gives up all pages, so that their free slots can be taken by others and they can move.
+    /// Gives up all pages, so that other workers can take their free slots and the pages can be
+    /// drained.
     pub(super) fn give_up_all(&mut self) {
         for class in 0..self.current.len() {
             self.give_up(class);
@@ -720,12 +726,12 @@ impl<'m> Pool<'m> {
                 self.own(class, page_number);
                 return true;
             }
-            // A stale entry: the page was drained since, or is listed twice.
+            // The entry is stale: the page was drained since, or is listed twice.
         }
         false
     }
 
-    /// Takes a page without a class, or one that was never used, and formats it.
+    /// Takes a free page or one that was never used, and formats it for the class.
     fn take_free(&mut self, class: usize) -> bool {
         let memory = self.memory;
         let page_bytes = memory.page_bytes();
@@ -763,7 +769,7 @@ impl<'m> Pool<'m> {
         Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
     }
 
-    /// The layout of the item that `item_write` describes, or none if no header can hold it.
+    /// See [`ItemLayout::new`].
     pub fn item_layout(
         &self,
         key: &[u8],
@@ -785,23 +791,5 @@ impl Drop for Pool<'_> {
         self.seal();
         self.memory.leave_orphans(self.limbo.drain(..));
         self.memory.epochs.return_slot(self.slot);
-    }
-}
-
-impl Memory {
-    /// Prepares a page for `class`: no live headers, all slots free. The caller owns the page.
-    fn format(&self, page_number: u32, class: usize, was_used: bool) {
-        let page = &self.pages[page_number as usize];
-        let geometry = &self.geometries[class];
-        if was_used {
-            let start = self.arena.at(self.page_start(page_number));
-            // SAFETY: the page is in no class and past its grace period: ours alone.
-            unsafe { start.as_ptr().write_bytes(0, self.page_bytes()) };
-        }
-        for word in 0..geometry.words {
-            self.bitmap(page_number, word).store(geometry.mask(word), Ordering::Relaxed);
-        }
-        page.set_free(geometry.slots);
-        page.set(PageState::Owned, class);
     }
 }

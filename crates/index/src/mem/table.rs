@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use super::arena::Mapping;
 use super::budget::Budget;
 
-/// Types that may start as zero bytes and are shared between threads.
+/// Types for which zeroed memory is a valid value and that threads may share.
 ///
 /// # Safety
 ///
@@ -23,10 +23,11 @@ unsafe impl Zeroable for AtomicU16 {}
 unsafe impl Zeroable for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroable for AtomicU64 {}
-// SAFETY: element by element.
+// SAFETY: an array of zero elements is all zero bytes.
 unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 
-/// A slice of zeroed `T`s, aligned to a huge page. Its bytes return to the limit on drop.
+/// A slice of `T`, zeroed at first and aligned to a huge page. Its bytes are charged to the memory
+/// limit until it is dropped.
 pub struct Table<T> {
     mapping: Mapping,
     length: usize,
@@ -34,15 +35,15 @@ pub struct Table<T> {
     element: std::marker::PhantomData<T>,
 }
 
-// SAFETY: owns its memory, as a boxed slice would.
+// SAFETY: a table owns its memory, as a boxed slice would.
 unsafe impl<T: Zeroable + Send> Send for Table<T> {}
-// SAFETY: hands out shared references only, and `Zeroable` asks for `Sync`.
+// SAFETY: a table hands out shared references only, and `Zeroable` requires `Sync`.
 unsafe impl<T: Zeroable> Sync for Table<T> {}
 
 impl<T: Zeroable> Table<T> {
     /// # Errors
     ///
-    /// `OutOfMemory` if the limit does not allow it, or what the system says.
+    /// `OutOfMemory` if the limit does not allow the table, or the system's error.
     pub(super) fn new(length: usize, budget: &Arc<Budget>) -> io::Result<Self> {
         let bytes = Self::bytes_for(length);
         if !budget.try_charge(bytes) {
@@ -60,16 +61,16 @@ impl<T: Zeroable> Table<T> {
         }
     }
 
-    /// A zeroed table under no limit, for whoever keeps an account of their own.
+    /// A zeroed table that is charged to no limit, for owners that count their memory themselves.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error, if it refuses the memory.
     pub fn unlimited(length: usize) -> io::Result<Self> {
         Self::new(length, &Arc::new(Budget::new(usize::MAX)))
     }
 
-    /// What a table of `length` costs.
+    /// The bytes that a table of `length` elements is charged with.
     pub fn bytes_for(length: usize) -> usize {
         length * size_of::<T>()
     }
@@ -79,7 +80,8 @@ impl<T: Zeroable> Table<T> {
         Self::bytes_for(self.length)
     }
 
-    /// Touches all of it, so that later writes do not fault; off the request path.
+    /// Faults all pages of the table in, so that later writes do not fault. Slow: not for the
+    /// request path.
     pub fn populate(&self) {
         self.mapping.populate();
     }

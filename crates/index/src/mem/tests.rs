@@ -1,4 +1,4 @@
-//! The memory room as a whole, under a toy index: an array of words, one a key.
+//! Tests of the memory module as a whole, under a toy index: an array with one word per key.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -20,7 +20,7 @@ fn key(number: usize) -> String {
     format!("{number:08}")
 }
 
-/// A value that its key and length can vouch for.
+/// A value that key and length determine.
 fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (number * 31 + at) as u8).collect()
 }
@@ -50,10 +50,11 @@ impl Toy {
         Self { memory, words: (0..keys).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// The engine's part of a swap: by pointer. (The toy's linearization point.)
+    /// The toy index's `swap`: a compare and exchange of the reference, which is its linearization
+    /// point.
     fn swap(&self, old: ItemRef, new: Option<ItemRef>, pool: &Pool<'_>) -> bool {
         let guard = pool.pin();
-        // SAFETY: the caller holds a guard under which it met the item live.
+        // SAFETY: the caller holds a guard under which it found the item live.
         let item = unsafe { self.memory.item(old, &guard) };
         let number: usize = std::str::from_utf8(item.key()).expect("text").parse().expect("digits");
         let new = new.map_or(0, ItemRef::to_bits);

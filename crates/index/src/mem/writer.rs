@@ -1,22 +1,23 @@
-//! The loop around a write, alike in engines that change the index by one step at a time: look,
-//! decide, fill an item, take that step, and start over where another thread was first.
+//! The retry loop around a write, shared by engines whose writes take effect by one compare and
+//! exchange: look up the key, decide, fill an item, change the index, and start over if another
+//! thread changed it first.
 
 use amalgam_op::{Now, Outcome};
 
 use super::header::ItemLayout;
 use super::pool::{Pool, Shortage, Slot};
 
-/// Attempts of a write. Each fails only because another thread's write came first, so this bound is
-/// met by a bug or by nobody.
+/// The bound on attempts of one write. An attempt fails only because another thread's write came
+/// first, so only a bug reaches the bound.
 const ATTEMPTS: usize = 1 << 20;
 
-/// What an attempt of a write came to.
+/// The result of one attempt of a write.
 pub enum Attempt {
     /// The operation took effect, or there was nothing to do.
     Done(Outcome),
-    /// Somebody else's write came first.
+    /// Another thread's write came first: try again.
     Again,
-    /// An item of this layout has to be written, and there was no slot for it.
+    /// The write needs a slot for an item of this layout.
     Needs(ItemLayout),
 }
 
@@ -25,14 +26,16 @@ pub trait Writer<'i> {
     /// The worker's pool.
     fn pool(&mut self) -> &mut Pool<'i>;
 
-    /// As [`Pool::make_room`], through the engine's index. The worker holds no guard.
+    /// Calls [`Pool::make_room`] with the engine's way to unlink items. Requires: the worker holds
+    /// no guard.
     fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool;
 
-    /// A slot for `layout`, evicting where that is allowed.
+    /// Reserves a slot for `layout`, and evicts items for it if the index may.
     ///
     /// # Errors
     ///
-    /// `TooLarge`, or `OutOfMemory` where nothing can be evicted.
+    /// `TooLarge` if the item is longer than the index accepts; `OutOfMemory` if nothing can be
+    /// evicted.
     fn reserve(&mut self, layout: ItemLayout, now: &Now) -> Result<Slot, Outcome> {
         loop {
             let shortage = match self.pool().reserve(layout) {
@@ -40,15 +43,16 @@ pub trait Writer<'i> {
                 Err(shortage) if shortage.is_too_large() => return Err(Outcome::TooLarge),
                 Err(shortage) => shortage,
             };
-            // Bounded: it gives up where nothing can be evicted.
+            // The loop is bounded: `make_room` returns false when nothing can be evicted.
             if !self.make_room(shortage, now) {
                 return Err(Outcome::OutOfMemory);
             }
         }
     }
 
-    /// Calls `attempt` until it is done, with the slot that it asked for. It takes the slot if it
-    /// fills it, and holds no guard when it returns.
+    /// Calls `attempt` until it is done. An attempt that returned [`Attempt::Needs`] finds a slot
+    /// in its second argument the next time; it takes the slot out if it fills it. Requires:
+    /// `attempt` holds no guard when it returns.
     fn until_done(
         &mut self,
         now: &Now,

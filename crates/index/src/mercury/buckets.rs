@@ -82,10 +82,10 @@ impl<L: Locking> Buckets<L> {
 
     /// Enters the critical section of a bucket.
     #[inline]
-    pub(super) fn lock(&self, index: usize) -> Locked<'_, L> {
+    pub(super) fn lock(&self, index: usize) -> BucketGuard<'_, L> {
         let bucket = &self.words[index];
         let side = self.sides.as_ref().map(|sides| &sides[index]);
-        Locked { bucket, side, word: L::lock(bucket, side) }
+        BucketGuard { bucket, side, word: L::lock(bucket, side) }
     }
 
     /// A hint for [`Buckets::lock`] of this hash, to be used when the table may be gone.
@@ -129,13 +129,13 @@ impl Hint {
 }
 
 /// The critical section of a bucket; ends on drop, also in a panic, with the word as it then is.
-pub(super) struct Locked<'t, L: Locking> {
+pub(super) struct BucketGuard<'t, L: Locking> {
     bucket: &'t Bucket,
     side: Option<&'t L::Side>,
     word: Word,
 }
 
-impl<L: Locking> Locked<'_, L> {
+impl<L: Locking> BucketGuard<'_, L> {
     #[inline]
     pub(super) fn is_moved(&self) -> bool {
         self.word.is_moved()
@@ -159,7 +159,7 @@ impl<L: Locking> Locked<'_, L> {
     }
 }
 
-impl<L: Locking> Drop for Locked<'_, L> {
+impl<L: Locking> Drop for BucketGuard<'_, L> {
     #[inline]
     fn drop(&mut self) {
         L::unlock(self.bucket, self.side, self.word);

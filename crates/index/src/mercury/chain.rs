@@ -1,6 +1,6 @@
 //! Chains: the one place where an index word or a link becomes an item.
 
-use super::buckets::Locked;
+use super::buckets::BucketGuard;
 use super::links::{self, Links};
 use super::locking::Locking;
 use crate::mem::{Guard, Item, ItemRef, Memory};
@@ -16,20 +16,20 @@ use crate::sync::AtomicU64;
 /// of an item that was unlinked since, because it still names what was behind it at that moment,
 /// later than our guard.
 #[derive(Clone, Copy)]
-pub(super) struct Follow<'g> {
+pub(super) struct Chains<'g> {
     memory: &'g Memory,
     guard: &'g Guard<'g>,
 }
 
 /// Where an item was found in its chain.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'g> {
+pub(super) struct ChainPosition<'g> {
     pub(super) item: Item<'g>,
     /// The item before it, or none if it is the first.
     previous: Option<Item<'g>>,
 }
 
-impl<'g> Follow<'g> {
+impl<'g> Chains<'g> {
     #[inline]
     pub(super) fn new(memory: &'g Memory, guard: &'g Guard<'_>) -> Self {
         Self { memory, guard }
@@ -38,7 +38,7 @@ impl<'g> Follow<'g> {
     /// The item of a reference that was loaded from a bucket or a link under the guard.
     #[inline]
     pub(super) fn item(&self, reference: ItemRef) -> Item<'g> {
-        // SAFETY: see the head of `Follow`; only this file and its callers in `mercury` make
+        // SAFETY: see the head of `Chains`; only this file and its callers in `mercury` make
         // references, all from words that they loaded under this guard.
         unsafe { self.memory.item(reference, self.guard) }
     }
@@ -51,12 +51,16 @@ impl<'g> Follow<'g> {
 
     /// The item of `key` in the chain that starts at `first`.
     #[inline]
-    pub(super) fn find(&self, first: Option<ItemRef>, key: &[u8]) -> Option<Place<'g>> {
+    pub(super) fn find(&self, first: Option<ItemRef>, key: &[u8]) -> Option<ChainPosition<'g>> {
         self.find_by(first, |item| item.has_key(key))
     }
 
     /// Exactly the item `wanted`.
-    pub(super) fn find_exact(&self, first: Option<ItemRef>, wanted: ItemRef) -> Option<Place<'g>> {
+    pub(super) fn find_exact(
+        &self,
+        first: Option<ItemRef>,
+        wanted: ItemRef,
+    ) -> Option<ChainPosition<'g>> {
         self.find_by(first, |item| item.reference() == wanted)
     }
 
@@ -65,12 +69,12 @@ impl<'g> Follow<'g> {
         &self,
         first: Option<ItemRef>,
         is_wanted: impl Fn(Item<'g>) -> bool,
-    ) -> Option<Place<'g>> {
+    ) -> Option<ChainPosition<'g>> {
         let mut previous = None;
         let mut item = self.item(first?);
         loop {
             if is_wanted(item) {
-                return Some(Place { item, previous });
+                return Some(ChainPosition { item, previous });
             }
             previous = Some(item);
             item = self.next(item)?;
@@ -78,12 +82,12 @@ impl<'g> Follow<'g> {
     }
 
     /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
-    pub(super) fn push<L: Locking>(&self, locked: &mut Locked<'_, L>, new: Item<'g>) {
+    pub(super) fn push<L: Locking>(&self, locked: &mut BucketGuard<'_, L>, new: Item<'g>) {
         links::push(self, locked, new.reference());
     }
 }
 
-impl Links for Follow<'_> {
+impl Links for Chains<'_> {
     #[inline]
     fn link(&self, item: ItemRef) -> &AtomicU64 {
         self.item(item).link()
@@ -95,31 +99,31 @@ impl Links for Follow<'_> {
     }
 }
 
-impl<'g> Place<'g> {
+impl<'g> ChainPosition<'g> {
     /// Takes the item out of the chain.
-    pub(super) fn unlink<L: Locking>(&self, follow: &Follow<'g>, locked: &mut Locked<'_, L>) {
-        self.attach(follow, locked, next_of(self.item));
+    pub(super) fn unlink<L: Locking>(&self, chains: &Chains<'g>, locked: &mut BucketGuard<'_, L>) {
+        self.attach(chains, locked, next_of(self.item));
     }
 
     /// Puts `new` where the item is.
     pub(super) fn replace<L: Locking>(
         &self,
-        follow: &Follow<'g>,
-        locked: &mut Locked<'_, L>,
+        chains: &Chains<'g>,
+        locked: &mut BucketGuard<'_, L>,
         new: Item<'g>,
     ) {
-        follow.set_next(new.reference(), next_of(self.item));
-        self.attach(follow, locked, Some(new.reference()));
+        chains.set_next(new.reference(), next_of(self.item));
+        self.attach(chains, locked, Some(new.reference()));
     }
 
     fn attach<L: Locking>(
         &self,
-        follow: &Follow<'g>,
-        locked: &mut Locked<'_, L>,
+        chains: &Chains<'g>,
+        locked: &mut BucketGuard<'_, L>,
         to: Option<ItemRef>,
     ) {
         let previous = self.previous.map(|previous| previous.reference());
-        links::attach(follow, locked, previous, to);
+        links::attach(chains, locked, previous, to);
     }
 }
 

@@ -9,7 +9,7 @@ use super::buckets::{Buckets, MIN_BUCKETS};
 use super::chain::next_of;
 use super::expand::{Expander, least_buckets};
 use super::locking::Locking;
-use super::tables::{Seat, Tables};
+use super::tables::{TableHandle, Tables};
 use crate::maintenance::Signal;
 use crate::mem::{HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap};
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
@@ -39,7 +39,7 @@ pub struct MercuryEngine<L: Locking> {
 /// A worker of an [`MercuryEngine`].
 pub struct MercuryWorker<'i, L: Locking> {
     pub(super) engine: &'i MercuryEngine<L>,
-    pub(super) seat: Seat<'i, L>,
+    pub(super) handle: TableHandle<'i, L>,
     pub(super) pool: Pool<'i>,
     pub(super) predictor: HeaderPredictor,
     inserts: u32,
@@ -55,7 +55,7 @@ impl<L: Locking> Store for MercuryEngine<L> {
     fn worker(&self) -> MercuryWorker<'_, L> {
         MercuryWorker {
             engine: self,
-            seat: self.tables.seat(),
+            handle: self.tables.handle(),
             pool: Pool::new(&self.memory),
             predictor: HeaderPredictor::UNTRAINED,
             inserts: 0,
@@ -135,7 +135,7 @@ impl<L: Locking> Engine for MercuryEngine<L> {
         old: ItemRef,
         new: Option<ItemRef>,
     ) -> bool {
-        worker.seat.swap(&worker.engine.memory, &worker.pool.pin(), hash, old, new)
+        worker.handle.swap(&worker.engine.memory, &worker.pool.pin(), hash, old, new)
     }
 }
 
@@ -173,12 +173,12 @@ impl<L: Locking> Worker for MercuryWorker<'_, L> {
 
     #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.carry_out(op, now, sink)
+        self.execute(op, now, sink)
     }
 
     #[inline]
     fn prefetch(&self, key: &Key<'_>) {
-        self.seat.prefetch(key.hash());
+        self.handle.prefetch(key.hash());
     }
 
     fn scan(
@@ -239,9 +239,9 @@ impl<L: Locking> MercuryWorker<'_, L> {
 
     /// Lends the pool together with what unlinks for it.
     fn with_swap<R>(&mut self, work: impl FnOnce(&mut Pool<'_>, &mut Swap<'_>) -> R) -> R {
-        let Self { engine, seat, pool, .. } = self;
+        let Self { engine, handle, pool, .. } = self;
         // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.
         let pinner: Pinner<'_> = unsafe { pool.pinner() };
-        work(pool, &mut |hash, old, new| seat.swap(&engine.memory, &pinner.pin(), hash, old, new))
+        work(pool, &mut |hash, old, new| handle.swap(&engine.memory, &pinner.pin(), hash, old, new))
     }
 }

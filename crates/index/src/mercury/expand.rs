@@ -16,7 +16,7 @@ use std::time::Duration;
 use amalgam_op::IgnorePoison;
 
 use super::buckets::{Buckets, MIN_BUCKETS};
-use super::chain::{Follow, next_of};
+use super::chain::{Chains, next_of};
 use super::links;
 use super::locking::Locking;
 use super::tables::{Pair, Tables};
@@ -138,7 +138,7 @@ impl Expander {
         while state.position < end {
             let chunk = state.position..end.min(state.position + CHUNK);
             let guard = pin();
-            let mover = Mover { current, next, follow: Follow::new(memory, &guard), memory };
+            let mover = Mover { current, next, chains: Chains::new(memory, &guard), memory };
             mover.move_buckets(chunk.clone());
             state.position = chunk.end;
             tables.set_moved(chunk.end);
@@ -226,7 +226,7 @@ impl Expander {
 struct Mover<'m, L: Locking> {
     current: &'m Buckets<L>,
     next: &'m Buckets<L>,
-    follow: Follow<'m>,
+    chains: Chains<'m>,
     memory: &'m Memory,
 }
 
@@ -235,13 +235,13 @@ impl<L: Locking> Mover<'_, L> {
         if self.next.count() > self.current.count() {
             for index in range {
                 self.look_ahead(index);
-                links::split(&self.follow, self.current, self.next, index);
+                links::split(&self.chains, self.current, self.next, index);
             }
         } else {
             for index in range.step_by(2) {
                 self.look_ahead(index);
                 self.look_ahead(index + 1);
-                links::join(&self.follow, self.current, self.next, index);
+                links::join(&self.chains, self.current, self.next, index);
             }
         }
     }
@@ -255,7 +255,7 @@ impl<L: Locking> Mover<'_, L> {
         if let Some(item) = first(index + 2 * AHEAD) {
             self.memory.prefetch_item(item);
         }
-        if let Some(second) = first(index + AHEAD).and_then(|item| next_of(self.follow.item(item)))
+        if let Some(second) = first(index + AHEAD).and_then(|item| next_of(self.chains.item(item)))
         {
             self.memory.prefetch_item(second);
         }

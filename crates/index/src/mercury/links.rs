@@ -1,7 +1,7 @@
 //! Changes of chains, under their buckets' locks. Written against [`Links`], so that they run on
 //! items, and on a handful of words in every interleaving that loom explores.
 
-use super::buckets::{Buckets, Locked};
+use super::buckets::{BucketGuard, Buckets};
 use super::locking::Locking;
 use super::word::{Bucket, Word};
 use crate::mem::ItemRef;
@@ -61,7 +61,7 @@ pub(super) fn still_leads(
 
 /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
 #[inline]
-pub(super) fn push<L: Locking>(links: &impl Links, locked: &mut Locked<'_, L>, new: ItemRef) {
+pub(super) fn push<L: Locking>(links: &impl Links, locked: &mut BucketGuard<'_, L>, new: ItemRef) {
     links.set_next(new, locked.first());
     locked.set_first(Some(new));
 }
@@ -70,7 +70,7 @@ pub(super) fn push<L: Locking>(links: &impl Links, locked: &mut Locked<'_, L>, n
 #[inline]
 pub(super) fn attach<L: Locking>(
     links: &impl Links,
-    locked: &mut Locked<'_, L>,
+    locked: &mut BucketGuard<'_, L>,
     previous: Option<ItemRef>,
     to: Option<ItemRef>,
 ) {

@@ -5,10 +5,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::buckets::{Buckets, Locked};
+use super::buckets::{BucketGuard, Buckets};
 use super::links::{self, Links};
 use super::locking::TestAndSet;
-use super::tables::{Inside, Pair, Tables};
+use super::tables::{Pair, Tables, TablesGuard};
 use crate::mem::ItemRef;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -77,12 +77,12 @@ impl Items {
         found
     }
 
-    fn insert(&self, locked: &mut Locked<'_, TestAndSet>, number: u64) {
+    fn insert(&self, locked: &mut BucketGuard<'_, TestAndSet>, number: u64) {
         links::push(self, locked, self.fill(number));
     }
 
     /// Puts `by`, or nothing, where `number` is.
-    fn exchange(&self, locked: &mut Locked<'_, TestAndSet>, number: u64, by: Option<u64>) {
+    fn exchange(&self, locked: &mut BucketGuard<'_, TestAndSet>, number: u64, by: Option<u64>) {
         let chain = self.chain(locked.first());
         let at = chain.iter().position(|found| *found == number).expect("the item is there");
         let mut to = chain.get(at + 1).map(|next| item(*next));
@@ -134,23 +134,27 @@ impl Index {
     }
 
     /// One operation of a worker.
-    fn inside<R>(&self, operation: impl FnOnce(&Inside<'_, '_, TestAndSet>) -> R) -> R {
-        let seat = self.tables.seat();
-        let inside = seat.enter();
-        operation(&inside)
+    fn with_guard<R>(&self, operation: impl FnOnce(&TablesGuard<'_, '_, TestAndSet>) -> R) -> R {
+        let handle = self.tables.handle();
+        let guard = handle.enter();
+        operation(&guard)
     }
 
     fn finds(&self, number: u64) -> bool {
-        self.inside(|inside| {
-            let locked = inside.lock(hash(number));
+        self.with_guard(|guard| {
+            let locked = guard.lock(hash(number));
             self.items.chain(locked.first()).contains(&number)
         })
     }
 
     /// Looks without the lock for one of `wanted`, as a batch does: the first item of the chain,
     /// and the one that was met.
-    fn explore(&self, inside: &Inside<'_, '_, TestAndSet>, wanted: &[u64]) -> [Option<ItemRef>; 2] {
-        let first = inside.bucket(hash(wanted[0])).peek().item();
+    fn explore(
+        &self,
+        guard: &TablesGuard<'_, '_, TestAndSet>,
+        wanted: &[u64],
+    ) -> [Option<ItemRef>; 2] {
+        let first = guard.bucket(hash(wanted[0])).peek().item();
         let chain = self.items.chain(first);
         [first, chain.into_iter().find(|number| wanted.contains(number)).map(item)]
     }
@@ -158,18 +162,18 @@ impl Index {
     /// What a batch answers after it explored.
     fn confirm(
         &self,
-        inside: &Inside<'_, '_, TestAndSet>,
+        guard: &TablesGuard<'_, '_, TestAndSet>,
         probe: [Option<ItemRef>; 2],
         wanted: &[u64],
     ) -> Option<u64> {
         let hash = hash(wanted[0]);
         if let [Some(first), Some(found)] = probe
-            && links::still_leads(&self.items, inside.bucket(hash), first, found)
+            && links::still_leads(&self.items, guard.bucket(hash), first, found)
         {
             CONFIRMED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             return Some(number(found));
         }
-        let chain = self.items.chain(inside.lock(hash).first());
+        let chain = self.items.chain(guard.lock(hash).first());
         chain.into_iter().find(|number| wanted.contains(number))
     }
 
@@ -177,9 +181,9 @@ impl Index {
     fn all(&self) -> Vec<u64> {
         let mut found = Vec::new();
         let mut from = Some(0);
-        self.inside(|inside| {
+        self.with_guard(|guard| {
             while let Some(hash) = from {
-                let (locked, end) = inside.lock_range(hash);
+                let (locked, end) = guard.lock_range(hash);
                 found.extend(self.items.chain(locked.first()));
                 from = end;
             }
@@ -232,23 +236,23 @@ fn a_bucket_excludes_writers_and_publishes_to_readers() {
 /// Items 5 and 9 are one key's: 5 is replaced by 9, after the item before them in the chain, if
 /// there is one, was taken away or another was put in front.
 fn a_batch_beside(
-    change: impl Fn(&Items, &mut Locked<'_, TestAndSet>) + Copy + Send + Sync + 'static,
+    change: impl Fn(&Items, &mut BucketGuard<'_, TestAndSet>) + Copy + Send + Sync + 'static,
 ) {
     model(move || {
         let index = Index::new(4, &[5, 1]);
         let is_done = Arc::new(AtomicU64::new(0));
         let done = is_done.clone();
         let writer = spawn(&index, move |index| {
-            index.inside(|inside| change(&index.items, &mut inside.lock(hash(5))));
-            index.inside(|inside| {
-                index.items.exchange(&mut inside.lock(hash(5)), 5, Some(9));
+            index.with_guard(|guard| change(&index.items, &mut guard.lock(hash(5))));
+            index.with_guard(|guard| {
+                index.items.exchange(&mut guard.lock(hash(5)), 5, Some(9));
             });
             done.store(1, Ordering::Release);
         });
-        index.inside(|inside| {
-            let probes = [0; 2].map(|_| index.explore(inside, &[5, 9]));
+        index.with_guard(|guard| {
+            let probes = [0; 2].map(|_| index.explore(guard, &[5, 9]));
             let was_done = is_done.load(Ordering::Acquire) == 1;
-            let seen = probes.map(|probe| index.confirm(inside, probe, &[5, 9]));
+            let seen = probes.map(|probe| index.confirm(guard, probe, &[5, 9]));
             let allowed: &[[u64; 2]] = if was_done { &[[9, 9]] } else { &[[5, 5], [5, 9], [9, 9]] };
             assert!(allowed.contains(&seen.map(|seen| seen.expect("a present key was missed"))));
         });
@@ -270,13 +274,13 @@ fn a_table_that_ended_is_not_used() {
     model(|| {
         let index = Index::new(2, &[1]);
         let worker = spawn(&index, |index| {
-            let seat = index.tables.seat();
+            let handle = index.tables.handle();
             for _ in 0..2 {
-                let inside = seat.enter();
-                if inside.current().count() == 2 {
+                let guard = handle.enter();
+                if guard.current().count() == 2 {
                     index.first_table.with(|_| ());
                 }
-                let locked = inside.lock(hash(1));
+                let locked = guard.lock(hash(1));
                 assert_eq!(index.items.chain(locked.first()), [1], "a present key was missed");
             }
         });
@@ -305,13 +309,13 @@ fn move_during(
 ) {
     model(move || {
         let index = Index::new(buckets[0], numbers);
-        assert!(index.begin(buckets[1]), "nobody is inside");
+        assert!(index.begin(buckets[1]), "no worker is inside");
         let worker = spawn(&index, work);
         index.move_all();
         worker.join().expect("it ends");
         assert_eq!(index.all(), left);
         // SAFETY: the pair of `move_all` is gone.
-        assert!(unsafe { index.tables.end() }.is_some(), "nobody is inside");
+        assert!(unsafe { index.tables.end() }.is_some(), "no worker is inside");
         assert_eq!(index.all(), left);
     });
 }
@@ -329,10 +333,10 @@ fn a_present_key_is_found_while_its_bucket_moves() {
     move_during(GROW, &[1, 4, 9], look, &[1, 4, 9]);
     move_during(SHRINK, &[1, 4], look, &[1, 4]);
     let look = |index: &Index| {
-        index.inside(|inside| {
-            let probes = [1, 4].map(|number| (number, index.explore(inside, &[number])));
+        index.with_guard(|guard| {
+            let probes = [1, 4].map(|number| (number, index.explore(guard, &[number])));
             for (number, probe) in probes {
-                let seen = index.confirm(inside, probe, &[number]);
+                let seen = index.confirm(guard, probe, &[number]);
                 assert_eq!(seen, Some(number), "a present key was missed by a batch");
             }
         });
@@ -344,7 +348,7 @@ fn a_present_key_is_found_while_its_bucket_moves() {
 #[test]
 fn an_insert_is_kept_while_its_bucket_moves() {
     let insert = |index: &Index| {
-        index.inside(|inside| index.items.insert(&mut inside.lock(hash(5)), 5));
+        index.with_guard(|guard| index.items.insert(&mut guard.lock(hash(5)), 5));
         assert!(index.finds(5), "a write was lost");
     };
     move_during(GROW, &[1, 4], insert, &[1, 4, 5]);
@@ -355,12 +359,12 @@ fn an_insert_is_kept_while_its_bucket_moves() {
 #[test]
 fn an_update_and_a_delete_are_kept_while_their_bucket_moves() {
     let update = |index: &Index| {
-        index.inside(|inside| index.items.exchange(&mut inside.lock(hash(1)), 1, Some(5)));
+        index.with_guard(|guard| index.items.exchange(&mut guard.lock(hash(1)), 1, Some(5)));
         assert!(index.finds(5), "a write was lost");
     };
     move_during(GROW, &[1, 4, 9], update, &[4, 5, 9]);
     let delete = |index: &Index| {
-        index.inside(|inside| index.items.exchange(&mut inside.lock(hash(1)), 1, None));
+        index.with_guard(|guard| index.items.exchange(&mut guard.lock(hash(1)), 1, None));
         assert!(!index.finds(1), "a delete was lost");
     };
     move_during(GROW, &[1, 4, 9], delete, &[4, 9]);

@@ -15,12 +15,12 @@ use std::ops::ControlFlow;
 
 use amalgam_op::{Key, Now};
 
-use super::buckets::Locked;
-use super::chain::{Follow, Place, next_of};
+use super::buckets::BucketGuard;
+use super::chain::{ChainPosition, Chains, next_of};
 use super::engine::MercuryWorker;
 use super::links;
 use super::locking::Locking;
-use super::tables::Inside;
+use super::tables::TablesGuard;
 use crate::mem::{Guard, HeaderTemplate, Item, ItemRef, Memory};
 use crate::{Found, Sink};
 
@@ -44,15 +44,15 @@ impl<L: Locking> MercuryWorker<'_, L> {
         now: &Now,
         sink: &mut impl Sink,
     ) -> ControlFlow<()> {
-        self.seat.prefetch(key.hash());
+        self.handle.prefetch(key.hash());
         let engine = self.engine;
         let guard = self.pool.pin();
-        let inside = self.seat.enter_to_read();
-        let reader = self.reader(&engine.memory, &guard, &inside);
-        let hint = inside.bucket(key.hash()).peek();
+        let tables = self.handle.enter_to_read();
+        let reader = self.reader(&engine.memory, &guard, &tables);
+        let hint = tables.bucket(key.hash()).peek();
         reader.prefetch(hint.item());
         let found = reader.find(key);
-        drop(inside);
+        drop(tables);
         self.answer(found, key, position, now, &guard, sink)
     }
 
@@ -70,17 +70,17 @@ impl<L: Locking> MercuryWorker<'_, L> {
     ) -> usize {
         let engine = self.engine;
         let guard = self.pool.pin();
-        let follow = Follow::new(&engine.memory, &guard);
+        let chains = Chains::new(&engine.memory, &guard);
         let mut probes = [Probe::NONE; STAGES * CHUNK];
         let width = CHUNK.min(keys.len());
         for key in keys.iter().take(CHUNK) {
-            self.seat.prefetch_to_read(key.hash());
+            self.handle.prefetch_to_read(key.hash());
         }
         // Of a step, the first key to be answered, less the keys of the stages before. Wraps beyond
         // the end until there is a key.
         for step in (0..keys.len() + (STAGES - 2) * CHUNK).step_by(CHUNK) {
-            let inside = self.seat.enter_to_read();
-            let reader = self.reader(&engine.memory, &guard, &inside);
+            let tables = self.handle.enter_to_read();
+            let reader = self.reader(&engine.memory, &guard, &tables);
             let end = step.wrapping_sub((STAGES - 2) * CHUNK);
             for place in 0..width {
                 let stage = |stage: usize| {
@@ -97,14 +97,14 @@ impl<L: Locking> MercuryWorker<'_, L> {
                     probes[at].found = reader.confirm(key, &probes[at]);
                 }
             }
-            drop(inside);
+            drop(tables);
             for place in 0..width {
                 if let Some(key) = keys.get(step + CHUNK + place) {
-                    self.seat.prefetch_to_read(key.hash());
+                    self.handle.prefetch_to_read(key.hash());
                 }
                 let at = end.wrapping_add(place);
                 let Some(key) = keys.get(at) else { continue };
-                let found = probes[at % (STAGES * CHUNK)].found.map(|found| follow.item(found));
+                let found = probes[at % (STAGES * CHUNK)].found.map(|found| chains.item(found));
                 if self.answer(found, key, at, now, &guard, sink).is_break() {
                     return at + 1;
                 }
@@ -118,10 +118,10 @@ impl<L: Locking> MercuryWorker<'_, L> {
         &self,
         memory: &'g Memory,
         guard: &'g Guard<'_>,
-        inside: &'r Inside<'r, 'r, L>,
+        tables: &'r TablesGuard<'r, 'r, L>,
     ) -> Reader<'r, 'g, L> {
-        let follow = Follow::new(memory, guard);
-        Reader { memory, inside, follow, reach_bytes: self.predictor.reach_bytes() }
+        let chains = Chains::new(memory, guard);
+        Reader { memory, tables, chains, reach_bytes: self.predictor.reach_bytes() }
     }
 
     /// Hands one answer to the sink.
@@ -154,7 +154,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
     fn reclaim(&mut self, key: &Key<'_>, dead: Item<'_>, guard: &Guard<'_>) {
         let is_fetched = dead.header().is_fetched();
         let dead = dead.reference();
-        if self.seat.swap(&self.engine.memory, guard, key.hash(), dead, None) {
+        if self.handle.swap(&self.engine.memory, guard, key.hash(), dead, None) {
             // SAFETY: we unlinked it.
             unsafe { self.pool.retire(dead) };
             self.pool.note_reclaimed(is_fetched);
@@ -180,8 +180,8 @@ impl Probe {
 /// Finds items for a worker that is inside, under its guard.
 struct Reader<'r, 'g, L: Locking> {
     memory: &'g Memory,
-    inside: &'r Inside<'r, 'r, L>,
-    follow: Follow<'g>,
+    tables: &'r TablesGuard<'r, 'r, L>,
+    chains: Chains<'g>,
     reach_bytes: usize,
 }
 
@@ -190,11 +190,11 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
     #[inline]
     fn find(&self, key: &Key<'_>) -> Option<Item<'g>> {
         if !L::READS_LOCK {
-            let first = self.inside.bucket(key.hash()).peek().item();
-            let place = self.follow.find(first, key.bytes());
+            let first = self.tables.bucket(key.hash()).peek().item();
+            let place = self.chains.find(first, key.bytes());
             return place.map(|place| place.item).or_else(|| self.find_again(key));
         }
-        let locked = self.inside.lock(key.hash());
+        let locked = self.tables.lock(key.hash());
         self.find_in(&locked, key).map(|place| place.item)
     }
 
@@ -202,20 +202,20 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
     /// without locks needs no confirmation: it was linked at some moment since the read began.)
     #[cold]
     fn find_again(&self, key: &Key<'_>) -> Option<Item<'g>> {
-        let inside = self.inside.reenter();
-        let locked = inside.lock(key.hash());
+        let tables = self.tables.reenter();
+        let locked = tables.lock(key.hash());
         self.find_in(&locked, key).map(|place| place.item)
     }
 
     #[inline]
-    fn find_in(&self, locked: &Locked<'_, L>, key: &Key<'_>) -> Option<Place<'g>> {
-        self.follow.find(locked.first(), key.bytes())
+    fn find_in(&self, locked: &BucketGuard<'_, L>, key: &Key<'_>) -> Option<ChainPosition<'g>> {
+        self.chains.find(locked.first(), key.bytes())
     }
 
     /// Looks at a key's bucket and asks for the first item of its chain.
     #[inline]
     fn look(&self, key: &Key<'_>) -> Probe {
-        let first = self.inside.bucket(key.hash()).peek().item();
+        let first = self.tables.bucket(key.hash()).peek().item();
         self.prefetch(first);
         Probe { first, found: first, is_met: false }
     }
@@ -224,7 +224,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
     #[inline]
     fn go_on(&self, key: &Key<'_>, probe: &mut Probe, template: &HeaderTemplate) {
         let Some(first) = probe.first else { return };
-        let item = self.follow.item(first);
+        let item = self.chains.item(first);
         probe.is_met = item.has_key_as(template, key.bytes());
         // Without a branch, which would be foretold wrongly time and again.
         probe.found = if probe.is_met { Some(first) } else { next_of(item) };
@@ -240,11 +240,11 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
             return found;
         }
         let is_likely =
-            |found: ItemRef| probe.is_met || self.follow.item(found).has_key(key.bytes());
+            |found: ItemRef| probe.is_met || self.chains.item(found).has_key(key.bytes());
         if L::LOCKS_WORD
             && let (Some(first), Some(found)) = (first, found)
             && is_likely(found)
-            && links::still_leads(&self.follow, self.inside.bucket(key.hash()), first, found)
+            && links::still_leads(&self.chains, self.tables.bucket(key.hash()), first, found)
         {
             return Some(found);
         }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use amalgam_op::ItemView;
 
-use super::chain::Follow;
+use super::chain::Chains;
 use super::engine::MercuryWorker;
 use super::locking::Locking;
 use crate::Cursor;
@@ -22,19 +22,19 @@ impl<L: Locking> MercuryWorker<'_, L> {
         let mut hash = from.0;
         for _ in 0..budget.max(1) {
             let guard = self.pool.pin();
-            let follow = Follow::new(&self.engine.memory, &guard);
-            let inside = self.seat.enter();
-            let (locked, end) = inside.lock_range(hash);
+            let chains = Chains::new(&self.engine.memory, &guard);
+            let tables = self.handle.enter();
+            let (locked, end) = tables.lock_range(hash);
             self.scanned.clear();
-            let mut item = locked.first().map(|first| follow.item(first));
+            let mut item = locked.first().map(|first| chains.item(first));
             while let Some(here) = item {
                 self.scanned.push(here.reference());
-                item = follow.next(here);
+                item = chains.next(here);
             }
             drop(locked);
-            drop(inside);
+            drop(tables);
             for reference in &self.scanned {
-                if visit(&follow.item(*reference).view()).is_break() {
+                if visit(&chains.item(*reference).view()).is_break() {
                     return Some(Cursor(hash));
                 }
             }

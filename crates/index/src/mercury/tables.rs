@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_op::IgnorePoison;
 
-use super::buckets::{Buckets, Hint, Locked};
+use super::buckets::{BucketGuard, Buckets, Hint};
 use super::locking::Locking;
 use super::thread_lock::{ThreadLock, ThreadLocks};
 use super::word::Bucket;
@@ -62,10 +62,10 @@ impl<L: Locking> Tables<L> {
         }
     }
 
-    pub(super) fn seat(&self) -> Seat<'_, L> {
-        let lock = self.thread_locks.take_seat();
+    pub(super) fn handle(&self) -> TableHandle<'_, L> {
+        let lock = self.thread_locks.register();
         let (version, view, hint) = (Cell::new(0), Cell::new(self.view()), Cell::default());
-        Seat { tables: self, lock, version, view, hint }
+        TableHandle { tables: self, lock, version, view, hint }
     }
 
     /// Both tables, stable while the borrow lasts.
@@ -87,7 +87,7 @@ impl<L: Locking> Tables<L> {
         let begun = self.thread_locks.exclusively(|| {
             let started = Instant::now();
             self.moved.store(0, Ordering::Relaxed);
-            // Release, here and below: pairs with the acquire in `Seat::refresh` of readers that
+            // Release, here and below: pairs with the acquire in `TableHandle::refresh` of readers that
             // take no thread lock. For all others the thread locks order everything.
             self.next.store(next, Ordering::Release);
             self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -126,7 +126,7 @@ impl<L: Locking> Tables<L> {
 
     /// Says that the first `count` buckets of `current` are moved.
     pub(super) fn set_moved(&self, count: usize) {
-        // Release pairs with the acquire in `Inside::lock`: their chains are in `next`.
+        // Release pairs with the acquire in `TablesGuard::lock`: their chains are in `next`.
         self.moved.store(count, Ordering::Release);
     }
 
@@ -176,7 +176,7 @@ impl<L: Locking> Clone for View<L> {
 impl<L: Locking> Copy for View<L> {}
 
 /// A worker's access to the tables.
-pub(super) struct Seat<'i, L: Locking> {
+pub(super) struct TableHandle<'i, L: Locking> {
     tables: &'i Tables<L>,
     lock: &'i ThreadLock,
     /// The version that `view` is of.
@@ -185,20 +185,20 @@ pub(super) struct Seat<'i, L: Locking> {
     hint: Cell<Hint>,
 }
 
-impl<L: Locking> Drop for Seat<'_, L> {
+impl<L: Locking> Drop for TableHandle<'_, L> {
     fn drop(&mut self) {
-        self.tables.thread_locks.return_seat(self.lock);
+        self.tables.thread_locks.deregister(self.lock);
     }
 }
 
-impl<'i, L: Locking> Seat<'i, L> {
+impl<'i, L: Locking> TableHandle<'i, L> {
     /// Asks for the bucket of `hash`; a hint.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         self.hint.get().prefetch(hash);
     }
 
-    /// As [`Seat::prefetch`], for a batch, which seldom locks what it reads: threads that read the
+    /// As [`TableHandle::prefetch`], for a batch, which seldom locks what it reads: threads that read the
     /// same buckets need not take the line from each other.
     #[inline]
     pub(super) fn prefetch_to_read(&self, hash: u64) {
@@ -207,26 +207,26 @@ impl<'i, L: Locking> Seat<'i, L> {
 
     /// Takes the thread lock. Not while the worker is inside already.
     #[inline]
-    pub(super) fn enter(&self) -> Inside<'_, 'i, L> {
+    pub(super) fn enter(&self) -> TablesGuard<'_, 'i, L> {
         self.lock.lock();
-        self.inside(true)
+        self.guard(true)
     }
 
-    /// As [`Seat::enter`], for a read: without a lock where reads take none.
+    /// As [`TableHandle::enter`], for a read: without a lock where reads take none.
     #[inline]
-    pub(super) fn enter_to_read(&self) -> Inside<'_, 'i, L> {
+    pub(super) fn enter_to_read(&self) -> TablesGuard<'_, 'i, L> {
         if L::READS_LOCK {
             self.lock.lock();
         }
-        self.inside(L::READS_LOCK)
+        self.guard(L::READS_LOCK)
     }
 
     #[inline]
-    fn inside(&self, is_locked: bool) -> Inside<'_, 'i, L> {
+    fn guard(&self, is_locked: bool) -> TablesGuard<'_, 'i, L> {
         if self.tables.version.load(Ordering::Acquire) != self.version.get() {
             self.refresh();
         }
-        Inside { seat: self, view: self.view.get(), is_locked }
+        TablesGuard { handle: self, view: self.view.get(), is_locked }
     }
 
     #[cold]
@@ -239,26 +239,26 @@ impl<'i, L: Locking> Seat<'i, L> {
 }
 
 /// A worker inside of an operation or a batch: the tables stand still. Ends on drop.
-pub(super) struct Inside<'s, 'i, L: Locking> {
-    seat: &'s Seat<'i, L>,
+pub(super) struct TablesGuard<'s, 'i, L: Locking> {
+    handle: &'s TableHandle<'i, L>,
     view: View<L>,
     is_locked: bool,
 }
 
-impl<L: Locking> Drop for Inside<'_, '_, L> {
+impl<L: Locking> Drop for TablesGuard<'_, '_, L> {
     #[inline]
     fn drop(&mut self) {
         if self.is_locked {
-            self.seat.lock.unlock();
+            self.handle.lock.unlock();
         }
     }
 }
 
-impl<'s, 'i, L: Locking> Inside<'s, 'i, L> {
+impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
     /// Takes the thread lock after all, for a read that went without.
-    pub(super) fn reenter(&self) -> Inside<'s, 'i, L> {
+    pub(super) fn reenter(&self) -> TablesGuard<'s, 'i, L> {
         assert!(!self.is_locked, "the thread lock is taken once");
-        self.seat.enter()
+        self.handle.enter()
     }
 
     #[inline]
@@ -284,12 +284,12 @@ impl<'s, 'i, L: Locking> Inside<'s, 'i, L> {
     #[inline]
     fn is_known_moved(&self, index: usize) -> bool {
         // Acquire pairs with the release in `Tables::set_moved`.
-        index < self.seat.tables.moved.load(Ordering::Acquire)
+        index < self.handle.tables.moved.load(Ordering::Acquire)
     }
 
     /// Enters the critical section of the bucket that holds `hash` now, and says where the bucket's
     /// hashes end.
-    pub(super) fn lock_range(&self, hash: u64) -> (Locked<'_, L>, Option<u64>) {
+    pub(super) fn lock_range(&self, hash: u64) -> (BucketGuard<'_, L>, Option<u64>) {
         let current = self.current();
         let index = current.index_of(hash);
         if let Some(next) = self.next() {
@@ -307,7 +307,7 @@ impl<'s, 'i, L: Locking> Inside<'s, 'i, L> {
 
     /// Enters the critical section of the bucket that holds `hash` now.
     #[inline]
-    pub(super) fn lock(&self, hash: u64) -> Locked<'_, L> {
+    pub(super) fn lock(&self, hash: u64) -> BucketGuard<'_, L> {
         if self.is_expanding() {
             return self.lock_range(hash).0;
         }

@@ -71,7 +71,7 @@ impl ThreadLock {
 
 /// The locks of all workers.
 pub(super) struct ThreadLocks {
-    seats: Box<[CachePadded<ThreadLock>]>,
+    locks: Box<[CachePadded<ThreadLock>]>,
     /// How many seats, from the first on, ever had a worker. Held during a change of state, so that
     /// nobody sits down then.
     used: Mutex<usize>,
@@ -79,8 +79,8 @@ pub(super) struct ThreadLocks {
 
 impl ThreadLocks {
     pub(super) fn new(workers: usize) -> Self {
-        let seats = (0..workers).map(|_| CachePadded::default()).collect();
-        Self { seats, used: Mutex::new(0) }
+        let locks = (0..workers).map(|_| CachePadded::default()).collect();
+        Self { locks, used: Mutex::new(0) }
     }
 
     /// A lock for the calling thread.
@@ -88,32 +88,32 @@ impl ThreadLocks {
     /// # Panics
     ///
     /// If all are taken.
-    pub(super) fn take_seat(&self) -> &ThreadLock {
+    pub(super) fn register(&self) -> &ThreadLock {
         let mut used = self.used();
-        let is_mine = |seat: &CachePadded<ThreadLock>| {
-            // Acquire pairs with the release in `return_seat`.
-            seat.is_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let claims = |lock: &CachePadded<ThreadLock>| {
+            // Acquire pairs with the release in `deregister`.
+            lock.is_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let seat = self.seats.iter().position(is_mine);
-        let seat = seat.expect("more workers than the index was opened for");
-        *used = (*used).max(seat + 1);
-        &self.seats[seat]
+        let lock = self.locks.iter().position(claims);
+        let lock = lock.expect("more workers than the index was opened for");
+        *used = (*used).max(lock + 1);
+        &self.locks[lock]
     }
 
-    pub(super) fn return_seat(&self, seat: &ThreadLock) {
-        seat.is_taken.store(0, Ordering::Release);
+    pub(super) fn deregister(&self, lock: &ThreadLock) {
+        lock.is_taken.store(0, Ordering::Release);
     }
 
     /// Runs `change` while no worker is inside of an operation, or answers none if a worker does
     /// not come out. The caller does not hold a thread lock.
     pub(super) fn exclusively<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let used = self.used();
-        let seats = &self.seats[..*used];
-        seats.iter().for_each(|seat| seat.is_wanted.store(1, Ordering::Relaxed));
-        let held = seats.iter().take_while(|seat| Self::lock_patiently(seat)).count();
-        let result = (held == seats.len()).then(change);
-        seats[..held].iter().for_each(|seat| seat.unlock());
-        seats.iter().for_each(|seat| seat.is_wanted.store(0, Ordering::Relaxed));
+        let locks = &self.locks[..*used];
+        locks.iter().for_each(|lock| lock.is_wanted.store(1, Ordering::Relaxed));
+        let held = locks.iter().take_while(|lock| Self::lock_patiently(lock)).count();
+        let result = (held == locks.len()).then(change);
+        locks[..held].iter().for_each(|lock| lock.unlock());
+        locks.iter().for_each(|lock| lock.is_wanted.store(0, Ordering::Relaxed));
         result
     }
 
@@ -121,9 +121,9 @@ impl ThreadLocks {
         self.used.lock().ignore_poison()
     }
 
-    fn lock_patiently(seat: &ThreadLock) -> bool {
+    fn lock_patiently(lock: &ThreadLock) -> bool {
         (0..=PATIENCE_ROUNDS).any(|round| {
-            let is_free = seat.state.load(Ordering::Relaxed) == FREE && seat.try_lock();
+            let is_free = lock.state.load(Ordering::Relaxed) == FREE && lock.try_lock();
             if !is_free {
                 // Never off the core: other workers may be waiting already.
                 spin(if cfg!(loom) { round } else { 0 });

@@ -11,22 +11,22 @@
 
 use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Part, decide};
 
-use super::chain::{Follow, Place};
+use super::chain::{ChainPosition, Chains};
 use super::engine::MercuryWorker;
 use super::locking::Locking;
-use super::tables::Seat;
+use super::tables::TableHandle;
 use crate::mem::{Guard, Item, ItemLayout, ItemRef, Memory, Shortage};
 use crate::{Sink, show_outcome};
 use std::sync::atomic::Ordering;
 
 /// What an operation saw under its key.
 #[derive(Clone, Copy)]
-struct Seen<'g> {
+struct ItemSnapshot<'g> {
     item: Item<'g>,
     view: ItemView<'g>,
 }
 
-impl<'g> Seen<'g> {
+impl<'g> ItemSnapshot<'g> {
     #[inline]
     fn new(item: Item<'g>) -> Self {
         Self { item, view: item.view() }
@@ -63,14 +63,14 @@ enum Committed<'g> {
     Done {
         outcome: Outcome,
         /// The item to show, on a hit.
-        shown: Option<Seen<'g>>,
+        shown: Option<ItemSnapshot<'g>>,
         /// The item that is to be retired.
         unlinked: Option<ItemRef>,
         has_published: bool,
         has_inserted: bool,
     },
     /// What is there needs another item built, or the same where memory was short.
-    Changed(Option<Seen<'g>>),
+    Changed(Option<ItemSnapshot<'g>>),
 }
 
 /// What became of an attempt.
@@ -83,7 +83,7 @@ enum Attempt {
 impl<L: Locking> MercuryWorker<'_, L> {
     /// See [`crate::Worker::apply`].
     #[inline]
-    pub(super) fn carry_out(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+    pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         loop {
             match self.attempt(op, now, sink) {
                 Attempt::Done(outcome) => return outcome,
@@ -102,33 +102,34 @@ impl<L: Locking> MercuryWorker<'_, L> {
     }
 
     fn attempt(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Attempt {
-        self.seat.prefetch(op.key.hash());
+        self.handle.prefetch(op.key.hash());
         let guard = self.pool.pin();
-        let follow = Follow::new(&self.engine.memory, &guard);
-        let mut seen = self.seat.look(&follow, op);
+        let chains = Chains::new(&self.engine.memory, &guard);
+        let mut snapshot = self.handle.look(&chains, op);
         loop {
-            let current = seen.as_ref().map(|seen| &seen.view);
+            let current = snapshot.as_ref().map(|snapshot| &snapshot.view);
             let fresh_cas = self.pool.fresh_cas(op, current);
             let decision = decide(current, op, now, fresh_cas);
-            let (built, shortage) = match self.build(&decision, seen.as_ref(), op, now, &follow) {
+            let (built, shortage) = match self.build(&decision, snapshot.as_ref(), op, now, &chains)
+            {
                 Ok(built) => (built, None),
                 Err(shortage) => (None, Some(shortage)),
             };
-            let plan = Plan { op, now, fresh_cas, seen, decision, built };
-            match self.seat.commit(&follow, &plan) {
+            let plan = Plan { op, now, fresh_cas, snapshot, decision, built };
+            match self.handle.commit(&chains, &plan) {
                 Committed::Done { outcome, shown, unlinked, has_published, has_inserted } => {
                     if let (Some(built), false) = (built, has_published) {
                         // SAFETY: built by us and never published.
                         unsafe { self.pool.retire(built.item.reference()) };
                     }
-                    if let Some(Seen { item, view }) = shown {
+                    if let Some(ItemSnapshot { item, view }) = shown {
                         show_outcome(op, &item, view, outcome, now, &self.engine.memory, sink);
                     }
                     if let Some(unlinked) = unlinked {
                         // SAFETY: we unlinked it.
                         unsafe { self.pool.retire(unlinked) };
-                        if let Some(seen) = &plan.seen {
-                            self.pool.note_if_dead(now, &seen.view);
+                        if let Some(snapshot) = &plan.snapshot {
+                            self.pool.note_if_dead(now, &snapshot.view);
                         }
                     }
                     if has_inserted {
@@ -142,11 +143,11 @@ impl<L: Locking> MercuryWorker<'_, L> {
                         unsafe { self.pool.retire(built.item.reference()) };
                     }
                     if let Some(shortage) = shortage
-                        && Seen::is_same(seen.as_ref(), actual.as_ref())
+                        && ItemSnapshot::is_same(snapshot.as_ref(), actual.as_ref())
                     {
                         return Attempt::Short(shortage);
                     }
-                    seen = actual;
+                    snapshot = actual;
                 }
             }
         }
@@ -158,20 +159,22 @@ impl<L: Locking> MercuryWorker<'_, L> {
     fn build<'a, 'g>(
         &mut self,
         decision: &Decision<'a>,
-        seen: Option<&Seen<'g>>,
+        snapshot: Option<&ItemSnapshot<'g>>,
         op: &Op<'_>,
         now: &Now,
-        follow: &Follow<'g>,
+        chains: &Chains<'g>,
     ) -> Result<Option<Built<'a, 'g>>, Option<Shortage>> {
         let Decision::Replace(item_write, _) = decision else { return Ok(None) };
-        if seen.is_some_and(|seen| item_write.sole_word_change(&seen.view, now).is_some()) {
+        if snapshot
+            .is_some_and(|snapshot| item_write.sole_word_change(&snapshot.view, now).is_some())
+        {
             return Ok(None);
         }
-        let current = seen.map_or(&[][..], |seen| seen.view.value.as_bytes());
+        let current = snapshot.map_or(&[][..], |snapshot| snapshot.view.value.as_bytes());
         let key = op.key.bytes();
         let layout = ItemLayout::new(key.len(), item_write, current.len(), now).ok_or(None)?;
         let slot = self.pool.reserve(layout).map_err(Some)?;
-        let item = follow.item(self.pool.fill(slot, key, item_write, current));
+        let item = chains.item(self.pool.fill(slot, key, item_write, current));
         Ok(Some(Built { item_write: *item_write, item, view: item.view() }))
     }
 }
@@ -197,7 +200,7 @@ struct Plan<'p, 'a, 'g> {
     op: &'p Op<'a>,
     now: &'p Now,
     fresh_cas: u64,
-    seen: Option<Seen<'g>>,
+    snapshot: Option<ItemSnapshot<'g>>,
     decision: Decision<'a>,
     built: Option<Built<'a, 'g>>,
 }
@@ -205,15 +208,16 @@ struct Plan<'p, 'a, 'g> {
 impl<'a, 'g> Plan<'_, 'a, 'g> {
     /// Whether `actual` came meanwhile, with an id that `fresh_cas` is not above.
     #[inline]
-    fn is_behind(&self, actual: Option<&Seen<'g>>) -> bool {
+    fn is_behind(&self, actual: Option<&ItemSnapshot<'g>>) -> bool {
         let id = actual.and_then(|actual| actual.view.cas);
-        id.is_some_and(|id| id >= self.fresh_cas) && !Seen::is_same(self.seen.as_ref(), actual)
+        id.is_some_and(|id| id >= self.fresh_cas)
+            && !ItemSnapshot::is_same(self.snapshot.as_ref(), actual)
     }
 
     /// What to do about `actual`, which the bucket really holds.
     #[inline]
-    fn decision_on(&self, actual: Option<&Seen<'g>>) -> Decision<'a> {
-        if Seen::is_same(self.seen.as_ref(), actual) {
+    fn decision_on(&self, actual: Option<&ItemSnapshot<'g>>) -> Decision<'a> {
+        if ItemSnapshot::is_same(self.snapshot.as_ref(), actual) {
             self.decision
         } else {
             decide(actual.map(|actual| &actual.view), self.op, self.now, self.fresh_cas)
@@ -225,31 +229,31 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
     fn built_for(
         &self,
         item_write: &ItemWrite<'_>,
-        actual: Option<&Seen<'g>>,
+        actual: Option<&ItemSnapshot<'g>>,
     ) -> Option<Built<'a, 'g>> {
         let is_same = |built: &Built<'_, '_>| {
-            Seen::is_same(self.seen.as_ref(), actual)
+            ItemSnapshot::is_same(self.snapshot.as_ref(), actual)
                 || is_same_write(&built.item_write, item_write)
         };
         self.built.filter(is_same)
     }
 }
 
-impl<L: Locking> Seat<'_, L> {
+impl<L: Locking> TableHandle<'_, L> {
     /// What seems to be under the key, without the bucket's lock.
     #[inline]
-    fn look<'g>(&self, follow: &Follow<'g>, op: &Op<'_>) -> Option<Seen<'g>> {
-        let inside = self.enter();
-        let first = inside.bucket(op.key.hash()).peek().item();
-        follow.find(first, op.key.bytes()).map(|place| Seen::new(place.item))
+    fn look<'g>(&self, chains: &Chains<'g>, op: &Op<'_>) -> Option<ItemSnapshot<'g>> {
+        let tables = self.enter();
+        let first = tables.bucket(op.key.hash()).peek().item();
+        chains.find(first, op.key.bytes()).map(|place| ItemSnapshot::new(place.item))
     }
 
     /// Looks under the lock, and carries the plan out if it can be.
-    fn commit<'g>(&self, follow: &Follow<'g>, plan: &Plan<'_, '_, 'g>) -> Committed<'g> {
-        let inside = self.enter();
-        let mut locked = inside.lock(plan.op.key.hash());
-        let place = follow.find(locked.first(), plan.op.key.bytes());
-        let actual = place.map(|place| Seen::new(place.item));
+    fn commit<'g>(&self, chains: &Chains<'g>, plan: &Plan<'_, '_, 'g>) -> Committed<'g> {
+        let tables = self.enter();
+        let mut locked = tables.lock(plan.op.key.hash());
+        let place = chains.find(locked.first(), plan.op.key.bytes());
+        let actual = place.map(|place| ItemSnapshot::new(place.item));
         let done = |outcome, shown, unlinked| Committed::Done {
             outcome,
             shown,
@@ -264,7 +268,7 @@ impl<L: Locking> Seat<'_, L> {
             Decision::Keep(outcome) => return done(outcome, actual, None),
             Decision::Remove(outcome) => {
                 let unlinked = place.map(|place| {
-                    place.unlink(follow, &mut locked);
+                    place.unlink(chains, &mut locked);
                     place.item.reference()
                 });
                 return done(outcome, None, unlinked);
@@ -275,18 +279,18 @@ impl<L: Locking> Seat<'_, L> {
             && let Some(word) = item_write.sole_word_change(&actual.view, plan.now)
         {
             actual.item.change_word(word, item_write.meta_flags.fetched);
-            return done(outcome, Some(Seen::new(actual.item)), None);
+            return done(outcome, Some(ItemSnapshot::new(actual.item)), None);
         }
         let Some(built) = plan.built_for(&item_write, actual.as_ref()) else {
             return Committed::Changed(actual);
         };
         match place {
-            Some(place) => place.replace(follow, &mut locked, built.item),
-            None => follow.push(&mut locked, built.item),
+            Some(place) => place.replace(chains, &mut locked, built.item),
+            None => chains.push(&mut locked, built.item),
         }
         Committed::Done {
             outcome,
-            shown: Some(Seen { item: built.item, view: built.view }),
+            shown: Some(ItemSnapshot { item: built.item, view: built.view }),
             unlinked: place.map(|place| place.item.reference()),
             has_published: true,
             has_inserted: place.is_none(),
@@ -303,15 +307,15 @@ impl<L: Locking> Seat<'_, L> {
         old: ItemRef,
         new: Option<ItemRef>,
     ) -> bool {
-        let follow = Follow::new(memory, guard);
-        let inside = self.enter();
-        let mut locked = inside.lock(hash);
-        let Some(place) = follow.find_exact(locked.first(), old) else { return false };
-        match new.map(|new| follow.item(new)) {
-            None => place.unlink(&follow, &mut locked),
+        let chains = Chains::new(memory, guard);
+        let tables = self.enter();
+        let mut locked = tables.lock(hash);
+        let Some(place) = chains.find_exact(locked.first(), old) else { return false };
+        match new.map(|new| chains.item(new)) {
+            None => place.unlink(&chains, &mut locked),
             Some(new) => {
                 copy_word(&place, new);
-                place.replace(&follow, &mut locked, new);
+                place.replace(&chains, &mut locked, new);
             }
         }
         true
@@ -320,7 +324,7 @@ impl<L: Locking> Seat<'_, L> {
 
 /// Carries an in-place word over to a copy of the item. The caller holds the bucket's lock, so that
 /// no update is lost.
-fn copy_word(place: &Place<'_>, copy: Item<'_>) {
+fn copy_word(place: &ChainPosition<'_>, copy: Item<'_>) {
     if copy.header().has_word() {
         copy.word().store(place.item.word().load(Ordering::Relaxed), Ordering::Release);
     }

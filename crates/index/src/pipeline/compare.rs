@@ -1,9 +1,10 @@
-//! The striped comparators: one memory line against one stripe of a key, all slots at once.
+//! The striped comparators, which compare one memory line with one stripe of a key, for all slots
+//! at once.
 //!
 //! Other threads store to these words meanwhile, so ordinary vector loads would be data races.
-//! Inline assembly reads them instead, which counts as relaxed loads; the scalar twin says so in
-//! the language and serves Miri, loom and other processors. The answer names candidates: who
-//! follows one loads its locator again and compares the item's key.
+//! Inline assembly reads them instead, which counts as relaxed loads; the scalar version uses
+//! relaxed loads of the language and serves Miri, loom and other processors. The result names
+//! candidates: a reader of one loads its locator again and compares the item's key.
 
 use super::layout::{Bucket, KEYS, LOCATORS, Line, Pattern};
 use crate::simd::Scalar;
@@ -11,19 +12,19 @@ use crate::simd::Scalar;
 use crate::simd::{Avx2, Avx512};
 use crate::sync::Ordering;
 
-/// Where a locator's length and check begin.
+/// The bit at which the tag (key length and check byte) begins in a locator.
 const TAG_SHIFT: u32 = 48;
 
-/// A way of comparing.
+/// One implementation of the comparators.
 pub(super) trait Compare {
     /// A bit for each slot whose stripe equals `stripe`.
     fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32;
 
-    /// A bit for each slot whose locator has `tag` on top.
+    /// A bit for each slot whose locator has this tag.
     fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32;
 
-    /// A bit for each slot of a bucket that may hold the key. The work depends on the length of
-    /// the key alone: every slot is compared in every line that the key covers.
+    /// A bit for each slot of a bucket that may hold the key. The work depends only on the length
+    /// of the key: every slot is compared in every line that the key covers.
     #[inline]
     fn candidates<const SLOTS: usize>(bucket: &Bucket<SLOTS>, pattern: &Pattern) -> u32 {
         let mut candidates = Self::tagged(&bucket[LOCATORS], pattern.tag);
@@ -53,9 +54,9 @@ impl Compare for Scalar {
     }
 }
 
-/// The same steps on registers of either width: a bit for each of the words at `$start`, shifted
-/// right by `$shift`, that equals `$wanted`. Registers 16 and up, so that code for older processors
-/// around it pays no penalty.
+/// The comparison on registers of either width: a bit for each of the words at `$start` that,
+/// shifted right by `$shift`, equals `$wanted`. It uses registers from 16 up, so that surrounding
+/// SSE code pays no transition penalty.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 macro_rules! compare_wide {
     ($register:literal, $pointer:literal, $start:expr, $wanted:expr, $shift:expr) => {{
@@ -83,9 +84,10 @@ impl Avx512 {
         let mut answer = 0;
         for (place, words) in line.chunks(8).enumerate() {
             let start = words.as_ptr();
-            // SAFETY: reads the words of the line only: 8 of them, or 4 where a line has no more.
-            // The processor has the instructions (`Fastest::here`). Without the feature the
-            // compiler does not use k1, zmm16 and zmm17; with it, it is told that they change.
+            // SAFETY: the code reads only words of the line: 8 of them, or 4 if the line has no
+            // more. The processor has the instructions (`Fastest::here`). A compiler without the
+            // target feature does not use k1, zmm16 and zmm17; one with it is told that they
+            // change.
             answer |= unsafe {
                 match words.len() {
                     8 => compare_wide!("zmm", "zmmword", start, wanted, SHIFT),
@@ -111,7 +113,7 @@ impl Compare for Avx512 {
     }
 }
 
-/// Four slots at a time.
+/// This version compares four slots at a time.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 impl Avx2 {
     #[inline]
@@ -119,9 +121,9 @@ impl Avx2 {
         let mut answers = 0;
         for (place, words) in line.chunks_exact(4).enumerate() {
             let answer: u32;
-            // SAFETY: reads four words of the line only; the processor has the instructions
-            // (`Fastest::here`). The upper halves are cleared, so code for older processors around
-            // it pays no penalty.
+            // SAFETY: the code reads only four words of the line; the processor has the
+            // instructions (`Fastest::here`). The upper halves of the registers are cleared, so
+            // surrounding SSE code pays no transition penalty.
             unsafe {
                 std::arch::asm!(
                     "vmovq xmm0, {wanted}",

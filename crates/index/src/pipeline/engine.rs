@@ -1,4 +1,5 @@
-//! The engine as the crate's traits want it: opening, and what needs no worker.
+//! The implementation of the crate's engine traits: opening an index, and methods that need no
+//! worker.
 
 use amalgam_op::{HashSeed, Now};
 
@@ -8,11 +9,11 @@ use crate::maintenance::Signal;
 use crate::mem::{Evictions, ItemRef};
 use crate::{Configuration, OpenError, Statistics};
 
-/// The engine with `SLOTS` slots a bucket: 4, 8 or 16.
+/// The engine with `SLOTS` slots per bucket: 4, 8 or 16.
 ///
-/// Its hash has no secret: somebody who can choose keys can choose them for one bucket. What that
-/// buys is evicting (or, without eviction, refusing) keys of that bucket; no request becomes
-/// slower, nothing else is harmed. Where clients are hostile, choose another engine.
+/// Its hash has no secret seed: a client that chooses keys can aim them all at one bucket. The
+/// effect is limited to that bucket, whose keys are evicted (or, without eviction, refused); no
+/// request becomes slower. If clients may be hostile, choose another engine.
 pub struct PipelineEngine<const SLOTS: usize>(Store<SLOTS>);
 
 impl<const SLOTS: usize> crate::Store for PipelineEngine<SLOTS> {

@@ -1,8 +1,8 @@
-//! What each word of the slot memory means: the contract with the hardware, written out in
-//! `docs/pipeline.md`.
+//! The meaning of each word of the slot memory. It is the contract with the hardware;
+//! `docs/pipeline.md` states it in full.
 //!
-//! A bucket is a number of *memory lines*; each line holds one *stripe* of 8 bytes of every slot,
-//! slot 0 first. So a slot is a column and a comparator sees the same slot in every line:
+//! A bucket consists of [`LINES`] *memory lines*; each line holds one *stripe* of 8 bytes of every
+//! slot, slot 0 first. So a slot is a column and a comparator sees the same slot in every line:
 //!
 //! ```text
 //! line 0   locator of slot 0 | slot 1 | …       bits 0..48  where the value is; 0: free
@@ -17,7 +17,7 @@ use amalgam_op::Expiry;
 
 use crate::sync::AtomicU64;
 
-/// Bytes that a slot has of a memory line.
+/// The bytes of a memory line that belong to one slot.
 pub(super) const STRIPE_BYTES: usize = 8;
 /// Memory lines for keys.
 pub(super) const KEY_LINES: usize = 2;
@@ -25,11 +25,12 @@ pub(super) const KEY_LINES: usize = 2;
 pub(super) const LINES: usize = KEY_LINES + 2;
 /// The line of locators.
 pub(super) const LOCATORS: usize = 0;
-/// The first line of keys, next to the locators: a pair of lines answers for keys of one stripe.
+/// The first line of keys, next to the locators: for keys of one stripe, a read touches one pair of
+/// lines.
 pub(super) const KEYS: usize = 1;
-/// The line of terms, which reads do without.
+/// The line of terms, which reads do not touch.
 pub(super) const TERMS: usize = KEYS + KEY_LINES;
-/// Keys of up to this many bytes lie in their slot whole; of longer ones only the end does.
+/// A slot holds keys of up to this many bytes in full, and the last bytes of longer ones.
 pub(super) const SLOT_KEY_BYTES: usize = KEY_LINES * STRIPE_BYTES;
 
 /// One memory line: a stripe of each slot.
@@ -40,10 +41,10 @@ pub(super) type Bucket<const SLOTS: usize> = [Line<SLOTS>; LINES];
 /// Bits of a locator that hold a reference.
 const REFERENCE_BITS: u32 = 48;
 const REFERENCE_MASK: u64 = (1 << REFERENCE_BITS) - 1;
-/// Where terms hold the length of the value.
+/// The bit at which terms hold the length of the value.
 const VALUE_SHIFT: u32 = 32;
 
-/// The first word of a slot's header: which key it may be, and where the value is.
+/// The first word of a slot's header: the tag of its key, and the reference to the item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Locator(pub(super) u64);
 
@@ -51,20 +52,20 @@ impl Locator {
     /// A free slot.
     pub(super) const FREE: Self = Self(0);
 
-    /// The locator of an item at `reference`, for a key that looks like `pattern`.
+    /// The locator of the item at `reference`, whose key has this pattern.
     #[inline]
     pub(super) fn new(pattern: &Pattern, reference: u64) -> Self {
         debug_assert!(reference != 0 && reference <= REFERENCE_MASK, "a reference has 48 bits");
         Self(pattern.tag << REFERENCE_BITS | reference)
     }
 
-    /// Where the value is; 0 for a free slot.
+    /// The reference to the item; 0 for a free slot.
     #[inline]
     pub(super) fn reference(self) -> u64 {
         self.0 & REFERENCE_MASK
     }
 
-    /// The same key, with its value somewhere else.
+    /// A locator for the same key whose item lies at `reference`.
     #[inline]
     pub(super) fn moved_to(self, reference: u64) -> Self {
         Self(self.0 & !REFERENCE_MASK | reference)
@@ -76,7 +77,7 @@ impl Locator {
     }
 }
 
-/// The second word of a slot's header: when it ends, and how long the value is.
+/// The second word of a slot's header: its expiry, and the length of the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Terms(pub(super) u64);
 
@@ -89,21 +90,21 @@ impl Terms {
         Self(u64::from(expiry.0) | (value_bytes as u64) << VALUE_SHIFT)
     }
 
-    /// When the slot ends.
+    /// The expiry of the slot.
     #[inline]
     pub(super) fn expiry(self) -> Expiry {
         Expiry(self.0 as u32)
     }
 }
 
-/// A key as the comparators see it.
+/// The representation of a key that the comparators use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pattern {
-    /// Length and check: what a locator has above the reference.
+    /// Key length and check byte: the bits of a locator above the reference.
     pub(super) tag: u64,
-    /// The stripes of the key, or of the end of a longer one.
+    /// The stripes of the key or, if it is longer than [`SLOT_KEY_BYTES`], of its last bytes.
     pub(super) stripes: [u64; KEY_LINES],
-    /// How many stripes the key covers; the others are neither compared nor written.
+    /// The number of stripes that the key covers; the others are neither compared nor written.
     pub(super) lines: usize,
 }
 
@@ -121,21 +122,21 @@ impl Pattern {
         }
     }
 
-    /// The check byte.
+    /// The check byte: the top byte of the hash.
     #[inline]
     pub(super) fn check(&self) -> usize {
         self.tag as usize & 0xff
     }
 }
 
-/// Length and check: what the locator of a key with this hash has above the reference.
+/// The tag of a key with this hash: its length and check byte, as in a locator above the reference.
 #[inline]
 pub(super) fn tag_of(key: &[u8], hash: u64) -> u64 {
     (key.len() as u64) << 8 | hash >> 56
 }
 
-/// 1 to 8 bytes as a number, little-endian, zeros behind. Loads overlap instead of going byte by
-/// byte.
+/// 1 to 8 bytes as a little-endian number, padded with zeros. Overlapping loads avoid a loop over
+/// bytes.
 #[inline]
 fn padded(bytes: &[u8]) -> u64 {
     let half = |at: usize| {

@@ -1,14 +1,15 @@
-//! The pipelined hash table (FPL 2013) in software: a fixed number of buckets of a fixed number of
-//! slots, whose keys are striped over memory lines and compared all at once. `docs/pipeline.md`
-//! describes the layout, which the hardware shares, and argues why it is as it is.
+//! The pipelined hash table (FPL 2013) in software: a fixed number of buckets with a fixed number
+//! of slots each, whose keys are striped over memory lines and compared in parallel.
+//! `docs/pipeline.md` describes and justifies the layout, which the hardware shares.
 //!
 //! Invariants, in addition to those of the files:
-//! 1. A key has one bucket, and nothing else is looked at for it: the work of a request depends on
-//!    the length of its key, not on how full the table is or where the key lies.
+//! 1. A key has one bucket, and a request reads no other: its work depends on the length of its
+//!    key, not on how full the table is or where the key lies.
 //! 2. The table never grows and no key ever moves. A full bucket loses a key or refuses one.
-//! 3. Slots hold keys, expiry and where values are, and change as the hardware's do; values, and
-//!    keys as clients sent them, are items of `mem`. Every hit is confirmed by its item's key.
-//! 4. Keys are hashed by lookup3 without a secret, because the hardware is: see [`Pipeline`].
+//! 3. Slots hold (parts of) keys, expiry times and references to values, and change as the
+//!    hardware's do. Values and whole keys are items of `mem`. Every hit is confirmed by its item's
+//!    key.
+//! 4. Keys are hashed by lookup3 without a secret seed, as in the hardware: see [`PipelineEngine`].
 
 #[cfg(any(not(loom), test))]
 mod compare;
@@ -36,7 +37,7 @@ pub use engine::PipelineEngine;
 #[cfg(not(loom))]
 pub use worker::PipelineWorker;
 
-/// The engine as it is served: buckets of 8 slots.
+/// The engine that servers use: buckets of 8 slots.
 #[cfg(not(loom))]
 pub type Pipeline = PipelineEngine<8>;
 

@@ -1,13 +1,15 @@
-//! Reads: no lock, no store to anything shared but an item's recency and fetched bits.
+//! Reads, which take no lock and store to no shared memory except an item's header (recency and
+//! fetched bits).
 //!
-//! The keys of a batch go through three stages, as through the hardware's: ask for the line of the
-//! bucket; compare the key with all slots of its bucket and ask for the item of the slot that may
-//! be it; look at the item and answer. Lengths and checks, which lie in one line, come first:
-//! they leave no slot or one nearly always, and then the stripes' lines are not waited for. (An
-//! item holds its whole key too; the hardware, which has all lines at hand, compares all at once.)
+//! The keys of a batch go through three stages, as in the hardware: prefetch the line of the
+//! bucket; compare the key with all slots of the bucket and prefetch the item of the candidate
+//! slot; read the item and answer. Tags, which lie in one line, are compared first: nearly always
+//! they leave at most one slot, and then the read does not wait for the lines of stripes. (The item
+//! holds the whole key too. The hardware, which has all lines at hand, compares them all at once.)
 //!
-//! Linearization point of a hit: the load of the locator whose item is shown. Of a miss: a moment
-//! within the compare at which the key was absent, which point 2 of `slots` says there was.
+//! The linearization point of a hit is the load of the locator whose item is shown. That of a miss
+//! is a moment during the comparison at which the key was absent; point 2 of `slots` shows that
+//! there was one.
 
 use std::ops::ControlFlow;
 
@@ -21,16 +23,16 @@ use crate::software_pipeline;
 use crate::{Found, Sink};
 
 impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
-    /// A read of one key.
+    /// Reads one key.
     #[inline]
     pub(super) fn get_one<C: Compare>(&mut self, key: &Key<'_>, now: &Now, sink: &mut impl Sink) {
         let guard = self.pool.pin();
         let locator = self.optimistic_probe::<C>(key);
-        // There is nothing behind this key that a break could keep from being read.
+        // A break has no effect, as no key follows.
         let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
     }
 
-    /// A batch of reads.
+    /// Reads a batch of keys. Returns the number of keys answered.
     #[inline]
     pub(super) fn get_many<C: Compare>(
         &mut self,
@@ -68,8 +70,9 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         slots.optimistic_probe::<C>(slots.bucket_of(hash), tag_of(key, hash), pattern)
     }
 
-    /// Answers a key whose item `locator` most likely names: at once if it does and the item looks
-    /// like the last ones, as nearly all do where items are of a kind.
+    /// Answers a key whose item `locator` most likely names. It answers at once if the item's
+    /// header is as predicted and the item has the key, which is nearly always so if items are
+    /// alike.
     #[inline]
     fn answer<'g, C: Compare>(
         &mut self,
@@ -88,9 +91,9 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         }
         let item = self.store.item(locator, guard);
         if self.predictor.template().is_live(now)
-            && let Some(seen) = item.view_as(self.predictor.template(), key.bytes())
+            && let Some(matched) = item.view_as(self.predictor.template(), key.bytes())
         {
-            return sink.hit(position, &self.found(&item, seen));
+            return sink.hit(position, &self.found(&item, matched));
         }
         let item = match item.has_key(key.bytes()) {
             true => Some(item),
@@ -105,7 +108,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         }
     }
 
-    /// The item of a key whose first candidate was another's.
+    /// Finds the item of a key whose first candidate was the item of another key.
     #[inline(never)]
     fn find_carefully<'g, C: Compare>(
         &self,
@@ -115,9 +118,9 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     where
         'i: 'g,
     {
-        let sought = self.store.sought(key);
+        let probe = self.store.probe(key);
         let is_wanted = |locator| self.store.item(locator, guard).has_key(key.bytes());
-        let found = self.store.slots.find::<C>(sought.bucket, &sought.pattern, is_wanted);
+        let found = self.store.slots.find::<C>(probe.bucket, &probe.pattern, is_wanted);
         found.map(|(_, locator)| self.store.item(locator, guard))
     }
 

@@ -1,19 +1,22 @@
-//! The slot memory and what get, set and delete do to it: the part that hardware has too, bit for
-//! bit. It knows keys, expiry and where values are, and nothing of values, verbs or eviction.
+//! The slot memory and its changes by get, set and delete, which are the same in hardware, bit for
+//! bit. It knows keys, expiry times and references to items, but not values, verbs or eviction.
 //!
-//! Writers hold the lock of their bucket. Readers take none, and what they may see is this:
+//! Thread safety: writers hold the lock of their bucket. Readers take no lock and rely on these
+//! rules:
 //!
 //! 1. A slot is *taken* by one store of its locator (release), after its terms and stripes were
 //!    written while it was free. It is *given up* by one store of 0, and *overwritten* (same key,
-//!    other value) by one store of another locator; its stripes stay as they are meanwhile. These
-//!    stores are the linearization points of set and delete.
-//! 2. So while a key is present its locator and stripes match at every moment: a reader that
-//!    compares them in any order finds the slot, and one that finds nothing ran, for a moment,
-//!    while the key was absent.
-//! 3. What a reader finds may be another key's by the time it looks: the locator and the stripes
-//!    were not read at once. It therefore loads the locator again (acquire, paired with the
-//!    release in 1) and compares the key of the item behind it, which never changes.
-//! 4. A key lies in one slot of one bucket, for writers look under the lock before they insert.
+//!    other value) by one store of another locator, while its stripes do not change. These stores
+//!    are the linearization points of set and delete.
+//! 2. Therefore the locator and stripes of a present key match at every moment: a reader that
+//!    compares them in any order finds the slot, and if a reader finds none, the key was absent at
+//!    some moment of the comparison.
+//! 3. The slot that a reader finds may belong to another key by the time it reads the item, as
+//!    locator and stripes are not read atomically. The reader therefore loads the locator again
+//!    (acquire, paired with the release in 1) and compares the key of the item that it names, which
+//!    never changes.
+//! 4. A key lies in at most one slot of its bucket, because writers search the bucket under the
+//!    lock before they insert.
 
 use super::compare::Compare;
 use super::layout::{Bucket, KEYS, LOCATORS, Locator, Pattern, TERMS, Terms};
@@ -25,25 +28,26 @@ type Storage<const SLOTS: usize> = crate::mem::Table<Bucket<SLOTS>>;
 #[cfg(loom)]
 type Storage<const SLOTS: usize> = Box<[Bucket<SLOTS>]>;
 
-/// Locks of buckets; bucket `i` has lock `i` modulo this, and one of its own in smaller tables.
+/// The number of bucket locks in large tables: bucket `i` has lock `i` modulo this. In smaller
+/// tables each bucket has its own lock.
 const LOCKS: usize = 1 << 14;
 const LOCKED: u64 = 1;
 
-/// See the head of this file.
+/// The slot memory and the locks of its buckets.
 pub(super) struct Slots<const SLOTS: usize> {
     buckets: Storage<SLOTS>,
     locks: Box<[AtomicU64]>,
 }
 
 impl<const SLOTS: usize> Slots<SLOTS> {
-    /// Slot memory on `buckets`, which are zero.
+    /// Slot memory in `buckets`, which are zeroed.
     pub(super) fn new(buckets: Storage<SLOTS>) -> Self {
         assert!(!buckets.is_empty() && buckets.len() <= 1 << 32, "a hash's half names a bucket");
         let locks = (0..buckets.len().min(LOCKS)).map(|_| AtomicU64::new(0)).collect();
         Self { buckets, locks }
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.buckets.len()
@@ -54,8 +58,8 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         self.len() * size_of::<Bucket<SLOTS>>() + self.locks.len() * size_of::<AtomicU64>()
     }
 
-    /// The bucket of a hash: its low half, as a fraction of 2^32, of all buckets. With a power of
-    /// two of them these are the half's top bits.
+    /// The bucket of a hash: the hash's low half times the number of buckets, divided by 2^32. If
+    /// that number is a power of two, these are the top bits of the half.
     #[inline]
     pub(super) fn bucket_of(&self, hash: u64) -> usize {
         (((hash & 0xffff_ffff) * self.len() as u64) >> 32) as usize
@@ -69,7 +73,7 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         &self.buckets[index]
     }
 
-    /// Asks for the lines that a read of a key with this many stripes compares.
+    /// Prefetches the lines that a read of a key with this many stripes compares.
     #[inline]
     pub(super) fn prefetch(&self, index: usize, stripes: usize) {
         #[cfg(not(loom))]
@@ -84,14 +88,14 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         let _ = (index, stripes);
     }
 
-    /// What a slot says now. Acquire: see point 3 of the head.
+    /// The current locator of a slot. Acquire: see point 3 at the head of the module.
     #[inline]
     pub(super) fn locator(&self, index: usize, slot: usize) -> Locator {
         Locator(self.bucket(index)[LOCATORS][slot].load(Ordering::Acquire))
     }
 
-    /// The locator of the first slot that may hold the key with this tag; that of a free slot says
-    /// that the key is absent. Its pattern decides where two slots have the tag.
+    /// The locator of the first slot that may hold the key with this tag; [`Locator::FREE`] if the
+    /// key is absent. `pattern` is called only if several slots have the tag.
     #[inline]
     pub(super) fn optimistic_probe<C: Compare>(
         &self,
@@ -110,7 +114,8 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         self.locator(index, candidates.trailing_zeros() as usize)
     }
 
-    /// The first slot that may hold the key and that `is_wanted` takes, with its locator.
+    /// The first slot that may hold the key and whose locator `is_wanted` accepts, with its
+    /// locator.
     #[inline]
     pub(super) fn find<C: Compare>(
         &self,
@@ -130,40 +135,40 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         None
     }
 
-    /// Waits for other writers of the bucket and keeps them out. The hardware's concurrency control
-    /// does the same to an operation whose address an earlier writer still holds.
+    /// Locks a bucket against other writers, and waits for the lock if necessary. The hardware's
+    /// concurrency control likewise holds back an operation while an earlier one writes its bucket.
     #[inline]
-    pub(super) fn lock(&self, index: usize) -> Held<'_, SLOTS> {
+    pub(super) fn lock(&self, index: usize) -> LockedBucket<'_, SLOTS> {
         let lock = &self.locks[index % self.locks.len()];
         let mut round = 0_u32;
-        // Acquire pairs with the release in `drop`. Bounded by the others' critical sections, which
-        // neither allocate nor wait.
+        // Acquire pairs with the release in `drop`. The wait is bounded by the critical sections of
+        // other writers, which neither allocate nor wait.
         while lock.swap(LOCKED, Ordering::Acquire) == LOCKED {
             while lock.load(Ordering::Relaxed) == LOCKED {
                 spin(round);
                 round = round.saturating_add(1);
             }
         }
-        Held { slots: self, index, lock }
+        LockedBucket { slots: self, index, lock }
     }
 }
 
 #[cfg(not(loom))]
 impl<const SLOTS: usize> Slots<SLOTS> {
-    /// Touches all of it, so that later stores do not fault.
+    /// Faults all pages of the slot memory in, so that later stores do not fault.
     pub(super) fn populate(&self) {
         self.buckets.populate();
     }
 }
 
-/// The right to write one bucket; ends on drop.
-pub(super) struct Held<'s, const SLOTS: usize> {
+/// A locked bucket, which its holder may write; unlocks on drop.
+pub(super) struct LockedBucket<'s, const SLOTS: usize> {
     slots: &'s Slots<SLOTS>,
     pub(super) index: usize,
     lock: &'s AtomicU64,
 }
 
-impl<const SLOTS: usize> Held<'_, SLOTS> {
+impl<const SLOTS: usize> LockedBucket<'_, SLOTS> {
     #[inline]
     fn bucket(&self) -> &Bucket<SLOTS> {
         self.slots.bucket(self.index)
@@ -171,7 +176,8 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
 
     #[inline]
     fn terms(&self, slot: usize) -> Terms {
-        // Relaxed, here and below: the lock orders what writers do to each other.
+        // Relaxed, here and below: the lock orders accesses of writers, and readers do not read
+        // terms.
         Terms(self.bucket()[TERMS][slot].load(Ordering::Relaxed))
     }
 
@@ -182,17 +188,17 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
 
     #[inline]
     fn set_locator(&self, slot: usize, locator: Locator) {
-        // Release publishes what was written of the slot and of the item.
+        // Release publishes the slot's stripes and the item.
         self.bucket()[LOCATORS][slot].store(locator.0, Ordering::Release);
     }
 
-    /// What a slot says.
+    /// The locator of a slot.
     #[inline]
     pub(super) fn locator(&self, slot: usize) -> Locator {
         self.slots.locator(self.index, slot)
     }
 
-    /// The slots whose locator `is_wanted` takes.
+    /// The slots that are not free, with their locators.
     #[inline]
     pub(super) fn taken(&self) -> impl Iterator<Item = (usize, Locator)> {
         let slots = (0..SLOTS).map(|slot| (slot, self.locator(slot)));
@@ -205,7 +211,7 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
         (0..SLOTS).find(|slot| self.locator(*slot).is_free())
     }
 
-    /// Writes a key into a free slot. Stripes that the key does not cover keep what they had.
+    /// Writes a key into a free slot. Stripes that the key does not cover keep their old contents.
     #[inline]
     pub(super) fn take(&self, slot: usize, pattern: &Pattern, locator: Locator, terms: Terms) {
         debug_assert!(self.locator(slot).is_free(), "a taken slot is given up first");
@@ -217,26 +223,27 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
         self.set_locator(slot, locator);
     }
 
-    /// Names another value of the same key.
+    /// Replaces the value of a slot's key: writes the locator of another item, and its terms.
     #[inline]
     pub(super) fn overwrite(&self, slot: usize, locator: Locator, terms: Terms) {
         self.set_terms(slot, terms);
         self.set_locator(slot, locator);
     }
 
-    /// Names another copy of the same value.
+    /// Writes the locator of a copy of the slot's item.
     pub(super) fn redirect(&self, slot: usize, locator: Locator) {
         self.set_locator(slot, locator);
     }
 
-    /// Clears a slot's header. The stripes keep what they had.
+    /// Clears a slot's header. The stripes keep their contents.
     #[inline]
     pub(super) fn give_up(&self, slot: usize) {
         self.set_locator(slot, Locator::FREE);
         self.set_terms(slot, Terms::FREE);
     }
 
-    /// Gives up every slot but `except` that has expired at second `now`, and tells of each.
+    /// Gives up every slot but `except` that has expired at second `now`, and calls `given_up` with
+    /// the locator of each.
     #[inline]
     pub(super) fn reclaim(
         &self,
@@ -255,10 +262,10 @@ impl<const SLOTS: usize> Held<'_, SLOTS> {
     }
 }
 
-impl<const SLOTS: usize> Drop for Held<'_, SLOTS> {
+impl<const SLOTS: usize> Drop for LockedBucket<'_, SLOTS> {
     #[inline]
     fn drop(&mut self) {
-        // Release: the next holder sees what this one did.
+        // Release pairs with the acquire in `lock`.
         #[cfg(not(loom))]
         self.lock.store(0, Ordering::Release);
         // As in mercury's `Bucket::unlock`.

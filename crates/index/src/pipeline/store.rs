@@ -1,30 +1,32 @@
-//! The slot memory with items behind it: what all workers share.
+//! The state that all workers share: the slot memory, and the memory of its items.
 
 use std::sync::Arc;
 
 use super::layout::{Bucket, Locator};
-use super::slots::{Held, Slots};
+use super::slots::{LockedBucket, Slots};
 use crate::maintenance::Signal;
 use crate::mem::{Guard, Item, ItemRef, Memory, SlotLayout};
 use crate::simd::Fastest;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Configuration, OpenError, Statistics};
 
-/// The part of the memory limit that slots get: 3/8. The table never grows, so it is there from
-/// the start.
+/// The fraction of the memory limit that slots get: 3/8. The table never grows, so it is allocated
+/// in full at the start.
 const SHARE: (usize, usize) = (3, 8);
-/// Where more items are expected than that serves half full, slots get up to half of the limit.
+/// If the expected items would fill that table more than half, slots get up to 1/EXPECTED_SHARE of
+/// the limit.
 const EXPECTED_SHARE: usize = 2;
-/// Room for this many of the largest items comes before the share, down to one 16th of the limit.
+/// The table leaves room for this many of the largest items, but gets at least 1/[`LEAST_SHARE`] of
+/// the limit.
 const LARGEST_ITEMS: usize = 4;
 /// See [`LARGEST_ITEMS`].
 const LEAST_SHARE: usize = 16;
 /// The smallest table.
 const MIN_BUCKETS: usize = 16;
-/// Buckets that statistics look at.
+/// The number of buckets that statistics sample.
 const SAMPLE_BUCKETS: usize = 4096;
 
-/// See the head of this file.
+/// The state that all workers of an index share.
 pub(super) struct Store<const SLOTS: usize> {
     pub(super) memory: Arc<Memory>,
     pub(super) slots: Slots<SLOTS>,
@@ -66,7 +68,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         let limit = configuration.memory_bytes;
         let beside_items = limit.saturating_sub(LARGEST_ITEMS * configuration.max_item_bytes);
         let share = (limit / SHARE.1 * SHARE.0).min(beside_items).max(limit / LEAST_SHARE);
-        // Half full, as the paper recommends.
+        // The expected items fill half of the slots, as the paper recommends.
         let expected = configuration.expected_items / SLOTS * 2 * bucket_bytes;
         let bytes = share.max(expected.min(limit / EXPECTED_SHARE).min(beside_items));
         let buckets = configuration.tuning.buckets.unwrap_or(bytes / bucket_bytes);
@@ -77,8 +79,8 @@ impl<const SLOTS: usize> Store<SLOTS> {
     #[inline]
     pub(super) fn item<'g>(&'g self, locator: Locator, guard: &'g Guard<'_>) -> Item<'g> {
         let reference = ItemRef::from_bits(locator.reference()).expect("the slot is taken");
-        // SAFETY: locators are loaded from the slots with acquire ordering under the guard that
-        // the callers hold; items are retired only after they left the slots, or were never there.
+        // SAFETY: locators are loaded from the slots with acquire ordering under the callers'
+        // guard; an item is retired only after it left its slot, or if it never had one.
         unsafe { self.memory.item(reference, guard) }
     }
 
@@ -90,21 +92,21 @@ impl<const SLOTS: usize> Store<SLOTS> {
         new: Option<ItemRef>,
         guard: &Guard<'_>,
     ) -> bool {
-        let held = self.slots.lock(self.slots.bucket_of(hash));
+        let locked = self.slots.lock(self.slots.bucket_of(hash));
         let is_old = |(_, locator): &(usize, Locator)| locator.reference() == old.to_bits();
-        let found = held.taken().find(is_old);
+        let found = locked.taken().find(is_old);
         let Some((slot, locator)) = found else { return false };
         match new {
-            Some(new) => self.redirect(&held, slot, locator, new, guard),
-            None => held.give_up(slot),
+            Some(new) => self.redirect(&locked, slot, locator, new, guard),
+            None => locked.give_up(slot),
         }
         true
     }
 
-    /// Puts a copy of an item in its place.
+    /// Replaces an item by its copy `new`.
     fn redirect(
         &self,
-        held: &Held<'_, SLOTS>,
+        locked: &LockedBucket<'_, SLOTS>,
         slot: usize,
         locator: Locator,
         new: ItemRef,
@@ -113,11 +115,11 @@ impl<const SLOTS: usize> Store<SLOTS> {
         let new_locator = locator.moved_to(new.to_bits());
         let (old, new) = (self.item(locator, guard), self.item(new_locator, guard));
         if old.header().has_word() {
-            // The word may have changed since it was copied. It changes under the lock that we
-            // hold now, so this is its last value.
+            // The word may have changed since it was copied. It changes only under this lock, so
+            // this is its last value.
             new.word().store(old.word().load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        held.redirect(slot, new_locator);
+        locked.redirect(slot, new_locator);
     }
 
     pub(super) fn statistics(&self) -> Statistics {

@@ -1,5 +1,5 @@
-//! The slot memory against its specification (`docs/pipeline.md`): words, not behaviour. A hardware
-//! twin passes the same vectors.
+//! Tests of the slot memory's words against its specification (`docs/pipeline.md`). The hardware
+//! model passes the same vectors.
 
 use amalgam_op::lookup3;
 

@@ -1,10 +1,10 @@
-//! The slot memory alone, for whoever compares it word by word with hardware: the engine's own
-//! slots under the rules of GET, SET and DELETE, fed with pointers from outside.
+//! The slot memory without items, for comparing it word by word with the hardware: the engine's
+//! slots under the rules of GET, SET and DELETE, with pointers that the caller supplies.
 
 use amalgam_op::{Expiry, lookup3};
 
 use super::layout::{Bucket, Locator, Pattern, Terms};
-use super::slots::{Held, Slots};
+use super::slots::{LockedBucket, Slots};
 use crate::mem::Table;
 use crate::simd::{Fastest, Scalar, each_way};
 use crate::sync::Ordering;
@@ -12,12 +12,13 @@ use crate::sync::Ordering;
 /// Slots of a bucket.
 pub const SLOTS: usize = 8;
 
-/// See the head of this file. Not for use by several threads at once.
+/// A model of the hardware's slot memory. For one thread.
 pub struct Twin {
     slots: Slots<SLOTS>,
     /// The clock in seconds.
     pub now: u32,
-    /// Pointers that returned to their queue, in order.
+    /// Pointers given back by the table, in the order in which the hardware returns them to their
+    /// queue.
     pub returned: Vec<u64>,
 }
 
@@ -49,8 +50,8 @@ impl Twin {
         self.slots.find::<Scalar>(bucket, &pattern, |_| true).map(|(slot, _)| slot)
     }
 
-    /// Whether a slot may hold a key, as the engine's readers ask: what a read costs before it
-    /// looks at an item.
+    /// Whether a slot may hold a key, by the same probe as the engine's readers: it is the part of
+    /// a read before the item, for measurements.
     #[inline]
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (pattern, hash) = Self::pattern(key);
@@ -61,45 +62,46 @@ impl Twin {
         .is_free()
     }
 
-    fn give_up(held: &Held<'_, SLOTS>, slot: usize, returned: &mut Vec<u64>) {
-        returned.push(held.locator(slot).reference());
-        held.give_up(slot);
+    fn give_up(locked: &LockedBucket<'_, SLOTS>, slot: usize, returned: &mut Vec<u64>) {
+        returned.push(locked.locator(slot).reference());
+        locked.give_up(slot);
     }
 
-    /// Frees what expired in the key's bucket, the key's own slot apart. That slot, and the bucket.
-    fn prepare(&mut self, key: &[u8]) -> (Held<'_, SLOTS>, Option<usize>, &mut Vec<u64>) {
+    /// Locks the key's bucket and frees its expired slots, apart from the key's own. Returns the
+    /// bucket, the key's slot if it has one, and the queue of returned pointers.
+    fn prepare(&mut self, key: &[u8]) -> (LockedBucket<'_, SLOTS>, Option<usize>, &mut Vec<u64>) {
         let (pattern, hash) = Self::pattern(key);
-        let held = self.slots.lock(self.slots.bucket_of(hash));
-        let matched = self.slots.find::<Scalar>(held.index, &pattern, |_| true);
+        let locked = self.slots.lock(self.slots.bucket_of(hash));
+        let matched = self.slots.find::<Scalar>(locked.index, &pattern, |_| true);
         let matched = matched.map(|(slot, _)| slot);
         let returned = &mut self.returned;
-        held.reclaim(self.now, matched, |locator| returned.push(locator.reference()));
-        (held, matched, returned)
+        locked.reclaim(self.now, matched, |locator| returned.push(locator.reference()));
+        (locked, matched, returned)
     }
 
-    /// A SET whose value lies at `pointer`. A full bucket gives up a slot.
+    /// Performs a SET of a value at `pointer`. If the bucket is full, one of its slots is given up.
     pub fn set(&mut self, key: &[u8], pointer: u64, expiry: u32, value_bytes: usize) {
         let (pattern, _) = Self::pattern(key);
-        let (held, matched, returned) = self.prepare(key);
+        let (locked, matched, returned) = self.prepare(key);
         let (locator, terms) =
             (Locator::new(&pattern, pointer), Terms::new(Expiry(expiry), value_bytes));
         if let Some(slot) = matched {
-            returned.push(held.locator(slot).reference());
-            return held.overwrite(slot, locator, terms);
+            returned.push(locked.locator(slot).reference());
+            return locked.overwrite(slot, locator, terms);
         }
-        let slot = held.free_slot().unwrap_or_else(|| {
+        let slot = locked.free_slot().unwrap_or_else(|| {
             let victim = pattern.check() % SLOTS;
-            Self::give_up(&held, victim, returned);
+            Self::give_up(&locked, victim, returned);
             victim
         });
-        held.take(slot, &pattern, locator, terms);
+        locked.take(slot, &pattern, locator, terms);
     }
 
-    /// A DELETE.
+    /// Performs a DELETE.
     pub fn delete(&mut self, key: &[u8]) {
-        let (held, matched, returned) = self.prepare(key);
+        let (locked, matched, returned) = self.prepare(key);
         if let Some(slot) = matched {
-            Self::give_up(&held, slot, returned);
+            Self::give_up(&locked, slot, returned);
         }
     }
 

@@ -1,4 +1,4 @@
-//! One thread's access to a store: the trait's methods, each a few lines.
+//! The worker: one thread's access to a store.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         Self { store, pool: Pool::new(&store.memory), predictor: HeaderPredictor::UNTRAINED }
     }
 
-    /// Lets the pool evict and move items through the slots.
+    /// Calls `work` with the pool and a callback that unlinks or replaces items in the slots.
     pub(super) fn with_swap<R>(
         &mut self,
         work: impl FnOnce(&mut Pool<'i>, &mut Swap<'_>) -> R,
@@ -44,7 +44,7 @@ impl<'i, const SLOTS: usize> Writer<'i> for PipelineWorker<'i, SLOTS> {
     }
 }
 
-/// The background half of [`crate::Engine`].
+/// The methods of [`crate::Engine`] that take a worker.
 impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
     /// See [`crate::Engine::compare_exchange_item`].
     pub(super) fn compare_exchange_item(
@@ -74,7 +74,7 @@ impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
 
     #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        each_way!(self.store.compare, C => self.carry_out::<C>(op, now, sink))
+        each_way!(self.store.compare, C => self.execute::<C>(op, now, sink))
     }
 
     #[inline]
@@ -112,18 +112,18 @@ impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
     }
 }
 
-/// What a key looks like, and its bucket.
+/// A key's pattern and its bucket.
 #[derive(Clone, Copy)]
-pub(super) struct Sought {
+pub(super) struct KeyProbe {
     pub(super) pattern: Pattern,
     pub(super) bucket: usize,
 }
 
 impl<const SLOTS: usize> Store<SLOTS> {
-    /// Where to look for a key.
+    /// Computes the pattern and the bucket of a key.
     #[inline]
-    pub(super) fn sought(&self, key: &Key<'_>) -> Sought {
+    pub(super) fn probe(&self, key: &Key<'_>) -> KeyProbe {
         let pattern = Pattern::new(key.bytes(), key.hash());
-        Sought { pattern, bucket: self.slots.bucket_of(key.hash()) }
+        KeyProbe { pattern, bucket: self.slots.bucket_of(key.hash()) }
     }
 }

@@ -1,9 +1,9 @@
 //! Operations that may change an item.
 //!
-//! An operation looks, decides and fills its item without a lock; then it takes the bucket's lock,
-//! makes sure that what it saw is still there, and changes the slot; else it starts over. So
-//! neither allocation nor eviction happens under a lock. A repetition means that another operation
-//! on the key took effect in between.
+//! An operation looks its key up, decides and fills its item without a lock. Then it takes the
+//! bucket's lock, checks that the slot is unchanged, and changes it; if the slot has changed, it
+//! starts over. So neither allocation nor eviction happens under a lock, and each retry means that
+//! another operation on the bucket's slot took effect in between.
 //!
 //! Every change of a bucket gives up its expired slots first, as the hardware's write unit does.
 
@@ -11,26 +11,26 @@ use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Value, decide}
 
 use super::compare::Compare;
 use super::layout::{Locator, Terms};
-use super::slots::Held;
-use super::worker::{PipelineWorker, Sought};
+use super::slots::LockedBucket;
+use super::worker::{KeyProbe, PipelineWorker};
 use crate::mem::{Attempt, Guard, Item, ItemLayout, ItemRef, Slot, Writer};
 use crate::sync::Ordering;
 use crate::{Sink, show_outcome};
 
-/// The most slots of a bucket.
+/// The largest number of slots in a bucket.
 const MAX_SLOTS: usize = 16;
 
-/// An operation under way.
-struct Writing<'a, 'k> {
+/// The inputs of a write that is under way.
+struct PendingWrite<'a, 'k> {
     op: &'a Op<'k>,
-    sought: Sought,
+    probe: KeyProbe,
     now: &'a Now,
-    /// Memory for the item to be written.
+    /// A reserved slot of memory for the new item, if there is one.
     slot: &'a mut Option<Slot>,
 }
 
-/// The item that a write found, and where.
-struct Seen<'g> {
+/// The item that a write found, and its slot in the bucket.
+struct SlotMatch<'g> {
     slot: usize,
     locator: Locator,
     item: Item<'g>,
@@ -56,90 +56,93 @@ impl Unlinked {
 
 impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     /// See [`crate::Worker::apply`].
-    pub(super) fn carry_out<C: Compare>(
+    pub(super) fn execute<C: Compare>(
         &mut self,
         op: &Op<'_>,
         now: &Now,
         sink: &mut impl Sink,
     ) -> Outcome {
-        let sought = self.store.sought(&op.key);
+        let probe = self.store.probe(&op.key);
         self.until_done(now, |worker, slot| {
-            worker.attempt::<C>(Writing { op, sought, now, slot }, sink)
+            worker.attempt::<C>(PendingWrite { op, probe, now, slot }, sink)
         })
     }
 
-    /// The item of the key, dead or alive.
-    fn see<'g, C: Compare>(
+    /// Finds the item of the key, dead or alive.
+    fn find_match<'g, C: Compare>(
         &self,
-        writing: &Writing<'_, '_>,
+        pending: &PendingWrite<'_, '_>,
         guard: &'g Guard<'_>,
-    ) -> Option<Seen<'g>>
+    ) -> Option<SlotMatch<'g>>
     where
         'i: 'g,
     {
         let store = self.store;
-        let key = writing.op.key.bytes();
+        let key = pending.op.key.bytes();
         let is_wanted = |locator| store.item(locator, guard).has_key(key);
-        let Sought { pattern, bucket } = &writing.sought;
+        let KeyProbe { pattern, bucket } = &pending.probe;
         let (slot, locator) = store.slots.find::<C>(*bucket, pattern, is_wanted)?;
         let item = store.item(locator, guard);
-        Some(Seen { slot, locator, item, view: item.view() })
+        Some(SlotMatch { slot, locator, item, view: item.view() })
     }
 
     fn attempt<C: Compare>(
         &mut self,
-        mut writing: Writing<'_, '_>,
+        mut pending: PendingWrite<'_, '_>,
         sink: &mut impl Sink,
     ) -> Attempt {
         let guard = self.pool.pin();
-        let seen = self.see::<C>(&writing, &guard);
-        let current = seen.as_ref().map(|seen| &seen.view);
-        match decide(current, writing.op, writing.now, self.pool.fresh_cas(writing.op, current)) {
+        let matched = self.find_match::<C>(&pending, &guard);
+        let current = matched.as_ref().map(|matched| &matched.view);
+        match decide(current, pending.op, pending.now, self.pool.fresh_cas(pending.op, current)) {
             Decision::Keep(outcome) => {
-                if let Some(seen) = &seen {
+                if let Some(matched) = &matched {
                     show_outcome(
-                        writing.op,
-                        &seen.item,
-                        seen.view,
+                        pending.op,
+                        &matched.item,
+                        matched.view,
                         outcome,
-                        writing.now,
+                        pending.now,
                         &self.store.memory,
                         sink,
                     );
                 }
                 Attempt::Done(outcome)
             }
-            Decision::Remove(outcome) => match seen {
-                Some(seen) => self.remove(&writing, &seen, outcome),
+            Decision::Remove(outcome) => match matched {
+                Some(matched) => self.remove(&pending, &matched, outcome),
                 None => Attempt::Done(outcome),
             },
-            Decision::Replace(item_write, outcome) => match seen {
-                Some(seen) => match item_write.sole_word_change(&seen.view, writing.now) {
-                    Some(word) => self.change(&writing, &seen, &item_write, word, outcome, sink),
-                    None => self.replace(&mut writing, &seen, &item_write, outcome, &guard, sink),
+            Decision::Replace(item_write, outcome) => match matched {
+                Some(matched) => match item_write.sole_word_change(&matched.view, pending.now) {
+                    Some(word) => self.change(&pending, &matched, &item_write, word, outcome, sink),
+                    None => {
+                        self.replace(&mut pending, &matched, &item_write, outcome, &guard, sink)
+                    }
                 },
-                None => self.insert::<C>(&mut writing, &item_write, outcome, &guard, sink),
+                None => self.insert::<C>(&mut pending, &item_write, outcome, &guard, sink),
             },
         }
     }
 
     /// Takes the bucket's lock if the slot still has the locator that was read, and frees the
     /// bucket's expired slots.
-    fn hold(
+    fn lock_if_unchanged(
         &self,
-        writing: &Writing<'_, '_>,
-        seen: &Seen<'_>,
+        pending: &PendingWrite<'_, '_>,
+        matched: &SlotMatch<'_>,
         unlinked: &mut Unlinked,
-    ) -> Option<Held<'i, SLOTS>> {
-        let held = self.store.slots.lock(writing.sought.bucket);
-        if held.locator(seen.slot) != seen.locator {
+    ) -> Option<LockedBucket<'i, SLOTS>> {
+        let locked = self.store.slots.lock(pending.probe.bucket);
+        if locked.locator(matched.slot) != matched.locator {
             return None;
         }
-        held.reclaim(writing.now.seconds, Some(seen.slot), |locator| unlinked.push(locator));
-        Some(held)
+        locked.reclaim(pending.now.seconds, Some(matched.slot), |locator| unlinked.push(locator));
+        Some(locked)
     }
 
-    /// Retires what had to leave its slot. The caller gave the lock back.
+    /// Retires items that were taken out of their slots. Requires: the caller has released the
+    /// lock.
     #[inline]
     fn retire_all(&mut self, unlinked: &Unlinked, now: &Now) {
         if unlinked.count == 0 {
@@ -153,188 +156,202 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         }
     }
 
-    fn remove(&mut self, writing: &Writing<'_, '_>, seen: &Seen<'_>, outcome: Outcome) -> Attempt {
+    fn remove(
+        &mut self,
+        pending: &PendingWrite<'_, '_>,
+        matched: &SlotMatch<'_>,
+        outcome: Outcome,
+    ) -> Attempt {
         let mut expired = Unlinked::new();
-        let Some(held) = self.hold(writing, seen, &mut expired) else { return Attempt::Again };
-        held.give_up(seen.slot);
-        drop(held);
+        let Some(locked) = self.lock_if_unchanged(pending, matched, &mut expired) else {
+            return Attempt::Again;
+        };
+        locked.give_up(matched.slot);
+        drop(locked);
         // SAFETY: we took it out of its only slot.
-        unsafe { self.pool.retire(seen.item.reference()) };
-        self.pool.note_if_dead(writing.now, &seen.view);
-        self.retire_all(&expired, writing.now);
+        unsafe { self.pool.retire(matched.item.reference()) };
+        self.pool.note_if_dead(pending.now, &matched.view);
+        self.retire_all(&expired, pending.now);
         Attempt::Done(outcome)
     }
 
     /// Changes an item's word in place.
     fn change(
         &mut self,
-        writing: &Writing<'_, '_>,
-        seen: &Seen<'_>,
+        pending: &PendingWrite<'_, '_>,
+        matched: &SlotMatch<'_>,
         item_write: &ItemWrite<'_>,
         word: [u8; 8],
         outcome: Outcome,
         sink: &mut impl Sink,
     ) -> Attempt {
         let mut expired = Unlinked::new();
-        let held = self.hold(writing, seen, &mut expired);
-        let is_done = held.is_some() && is_same(seen, writing.op, item_write);
+        let locked = self.lock_if_unchanged(pending, matched, &mut expired);
+        let is_done = locked.is_some() && is_same(matched, pending.op, item_write);
         if is_done {
-            seen.item.change_word(word, item_write.meta_flags.fetched);
+            matched.item.change_word(word, item_write.meta_flags.fetched);
         }
-        drop(held);
-        self.retire_all(&expired, writing.now);
+        drop(locked);
+        self.retire_all(&expired, pending.now);
         if !is_done {
             return Attempt::Again;
         }
-        let changed = ItemView { value: Value::Word(word, seen.view.value.len()), ..seen.view };
+        let changed =
+            ItemView { value: Value::Word(word, matched.view.value.len()), ..matched.view };
         show_outcome(
-            writing.op,
-            &seen.item,
+            pending.op,
+            &matched.item,
             changed,
             outcome,
-            writing.now,
+            pending.now,
             &self.store.memory,
             sink,
         );
         Attempt::Done(outcome)
     }
 
-    /// Puts another item in the place of the one that was seen.
+    /// Replaces the item that was found by a new one.
     fn replace(
         &mut self,
-        writing: &mut Writing<'_, '_>,
-        seen: &Seen<'_>,
+        pending: &mut PendingWrite<'_, '_>,
+        matched: &SlotMatch<'_>,
         item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (new, locator) = match self.write(writing, item_write, seen.view.value.as_bytes()) {
+        let (new, locator) = match self.write(pending, item_write, matched.view.value.as_bytes()) {
             Ok(written) => written,
             Err(attempt) => return attempt,
         };
-        // The view before the item is published: afterwards others may change its word.
+        // The view is taken before the item is published: afterwards other threads may change its
+        // word.
         let new_item = self.store.item(locator, guard);
         let shown = new_item.view();
         let mut expired = Unlinked::new();
-        let held = self.hold(writing, seen, &mut expired);
-        let is_done = held.is_some() && is_same(seen, writing.op, item_write);
-        if let (Some(held), true) = (&held, is_done) {
-            held.overwrite(seen.slot, locator, Terms::new(item_write.expiry, shown.value.len()));
+        let locked = self.lock_if_unchanged(pending, matched, &mut expired);
+        let is_done = locked.is_some() && is_same(matched, pending.op, item_write);
+        if let (Some(locked), true) = (&locked, is_done) {
+            locked.overwrite(
+                matched.slot,
+                locator,
+                Terms::new(item_write.expiry, shown.value.len()),
+            );
         }
-        drop(held);
-        self.retire_all(&expired, writing.now);
-        // SAFETY: the old one left its only slot, or the new one never had one.
-        unsafe { self.pool.retire(if is_done { seen.item.reference() } else { new }) };
+        drop(locked);
+        self.retire_all(&expired, pending.now);
+        // SAFETY: the old item left its only slot, or the new one never had a slot.
+        unsafe { self.pool.retire(if is_done { matched.item.reference() } else { new }) };
         if !is_done {
             return Attempt::Again;
         }
-        self.pool.note_if_dead(writing.now, &seen.view);
-        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
+        self.pool.note_if_dead(pending.now, &matched.view);
+        show_outcome(pending.op, &new_item, shown, outcome, pending.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
     fn insert<C: Compare>(
         &mut self,
-        writing: &mut Writing<'_, '_>,
+        pending: &mut PendingWrite<'_, '_>,
         item_write: &ItemWrite<'_>,
         outcome: Outcome,
         guard: &Guard<'_>,
         sink: &mut impl Sink,
     ) -> Attempt {
-        let (new, locator) = match self.write(writing, item_write, &[]) {
+        let (new, locator) = match self.write(pending, item_write, &[]) {
             Ok(written) => written,
             Err(attempt) => return attempt,
         };
         let store = self.store;
         let new_item = store.item(locator, guard);
         let shown = new_item.view();
-        let Sought { pattern, bucket } = &writing.sought;
-        let key = writing.op.key.bytes();
-        let held = store.slots.lock(*bucket);
+        let KeyProbe { pattern, bucket } = &pending.probe;
+        let key = pending.op.key.bytes();
+        let locked = store.slots.lock(*bucket);
         let is_same_key = |locator| store.item(locator, guard).has_key(key);
         if store.slots.find::<C>(*bucket, pattern, is_same_key).is_some() {
-            drop(held);
+            drop(locked);
             // SAFETY: never published.
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
         let mut unlinked = Unlinked::new();
-        held.reclaim(writing.now.seconds, None, |locator| unlinked.push(locator));
-        let slot = self.make_slot(&held, writing, guard, &mut unlinked);
+        locked.reclaim(pending.now.seconds, None, |locator| unlinked.push(locator));
+        let slot = self.make_slot(&locked, pending, guard, &mut unlinked);
         if let Some(slot) = slot {
             let terms = Terms::new(item_write.expiry, shown.value.len());
-            held.take(slot, pattern, locator, terms);
+            locked.take(slot, pattern, locator, terms);
         }
-        drop(held);
-        self.retire_all(&unlinked, writing.now);
+        drop(locked);
+        self.retire_all(&unlinked, pending.now);
         if slot.is_none() {
             store.refused.fetch_add(1, Ordering::Relaxed);
             // SAFETY: never published.
             unsafe { self.pool.retire(new) };
             return Attempt::Done(Outcome::OutOfMemory);
         }
-        show_outcome(writing.op, &new_item, shown, outcome, writing.now, &self.store.memory, sink);
+        show_outcome(pending.op, &new_item, shown, outcome, pending.now, &self.store.memory, sink);
         Attempt::Done(outcome)
     }
 
-    /// A free slot: the lowest there is, or one whose item a flush killed, or, where that is
-    /// allowed, the one that the new key's check byte points at, whose item is evicted.
+    /// Finds or makes a free slot: the lowest free one; else one whose item is dead (flushed);
+    /// else, if the index evicts, the slot that the new key's check byte selects, whose item is
+    /// evicted.
     fn make_slot(
         &self,
-        held: &Held<'_, SLOTS>,
-        writing: &Writing<'_, '_>,
+        locked: &LockedBucket<'_, SLOTS>,
+        pending: &PendingWrite<'_, '_>,
         guard: &Guard<'_>,
         unlinked: &mut Unlinked,
     ) -> Option<usize> {
-        if let Some(slot) = held.free_slot() {
+        if let Some(slot) = locked.free_slot() {
             return Some(slot);
         }
         let is_dead = |(_, locator): &(usize, Locator)| {
             let item = self.store.item(*locator, guard);
             let header = item.header();
-            !writing.now.is_live(item.expiry_of(header), header.generation())
+            !pending.now.is_live(item.expiry_of(header), header.generation())
         };
-        if let Some((slot, locator)) = held.taken().find(is_dead) {
-            held.give_up(slot);
+        if let Some((slot, locator)) = locked.taken().find(is_dead) {
+            locked.give_up(slot);
             unlinked.push(locator);
             return Some(slot);
         }
         if !self.store.evicts {
             return None;
         }
-        let slot = writing.sought.pattern.check() % SLOTS;
-        unlinked.push(held.locator(slot));
-        held.give_up(slot);
+        let slot = pending.probe.pattern.check() % SLOTS;
+        unlinked.push(locked.locator(slot));
+        locked.give_up(slot);
         Some(slot)
     }
 
-    /// Writes an item into the memory at hand, if its layout is right.
+    /// Writes the new item, unpublished, if the reserved slot has its layout.
     fn write(
         &mut self,
-        writing: &mut Writing<'_, '_>,
+        pending: &mut PendingWrite<'_, '_>,
         item_write: &ItemWrite<'_>,
         current: &[u8],
     ) -> Result<(ItemRef, Locator), Attempt> {
-        let key = writing.op.key.bytes();
-        let Some(layout) = ItemLayout::new(key.len(), item_write, current.len(), writing.now)
+        let key = pending.op.key.bytes();
+        let Some(layout) = ItemLayout::new(key.len(), item_write, current.len(), pending.now)
         else {
             return Err(Attempt::Done(Outcome::TooLarge));
         };
-        let Some(slot) = writing.slot.take_if(|slot| slot.layout() == layout) else {
+        let Some(slot) = pending.slot.take_if(|slot| slot.layout() == layout) else {
             return Err(Attempt::Needs(layout));
         };
         let new = self.pool.fill(slot, key, item_write, current);
-        Ok((new, Locator::new(&writing.sought.pattern, new.to_bits())))
+        Ok((new, Locator::new(&pending.probe.pattern, new.to_bits())))
     }
 }
 
-/// Whether the item's word is as it was seen, where what is written follows from it. The caller
-/// holds the bucket's lock, under which alone words change.
-fn is_same(seen: &Seen<'_>, op: &Op<'_>, item_write: &ItemWrite<'_>) -> bool {
-    match seen.view.value {
+/// Whether the item's word is unchanged, if the write depends on it. Requires: the caller holds the
+/// bucket's lock, without which no word changes.
+fn is_same(matched: &SlotMatch<'_>, op: &Op<'_>, item_write: &ItemWrite<'_>) -> bool {
+    match matched.view.value {
         Value::Word(word, _) if item_write.depends_on_value(op) => {
-            seen.item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
+            matched.item.word().load(Ordering::Relaxed) == u64::from_le_bytes(word)
         }
         _ => true,
     }
