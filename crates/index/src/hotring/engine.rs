@@ -1,4 +1,4 @@
-//! The index and its workers: what belongs to no single operation.
+//! The index and its workers: opening, strategies of head movement, and code that operations share.
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -24,15 +24,16 @@ use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, W
 /// R, if the strategy sets no other: at every Rth request a worker checks whether a head should
 /// move (section 3.2).
 pub(super) const REQUESTS_PER_LOOK: u32 = 5;
-/// Items a ring has at start, if `expected_items` come.
+/// The number of items per ring for which a table is created, if `expected_items` are stored.
 const ITEMS_PER_RING: usize = 1;
 /// A rehash is wanted when `.0` accesses visit more than `.1` items beyond the first: with evenly
 /// used keys, at 1.5 items per ring.
 const MOST_VISITED: (u32, u32) = (4, 3);
-/// Head items that one call to make room passes over at most.
+/// The number of hot head items that one call to make room or one step of maintenance spares at
+/// most.
 pub(super) const MOST_SPARED: u32 = 64;
 
-/// How heads find hot items.
+/// The strategy by which heads move to hot items.
 pub trait Strategy: Send + Sync + 'static {
     /// The engine's name.
     const NAME: &'static str;
@@ -47,13 +48,13 @@ pub trait Strategy: Send + Sync + 'static {
     const COUNTS_PREDECESSORS: bool = true;
 }
 
-/// Section 3.2.1.
+/// Random movement (section 3.2.1).
 pub struct RandomMovement;
 
-/// The same with another R, for figure 15b.
+/// Random movement with another R, for figure 15b.
 pub struct RandomMovementEvery<const R: u32>;
 
-/// Section 3.2.2.
+/// Statistical sampling (section 3.2.2).
 pub struct StatisticalSampling;
 
 /// `S` with heads that stay where they are, for factor analyses.
@@ -94,13 +95,13 @@ impl<S: Strategy> Strategy for WithoutPredecessor<S> {
     const COUNTS_PREDECESSORS: bool = false;
 }
 
-/// See the head of the module.
+/// A HotRing index with strategy `S` for head movement: see the head of the module.
 pub struct HotRing<S> {
     pub(super) memory: Arc<Memory>,
     pub(super) tables: Tables,
     pub(super) bits: Bits,
     pub(super) growth: Growth,
-    /// Whether some worker found accesses too expensive.
+    /// Whether a worker found accesses too expensive, which requests a rehash.
     pub(super) wants_growth: AtomicBool,
     grows: bool,
     signal: Signal,
@@ -239,7 +240,7 @@ impl<S: Strategy> HotRing<S> {
         is_done
     }
 
-    /// The word may have changed since it was copied; it is carried over once it is final.
+    /// Copies the word of `old`, which may have changed since it was copied, once it is final.
     fn carry_word_over(&self, items: &Items<'_>, old: Node, copy: Node) {
         let (old, copy) = (items.item(old), items.item(copy));
         loop {
@@ -248,16 +249,16 @@ impl<S: Strategy> HotRing<S> {
                 return;
             }
             if header.is_sealed() || old.seal(header, word) {
-                // Relaxed: published with the copy.
+                // Relaxed: the word is published with the copy.
                 copy.word().store(word, Ordering::Relaxed);
                 return;
             }
         }
     }
 
-    /// As `swap` for eviction: passes over a live item that is the head of its ring and was read
-    /// since the last sweep, `spare` times at most; the next sweep takes it. (The CLOCK hand passes
-    /// over whatever was read since; it asks for such items where it found no others.)
+    /// As `swap`, but spares a live item that is the head of its ring and was read since the hand
+    /// last passed, at most `spare` times; the next pass takes it. (The CLOCK hand spares all
+    /// recently read items, unless it finds no others to evict.)
     fn swap_sparing_hot(
         &self,
         items: &Items<'_>,
@@ -283,8 +284,8 @@ impl<S: Strategy> HotRing<S> {
 }
 
 impl<S: Strategy> HotRingWorker<'_, S> {
-    /// Notes that requests looked at `visited` items beyond those that heads led to, and asks for a
-    /// rehash when requests have become too expensive (section 3.4).
+    /// Records that requests visited `visited` items beyond those that heads led to, and requests a
+    /// rehash when accesses have become too expensive (section 3.4).
     #[inline]
     pub(super) fn note_cost(&mut self, visited: u32) {
         if self.cost.note(visited, self.requests) {
@@ -299,7 +300,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         self.index.growth.note_passed(visited, requests);
         let (accesses, items) = MOST_VISITED;
         let is_expensive = visited / items >= requests / accesses;
-        // Relaxed: a hint for the thread that steps.
+        // Relaxed: the flag is a hint for the thread that does maintenance.
         if is_expensive
             && self.index.grows
             && !self.index.wants_growth.swap(true, Ordering::Relaxed)
@@ -308,8 +309,9 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Notes an access through `head` for which `node` would be the best head: counts it, or looks,
-    /// at every R-th request, whether the head should move (or begin to be sampled).
+    /// Records an access through `head` for which `node` would be the best head: counts it if the
+    /// head is sampled; else checks, at every R-th request, whether the head should move or
+    /// sampling should start.
     #[inline]
     pub(super) fn note_access(&self, items: &Items<'_>, head: Head, hash: u64, node: Node) {
         let is_hot = items.bits.node_of(head.address()) == Some(node);
@@ -322,8 +324,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Notes a cold access to `node`, through `head`. `is_certain` says that no other node can be
-    /// the better head.
+    /// Records an access through `head` that was not to the head's item; `node` would be the best
+    /// head. `is_certain` says that no other node can be better.
     #[cold]
     pub(super) fn note_cold(
         &self,
@@ -343,20 +345,22 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Whether it is this request's turn to look at a head: each is while the popular keys change.
+    /// Whether this request checks its head: every R-th does, and every one while the popular keys
+    /// change.
     #[inline]
     pub(super) fn looks(&self) -> bool {
         self.requests.is_multiple_of(S::REQUESTS_PER_LOOK) || self.cost.is_surprising()
     }
 
-    /// Whether it is this request's turn to look at `head`, which may have patience.
+    /// Whether this request checks `head`, whose patience makes checks rarer if the strategy
+    /// samples.
     #[inline]
     fn is_due(&self, head: Head) -> bool {
         let patience = if S::SAMPLES { head.patience() } else { 0 };
         self.requests.is_multiple_of(S::REQUESTS_PER_LOOK << patience) || self.cost.is_surprising()
     }
 
-    /// How many samples to take: as many as a ring has items, on average.
+    /// The number of samples per round: as many as a ring has items on average.
     fn samples(&self) -> u64 {
         sample::samples_of(self.index.growth.items_per_ring())
     }
@@ -368,7 +372,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         self.index.items(self.number, guard)
     }
 
-    /// Lends the pool together with what unlinks for it.
+    /// Calls `work` with the pool and a callback that unlinks or replaces items in the rings.
     pub(super) fn with_swap<R>(
         &mut self,
         now: &Now,
@@ -401,7 +405,7 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         match keys {
             [key] => {
-                // One key answered is one key answered, whether the sink breaks or not.
+                // One key is answered, whether the sink breaks or not.
                 let _ = self.get_one(key, now, sink);
                 1
             }

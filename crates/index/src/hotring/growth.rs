@@ -1,4 +1,4 @@
-//! What an index knows of its rehashes, and the numbers about its rings.
+//! The state of an index's rehashes, and the statistics of its rings.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use crate::mem::{Grace, ItemRef};
 
 const MILLION: u64 = 1_000_000;
 
-/// What an index knows of its rehashes.
+/// The state of rehashes and the statistics of rings.
 #[derive(Default)]
 pub(super) struct Growth {
-    /// Taken by the worker that steps; others only try it.
+    /// Locked by the worker that does a step of a rehash; other workers only try the lock.
     pub(super) state: Mutex<RehashState>,
-    /// Rings of the current table.
+    /// The number of rings of the current table.
     rings: AtomicU64,
     table_bytes: AtomicU64,
     pub(super) finished: AtomicU64,
     pub(super) is_under_way: AtomicBool,
     items_per_ring: AtomicU64,
-    /// Items passed by a million accesses.
+    /// The number of items passed per million accesses.
     passed: AtomicU64,
-    /// Pairs of rehash items in memory, which are not items of users.
+    /// The number of pairs of rehash items in memory, which are not items of clients.
     pairs: AtomicU64,
     pair_bytes: AtomicU64,
     pub(super) last_sample: LastSample,
 }
 
-/// How far a rehash has come.
+/// The progress of a rehash.
 #[derive(Default)]
 pub(super) struct RehashState {
-    /// Rings visited between rehashes.
+    /// The sample of rings that is collected between rehashes.
     pub(super) sample: RingSample,
     /// The next ring to split; None while there is no rehash.
     pub(super) next_ring: Option<usize>,
@@ -70,7 +70,7 @@ impl Growth {
         self.passed.store(average, Ordering::Relaxed);
     }
 
-    /// Writes what is known into `statistics`.
+    /// Writes the statistics of rings and rehashes into `statistics`.
     pub(super) fn fill(&self, statistics: &mut Statistics) {
         let passed = self.passed.load(Ordering::Relaxed);
         statistics.items_passed = passed as f64 / MILLION as f64;

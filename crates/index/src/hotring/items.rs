@@ -1,4 +1,4 @@
-//! Rings of items in memory: the one place where this engine turns a place into an item.
+//! Rings of items in memory. Only this file turns places into items.
 
 use super::space::{Order, Space, load};
 use super::table::Tables;
@@ -8,10 +8,10 @@ use crate::sync::AtomicU64;
 
 /// Items lie on multiples of 2^4 bytes; places leave these bits out.
 const PLACE_SHIFT: u32 = 4;
-/// The link lies so far before the header.
+/// The distance from an item's link to its header.
 const LINK_BYTES: usize = 8;
 
-/// Names the item of a place.
+/// The reference of the item at a place.
 #[inline]
 pub(super) fn reference_of(node: Node) -> ItemRef {
     ItemRef::from_bits(node.0 << PLACE_SHIFT).expect("places are not 0")
@@ -24,7 +24,7 @@ pub(super) fn node_of(item: ItemRef) -> Node {
     Node(item.to_bits() >> PLACE_SHIFT)
 }
 
-/// Bits that a place in a memory of `bytes` bytes needs.
+/// The number of bits of a place in a memory of `bytes` bytes.
 pub(super) fn place_bits(bytes: u64) -> u32 {
     u64::BITS - (bytes >> PLACE_SHIFT).leading_zeros()
 }
@@ -39,21 +39,22 @@ pub(super) struct Items<'g> {
 }
 
 impl<'g> Items<'g> {
-    /// The item at `node`, which was read from a head or a link under the guard, or is the
-    /// caller's.
+    /// The item at `node`. Requires: `node` was read from a head or a link under the guard, or the
+    /// caller owns the item.
     #[inline]
     pub(super) fn item(&self, node: Node) -> Item<'g> {
-        // SAFETY: heads and links are loaded sequentially consistent, which includes acquire, from
-        // this index under the guard; whoever deletes an item retires it only after no head and no
-        // link in reach leads to it (docs/hotring.md, invariant 6). The second of a pair of rehash
-        // items lies within the first: only its link, which is the first's word, is looked at.
+        // SAFETY: heads and links are loaded by sequentially consistent (hence acquire) loads from
+        // this index under the guard; an item is retired only after no head and no reachable link
+        // leads to it (docs/hotring.md, invariant 6). The second of a pair of rehash items lies
+        // within the first: only its link, which is the first's word, is accessed.
         unsafe { self.memory.item(reference_of(node), self.guard) }
     }
 }
 
 impl Items<'_> {
-    /// Seals the item at `node`, as is to be done before it is occupied: reads that find no seal
-    /// know without a look at the link that it is not (docs/hotring.md, race 17).
+    /// Seals the item at `node`, which must happen before the item is occupied: a read that finds
+    /// no seal then knows without loading the link that the item is not occupied (docs/hotring.md,
+    /// race 17).
     pub(super) fn seal(&self, node: Node) {
         let item = self.item(node);
         if !item.header_in_order().is_sealed() {
@@ -61,20 +62,21 @@ impl Items<'_> {
         }
     }
 
-    /// Asks for the link of an item; a hint.
+    /// Prefetches the link of an item.
     #[inline]
     pub(super) fn prefetch_link(&self, node: Node) {
         self.memory.prefetch_item_at(reference_of(node), 0_usize.wrapping_sub(LINK_BYTES));
     }
 
-    /// Asks for the header of an item and for what lies `bytes` behind it; a hint.
+    /// Prefetches the header of an item and the line `bytes` after its start.
     #[inline]
     pub(super) fn prefetch_item(&self, node: Node, bytes: usize) {
         self.memory.prefetch_item(reference_of(node));
         self.memory.prefetch_item_at(reference_of(node), bytes);
     }
 
-    /// Up to which hash, `last` at most, the ring of `hash` goes that is in use now; and its head.
+    /// The last hash of the ring that holds `hash` now, but at most `last`; and the head of that
+    /// ring.
     pub(super) fn ring_end(&self, hash: u64, last: u64) -> (u64, Head) {
         let mut table = self.tables.current(self.guard);
         loop {

@@ -1,20 +1,20 @@
-//! Random movement (section 3.2.1): a head moves to what an R-th request touched, unless that came
-//! often lately to the item that the head leads to. That many looks are remembered in the head's
-//! patience: a look that finds the head right fills it, one that does not takes one away. So one
-//! request for a cold item does not undo what the head had found.
+//! Random movement (section 3.2.1): a head moves to the item that an R-th request accessed, unless
+//! R-th requests recently accessed the item that the head leads to. The head's patience records
+//! this: an R-th request for the head's item sets it to [`TRUST`], one for another item takes one
+//! away. So a single request for a cold item does not move a head from a hot one.
 //!
 //! All of this is hints: heads move by the protocol of `change`. An exchange that only changes
-//! patience does not change where the head leads. It fails if a movement is announced meanwhile,
-//! and a movement that was prepared before it fails to be announced.
+//! patience does not change the item that the head leads to. It fails if a movement is announced
+//! meanwhile, and it makes the announcement of a movement prepared before it fail.
 
 use super::change::move_head;
 use super::space::{Space, address_for, exchange_head};
 use super::word::{Head, Node};
 
-/// How many looks at other items a head outlasts that was found right.
+/// The number of R-th requests for other items after which a confirmed head moves at the next one.
 pub(super) const TRUST: u64 = 3;
 
-/// An R-th request came to the item that the head leads to.
+/// Records that an R-th request accessed the item that the head leads to.
 #[cold]
 pub(super) fn confirm<S: Space>(space: &S, hash: u64) {
     let (word, head) = space.head(hash);
@@ -29,8 +29,8 @@ pub(super) fn is_trusted(head: Head) -> bool {
     head.patience() == TRUST
 }
 
-/// An R-th request came to another item; `node` would have been the best head. `is_certain` moves
-/// it there whatever was found before.
+/// Records that an R-th request accessed another item, for which `node` would have been the best
+/// head. `is_certain` moves the head there whatever its patience.
 #[cold]
 pub(super) fn doubt<S: Space>(space: &S, hash: u64, node: Node, is_certain: bool) {
     let (word, head) = space.head(hash);

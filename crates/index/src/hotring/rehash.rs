@@ -1,8 +1,8 @@
-//! Rehash of the whole table (section 3.4), a slice at a time: rings are split and, after a grace
-//! period that a batch of rings shares, parted. Between rehashes, rings are sampled for statistics.
+//! The rehash of the table (section 3.4), in slices: rings are split and, after a grace period that
+//! a batch of rings shares, parted. Between rehashes, rings are sampled for statistics.
 //!
-//! Thread safety: the state is behind one mutex, which workers only try to take: one works, the
-//! others go on.
+//! Thread safety: one mutex protects the state. Workers only try to take it, so one does a slice
+//! and the others continue.
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
@@ -20,24 +20,24 @@ use super::walk::tour;
 use super::word::Head;
 use crate::mem::{ItemLayout, ItemRef, Pool, Writer};
 
-/// Rings that one step splits or parts: a tenth of a millisecond's work. Between two steps the
-/// thread does the rest of an engine's background work.
+/// The number of rings that one step splits or parts, which takes about 0.1 ms. Between two steps
+/// the thread does the engine's other background work.
 const SLICE: usize = 1024;
-/// Rings that one step samples.
+/// The number of rings that one step samples.
 const SAMPLED_RINGS: usize = 64;
 /// Distance in rings at which the item that a head leads to is prefetched.
 const RINGS_AHEAD: usize = 8;
-/// Rings that share a grace period.
+/// The number of rings that share a grace period.
 const BATCH: usize = if cfg!(test) { 4 } else { 8192 };
 
 impl<S: Strategy> HotRingWorker<'_, S> {
-    /// Does a slice of a rehash, or begins one. Returns whether more waits.
+    /// Does a slice of a rehash, or begins one. Returns whether more work is due.
     pub(super) fn step_growth(&mut self, now: &Now) -> bool {
         let index = self.index;
         let mut state = match index.growth.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another worker steps.
+            // Another worker is doing a step.
             Err(TryLockError::WouldBlock) => return false,
         };
         if let Some((grace, _)) = &state.retired {
@@ -45,7 +45,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
                 return true;
             }
             if let Some((_, table)) = state.retired.take() {
-                // SAFETY: a grace period has passed since it went out of use.
+                // SAFETY: a grace period has passed since the table went out of use.
                 unsafe { table.free() };
             }
         }
@@ -85,7 +85,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         true
     }
 
-    /// Splits some rings.
+    /// Splits up to [`SLICE`] rings.
     fn split_slice(&mut self, state: &mut RehashState, now: &Now) -> bool {
         let index = self.index;
         let Some(first) = state.next_ring else { return false };
@@ -110,7 +110,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             drop(guard);
             return self.make_room_for_pair(now);
         }
-        // Without memory for another pair, the pairs so far are parted first, which frees theirs.
+        // Without memory for another pair, the rings split so far are parted first, which frees
+        // their pairs.
         let is_last = state.next_ring == Some(table.len());
         if is_short || state.split.len() >= BATCH || is_last {
             state.waiting = Some((self.pool.begin_grace(), std::mem::take(&mut state.split)));
@@ -131,7 +132,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         }
     }
 
-    /// Parts some of the rings that were split, after their grace period.
+    /// Parts up to [`SLICE`] of the rings that were split, after their grace period.
     fn part_slice(&mut self, state: &mut RehashState) -> bool {
         let index = self.index;
         let Some((grace, pairs)) = &mut state.waiting else { return false };
@@ -165,7 +166,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         true
     }
 
-    /// Visits a few more rings for the sample; a complete one is published.
+    /// Adds a few rings to the sample, and publishes it when it is complete.
     fn sample_rings(&self, sample: &mut RingSample) {
         let guard = self.pool.pin();
         let items = self.items(&guard);
@@ -243,7 +244,8 @@ fn pair_layout(now: &Now) -> Option<ItemLayout> {
     ItemLayout::new(size_of::<u64>(), &PAIR, 0, now)
 }
 
-/// Two rehash items in the memory of one item with a word: the item's link, and the word.
+/// Makes two rehash items in the memory of one item with a word: the item's link and its word serve
+/// as their links.
 fn make_pair(pool: &mut Pool<'_>, division: u64, now: &Now) -> Option<ItemRef> {
     let slot = pool.reserve(pair_layout(now)?).ok()?;
     Some(pool.fill(slot, &division.to_le_bytes(), &PAIR, &[]))

@@ -1,15 +1,15 @@
-//! Statistical sampling (section 3.2.2): count a ring's accesses for a while, then move its head to
-//! where the accesses cost least.
+//! Statistical sampling (section 3.2.2): counts a ring's accesses for a round, then moves its head
+//! to the position from which these accesses cost least.
 
 use super::change::move_head;
 use super::space::{Space, address_for, exchange_head, exchange_link};
 use super::walk::{LoadedNode, tour};
 use super::word::{Head, MOST_SAMPLES, Node};
 
-/// Begins to sample the ring of `hash`: `samples` accesses. A head that no round has settled yet is
-/// led to `node` at once: as good a guess as any, until the round ends. Does nothing if a round, or
-/// a movement, is under way. (Counts are cleared when a round ends; a few may be left from one that
-/// was cut off.)
+/// Begins a round of `samples` accesses for the ring of `hash`. If no round has settled the head
+/// yet, the head also moves to `node` at once, which is a good guess until the round ends. Does
+/// nothing if a round or a movement is under way. (Counts are cleared when a round ends; a few may
+/// be left from a round that was cut off.)
 #[cold]
 pub(super) fn start<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     let (word, head) = space.head(hash);
@@ -24,22 +24,22 @@ pub(super) fn start<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     }
 }
 
-/// The samples of a round in a table whose rings have `items_per_ring` items on average.
+/// The number of samples of a round in a table whose rings have `items_per_ring` items on average.
 pub(super) fn samples_of(items_per_ring: u64) -> u64 {
     items_per_ring.clamp(2, MOST_SAMPLES)
 }
 
-/// Forgets what an item was counted.
+/// Clears the access count of an item.
 fn clear<S: Space>(space: &S, loaded: LoadedNode) {
     if loaded.link.count() != 0 {
-        // A link that changed meanwhile keeps its count: noise, for one round.
+        // A link that changed meanwhile keeps its count, which is noise for one round.
         let _ = exchange_link(space.link(loaded.node), loaded.link, loaded.link.uncounted());
     }
 }
 
-/// Counts an access to `node`, or one for which its predecessor `node` should be the head; rounds
-/// take `samples`. Whoever takes the last sample moves the head. The item that the head leads to
-/// needs no count: what is missing when the round ends was its share.
+/// Counts an access to `node` (or an access to its successor for which `node` would be the best
+/// head) in a round of `samples`. The thread that takes the last sample moves the head. Accesses to
+/// the head's item are not counted: they are the samples that are missing when the round ends.
 #[cold]
 pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     let (word, head) = space.head(hash);
@@ -49,19 +49,20 @@ pub(super) fn count<S: Space>(space: &S, hash: u64, node: Node, samples: u64) {
     if space.bits().node_of(head.address()) != Some(node) {
         let link = space.load_link(node);
         if link.is_plain() {
-            // Lost if the link changes at this moment: a sample for the head's item.
+            // The count is lost if the link changes at this moment, and then falls to the head's
+            // item.
             let _ = exchange_link(space.link(node), link, link.counted());
         }
     }
     if head.counter() > 1 {
         exchange_head(word, head, head.sampled());
     } else if exchange_head(word, head, head.settled()) {
-        // Only one thread takes Active away, and goes on.
+        // Only one thread clears Active and ends the round.
         conclude(space, hash, head.settled(), samples);
     }
 }
 
-/// Moves the head to the position of least income, formula 6, and forgets the counts.
+/// Moves the head to the position of least income (formula 6) and clears the counts.
 fn conclude<S: Space>(space: &S, hash: u64, head: Head, samples: u64) {
     let (mut items, mut counted) = (0, 0);
     let is_complete = tour(space, hash, |loaded| {
@@ -81,7 +82,7 @@ fn conclude<S: Space>(space: &S, hash: u64, head: Head, samples: u64) {
             let target = Head::to(address).with_patience(head.patience().max(1));
             move_head(space, word, head, target);
         }
-        // It stands well: the next round can wait longer.
+        // The head is at the best position: the next round can wait longer.
         _ => _ = exchange_head(word, head, head.with_patience(head.patience() + 1)),
     }
 }

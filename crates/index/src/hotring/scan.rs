@@ -1,4 +1,4 @@
-//! Scans, in the order of hashes: the cursor is a hash, so no rehash disturbs it.
+//! Scans in the order of hashes: the cursor is a hash, so a rehash does not affect it.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +23,8 @@ impl<S: Strategy> HotRingWorker<'_, S> {
         for _ in 0..budget.max(1) {
             let guard = self.pool.pin();
             let items = self.items(&guard);
-            // The ring as it is divided now, or less finely: then it is visited whole.
+            // The range of one ring of the current table; if that ring is being divided, all its
+            // parts are visited.
             let last = from | (u64::MAX >> (64 - items.tables.current(&guard).shift()));
             if let ControlFlow::Break(at) = visit_range(&items, from, last, visit) {
                 return Some(Cursor(at));
@@ -52,7 +53,8 @@ fn visit_range(
     }
 }
 
-/// Visits what the head of `from` leads to, up to `last`. Returns up to which hash that went.
+/// Visits the items of the ring of `from` with hashes up to `last`. Returns the last hash that the
+/// visit covered.
 fn visit_ring(
     items: &Items<'_>,
     from: u64,
@@ -65,13 +67,13 @@ fn visit_ring(
     }
     let target = Target::new(items.bits, Order { hash: from, key: &[] });
     let mut walk = Walk::new(items, target, head.address());
-    // To the place of `from`, then on until it comes again.
+    // Walk to the position of `from`, then on until the walk has gone around the ring.
     let start = match walk.finish() {
         Event::Passed => match walk.before {
             Some(before) => before.link.address(),
             None => return ControlFlow::Continue(last),
         },
-        // A boundary, that of a rehash item.
+        // `from` is the boundary of a rehash item.
         Event::Hit(loaded) => loaded.link.address(),
         Event::Item(_) | Event::Boundary { .. } | Event::Vacant => {
             return ControlFlow::Continue(last);
@@ -81,7 +83,8 @@ fn visit_ring(
     loop {
         let loaded = match walk.step() {
             Event::Item(loaded) => loaded,
-            // The ring may have been divided under us; the other half is not on our way then.
+            // The ring may have been divided meanwhile; then this walk does not reach the other
+            // half.
             Event::Boundary { met, own } if met.node != own => {
                 return ControlFlow::Continue(end_of_half(items, from, last, met));
             }
@@ -101,8 +104,7 @@ fn visit_ring(
     }
 }
 
-/// Up to which hash the half of `from` goes, `last` at most, where `met` is one of the pair that
-/// divides the ring.
+/// The last hash of the half of `from`, at most `last`, in a ring divided by the pair of `met`.
 fn end_of_half(items: &Items<'_>, from: u64, last: u64, met: LoadedNode) -> u64 {
     let division = items.division(lower_of(met.node, met.link));
     if from < division { last.min(division - 1) } else { last }

@@ -1,4 +1,4 @@
-//! Rehash of one ring (section 3.4): its two halves get heads of their own, and part.
+//! The rehash of one ring (section 3.4): its two halves get their own heads and are parted.
 
 use super::change::{
     Position, insert, insert_first, locate, move_head, occupy, retarget_head, unlink_slow,
@@ -8,21 +8,21 @@ use super::walk::LoadedNode;
 use super::word::{Head, Link, Node};
 use crate::sync::{AtomicU64, Ordering::SeqCst};
 
-/// Where a ring was and where its halves will be.
+/// The head of a ring in the old table, and the heads of its halves in the new one.
 pub(super) struct Buckets<'t> {
     pub(super) old: &'t AtomicU64,
-    /// Empty so far, and not to be found before the old one says so.
+    /// Empty at first. No thread uses them before the old head is [`Head::MOVED`].
     pub(super) new: [&'t AtomicU64; 2],
 }
 
-/// Empties the bucket of a ring without items into the new table. Returns false if it has some.
+/// Moves an empty ring to the new table. Returns false if the ring has items.
 pub(super) fn move_vacant(buckets: &Buckets<'_>) -> bool {
     exchange_head(buckets.old, Head::EMPTY, Head::MOVED)
 }
 
-/// Divides the ring of `buckets` by the pair of rehash items at `lower`, which is the caller's.
-/// From the last step on everybody comes through the new heads. The caller waits for a grace period
-/// and goes on with [`part`].
+/// Divides the ring of `buckets` by the pair of rehash items at `lower`, which the caller owns.
+/// From the last step on all threads use the new heads. The caller waits for a grace period and
+/// goes on with [`part`].
 pub(super) fn split<S: Space>(space: &S, buckets: &Buckets<'_>, lower: Node) {
     let division = space.division(lower);
     let hashes = [division & (division - 1), division];
@@ -39,7 +39,7 @@ pub(super) fn split<S: Space>(space: &S, buckets: &Buckets<'_>, lower: Node) {
         let node = Node(lower.0 + half as u64);
         buckets.new[half].store(Head::to(space.address(node, hash)).0, SeqCst);
     }
-    // The old head; a movement that is under way is cancelled by this (race 15).
+    // Replacing the old head cancels a movement that is under way (race 15).
     let last = Head(buckets.old.swap(Head::MOVED.0, SeqCst));
     inherit(space, buckets, division, last);
 }
@@ -61,7 +61,7 @@ fn insert_rehash_item<S: Space>(space: &S, order: Order<'_>, node: Node, link: L
     }
 }
 
-/// Tells that both of the pair are in the ring.
+/// Marks a rehash item as paired: both items of its pair are in the ring.
 fn pair<S: Space>(space: &S, node: Node) {
     let mut link = space.load_link(node);
     while let Err(changed) = exchange_link(space.link(node), link, link.paired()) {
@@ -69,7 +69,8 @@ fn pair<S: Space>(space: &S, node: Node) {
     }
 }
 
-/// The hot item stays the head of its half. A hint: whatever comes between, it is left at that.
+/// Makes the hot item the head of its half. This is a hint: it does nothing if another thread
+/// interferes.
 fn inherit<S: Space>(space: &S, buckets: &Buckets<'_>, division: u64, last: Head) {
     let Some(hot) = space.bits().node_of(last.address()) else { return };
     if !space.load_link(hot).is_plain() {
@@ -78,14 +79,14 @@ fn inherit<S: Space>(space: &S, buckets: &Buckets<'_>, division: u64, last: Head
     let half = usize::from(space.order(hot).hash >= division);
     let word = buckets.new[half];
     let head = Head(load(word));
-    // The head must still be as it was set: only then is no item of this half left out.
+    // The head must be as `split` set it: only then is no item of this half left out.
     if !head.is_moving() && !head.is_active() {
         move_head(space, word, head, Head::to(last.address()));
     }
 }
 
-/// Parts the halves that `split` divided, after a grace period, and takes the pair out. It can be
-/// retired then.
+/// Parts the halves that `split` divided, after a grace period, and unlinks the pair, which the
+/// caller then retires.
 pub(super) fn part<S: Space>(space: &S, lower: Node) {
     for half in 0..2 {
         cut(space, Node(lower.0 + half));
@@ -100,7 +101,7 @@ pub(super) fn part<S: Space>(space: &S, lower: Node) {
     }
 }
 
-/// Leads the last item of a half back to the half's own rehash item.
+/// Links the last item of a half back to the half's own rehash item, which closes its ring.
 fn cut<S: Space>(space: &S, own: Node) {
     // Fails when another thread changes a link of the half first.
     while !try_cut(space, own) {}

@@ -9,7 +9,7 @@ use super::word::{Bucket, Word};
 use crate::mem::Memory;
 use crate::mem::{ItemRef, Table, prefetch, prefetch_for_write};
 
-/// Fewer buckets than this make no table.
+/// The smallest number of buckets of a table.
 pub(super) const MIN_BUCKETS: usize = if cfg!(loom) { 2 } else { 8 };
 
 #[cfg(not(loom))]
@@ -18,8 +18,8 @@ type Words = Table<Bucket>;
 #[cfg(loom)]
 type Words = Box<[Bucket]>;
 
-/// A table. The bucket of a hash is its top bits, so that bucket `l` of a table of n is the union
-/// of the buckets `2l` and `2l + 1` of one of 2n.
+/// A table of buckets. The top bits of a hash number its bucket, so bucket `l` of a table of n is
+/// the union of the buckets `2l` and `2l + 1` of one of 2n.
 pub(super) struct Buckets<L: Locking> {
     words: Words,
     sides: Option<Table<L::Side>>,
@@ -40,7 +40,7 @@ impl<L: Locking> Buckets<L> {
         Ok(Self { words, sides, shift: 64 - count.trailing_zeros() })
     }
 
-    /// A table of `count` buckets without a side table, under no limit.
+    /// A table of `count` buckets without a side table and outside the memory limit.
     #[cfg(loom)]
     pub(super) fn model(count: usize) -> Self {
         assert!(count.is_power_of_two() && count >= MIN_BUCKETS, "a power of two");
@@ -48,7 +48,7 @@ impl<L: Locking> Buckets<L> {
         Self { words, sides: None, shift: 64 - count.trailing_zeros() }
     }
 
-    /// Touches all of the table.
+    /// Faults all pages of the table in.
     #[cfg(not(loom))]
     pub(super) fn populate(&self) {
         self.words.populate();
@@ -59,7 +59,7 @@ impl<L: Locking> Buckets<L> {
         self.words.len()
     }
 
-    /// What the memory limit was charged.
+    /// The bytes charged to the memory limit.
     #[cfg(not(loom))]
     pub(super) fn bytes(&self) -> usize {
         self.words.bytes() + self.sides.as_ref().map_or(0, Table::bytes)
@@ -70,7 +70,7 @@ impl<L: Locking> Buckets<L> {
         (hash >> self.shift) as usize
     }
 
-    /// The lowest hash of the bucket behind `index`, or none behind the last.
+    /// The lowest hash of the bucket after `index`; None if that is the last.
     pub(super) fn end_of(&self, index: usize) -> Option<u64> {
         (index + 1 < self.count()).then(|| (index as u64 + 1) << self.shift)
     }
@@ -80,7 +80,7 @@ impl<L: Locking> Buckets<L> {
         &self.words[index]
     }
 
-    /// Enters the critical section of a bucket.
+    /// Locks a bucket.
     #[inline]
     pub(super) fn lock(&self, index: usize) -> BucketGuard<'_, L> {
         let bucket = &self.words[index];
@@ -88,14 +88,14 @@ impl<L: Locking> Buckets<L> {
         BucketGuard { bucket, side, word: L::lock(bucket, side) }
     }
 
-    /// A hint for [`Buckets::lock`] of this hash, to be used when the table may be gone.
+    /// An address for prefetching buckets that may be used after the table was freed.
     #[inline]
     pub(super) fn hint(&self) -> Hint {
         Hint { base: self.words.as_ptr().cast(), shift: self.shift }
     }
 }
 
-/// Where a table's buckets lie, or lay.
+/// The address of a table's buckets, which may have been freed: for prefetches only.
 #[derive(Clone, Copy)]
 pub(super) struct Hint {
     base: *const u8,
@@ -109,13 +109,13 @@ impl Default for Hint {
 }
 
 impl Hint {
-    /// Asks for the bucket of `hash`; it will be locked, so for writing.
+    /// Prefetches the bucket of `hash` for writing, as it will be locked.
     #[inline]
     pub(super) fn prefetch(self, hash: u64) {
         prefetch_for_write(self.address(hash));
     }
 
-    /// Asks for the bucket of `hash`, to look at it.
+    /// Prefetches the bucket of `hash` for reading.
     #[inline]
     pub(super) fn prefetch_to_read(self, hash: u64) {
         prefetch(self.address(hash));
@@ -128,7 +128,7 @@ impl Hint {
     }
 }
 
-/// The critical section of a bucket; ends on drop, also in a panic, with the word as it then is.
+/// A locked bucket. Unlocks on drop, also in a panic, and writes the current word back.
 pub(super) struct BucketGuard<'t, L: Locking> {
     bucket: &'t Bucket,
     side: Option<&'t L::Side>,
@@ -146,14 +146,13 @@ impl<L: Locking> BucketGuard<'_, L> {
         self.word.item()
     }
 
-    /// The chain starts with `item` from now on, or, where others read without locks, from the end
-    /// of the critical section.
+    /// Sets the first item of the chain. Other threads see it when the bucket is unlocked.
     #[inline]
     pub(super) fn set_first(&mut self, item: Option<ItemRef>) {
         self.word = Word::of(item);
     }
 
-    /// The chain lives in the other table from now on.
+    /// Marks the bucket as moved: its chain lives in the other table.
     pub(super) fn set_moved(&mut self) {
         self.word = Word::MOVED;
     }

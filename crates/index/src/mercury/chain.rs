@@ -1,4 +1,4 @@
-//! Chains: the one place where an index word or a link becomes an item.
+//! Chains of items. Only this file turns the references in buckets and links into items.
 
 use super::buckets::BucketGuard;
 use super::links::{self, Links};
@@ -6,26 +6,26 @@ use super::locking::Locking;
 use crate::mem::{Guard, Item, ItemRef, Memory};
 use crate::sync::AtomicU64;
 
-/// Items as the holder of a guard may follow them.
+/// Access to chains for the holder of a guard.
 ///
-/// Why following is safe, with a bucket's lock and without: a reference in a bucket or a link names
-/// an item that was filled before it was published (release; we load with acquire). An item that
-/// was linked at any moment since our guard was taken is retired after that moment, so its memory
-/// stays while the guard lasts. And what we follow was linked at such a moment: a bucket's word by
-/// the guard's own argument (see `mem::epoch`); a link of an item that is linked, likewise; a link
-/// of an item that was unlinked since, because it still names what was behind it at that moment,
-/// later than our guard.
+/// Following links is safe with and without the bucket's lock. A reference in a bucket or a link
+/// names an item that was filled before it was published (release, loaded here with acquire). An
+/// item that was linked at any moment since the guard was taken is retired after that moment, so
+/// its memory stays while the guard lives. And every item reached was linked at such a moment:
+/// through a bucket's word, by the guard's own argument (see `mem::epoch`); through the link of a
+/// linked item, likewise; through the link of an item unlinked since, because that link still names
+/// the next item at the moment of unlinking, which is later than the guard.
 #[derive(Clone, Copy)]
 pub(super) struct Chains<'g> {
     memory: &'g Memory,
     guard: &'g Guard<'g>,
 }
 
-/// Where an item was found in its chain.
+/// The position of an item in its chain.
 #[derive(Clone, Copy)]
 pub(super) struct ChainPosition<'g> {
     pub(super) item: Item<'g>,
-    /// The item before it, or none if it is the first.
+    /// The item before it; None if it is the first.
     previous: Option<Item<'g>>,
 }
 
@@ -38,12 +38,12 @@ impl<'g> Chains<'g> {
     /// The item of a reference that was loaded from a bucket or a link under the guard.
     #[inline]
     pub(super) fn item(&self, reference: ItemRef) -> Item<'g> {
-        // SAFETY: see the head of `Chains`; only this file and its callers in `mercury` make
+        // SAFETY: see the doc of `Chains`; only this file and its callers in `mercury` make
         // references, all from words that they loaded under this guard.
         unsafe { self.memory.item(reference, self.guard) }
     }
 
-    /// The item behind `item`.
+    /// The item after `item` in its chain.
     #[inline]
     pub(super) fn next(&self, item: Item<'g>) -> Option<Item<'g>> {
         next_of(item).map(|next| self.item(next))
@@ -55,7 +55,7 @@ impl<'g> Chains<'g> {
         self.find_by(first, |item| item.has_key(key))
     }
 
-    /// Exactly the item `wanted`.
+    /// Finds exactly the item `wanted` in the chain that starts at `first`.
     pub(super) fn find_exact(
         &self,
         first: Option<ItemRef>,
@@ -81,7 +81,7 @@ impl<'g> Chains<'g> {
         }
     }
 
-    /// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
+    /// Inserts `new`, which is not published yet, at the front of the chain.
     pub(super) fn push<L: Locking>(&self, locked: &mut BucketGuard<'_, L>, new: Item<'g>) {
         links::push(self, locked, new.reference());
     }
@@ -100,12 +100,12 @@ impl Links for Chains<'_> {
 }
 
 impl<'g> ChainPosition<'g> {
-    /// Takes the item out of the chain.
+    /// Unlinks the item from the chain.
     pub(super) fn unlink<L: Locking>(&self, chains: &Chains<'g>, locked: &mut BucketGuard<'_, L>) {
         self.attach(chains, locked, next_of(self.item));
     }
 
-    /// Puts `new` where the item is.
+    /// Replaces the item in the chain by `new`.
     pub(super) fn replace<L: Locking>(
         &self,
         chains: &Chains<'g>,
@@ -127,7 +127,7 @@ impl<'g> ChainPosition<'g> {
     }
 }
 
-/// The reference behind `item`.
+/// The reference to the item after `item`.
 #[inline]
 pub(super) fn next_of(item: Item<'_>) -> Option<ItemRef> {
     links::load(item.link())

@@ -1,4 +1,4 @@
-//! The index and its workers: the trait's methods, each a few lines.
+//! The index and its workers: the implementation of the crate's engine traits.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::maintenance::Signal;
 use crate::mem::{HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap};
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
-/// Items that a worker inserts between two looks at the load.
+/// The number of items that a worker inserts between two checks of the load.
 const INSERTS_PER_LOOK: u32 = 256;
-/// Buckets that a call of [`Engine::maintain`] moves.
+/// The number of buckets that a call of [`Engine::maintain`] moves.
 const STEP_BUCKETS: usize = 1 << 14;
-/// If nobody calls [`Engine::maintain`], workers expand the table themselves once its load is this
-/// many times what it is meant for, [`HELP_BUCKETS`] buckets at a time.
+/// If [`Engine::maintain`] is not called, workers expand the table themselves once its load is this
+/// many times the threshold, [`HELP_BUCKETS`] buckets at a time.
 const OVERDUE: usize = 4;
-/// See [`OVERDUE`].
+/// The number of buckets that a worker moves at a time if an expansion is [`OVERDUE`].
 const HELP_BUCKETS: usize = 1 << 10;
-/// Buckets that statistics look at, and the lengths of chains that they tell apart.
+/// The number of buckets that statistics sample.
 const SAMPLE_BUCKETS: usize = 4096;
-/// See [`SAMPLE_BUCKETS`].
+/// The number of chain lengths that statistics distinguish; the last counts all longer chains.
 const SAMPLE_LENGTHS: usize = 10;
 
-/// A Mercury index, by how its buckets are locked.
+/// A Mercury index; `L` is the way in which buckets are locked.
 pub struct MercuryEngine<L: Locking> {
     pub(super) memory: Arc<Memory>,
     pub(super) tables: Tables<L>,
@@ -36,7 +36,7 @@ pub struct MercuryEngine<L: Locking> {
     pub(super) signal: Signal,
 }
 
-/// A worker of an [`MercuryEngine`].
+/// A worker of a [`MercuryEngine`].
 pub struct MercuryWorker<'i, L: Locking> {
     pub(super) engine: &'i MercuryEngine<L>,
     pub(super) handle: TableHandle<'i, L>,
@@ -140,7 +140,7 @@ impl<L: Locking> Engine for MercuryEngine<L> {
 }
 
 impl<L: Locking> MercuryEngine<L> {
-    /// How many of some buckets hold 0, 1, 2, … items.
+    /// The histogram of chain lengths in a sample of buckets.
     fn lengths(&self, buckets: &Buckets<L>) -> Vec<u64> {
         let mut histogram = vec![0; SAMPLE_LENGTHS];
         let stride = buckets.count().div_ceil(SAMPLE_BUCKETS);
@@ -150,7 +150,8 @@ impl<L: Locking> MercuryEngine<L> {
             let mut item = locked.first();
             while let Some(reference) = item {
                 length += 1;
-                // SAFETY: read from a bucket, or from a link of its chain, whose lock we hold.
+                // SAFETY: the reference was read from a bucket whose lock is held, or from a link
+                // of its chain.
                 item = next_of(unsafe { self.memory.linked_item(reference) });
             }
             histogram[length.min(SAMPLE_LENGTHS - 1)] += 1;
@@ -200,7 +201,7 @@ impl<L: Locking> Worker for MercuryWorker<'_, L> {
 }
 
 impl<L: Locking> MercuryWorker<'_, L> {
-    /// An item was inserted: looks after the load now and then.
+    /// Counts an insert, and checks the load every [`INSERTS_PER_LOOK`] of them.
     #[inline]
     pub(super) fn note_insert(&mut self) {
         self.inserts += 1;
@@ -222,7 +223,8 @@ impl<L: Locking> MercuryWorker<'_, L> {
 
     #[cold]
     fn help(&mut self) {
-        // The time is unknown here; a refused table is asked for again once a second elsewhere.
+        // The time is unknown here. With second 0, a table that was refused is not requested again
+        // here; `maintain` retries once a second.
         self.is_overdue = self.expand(0, HELP_BUCKETS);
     }
 
@@ -231,13 +233,13 @@ impl<L: Locking> MercuryWorker<'_, L> {
         engine.expander.step(&engine.tables, &engine.memory, || pool.pin(), second, budget)
     }
 
-    /// Finds memory after a shortage. Returns whether to try again.
+    /// Frees memory after a shortage. Returns whether to try again.
     #[cold]
     pub(super) fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
         self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
     }
 
-    /// Lends the pool together with what unlinks for it.
+    /// Calls `work` with the pool and a callback that unlinks or replaces items in the index.
     fn with_swap<R>(&mut self, work: impl FnOnce(&mut Pool<'_>, &mut Swap<'_>) -> R) -> R {
         let Self { engine, handle, pool, .. } = self;
         // SAFETY: the pinner is gone when this function returns; the pool lives in `self`.

@@ -1,13 +1,14 @@
-//! Expansion: a table of twice the size (or half, after mass deletion), filled bucket by bucket
-//! while workers go on. The thread that calls [`crate::Engine::maintain`] is the expand thread.
+//! Expansion: chains move bucket by bucket to a table of twice the size (or half, after mass
+//! deletion) while workers continue. The thread that calls [`crate::Engine::maintain`] is the
+//! expand thread.
 //!
-//! A *unit* is moved at once: one bucket when the table grows, a pair of neighbours when it
-//! shrinks. The expand thread holds the unit's old buckets' locks while it links their items into
-//! the new ones, which no worker looks at before it sees an old one moved. The store that unlocks
+//! A *unit* is moved at a time: one bucket when the table grows, a pair of neighbours when it
+//! shrinks. The expand thread holds the locks of the unit's old buckets while it links their items
+//! into the new ones, which no worker uses before it finds an old one moved. The store that unlocks
 //! a moved bucket is the linearization point of the move.
 //!
-//! The thread locks are held for nothing but the change of two pointers: the new table is
-//! allocated and touched before, the old one freed after.
+//! The thread locks are held only for the change of two pointers: the new table is allocated and
+//! faulted in before, the old one freed after.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,33 +23,34 @@ use super::locking::Locking;
 use super::tables::{Pair, Tables};
 use crate::mem::{Guard, Memory};
 
-/// Items a bucket above which the table doubles, as a fraction: then there are between 0.375 and
-/// 0.75, and a read seldom passes an item of another key. (A load of up to 1 saves 2 to 5 bytes an
-/// item; batches of reads take a quarter longer.)
+/// The load (items per bucket) above which the table doubles, as a fraction. The load stays between
+/// 0.375 and 0.75, and a read seldom passes an item of another key. (A load of up to 1 saves 2 to 5
+/// bytes per item, but batches of reads take a quarter longer.)
 const GROW_LOAD: (usize, usize) = (3, 4);
-/// Buckets an item above which the table halves.
+/// The number of buckets per item above which the table halves.
 const SHRINK_LOAD: usize = 8;
-/// For so long it must have been that empty: what was deleted often comes again.
+/// How long the table must have been that empty before it halves: deleted items often come back.
 pub(super) const SHRINK_AFTER_SECONDS: u32 = 60;
-/// Buckets moved under one guard, and between two reports of how many are moved.
+/// The number of buckets moved under one guard, and between two updates of the count of moved
+/// buckets.
 const CHUNK: usize = 256;
-/// How far ahead of the move its cache lines are asked for, in units.
+/// The distance, in buckets, at which the move prefetches.
 const AHEAD: usize = 16;
 
-/// The most items that `buckets` buckets are meant for.
+/// The number of items above which a table of `buckets` buckets doubles.
 fn most_items(buckets: usize) -> usize {
     buckets / GROW_LOAD.1 * GROW_LOAD.0
 }
 
-/// The least buckets, if any number will do, that are meant for `items` items.
+/// The smallest number of buckets for `items` items, before rounding up to a power of two.
 pub(super) fn least_buckets(items: usize) -> usize {
     items.div_ceil(GROW_LOAD.0).saturating_mul(GROW_LOAD.1)
 }
 
-/// The state of the expand thread, whichever thread it is just now.
+/// The state of expansions. The thread that holds the lock of `state` is the expand thread.
 pub(super) struct Expander {
     state: Mutex<State>,
-    /// The load at which the table should have doubled, as a number of items.
+    /// The number of items above which the table should double.
     threshold: AtomicUsize,
     grows: bool,
     smallest: usize,
@@ -61,14 +63,14 @@ pub(super) struct Expander {
 struct State {
     /// The next bucket of the old table to move.
     position: usize,
-    /// The limit refused the new table at this second; not again before the next one.
+    /// The second at which the memory limit last refused a new table: no retry in the same second.
     refused_seconds: Option<u32>,
-    /// Since this second the table has been met too large each time.
+    /// The second since which every check found the table too large; None if the last did not.
     too_large_since: Option<u32>,
 }
 
 impl Expander {
-    /// For a table that starts with `buckets` buckets and need not have more than `smallest`.
+    /// The state for a table that starts with `buckets` buckets and never shrinks below `smallest`.
     pub(super) fn new(grows: bool, buckets: usize, smallest: usize) -> Self {
         let expander = Self {
             state: Mutex::default(),
@@ -88,7 +90,7 @@ impl Expander {
         self.threshold.store(threshold, Ordering::Relaxed);
     }
 
-    /// How many items the table is meant for.
+    /// The number of items above which the table should double.
     pub(super) fn threshold(&self) -> usize {
         self.threshold.load(Ordering::Relaxed)
     }
@@ -105,19 +107,19 @@ impl Expander {
         self.longest_pause_ns.load(Ordering::Relaxed)
     }
 
-    /// Shows the tables to `look`, which they outlast.
+    /// Calls `look` with the tables. Locks the state of expansions, so that the tables stay.
     pub(super) fn with_tables<L: Locking, R>(
         &self,
         tables: &Tables<L>,
         look: impl FnOnce(Pair<'_, L>) -> R,
     ) -> R {
         let _state = self.state.lock().ignore_poison();
-        // SAFETY: tables begin and end under `state`'s lock only.
+        // SAFETY: `begin` and `end` are called only under `state`'s lock.
         look(unsafe { tables.pair() })
     }
 
-    /// Does up to `budget` buckets' worth of work. Returns whether more waits. The caller is not
-    /// inside of an operation.
+    /// Moves up to `budget` buckets, and begins or ends an expansion if one is due. Returns whether
+    /// more work is due. Requires: the caller is not inside an operation.
     pub(super) fn step<'m, L: Locking>(
         &self,
         tables: &Tables<L>,
@@ -130,7 +132,7 @@ impl Expander {
         if !self.is_running() && !self.begin(&mut state, tables, memory, second) {
             return false;
         }
-        // SAFETY: we hold the lock of `state`; and the pair is gone before `end`.
+        // SAFETY: the lock of `state` is held, and the pair is not used after `end`.
         let Pair { current, next } = unsafe { tables.pair() };
         let next = next.expect("an expansion is running");
         let count = current.count();
@@ -159,7 +161,7 @@ impl Expander {
         memory: &Memory,
         second: u32,
     ) -> bool {
-        // SAFETY: we hold the lock of `state`; the pair is gone before `begin`.
+        // SAFETY: the lock of `state` is held, and the pair is not used after `begin`.
         let buckets = unsafe { tables.pair() }.current.count();
         let Some(wanted) = self.wanted(memory.items() as usize, buckets) else {
             state.too_large_since = None;
@@ -169,7 +171,8 @@ impl Expander {
             return false;
         }
         let Ok(next) = Buckets::new(memory, wanted) else {
-            // Chains get longer instead. The limit, or the load, may change.
+            // Without a new table, chains get longer. Try again later, as the limit or the load may
+            // change.
             state.refused_seconds = Some(second);
             return false;
         };
@@ -184,7 +187,7 @@ impl Expander {
         true
     }
 
-    /// Growth is due at once.
+    /// Whether to resize now: growth is due at once, shrinking after [`SHRINK_AFTER_SECONDS`].
     fn is_due(state: &mut State, shrinks: bool, second: u32) -> bool {
         if !shrinks {
             state.too_large_since = None;
@@ -207,13 +210,13 @@ impl Expander {
     }
 
     fn end<L: Locking>(&self, tables: &Tables<L>, buckets: usize) {
-        // SAFETY: we hold the lock of `state`, and our pair is not used any more.
+        // SAFETY: the lock of `state` is held, and the pair is not used any more.
         let Some(ended) = (unsafe { tables.end() }) else { return };
         self.note_pause(ended.pause);
         self.is_running.store(false, Ordering::Relaxed);
         self.finished.fetch_add(1, Ordering::Relaxed);
         self.set_threshold(buckets);
-        // Here, outside of the thread locks.
+        // The old table is freed here, outside the thread locks.
         drop(ended.old);
     }
 
@@ -246,7 +249,7 @@ impl<L: Locking> Mover<'_, L> {
         }
     }
 
-    /// Asks for what the buckets further on need.
+    /// Prefetches the first and second items of buckets further on.
     fn look_ahead(&self, index: usize) {
         let first = |index| {
             let is_there = index < self.current.count();

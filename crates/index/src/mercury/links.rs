@@ -1,5 +1,5 @@
-//! Changes of chains, under their buckets' locks. Written against [`Links`], so that they run on
-//! items, and on a handful of words in every interleaving that loom explores.
+//! Changes of chains, under the locks of their buckets. They are written against [`Links`], so that
+//! they run on items, and in loom tests on a few words.
 
 use super::buckets::{BucketGuard, Buckets};
 use super::locking::Locking;
@@ -7,45 +7,46 @@ use super::word::{Bucket, Word};
 use crate::mem::ItemRef;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where each item's link is, and which bucket it belongs to.
+/// Access to the links and hashes of items.
 pub(super) trait Links {
-    /// The word that names the item behind `item`.
+    /// The word that holds the reference to the item after `item`.
     fn link(&self, item: ItemRef) -> &AtomicU64;
 
     /// The hash of the item's key.
     fn hash(&self, item: ItemRef) -> u64;
 
-    /// The item behind `item`.
+    /// The item after `item`.
     #[inline]
     fn next(&self, item: ItemRef) -> Option<ItemRef> {
         load(self.link(item))
     }
 
-    /// Changes what is behind `item`: for the holder of its bucket's lock, or the owner of an item
-    /// that is not published.
+    /// Sets the item after `item`. Requires: the caller holds its bucket's lock, or `item` is not
+    /// published.
     #[inline]
     fn set_next(&self, item: ItemRef, next: Option<ItemRef>) {
-        // Release pairs with the acquire in `load`: whoever finds `next` finds it filled.
+        // Release pairs with the acquire in `load`: a thread that finds `next` finds it filled.
         self.link(item).store(next.map_or(0, ItemRef::to_bits), Ordering::Release);
     }
 }
 
-/// What a link says.
+/// The reference in a link.
 #[inline]
 pub(super) fn load(link: &AtomicU64) -> Option<ItemRef> {
-    // Acquire pairs with the release in `set_next`, for those who follow links without the lock.
+    // Acquire pairs with the release in `set_next`, for threads that follow links without the lock.
     ItemRef::from_bits(link.load(Ordering::Acquire))
 }
 
 /// Whether the chain of `bucket` still starts with `first`, and `found` is that item or the one
-/// behind it; without the lock, for the holder of a guard under which `first` was seen there.
+/// after it. Takes no lock. Requires: the caller holds a guard under which it found `first` there.
 ///
 /// If so, `found` was linked at some moment within this call, which is the linearization point of
-/// the read that asks. A word that names an item is unlocked, and not moved. An item that was
-/// unlinked is not linked again under our guard, and the move of a chain to another table leaves
-/// its bucket moved: so `first` has been linked ever since it was seen. Let the load of its link
-/// name `found`. Then `found` is linked at that load, unless a holder of the lock has just put it
-/// there; that holder unlocks, which makes it linked, before the load of the word after.
+/// the caller's read. Proof: a word that names an item is neither locked nor moved. An unlinked
+/// item is not linked again under the caller's guard, and the move of a chain to another table
+/// leaves its bucket moved: so `first` has been linked ever since it was found. Let the load of its
+/// link return `found`. Then `found` is linked at that load, unless a holder of the lock has just
+/// put it there; that holder unlocks, which makes `found` linked, before the subsequent load of the
+/// word.
 #[inline]
 pub(super) fn still_leads(
     links: &impl Links,
@@ -53,20 +54,20 @@ pub(super) fn still_leads(
     first: ItemRef,
     found: ItemRef,
 ) -> bool {
-    // The loads are in this order, as both acquire. No branch: which of the two it is, nobody can
-    // foretell.
+    // The loads happen in this order, as both acquire. No branch, because it would be
+    // unpredictable.
     let is_found = (found == first) | (links.next(first) == Some(found));
     is_found & (bucket.peek() == Word::of(Some(first)))
 }
 
-/// Puts `new` in front of the chain. The holder of the lock alone can reach `new`.
+/// Inserts `new`, which only the holder of the lock can reach, at the front of the chain.
 #[inline]
 pub(super) fn push<L: Locking>(links: &impl Links, locked: &mut BucketGuard<'_, L>, new: ItemRef) {
     links.set_next(new, locked.first());
     locked.set_first(Some(new));
 }
 
-/// Makes `to` what follows `previous`, or, where that is none, the front of the chain.
+/// Makes `to` the item after `previous` or, if that is None, the first of the chain.
 #[inline]
 pub(super) fn attach<L: Locking>(
     links: &impl Links,

@@ -1,4 +1,4 @@
-//! How a bucket is locked: the paper's test-and-set, and what the paper compares it with.
+//! Bucket locks: the paper's test-and-set, and the alternatives with which the paper compares it.
 
 use std::cell::UnsafeCell;
 
@@ -9,20 +9,20 @@ use crate::mem::Zeroable;
 ///
 /// # Safety
 ///
-/// From `lock` until `unlock` no other thread is between the two for the same bucket, and what a
-/// holder wrote happens before what the next holder reads.
+/// At most one thread at a time is between `lock` and `unlock` of a bucket, and a holder's writes
+/// happen before the next holder's reads.
 pub unsafe trait Locking: Send + Sync + 'static {
     /// The engine's name with this lock.
     const NAME: &'static str;
-    /// Whether reads take locks. Without, a read that found nothing looks again under the locks:
-    /// the chain may have been moving.
+    /// Whether reads take locks. If not, a read that finds nothing searches again under the locks,
+    /// because the chain may have been moving.
     const READS_LOCK: bool;
-    /// Whether the word of a locked bucket says that it is: then a look at the word can confirm
-    /// what a batch read without the lock.
+    /// Whether the word of a bucket shows that it is locked: then loading the word again can
+    /// confirm what a batch read without the lock.
     const LOCKS_WORD: bool;
     /// Whether each bucket has an element of a side table.
     const HAS_SIDE: bool;
-    /// That element.
+    /// The type of that element.
     type Side: Zeroable + Send;
 
     #[doc(hidden)]
@@ -53,7 +53,7 @@ unsafe impl Locking for TestAndSet {
     }
 }
 
-/// Reads that hit go without locks, to see what locks cost. Writes lock as ever.
+/// Reads that hit take no locks, to measure the cost of locks. Writes lock as with [`TestAndSet`].
 pub struct NoLock;
 
 // SAFETY: as `TestAndSet`.
@@ -75,20 +75,21 @@ unsafe impl Locking for NoLock {
     }
 }
 
-/// A `pthread_mutex_t` per bucket, in a table of its own: another cache line per operation.
+/// A `pthread_mutex_t` per bucket, in a separate table, which costs one more cache line per
+/// operation.
 pub struct Pthread;
 
-/// See [`Pthread`].
+/// The mutex of a bucket: see [`Pthread`].
 pub struct Mutex(UnsafeCell<libc::pthread_mutex_t>);
 
-// SAFETY: made to be used from all threads.
+// SAFETY: a pthread mutex is made to be used from all threads.
 unsafe impl Sync for Mutex {}
 // SAFETY: it lives in a table, which does not move while threads use it.
 unsafe impl Send for Mutex {}
-// SAFETY: all-zero is PTHREAD_MUTEX_INITIALIZER on Linux; nothing has to be done on drop.
+// SAFETY: all-zero is PTHREAD_MUTEX_INITIALIZER on Linux; a drop does nothing.
 unsafe impl Zeroable for Mutex {}
 
-// SAFETY: a mutex excludes, and orders its holders.
+// SAFETY: a mutex excludes other threads and orders its holders.
 unsafe impl Locking for Pthread {
     const NAME: &'static str = "mercury-pthread";
     const READS_LOCK: bool = true;
@@ -99,7 +100,7 @@ unsafe impl Locking for Pthread {
     #[inline]
     fn lock(bucket: &Bucket, side: Option<&Mutex>) -> Word {
         let mutex = side.expect("this lock has a side table");
-        // SAFETY: initialised (zero), and not destroyed while the table is there.
+        // SAFETY: the mutex is initialised (zero) and not destroyed while the table exists.
         let result = unsafe { libc::pthread_mutex_lock(mutex.0.get()) };
         assert_eq!(result, 0, "a mutex of the default kind can be locked");
         bucket.peek()
@@ -109,7 +110,7 @@ unsafe impl Locking for Pthread {
     fn unlock(bucket: &Bucket, side: Option<&Mutex>, word: Word) {
         let mutex = side.expect("this lock has a side table");
         bucket.unlock(word);
-        // SAFETY: locked by this thread.
+        // SAFETY: this thread locked the mutex.
         let result = unsafe { libc::pthread_mutex_unlock(mutex.0.get()) };
         assert_eq!(result, 0, "a mutex that this thread locked can be unlocked");
     }

@@ -1,18 +1,18 @@
-//! Mercury (Gandhi et al., SYSTOR 2013): a chained hash table whose bucket is one word of item
-//! reference, lock bit and moved bit. `docs/mercury.md` argues why it is built like this.
+//! Mercury (Gandhi et al., SYSTOR 2013): a chained hash table whose buckets are one word each: item
+//! reference, lock bit and moved bit. `docs/mercury.md` gives the reasons for the design.
 //!
-//! A look-up costs the bucket's line and the item's line. An operation holds its worker's *thread
-//! lock* (so that the tables stand still), then the *bucket lock*, and under that lock only follows
-//! and changes links: items are immutable, so they are built before and copied out after, under a
-//! guard of the memory room.
+//! A lookup costs the bucket's line and the item's line. An operation takes its worker's *thread
+//! lock* (which keeps the tables from being replaced), then the *bucket lock*. Under the bucket
+//! lock it only follows and changes links: items are immutable, so they are built before and copied
+//! out after, under a guard of the memory module.
 //!
 //! Invariants:
 //! 1. A bucket's chain, and the words of its items, change only under the bucket's lock.
-//! 2. Order of locks: expansion's state, thread lock(s), one bucket lock (the expand thread: one
-//!    of the old table or a pair of neighbours, then one of the new). No allocation, eviction or
-//!    call-back under a bucket lock or a thread lock.
-//! 3. Each item is in the chain of exactly one bucket, that of its hash in the table that holds the
-//!    hash now (see `tables`).
+//! 2. Lock order: the expansion's state, thread locks, one bucket lock (the expand thread: one or a
+//!    pair of neighbours of the old table, then one of the new). No allocation, eviction or
+//!    callback happens under a bucket lock or a thread lock.
+//! 3. Each item is in the chain of exactly one bucket: that of its hash, in the table that holds
+//!    the hash now (see `tables`).
 
 mod buckets;
 #[cfg(not(loom))]
@@ -41,7 +41,7 @@ mod write;
 pub use engine::{MercuryEngine, MercuryWorker};
 pub use locking::{Locking, NoLock, Pthread, TestAndSet};
 
-/// Mercury as the paper has it.
+/// Mercury as in the paper.
 #[cfg(not(loom))]
 pub type Mercury = MercuryEngine<TestAndSet>;
 /// Mercury with a mutex of the system's thread library for each bucket.

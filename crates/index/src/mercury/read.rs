@@ -1,14 +1,14 @@
-//! Reads: one key, and batches that wait for memory together.
+//! Reads of one key, and of batches whose keys wait for memory together.
 //!
-//! Both ask for a line before they lock it, and look before they lock: the peek at a bucket starts
-//! the transfer of its first item while the lock is being taken. What was peeked at is a hint; the
-//! answer is what the chain holds under the lock, or, in a batch, what a second look without the
-//! lock confirms ([`links::still_leads`]): most keys of a batch, for which an exchange each would
-//! cost half as much again. Batches confirm key by key, in order: of two gets of a key in a batch
-//! the second never sees what is older.
+//! Both prefetch a bucket's line and load its word before they lock it: so the transfer of the
+//! first item starts while the lock is being taken. The word loaded first is a hint; the answer is
+//! the content of the chain under the lock or, in a batch, what loading the word a second time
+//! confirms without the lock ([`links::still_leads`]). That saves most keys of a batch an exchange,
+//! which would cost half as much again. Batches confirm key by key, in order: of two gets of a key
+//! in a batch, the second never returns an older value.
 //!
-//! Linearization point of a get: inside of the bucket's critical section, or as `still_leads` says;
-//! of the value in an item's word: the load of the word, at which the item either is still linked,
+//! The linearization point of a get is inside the bucket's critical section, or as `still_leads`
+//! says. That of the value in an item's word is the load of the word, when the item is still linked
 //! or was unlinked, with this last value, after the get began.
 
 use std::ops::ControlFlow;
@@ -24,18 +24,18 @@ use super::tables::TablesGuard;
 use crate::mem::{Guard, HeaderTemplate, Item, ItemRef, Memory};
 use crate::{Found, Sink};
 
-/// Keys of a batch that go from stage to stage together. They keep the processor busy for longer
-/// than a line takes to arrive.
+/// The number of keys of a batch that go from stage to stage together. They keep the processor busy
+/// for longer than a line takes to arrive.
 const CHUNK: usize = 16;
-/// Stages of a batch's keys (see [`MercuryWorker::get_chunks`]).
+/// The number of stages of a batch (see [`MercuryWorker::get_chunks`]).
 const STAGES: usize = 4;
-/// Lines of an item that are asked for at most, after the first.
+/// The number of lines of an item, after the first, that are prefetched at most.
 const MORE_LINES: usize = 3;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
 impl<L: Locking> MercuryWorker<'_, L> {
-    /// Reads one key, answering under `position`.
+    /// Reads one key and answers under `position`.
     #[inline]
     pub(super) fn get(
         &mut self,
@@ -56,12 +56,12 @@ impl<L: Locking> MercuryWorker<'_, L> {
         self.answer(found, key, position, now, &guard, sink)
     }
 
-    /// Reads many keys. Returns how many were answered.
+    /// Reads many keys. Returns the number of keys answered.
     ///
-    /// Chunks of keys roll through four stages: their buckets are asked for; their first items;
-    /// what follows those that are not the keys'; then what was found is confirmed, and answered.
-    /// A step takes a chunk of each stage one stage further: inside, all but the answering, since
-    /// the sink is not to be called under a thread lock.
+    /// Chunks of keys go through a software pipeline of four stages: prefetch the buckets; prefetch
+    /// the first items; prefetch the second item of chains whose first has another key; confirm the
+    /// found items and answer. A step advances one chunk in each stage. All but answering happens
+    /// under the thread lock, under which the sink must not be called.
     pub(super) fn get_chunks(
         &mut self,
         keys: &[Key<'_>],
@@ -76,8 +76,8 @@ impl<L: Locking> MercuryWorker<'_, L> {
         for key in keys.iter().take(CHUNK) {
             self.handle.prefetch_to_read(key.hash());
         }
-        // Of a step, the first key to be answered, less the keys of the stages before. Wraps beyond
-        // the end until there is a key.
+        // In each step, `end` is the first key to be answered. It wraps around to beyond the last
+        // key until the pipeline has filled.
         for step in (0..keys.len() + (STAGES - 2) * CHUNK).step_by(CHUNK) {
             let tables = self.handle.enter_to_read();
             let reader = self.reader(&engine.memory, &guard, &tables);
@@ -124,7 +124,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
         Reader { memory, tables, chains, reach_bytes: self.predictor.reach_bytes() }
     }
 
-    /// Hands one answer to the sink.
+    /// Passes one answer to the sink.
     #[inline]
     fn answer(
         &mut self,
@@ -162,14 +162,14 @@ impl<L: Locking> MercuryWorker<'_, L> {
     }
 }
 
-/// What is known of a key of a batch before its bucket is locked.
+/// The state of a key of a batch before it is confirmed.
 #[derive(Clone, Copy)]
 struct Probe {
-    /// The first item of the chain, as peeked at.
+    /// The first item of the chain when the bucket was loaded first.
     first: Option<ItemRef>,
-    /// The item to look at next, and in the end the one that has the key, if one has.
+    /// The item to read next; after the third stage, the candidate item of the key.
     found: Option<ItemRef>,
-    /// It was seen to have the key.
+    /// Whether the first item has the key.
     is_met: bool,
 }
 
@@ -177,7 +177,7 @@ impl Probe {
     const NONE: Self = Self { first: None, found: None, is_met: false };
 }
 
-/// Finds items for a worker that is inside, under its guard.
+/// Finds items for a worker that is inside and holds a guard.
 struct Reader<'r, 'g, L: Locking> {
     memory: &'g Memory,
     tables: &'r TablesGuard<'r, 'r, L>,
@@ -198,8 +198,8 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         self.find_in(&locked, key).map(|place| place.item)
     }
 
-    /// Confirms a miss that was seen without locks: the chain may have been moving. (What was found
-    /// without locks needs no confirmation: it was linked at some moment since the read began.)
+    /// Confirms a miss without locks, as the chain may have been moving. (An item found without
+    /// locks needs no confirmation: it was linked at some moment since the read began.)
     #[cold]
     fn find_again(&self, key: &Key<'_>) -> Option<Item<'g>> {
         let tables = self.tables.reenter();
@@ -212,7 +212,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         self.chains.find(locked.first(), key.bytes())
     }
 
-    /// Looks at a key's bucket and asks for the first item of its chain.
+    /// Loads a key's bucket and prefetches the first item of its chain.
     #[inline]
     fn look(&self, key: &Key<'_>) -> Probe {
         let first = self.tables.bucket(key.hash()).peek().item();
@@ -220,19 +220,19 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         Probe { first, found: first, is_met: false }
     }
 
-    /// Looks at the first item, and asks for the one behind it if the key is another's.
+    /// Reads the first item, and prefetches the one after it if the first has another key.
     #[inline]
     fn go_on(&self, key: &Key<'_>, probe: &mut Probe, template: &HeaderTemplate) {
         let Some(first) = probe.first else { return };
         let item = self.chains.item(first);
         probe.is_met = item.has_key_as(template, key.bytes());
-        // Without a branch, which would be foretold wrongly time and again.
+        // No branch, because it would often be mispredicted.
         probe.found = if probe.is_met { Some(first) } else { next_of(item) };
         self.prefetch(probe.found);
     }
 
-    /// What the chain of a key really holds: by a second look at the bucket where the key was met
-    /// at the front of the chain, else under the bucket's lock.
+    /// Confirms the item of a key: by loading the bucket a second time if the key was at the front
+    /// of the chain, else under the bucket's lock.
     #[inline]
     fn confirm(&self, key: &Key<'_>, probe: &Probe) -> Option<ItemRef> {
         let (first, found) = (probe.first, probe.found);
@@ -251,7 +251,7 @@ impl<'g, L: Locking> Reader<'_, 'g, L> {
         self.find(key).map(|item| item.reference())
     }
 
-    /// Asks for an item's lines, as many as recent items had.
+    /// Prefetches an item's lines, as many as the last item had.
     #[inline]
     fn prefetch(&self, item: Option<ItemRef>) {
         let Some(item) = item else { return };

@@ -1,6 +1,6 @@
-//! Scanning: bucket by bucket in the order of hashes, so that a cursor is a hash and means the same
-//! in every table. Buckets split and join where they lie, so what a cursor has passed it has
-//! passed, however the table grows meanwhile.
+//! Scans, bucket by bucket in the order of hashes: a cursor is a hash and means the same in every
+//! table. Buckets split and join in that order, so the hashes below a cursor stay visited, however
+//! the table grows or shrinks meanwhile.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,5 @@
-//! Which tables there are, and which of them holds a hash now.
+//! The tables of an index: one, or two during an expansion; and the choice of the one that holds a
+//! hash.
 //!
 //! ```text
 //! steady        current
@@ -6,13 +7,14 @@
 //! ```
 //!
 //! Invariants:
-//! 1. `current`, `next` and `version` change only while all thread locks are held (or, where reads
-//!    take no locks, by stores that readers acquire). So they stand still while a worker is
-//!    *inside*: between taking and giving back its thread lock.
-//! 2. A table that is neither current nor next any more is freed after the thread locks were given
-//!    back: no worker knows it any more. Where reads take no locks it is kept to the end.
+//! 1. `current`, `next` and `version` change only while all thread locks are held (and, for reads
+//!    without locks, by stores that readers acquire). So they do not change while a worker is
+//!    *inside*, that is, holds its thread lock.
+//! 2. A table that is neither current nor next any more is freed after the thread locks were
+//!    released: no worker uses it any more. If reads take no locks, it is kept until the index is
+//!    dropped.
 //! 3. A hash lives in `next` if its bucket of `current` is moved, else in `current`. The bucket's
-//!    own moved bit decides, under the bucket's lock; the count `moved` only saves the look.
+//!    moved bit decides, under the bucket's lock; the count `moved` only saves reading it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -33,12 +35,12 @@ use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, CachePadded, Ordering};
 pub(super) struct Tables<L: Locking> {
     current: AtomicPtr<Buckets<L>>,
     next: AtomicPtr<Buckets<L>>,
-    /// Counts the changes of the two.
+    /// The number of changes of `current` and `next`.
     version: AtomicU64,
-    /// Buckets of `current`, from the first on, that are known to be moved.
+    /// The number of buckets of `current`, from the first on, that are known to be moved.
     moved: CachePadded<AtomicUsize>,
     thread_locks: ThreadLocks,
-    /// Tables out of use that readers without locks may still look at.
+    /// Tables out of use that readers without locks may still read.
     kept: Mutex<Vec<Shareable<Buckets<L>>>>,
     owns: PhantomData<Box<Buckets<L>>>,
 }
@@ -75,34 +77,34 @@ impl<L: Locking> Tables<L> {
     /// The caller keeps [`Tables::begin`] and [`Tables::end`] from being called meanwhile.
     pub(super) unsafe fn pair(&self) -> Pair<'_, L> {
         let view = self.view();
-        // SAFETY: the tables are ours, and only `end` frees one.
+        // SAFETY: `self` owns the tables, and only `end` frees one.
         let (current, next) = unsafe { (view.current.as_ref(), view.next.map(|t| t.as_ref())) };
         Pair { current, next }
     }
 
-    /// Initialisation of an expansion: from now on chains may move to `next`. Answers how long
-    /// workers were kept out, or the table if one of them did not come out of its operation.
+    /// Begins an expansion: from now on chains may move to `next`. Returns how long workers were
+    /// locked out; or the table, if a worker did not finish its operation in time.
     pub(super) fn begin(&self, next: Box<Buckets<L>>) -> Result<Duration, Box<Buckets<L>>> {
         let next = Box::into_raw(next);
         let begun = self.thread_locks.exclusively(|| {
             let started = Instant::now();
             self.moved.store(0, Ordering::Relaxed);
-            // Release, here and below: pairs with the acquire in `TableHandle::refresh` of readers that
-            // take no thread lock. For all others the thread locks order everything.
+            // Release, here and below: pairs with the acquire in `TableHandle::refresh` of readers
+            // that take no thread lock. For all other threads the thread locks order the accesses.
             self.next.store(next, Ordering::Release);
             self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
             started
         });
-        // SAFETY: made from a box above, and not published.
+        // SAFETY: the pointer was made from a box above and not published.
         begun.map(|started| started.elapsed()).ok_or_else(|| unsafe { Box::from_raw(next) })
     }
 
-    /// Termination of an expansion whose buckets have all moved, or nothing if a worker did not
-    /// come out of its operation.
+    /// Ends an expansion whose buckets have all moved. None if a worker did not finish its
+    /// operation in time: try again later.
     ///
     /// # Safety
     ///
-    /// Nobody holds a [`Pair`].
+    /// No [`Pair`] is in use.
     pub(super) unsafe fn end(&self) -> Option<Ended<L>> {
         let next = self.next.load(Ordering::Relaxed);
         assert!(!next.is_null(), "an expansion is running");
@@ -119,14 +121,15 @@ impl<L: Locking> Tables<L> {
             kept.push(Shareable::new(old));
             return Some(Ended { old: None, pause });
         }
-        // SAFETY: `new` or `begin` made it from a box; invariant 2: no worker knows it any more.
+        // SAFETY: `new` or `begin` made it from a box; invariant 2: no worker uses it any more.
         let old = unsafe { Box::from_raw(old) };
         Some(Ended { old: Some(old), pause })
     }
 
-    /// Says that the first `count` buckets of `current` are moved.
+    /// Records that the first `count` buckets of `current` are moved.
     pub(super) fn set_moved(&self, count: usize) {
-        // Release pairs with the acquire in `TablesGuard::lock`: their chains are in `next`.
+        // Release pairs with the acquire in `TablesGuard::is_known_moved`: their chains are in
+        // `next`.
         self.moved.store(count, Ordering::Release);
     }
 
@@ -143,7 +146,7 @@ impl<L: Locking> Tables<L> {
 pub(super) struct Ended<L: Locking> {
     /// The old table, unless it has to be kept.
     pub(super) old: Option<Box<Buckets<L>>>,
-    /// How long workers were kept out.
+    /// How long workers were locked out.
     pub(super) pause: Duration,
 }
 
@@ -154,14 +157,14 @@ impl<L: Locking> Drop for Tables<L> {
         let tables = [&self.current, &self.next].map(|table| table.load(Ordering::Relaxed));
         for table in kept.chain(tables) {
             if !table.is_null() {
-                // SAFETY: made from a box; nobody else is left.
+                // SAFETY: the pointer was made from a box; no other thread uses it.
                 drop(unsafe { Box::from_raw(table) });
             }
         }
     }
 }
 
-/// The tables as a worker last saw them. To be followed while the worker is inside only.
+/// The tables as a worker last loaded them. The pointers are valid only while the worker is inside.
 struct View<L: Locking> {
     current: NonNull<Buckets<L>>,
     next: Option<NonNull<Buckets<L>>>,
@@ -175,11 +178,11 @@ impl<L: Locking> Clone for View<L> {
 
 impl<L: Locking> Copy for View<L> {}
 
-/// A worker's access to the tables.
+/// A worker's handle to the tables, with its thread lock.
 pub(super) struct TableHandle<'i, L: Locking> {
     tables: &'i Tables<L>,
     lock: &'i ThreadLock,
-    /// The version that `view` is of.
+    /// The version at which `view` was loaded.
     version: Cell<u64>,
     view: Cell<View<L>>,
     hint: Cell<Hint>,
@@ -192,27 +195,27 @@ impl<L: Locking> Drop for TableHandle<'_, L> {
 }
 
 impl<'i, L: Locking> TableHandle<'i, L> {
-    /// Asks for the bucket of `hash`; a hint.
+    /// Prefetches the bucket of `hash` for writing.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         self.hint.get().prefetch(hash);
     }
 
-    /// As [`TableHandle::prefetch`], for a batch, which seldom locks what it reads: threads that read the
-    /// same buckets need not take the line from each other.
+    /// Prefetches the bucket of `hash` for reading: for batches, which seldom lock buckets, so that
+    /// threads that read the same buckets can share the line.
     #[inline]
     pub(super) fn prefetch_to_read(&self, hash: u64) {
         self.hint.get().prefetch_to_read(hash);
     }
 
-    /// Takes the thread lock. Not while the worker is inside already.
+    /// Takes the thread lock. Requires: the worker is not inside already.
     #[inline]
     pub(super) fn enter(&self) -> TablesGuard<'_, 'i, L> {
         self.lock.lock();
         self.guard(true)
     }
 
-    /// As [`TableHandle::enter`], for a read: without a lock where reads take none.
+    /// As [`TableHandle::enter`], for a read: takes no lock if reads take none.
     #[inline]
     pub(super) fn enter_to_read(&self) -> TablesGuard<'_, 'i, L> {
         if L::READS_LOCK {
@@ -233,12 +236,13 @@ impl<'i, L: Locking> TableHandle<'i, L> {
     fn refresh(&self) {
         self.version.set(self.tables.version.load(Ordering::Acquire));
         self.view.set(self.tables.view());
-        // SAFETY: the worker is inside (or the table is kept).
+        // SAFETY: the worker is inside, or tables are kept (invariant 2).
         self.hint.set(unsafe { self.view.get().current.as_ref() }.hint());
     }
 }
 
-/// A worker inside of an operation or a batch: the tables stand still. Ends on drop.
+/// The guard of a worker that is inside: the tables do not change while it lives. Releases the
+/// thread lock on drop.
 pub(super) struct TablesGuard<'s, 'i, L: Locking> {
     handle: &'s TableHandle<'i, L>,
     view: View<L>,
@@ -255,7 +259,7 @@ impl<L: Locking> Drop for TablesGuard<'_, '_, L> {
 }
 
 impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
-    /// Takes the thread lock after all, for a read that went without.
+    /// Takes the thread lock for a read that began without it.
     pub(super) fn reenter(&self) -> TablesGuard<'s, 'i, L> {
         assert!(!self.is_locked, "the thread lock is taken once");
         self.handle.enter()
@@ -263,7 +267,7 @@ impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
 
     #[inline]
     pub(super) fn current(&self) -> &Buckets<L> {
-        // SAFETY: invariants 1 and 2: the view is that of now, and its tables stay while we are
+        // SAFETY: invariants 1 and 2: the view is current, and its tables stay while the worker is
         // inside.
         unsafe { self.view.current.as_ref() }
     }
@@ -274,7 +278,7 @@ impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
         self.view.next.map(|next| unsafe { next.as_ref() })
     }
 
-    /// Whether chains may be moving.
+    /// Whether an expansion is under way, so that chains may be moving.
     #[inline]
     pub(super) fn is_expanding(&self) -> bool {
         self.view.next.is_some()
@@ -287,8 +291,8 @@ impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
         index < self.handle.tables.moved.load(Ordering::Acquire)
     }
 
-    /// Enters the critical section of the bucket that holds `hash` now, and says where the bucket's
-    /// hashes end.
+    /// Locks the bucket that holds `hash` now. Returns it with the lowest hash of the next bucket;
+    /// None for the last bucket.
     pub(super) fn lock_range(&self, hash: u64) -> (BucketGuard<'_, L>, Option<u64>) {
         let current = self.current();
         let index = current.index_of(hash);
@@ -305,7 +309,7 @@ impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
         (current.lock(index), current.end_of(index))
     }
 
-    /// Enters the critical section of the bucket that holds `hash` now.
+    /// Locks the bucket that holds `hash` now.
     #[inline]
     pub(super) fn lock(&self, hash: u64) -> BucketGuard<'_, L> {
         if self.is_expanding() {
@@ -315,7 +319,7 @@ impl<'s, 'i, L: Locking> TablesGuard<'s, 'i, L> {
         current.lock(current.index_of(hash))
     }
 
-    /// The bucket that seems to hold `hash` now: for a hint, and for reads without locks.
+    /// The bucket that probably holds `hash` now: for prefetches and for reads without locks.
     #[inline]
     pub(super) fn bucket(&self, hash: u64) -> &Bucket {
         let current = self.current();

@@ -1,4 +1,4 @@
-//! The engine by itself, small enough for an interpreter.
+//! Tests of the engine alone, small enough for Miri.
 
 use std::ops::ControlFlow;
 
@@ -115,7 +115,7 @@ fn nothing_is_missed_while_chains_move() {
             let mut expander = index.worker();
             let mut seconds = NOW.seconds;
             while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                // As if it were met too large for long each time.
+                // The time lies far enough ahead that a table found too large shrinks at once.
                 seconds += SHRINK_AFTER_SECONDS;
                 MercuryEngine::maintain(&mut expander, &Now::at(seconds));
                 std::thread::yield_now();

@@ -1,20 +1,21 @@
-//! Thread locks: one a worker, so that the expand thread can change which tables there are while
-//! no worker is looking (Mercury, section 3).
+//! Thread locks, one per worker: by taking all of them the expand thread replaces tables while no
+//! worker uses them (Mercury, section 3).
 //!
-//! A worker takes its own lock around each operation or batch. Nobody else wants it but during a
-//! change of state, when the expand thread takes all of them. So the worker pays one exchange on a
-//! line that its core owns; and it does so while the bucket's line is already on its way.
+//! A worker takes its own lock around each operation or batch. The only other taker is the expand
+//! thread, at the beginning and end of an expansion. So the worker pays one exchange on a line that
+//! its core owns, while the bucket's line is already being fetched.
 //!
 //! Fairness: a worker would take its lock again long before another core sees it free. So the
-//! expand thread first announces that it wants the locks, and workers let it go first. Should a
-//! worker have been put off its core inside of an operation, the expand thread gives all locks
-//! back and tries again later: no worker ever waits for another worker.
+//! expand thread first announces that it wants the locks, and workers let it go first. If a worker
+//! was preempted inside an operation, the expand thread releases all locks and tries again later:
+//! no worker ever waits for another worker.
 
 use amalgam_op::IgnorePoison;
 
 use crate::sync::{AtomicU64, CachePadded, Mutex, Ordering, spin};
 
-/// How long the expand thread waits for one worker before it lets the others go on.
+/// The number of times that the expand thread tries one worker's lock before it releases the
+/// others.
 const PATIENCE_ROUNDS: u32 = if cfg!(loom) { 1 } else { 1000 };
 
 const FREE: u64 = 0;
@@ -24,17 +25,17 @@ const HELD: u64 = 1;
 #[derive(Default)]
 pub(super) struct ThreadLock {
     state: AtomicU64,
-    /// 1 while the expand thread wants the lock, or has it.
+    /// 1 while the expand thread wants or holds the lock.
     is_wanted: AtomicU64,
-    /// 1 while a worker has this seat.
+    /// 1 while the lock belongs to a worker.
     is_taken: AtomicU64,
 }
 
 impl ThreadLock {
-    /// For the worker whose lock it is.
+    /// Takes the lock. Only for the worker to which it belongs.
     #[inline]
     pub(super) fn lock(&self) {
-        // Relaxed: the flag is a courtesy; the lock excludes.
+        // Relaxed: the flag serves fairness only; the lock excludes.
         if self.is_wanted.load(Ordering::Relaxed) != 0 || !self.try_lock() {
             self.lock_contended();
         }
@@ -52,8 +53,9 @@ impl ThreadLock {
         }
     }
 
-    /// Acquire pairs with the release in `unlock`: the worker sees the state that the expand thread
-    /// left, and the expand thread sees nothing of the worker's operation afterwards.
+    /// Acquire pairs with the release in `unlock`: the worker sees the tables that the expand
+    /// thread left, and the worker's operation happens before what the expand thread does under the
+    /// lock.
     #[inline]
     fn try_lock(&self) -> bool {
         self.state.swap(HELD, Ordering::Acquire) == FREE
@@ -72,8 +74,8 @@ impl ThreadLock {
 /// The locks of all workers.
 pub(super) struct ThreadLocks {
     locks: Box<[CachePadded<ThreadLock>]>,
-    /// How many seats, from the first on, ever had a worker. Held during a change of state, so that
-    /// nobody sits down then.
+    /// The number of locks, from the first on, that ever belonged to a worker. The mutex is held
+    /// while tables are replaced, so that no worker registers then.
     used: Mutex<usize>,
 }
 
@@ -83,11 +85,11 @@ impl ThreadLocks {
         Self { locks, used: Mutex::new(0) }
     }
 
-    /// A lock for the calling thread.
+    /// Assigns a lock to the calling worker.
     ///
     /// # Panics
     ///
-    /// If all are taken.
+    /// If there are more workers than locks.
     pub(super) fn register(&self) -> &ThreadLock {
         let mut used = self.used();
         let claims = |lock: &CachePadded<ThreadLock>| {
@@ -104,8 +106,8 @@ impl ThreadLocks {
         lock.is_taken.store(0, Ordering::Release);
     }
 
-    /// Runs `change` while no worker is inside of an operation, or answers none if a worker does
-    /// not come out. The caller does not hold a thread lock.
+    /// Runs `change` while holding all thread locks; None if a worker does not finish its operation
+    /// in time. Requires: the caller holds no thread lock.
     pub(super) fn exclusively<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let used = self.used();
         let locks = &self.locks[..*used];
@@ -125,7 +127,7 @@ impl ThreadLocks {
         (0..=PATIENCE_ROUNDS).any(|round| {
             let is_free = lock.state.load(Ordering::Relaxed) == FREE && lock.try_lock();
             if !is_free {
-                // Never off the core: other workers may be waiting already.
+                // Spin without yielding: other workers may be waiting for this thread already.
                 spin(if cfg!(loom) { round } else { 0 });
             }
             is_free

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The thread that holds the lock has the only copy of the rest of the word, which returns with
-//!    the store that unlocks. Other threads write nothing to a locked word except
+//! 1. The thread that holds the lock has the only copy of the rest of the word and writes it back
+//!    with the store that unlocks. Other threads write nothing to a locked word except
 //!    [`Word::LOCKED`], when they try to take the lock.
 //! 2. Moved is set once, by the expansion, and stays until the table is freed.
 //!
-//! The lock is taken by an exchange (acquire) that pairs with the store that unlocks (release):
-//! what one holder did to the chain, the next one sees. A linearization point inside of a bucket's
-//! critical section is that store.
+//! An exchange (acquire) takes the lock; it pairs with the store that unlocks (release), so each
+//! holder sees the previous holder's changes of the chain. The linearization point of a change
+//! under the lock is that store.
 
 use crate::mem::ItemRef;
 use crate::sync::{AtomicU64, Ordering, spin};
 
-/// What a bucket says, unlocked.
+/// The value of a bucket's word without the lock bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(u64);
 
@@ -64,15 +64,15 @@ const _: () = assert!(size_of::<Bucket>() == 8, "one word a bucket");
 unsafe impl crate::mem::Zeroable for Bucket {}
 
 impl Bucket {
-    /// What the bucket seems to hold: good for a hint, and, under a guard, for following. While it
-    /// is locked it seems empty.
+    /// The bucket's word, which other threads may be changing: for prefetches and, under a guard,
+    /// for following the chain. While the bucket is locked it appears empty.
     #[inline]
     pub(super) fn peek(&self) -> Word {
-        // Acquire pairs with the release of whoever published the first item.
+        // Acquire pairs with the release in `unlock`, which published the first item.
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Takes the lock: test-and-set, and while that fails, look until it may succeed.
+    /// Takes the lock by test-and-set and returns the word; while the lock is held, spins on loads.
     #[inline]
     pub(super) fn lock(&self) -> Word {
         let word = Word(self.0.swap(Word::LOCKED, Ordering::Acquire));
@@ -83,7 +83,8 @@ impl Bucket {
     fn lock_contended(&self) -> Word {
         let mut round = 0;
         loop {
-            // Bounded by the other holders' critical sections, which neither allocate nor wait.
+            // The wait is bounded by the critical sections of other holders, which neither allocate
+            // nor wait.
             if !self.peek().is_locked() {
                 let word = Word(self.0.swap(Word::LOCKED, Ordering::Acquire));
                 if !word.is_locked() {
@@ -95,15 +96,15 @@ impl Bucket {
         }
     }
 
-    /// Writes the word back and lets the next one in. Only for the holder of the lock, or for a
-    /// bucket that no other thread can reach yet.
+    /// Writes the word back and releases the lock. Requires: the caller holds the lock, or no other
+    /// thread can reach the bucket yet.
     #[inline]
     pub(super) fn unlock(&self, word: Word) {
         debug_assert!(!word.is_locked(), "a lock is no part of the word");
         #[cfg(not(loom))]
         self.0.store(word.0, Ordering::Release);
-        // The holder's store is later than the exchange of whoever tried in vain; loom orders the
-        // two only if this one is an exchange as well.
+        // This store must come after the exchanges of threads that failed to take the lock; loom
+        // orders the two only if this is an exchange as well.
         #[cfg(loom)]
         self.0.swap(word.0, Ordering::Release);
     }

@@ -1,13 +1,14 @@
 //! Operations that may change an item.
 //!
-//! An operation looks first, without the bucket's lock; decides on what it saw; builds the new item
-//! if there is to be one; then takes the lock, looks again, and, where the item is still the one it
-//! decided on, carries the decision out. Where it is another, it decides again: under the lock if
-//! no other memory is needed for that, or from the start. So neither allocation nor copying happens
-//! under a lock. A repetition means that another operation on the key took effect in between.
+//! An operation first looks the key up without the bucket's lock, decides on the item that it
+//! found, and builds the new item if one is needed. Then it takes the lock, looks again, and
+//! carries the decision out if the item is unchanged. If the item has changed, it decides again:
+//! under the lock if that needs no other memory, else from the start. So neither allocation nor
+//! copying happens under a lock. A retry means that another operation on the key took effect in
+//! between.
 //!
-//! Linearization point: the store that unlocks the bucket (for what leaves everything as it is: any
-//! moment in that critical section).
+//! Linearization point: the store that unlocks the bucket (for an operation that changes nothing:
+//! any moment in that critical section).
 
 use amalgam_op::{Decision, ItemView, ItemWrite, Now, Op, Outcome, Part, decide};
 
@@ -19,7 +20,7 @@ use crate::mem::{Guard, Item, ItemLayout, ItemRef, Memory, Shortage};
 use crate::{Sink, show_outcome};
 use std::sync::atomic::Ordering;
 
-/// What an operation saw under its key.
+/// The item that a lookup found under a key.
 #[derive(Clone, Copy)]
 struct ItemSnapshot<'g> {
     item: Item<'g>,
@@ -32,8 +33,8 @@ impl<'g> ItemSnapshot<'g> {
         Self { item, view: item.view() }
     }
 
-    /// Whether two look-ups found the same, as far as decisions go: an item is immutable except for
-    /// its word, and under a guard its reference is not reused.
+    /// Whether two lookups found the same, so that the same decision holds: an item is immutable
+    /// except for its word, and under a guard its reference is not reused.
     #[inline]
     fn is_same(left: Option<&Self>, right: Option<&Self>) -> bool {
         match (left, right) {
@@ -48,35 +49,36 @@ impl<'g> ItemSnapshot<'g> {
     }
 }
 
-/// An item that was built, and is not yet published.
+/// An item that was built and is not yet published.
 #[derive(Clone, Copy)]
 struct Built<'a, 'g> {
     item_write: ItemWrite<'a>,
     item: Item<'g>,
-    /// The item as the sink may see it; afterwards its word may change.
+    /// The item's contents for the sink, taken before publishing: afterwards its word may change.
     view: ItemView<'g>,
 }
 
-/// What came of a look under the lock.
+/// The result of an attempt to commit under the lock.
 enum Committed<'g> {
     /// The operation took effect.
     Done {
         outcome: Outcome,
         /// The item to show, on a hit.
         shown: Option<ItemSnapshot<'g>>,
-        /// The item that is to be retired.
+        /// The item that was unlinked and is to be retired.
         unlinked: Option<ItemRef>,
         has_published: bool,
         has_inserted: bool,
     },
-    /// What is there needs another item built, or the same where memory was short.
+    /// The item found under the lock needs another item built (or the same one, if memory was
+    /// short).
     Changed(Option<ItemSnapshot<'g>>),
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 enum Attempt {
     Done(Outcome),
-    /// There is no memory for the item.
+    /// There is no memory for the item; None if no header can hold it.
     Short(Option<Shortage>),
 }
 
@@ -91,7 +93,8 @@ impl<L: Locking> MercuryWorker<'_, L> {
                 Attempt::Short(Some(shortage)) if shortage.is_too_large() => {
                     return Outcome::TooLarge;
                 }
-                // Without a guard and a lock. Bounded: it gives up where nothing can be evicted.
+                // This thread holds no guard and no lock here. The loop is bounded: `make_room`
+                // returns false when nothing can be evicted.
                 Attempt::Short(Some(shortage)) => {
                     if !self.make_room(shortage, now) {
                         return Outcome::OutOfMemory;
@@ -126,7 +129,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
                         show_outcome(op, &item, view, outcome, now, &self.engine.memory, sink);
                     }
                     if let Some(unlinked) = unlinked {
-                        // SAFETY: we unlinked it.
+                        // SAFETY: this operation unlinked it.
                         unsafe { self.pool.retire(unlinked) };
                         if let Some(snapshot) = &plan.snapshot {
                             self.pool.note_if_dead(now, &snapshot.view);
@@ -153,8 +156,8 @@ impl<L: Locking> MercuryWorker<'_, L> {
         }
     }
 
-    /// Builds the item that a decision asks for, unless writing a word will do. Errors with the
-    /// shortage, or with none if no header can hold such an item.
+    /// Builds the item that a decision asks for, unless changing a word in place suffices. The
+    /// error is the shortage, or None if no header can hold such an item.
     #[inline]
     fn build<'a, 'g>(
         &mut self,
@@ -179,8 +182,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
     }
 }
 
-/// Whether the operation leaves the recency and fetched bits alone.
-/// Whether two writes give the same item, whatever is there now.
+/// Whether two writes produce the same item, whatever the current one is.
 fn is_same_write(left: &ItemWrite<'_>, right: &ItemWrite<'_>) -> bool {
     let same_part = |left: &Part<'_>, right: &Part<'_>| match (left, right) {
         (Part::Empty, Part::Empty) => true,
@@ -195,7 +197,7 @@ fn is_same_write(left: &ItemWrite<'_>, right: &ItemWrite<'_>) -> bool {
         && left.meta_flags == right.meta_flags
 }
 
-/// What an operation is about to do.
+/// The decision of an operation, and its inputs.
 struct Plan<'p, 'a, 'g> {
     op: &'p Op<'a>,
     now: &'p Now,
@@ -206,7 +208,7 @@ struct Plan<'p, 'a, 'g> {
 }
 
 impl<'a, 'g> Plan<'_, 'a, 'g> {
-    /// Whether `actual` came meanwhile, with an id that `fresh_cas` is not above.
+    /// Whether `actual` is a newer item whose id is not below `fresh_cas`.
     #[inline]
     fn is_behind(&self, actual: Option<&ItemSnapshot<'g>>) -> bool {
         let id = actual.and_then(|actual| actual.view.cas);
@@ -214,7 +216,7 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
             && !ItemSnapshot::is_same(self.snapshot.as_ref(), actual)
     }
 
-    /// What to do about `actual`, which the bucket really holds.
+    /// The decision for `actual`, the item found under the lock.
     #[inline]
     fn decision_on(&self, actual: Option<&ItemSnapshot<'g>>) -> Decision<'a> {
         if ItemSnapshot::is_same(self.snapshot.as_ref(), actual) {
@@ -224,7 +226,7 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
         }
     }
 
-    /// The built item, if it is what `item_write` asks for in place of `actual`.
+    /// The built item, if it is the one that `item_write` asks for to replace `actual`.
     #[inline]
     fn built_for(
         &self,
@@ -240,7 +242,7 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
 }
 
 impl<L: Locking> TableHandle<'_, L> {
-    /// What seems to be under the key, without the bucket's lock.
+    /// Looks the key up without the bucket's lock.
     #[inline]
     fn look<'g>(&self, chains: &Chains<'g>, op: &Op<'_>) -> Option<ItemSnapshot<'g>> {
         let tables = self.enter();
@@ -248,7 +250,7 @@ impl<L: Locking> TableHandle<'_, L> {
         chains.find(first, op.key.bytes()).map(|place| ItemSnapshot::new(place.item))
     }
 
-    /// Looks under the lock, and carries the plan out if it can be.
+    /// Looks the key up under the lock, and carries the plan out if it still applies.
     fn commit<'g>(&self, chains: &Chains<'g>, plan: &Plan<'_, '_, 'g>) -> Committed<'g> {
         let tables = self.enter();
         let mut locked = tables.lock(plan.op.key.hash());
@@ -322,8 +324,8 @@ impl<L: Locking> TableHandle<'_, L> {
     }
 }
 
-/// Carries an in-place word over to a copy of the item. The caller holds the bucket's lock, so that
-/// no update is lost.
+/// Copies an item's word, which may have changed, to its copy. Requires: the caller holds the
+/// bucket's lock, so that no update is lost.
 fn copy_word(place: &ChainPosition<'_>, copy: Item<'_>) {
     if copy.header().has_word() {
         copy.word().store(place.item.word().load(Ordering::Relaxed), Ordering::Release);
