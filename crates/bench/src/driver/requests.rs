@@ -106,7 +106,12 @@ pub fn run_thread<W: TargetWorker>(
         write_ids: Vec::with_capacity(round.batch),
     };
     let step = round.batch.max(TURN / round.batch * round.batch);
-    while run.tally.operations < round.most_operations && !round.stop.load(Ordering::Relaxed) {
+    // At least one step, so that a round has a rate where the thread got no core before its end.
+    let mut has_run = false;
+    while run.tally.operations < round.most_operations
+        && !(has_run && round.stop.load(Ordering::Relaxed))
+    {
+        has_run = true;
         let requests = match &stream.shifted {
             Some(shifted) if round.is_shifted.load(Ordering::Relaxed) => shifted,
             _ => &stream.first,
