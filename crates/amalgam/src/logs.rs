@@ -1,6 +1,6 @@
-//! The server's log, on standard error: a line an event, as text or as JSON.
+//! The server's log on standard error: one line per event, as text or as JSON.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. No line holds a key, a value or a password: those who log pass addresses, numbers, options
 //!    and the system's errors. What comes from outside cannot begin a line of its own.
 //! 2. At most [`BURST`] lines come at once and [`LINES_PER_SECOND`] over time; how many were left
@@ -106,7 +106,7 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Lets so many lines through: a bucket of tokens.
+/// Limits the rate of log lines with a token bucket.
 struct Valve {
     tokens: f64,
     filled: Instant,

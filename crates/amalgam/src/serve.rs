@@ -33,19 +33,20 @@ const DEFAULT_PORT: i32 = 11211;
 /// SIGINT and SIGTERM.
 pub const STOP_SIGNALS: &[i32] = &[2, 15];
 
-/// SIGUSR1.
+/// The number of SIGUSR1, which stops the server and saves its items.
 const GRACEFUL_SIGNAL: i32 = 10;
 
-/// SIGHUP.
+/// The number of SIGHUP, which reloads the files of users and certificates.
 const RELOAD_SIGNAL: i32 = 1;
 
-/// File descriptors beside those of connections.
+/// File descriptors reserved for uses other than client connections.
 const OTHER_FILES: u64 = 64;
 
-/// Beside two of the largest items, memory holds a table and pages of items.
+/// Memory for the table and for item pages, which the minimum of `-m` adds to two of the largest
+/// items.
 const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 
-/// memcached's bounds of `-I`, but for its relation to `-m`.
+/// memcached's bounds of `-I`, except for the bound that depends on `-m`.
 const LEAST_ITEM_BYTES: usize = 1 << 10;
 const LARGEST_ITEM_BYTES: usize = 1 << 30;
 
@@ -409,7 +410,7 @@ fn raise_to_maximum(resource: Resource) {
     }
 }
 
-/// Lets the process have so many files, as far as the system allows.
+/// Raises the limit of open files to `files`, as far as the system allows.
 fn raise_file_limit(files: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < files) {

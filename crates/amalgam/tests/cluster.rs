@@ -282,7 +282,8 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
         let value = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
         expect(&clients(&nodes[0]), &format!("get {key}\r\n"), &value);
     }
-    // Who joins later takes its part of the keys over, and gives it back when it is told to leave.
+    // A node that joins later takes over its share of the keys, and gives it back when it is
+    // drained.
     let everything = || {
         for key in &keys {
             let value = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
@@ -620,7 +621,7 @@ impl Load {
         (written, longest)
     }
 
-    /// Waits until each chunk was written so many times more, on the average.
+    /// Waits until each chunk was written `rounds` more times on average.
     fn wait_for(&self, rounds: u64, chunks: u64) {
         let begin = (Instant::now(), self.acknowledged.load(Ordering::Acquire));
         while self.acknowledged.load(Ordering::Acquire) < begin.1 + rounds * chunks {

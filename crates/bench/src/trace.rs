@@ -23,10 +23,10 @@ pub struct TraceArguments {
     /// Skew of the popularity of keys; 0 is uniform [default: 0.99 for the YCSB mixes, else 0].
     #[arg(long)]
     pub theta: Option<f64>,
-    /// Requests.
+    /// The number of requests.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub requests: u64,
-    /// Requests a second.
+    /// The number of requests per second.
     #[arg(long, default_value_t = 200_000,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub rate: u64,

@@ -4,7 +4,7 @@
 //! left, and stored in the target. What the target has already stays, so that clients may use it
 //! meanwhile and a load may be repeated.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. At most one value, and [`BATCH`] keys, are in memory.
 //! 2. An item never gets more time than it had left when it was read.
 //! 3. The progress file never counts a key whose answer from the target was not read.
@@ -43,7 +43,7 @@ pub struct Load {
     /// Replace what the target has already
     #[arg(long)]
     overwrite: bool,
-    /// Copy at most so many items a second
+    /// Copy at most this many items per second
     #[arg(long, value_name = "ITEMS", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
     /// No lines about how far it is

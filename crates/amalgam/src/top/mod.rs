@@ -1,8 +1,8 @@
 //! `amalgam top`: the live page in a terminal.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. Whatever the server says, the terminal obeys none of it: text is tamed before it is shown.
-//! 2. The terminal is given back as it was, also after a panic or an error.
+//! 2. The terminal is restored to its former state, also after a panic or an error.
 
 mod draw;
 mod text;

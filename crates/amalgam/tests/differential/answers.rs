@@ -15,7 +15,7 @@ const CLOSED: &str = "(closed)\n";
 pub struct Ids(HashMap<String, Vec<u64>>);
 
 impl Ids {
-    /// The id of `key` that was first seen so many sightings ago; 0 if there is none yet.
+    /// The id of `key` that was first seen `ago` sightings ago; 0 if there is none yet.
     pub fn recent(&self, key: &str, ago: usize) -> u64 {
         let seen = self.0.get(key).map_or(&[][..], |seen| seen);
         seen.iter().rev().cycle().nth(ago).copied().unwrap_or(0)

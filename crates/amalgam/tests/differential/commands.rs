@@ -474,8 +474,8 @@ impl Generator {
         Command::line(line)
     }
 
-    /// Adds a few flags, none twice. Who asks for an id asks for the key, so that the answer says
-    /// whose id it is.
+    /// Adds a few flags, none twice. A request for an id also asks for the key, so that the answer
+    /// says whose id it is.
     fn add_flags(&mut self, line: &mut String, key: &str, flags: &[&str]) {
         let mut used = String::new();
         for _ in 0..self.below(6) {

@@ -115,7 +115,8 @@ impl Trial {
             if let Some((one, owners)) = most.filter(|(_, owners)| !owners.is_empty()) {
                 return (one, owners);
             }
-            // All sets were filled up while it was away. Who begins anew draws a set anew.
+            // All replica sets were completed while it was away. A node that restarts without
+            // contents draws a new set.
             if !ones.contains(&restarted) {
                 self.kill(&[restarted]);
                 self.restart(&[restarted]);
@@ -171,7 +172,7 @@ impl Trial {
         self.nodes[place].log()[from..].contains(mention)
     }
 
-    /// Who only keeps chunks refuses more and serves on.
+    /// A node that only stores chunks refuses further writes and continues to serve.
     fn refuses(
         &mut self,
         name: &str,
@@ -206,7 +207,7 @@ impl Trial {
         );
     }
 
-    /// Who also leads cannot write down what it would promise, and stops.
+    /// A super peer that leads cannot persist what it would promise, and stops.
     fn full_disk_of_a_leader(&mut self) {
         let (victim, owners) = self.keeper_of(|t, place| t.super_peers().contains(&place));
         let from = self.nodes[victim].log().len();

@@ -133,7 +133,7 @@ impl Node {
         text
     }
 
-    /// Has its process see clocks that went on for so many seconds more, or less.
+    /// Shifts the clocks that its process sees by `seconds`, which may be negative.
     pub fn set_clocks(&mut self, seconds: i64) {
         let [monotonic, boottime] = ["monotonic", "boottime"].map(|of| format!("--{of}={seconds}"));
         self.prefix = vec!["unshare".to_owned(), "--time".to_owned(), monotonic, boottime];

@@ -58,9 +58,9 @@ const HEADER_BYTES: usize = 24;
 
 /// One answer, or a part of one.
 enum Piece {
-    /// So many bytes are needed, or more.
+    /// The piece is incomplete: more bytes must be read.
     Cut,
-    /// A key's value, of so many bytes in all.
+    /// A key's value; the piece takes this many bytes in all.
     Hit(usize),
     /// The end of a request's answer.
     End(usize),

@@ -30,11 +30,11 @@ const LONGEST_NS: u64 = 100_000_000_000;
 pub struct Phase(AtomicU8);
 
 impl Phase {
-    /// Asking, not counting.
+    /// Requests are sent but not counted.
     pub const WARM_UP: u8 = 0;
-    /// Counting.
+    /// Requests are sent and counted.
     pub const MEASURE: u8 = 1;
-    /// Ending.
+    /// Connections end.
     pub const STOP: u8 = 2;
 
     /// Warming up.
@@ -145,7 +145,7 @@ pub struct Connections<'s> {
 }
 
 impl<'s> Connections<'s> {
-    /// Connects.
+    /// Opens the connections to the server.
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ impl Round {
 /// A result: parameters, then figures. One key is one operation.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ServerResult {
-    /// Who was asked.
+    /// The server that was measured, as it was named on the command line.
     pub target: String,
     /// See [`commit`].
     pub commit: &'static str,

@@ -20,11 +20,11 @@ pub struct Script {
 
 /// Opcodes of the binary protocol.
 pub mod opcode {
-    /// Get.
+    /// The command `get`.
     pub const GET: u8 = 0x00;
-    /// Set.
+    /// The command `set`.
     pub const SET: u8 = 0x01;
-    /// Get that is silent on a miss.
+    /// The command `getq`: a get that is silent on a miss.
     pub const GET_QUIETLY: u8 = 0x09;
     /// Answers at once: the end of a row of quiet requests.
     pub const NOOP: u8 = 0x0a;

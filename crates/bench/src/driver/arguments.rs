@@ -73,8 +73,8 @@ pub struct IndexArguments {
     /// Ask the system for no huge pages.
     #[arg(long)]
     pub small_pages: bool,
-    /// Load so many of the table's slots (0.95 is 95 %); the table does not grow. `--keys` sizes
-    /// it.
+    /// Load this share of the table's slots (0.95 is 95 %); the table does not grow. `--keys`
+    /// sizes it.
     #[arg(long)]
     pub fill: Option<f64>,
     /// Slots a bucket.
@@ -113,7 +113,7 @@ pub struct IndexArguments {
     /// The cache that is modelled for it: a power of two. Fewer keys want a smaller one.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
     pub dram_cache: u64,
-    /// Load, warm up, run so many operations and end: what `--dram` looks at.
+    /// Load, warm up, run this many operations and exit: the run that `--dram` observes.
     #[arg(long, hide = true)]
     pub count: Option<u64>,
     /// One JSON object a line on standard output.
@@ -121,16 +121,17 @@ pub struct IndexArguments {
     pub json: bool,
 }
 
-/// The most keys a call: beyond that nothing is gained and buffers outgrow the first-level cache.
+/// The most keys in a call. Larger batches gain nothing, and their buffers outgrow the
+/// first-level cache.
 const LARGEST_BATCH: usize = 1024;
 
-/// Bytes an item may take beside key and value where no limit is given.
+/// Bytes that an item may take in addition to key and value, where no limit is given.
 const ROOM_PER_ITEM_BYTES: u64 = 96;
 
-/// The same of the table, for a key that an engine is told to expect.
+/// Bytes of the table for each key that an engine is told to expect, where no limit is given.
 const ROOM_PER_EXPECTED_BYTES: u64 = 32;
 
-/// Room beside the items where no limit is given.
+/// Memory in addition to the items, where no limit is given.
 const ROOM_BYTES: u64 = 256 << 20;
 
 /// Reads `--paths`.

@@ -31,8 +31,8 @@ pub struct RunConfig<'o> {
 /// When a round ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// After this time.
+    /// The round ends after this time.
     Time(Duration),
-    /// After so many operations of each thread.
+    /// The round ends after this many operations of each thread.
     Operations(u64),
 }

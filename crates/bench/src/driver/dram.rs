@@ -1,5 +1,5 @@
-//! DRAM accesses an operation: last-level misses in a modelled cache, counted by cachegrind, and
-//! beside them those of the first level.
+//! DRAM accesses per operation: misses of the last level in a modelled cache, counted by
+//! cachegrind, together with the misses of the first level.
 //!
 //! The program runs itself under cachegrind, once loading and warming up only, once with more
 //! operations behind that; the difference is what the operations missed. The driver's own misses

@@ -9,13 +9,13 @@ use crate::target::Target;
 /// A row of the table.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// As `--engine` takes it.
+    /// The name, as `--engine` takes it.
     pub name: &'static str,
-    /// What it is, for `--help`.
+    /// The description that `--help` prints.
     pub about: &'static str,
-    /// Carries out no writes beside other threads: loaded by one thread, then read only.
+    /// The engine cannot write concurrently: one thread loads it, then it is only read.
     pub is_read_only: bool,
-    /// Builds it, given its row's name.
+    /// Builds the engine, given its row's name.
     pub open: Open,
     /// What `--slots` and `--disable` can make of it; the first is what `open` builds. Empty if
     /// the engine has no variants.

@@ -54,11 +54,11 @@ pub struct Round<'r> {
     pub batch: usize,
     /// Reads count back from the last insert.
     pub reads_latest: bool,
-    /// What a read misses is written; a call has one key then.
+    /// A key that a read misses is written; a call then has one key.
     pub fills_misses: bool,
-    /// Ends a thread after so many operations.
+    /// A thread ends after this many operations.
     pub most_operations: u64,
-    /// Ends all threads.
+    /// All threads end once this is set.
     pub stop: &'r AtomicBool,
     /// Set when the hot spot has shifted.
     pub is_shifted: &'r AtomicBool,
@@ -71,9 +71,9 @@ pub struct Round<'r> {
 /// What a thread did in a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Reads among them (a read-modify-write reads too).
+    /// The number of reads among them (a read-modify-write counts as a read too).
     pub reads: u64,
     /// Reads that hit.
     pub hits: u64,
@@ -318,7 +318,7 @@ impl KeyBuffer {
         Self::with_slots(round.key_space, 2 * round.batch)
     }
 
-    /// Room for so many keys.
+    /// Buffers for `slots` keys.
     pub fn with_slots(key_space: KeySpace, slots: usize) -> Self {
         let words_per_key = key_space.key_bytes().div_ceil(8);
         let words = vec![[0; 8]; words_per_key * slots];
@@ -358,7 +358,7 @@ impl KeyBuffer {
     }
 }
 
-/// An empty vector with the allocation of another that holds the same type but for the lifetime:
+/// An empty vector that reuses the allocation of `keys`, whose type differs only in its lifetime:
 /// collecting in place reuses it.
 fn emptied<'to>(mut keys: Vec<Key<'_>>) -> Vec<Key<'to>> {
     keys.clear();

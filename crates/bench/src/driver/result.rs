@@ -180,11 +180,11 @@ impl Parameters {
 pub struct Measured {
     /// By round.
     pub rates: Vec<f64>,
-    /// Over all rounds.
+    /// The counts over all rounds.
     pub tally: Tally,
-    /// The timed pass.
+    /// The timing of the timed pass.
     pub timing: Timing,
-    /// The null loop beside it.
+    /// The timing of the null loop, measured in alternation with it.
     pub null: Timing,
     /// After load.
     pub bytes_per_item: Option<f64>,

@@ -73,8 +73,8 @@ impl<S: Target> EngineUnderTest<S> {
     }
 }
 
-/// Runs `work` beside `maintain`, which ends soon after its flag is set and `wake` is called. That
-/// takes the core after those of the `threads` workers, if there is one.
+/// Runs `work` concurrently with `maintain`, which ends soon after its flag is set and `wake` is
+/// called. Maintenance takes the core after those of the `threads` workers, if there is one.
 pub fn beside_maintenance<R>(
     threads: usize,
     maintain: impl FnOnce(&AtomicBool) + Send,

@@ -1,6 +1,6 @@
-//! Clocks, histograms, memory and the machine: what figures are read from.
+//! The sources of figures: clocks, histograms, memory and facts about the machine.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. Nothing here knows a workload, an engine or a server.
 //! 2. Reading a clock or counting a latency allocates nothing.
 

@@ -1,9 +1,9 @@
-//! What is asked of an engine or a server: pre-generated requests.
+//! The workload of an engine or a server: requests that are generated in advance.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. The same seed gives the same requests, whatever is measured with them.
-//! 2. A request takes four bytes, so that tens of millions fit beside the index, and reading them
-//!    costs a sixteenth of a cache line each.
+//! 2. A request takes four bytes, so that tens of millions fit in memory together with the
+//!    index, and reading them costs a sixteenth of a cache line each.
 //! 3. Nothing here knows an engine or a protocol.
 
 mod key_space;
