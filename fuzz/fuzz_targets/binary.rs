@@ -1,5 +1,6 @@
-//! Packets of the binary protocol. Odd first byte: the rest is sent as it is. Even: the rest is
-//! made into packets whose lengths are right, so that the fuzzer need not guess them.
+//! Packets of the binary protocol. If the first byte is odd, the rest is sent unchanged. If it is
+//! even, the rest is made into packets whose lengths are right, so that the fuzzer need not guess
+//! them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

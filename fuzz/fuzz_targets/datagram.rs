@@ -1,4 +1,4 @@
-//! Frames: what arrives is decoded and its request run, what is answered is cut and joined again.
+//! Datagram frames: a request is decoded and run, and an answer is split and joined again.
 #![no_main]
 
 use amalgam_protocol::datagram::{

@@ -1,4 +1,4 @@
-//! What the fuzz targets check of the parsers.
+//! The properties of the parsers that the fuzz targets check.
 
 #[path = "../../crates/protocol/tests/common/mod.rs"]
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use amalgam_protocol::{Limits, MAX_LINE_BYTES, Protocol, Step};
 use common::Connection;
 
-/// Small, so that inputs of a few hundred bytes reach the bounds.
+/// Small limits, so that inputs of a few hundred bytes reach them.
 fn limits() -> Limits {
     Limits { max_item_bytes: 400, max_get_line_bytes: 3000, ..Limits::default() }
 }
@@ -18,8 +18,8 @@ fn has_endless_line(protocol: Protocol, input: &[u8]) -> bool {
         && input.split(|byte| *byte == b'\n').any(|line| line.len() > MAX_LINE_BYTES)
 }
 
-/// Sends `input` at once, byte by byte and in two pieces cut at `cut`: every way must be answered
-/// alike. Parses it in both protocols, whatever it is meant for.
+/// Sends `input` at once, byte by byte, and in two pieces cut at `cut`: the answers must be the
+/// same each time. Parses it in both protocols, whichever one it is meant for.
 pub fn check(input: &[u8], cut: usize) {
     for protocol in [Protocol::Text, Protocol::Binary] {
         check_steps(protocol, input);
@@ -39,7 +39,7 @@ pub fn check(input: &[u8], cut: usize) {
     }
 }
 
-/// Every step uses something, and no more than there is.
+/// Checks that every step uses at least one byte and no more than the input has.
 fn check_steps(protocol: Protocol, mut input: &[u8]) {
     loop {
         match protocol.parse(input, &limits()) {

@@ -8,7 +8,7 @@ use crate::{
 /// Digits of the largest 64-bit number.
 const MAX_DIGITS: usize = 20;
 
-/// What an engine has to carry out, atomically with the state it showed to [`decide`].
+/// What an engine has to execute, atomically with the state it showed to [`decide`].
 #[derive(Clone, Copy, Debug)]
 pub enum Decision<'a> {
     /// Leave everything as it is.
@@ -23,7 +23,7 @@ pub enum Decision<'a> {
 /// An item to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemWrite<'a> {
-    /// The value: these parts, one behind the other.
+    /// The value: the concatenation of these parts.
     pub parts: [Part<'a>; 2],
     /// See [`ItemView::flags`].
     pub flags: u32,
@@ -62,7 +62,7 @@ pub enum Part<'a> {
 }
 
 impl Part<'_> {
-    /// Length in bytes, where the present value has `current` bytes.
+    /// Length of the part in bytes if the present value has `current` bytes.
     fn len(&self, current: usize) -> usize {
         match self {
             Self::Empty => 0,
@@ -72,7 +72,7 @@ impl Part<'_> {
         }
     }
 
-    /// Writes the part to `target`, which has its length.
+    /// Writes the part to `target`. Requires: `target` has the part's length.
     fn write(&self, current: &[u8], target: &mut [u8]) {
         match self {
             Self::Empty => {}
@@ -116,8 +116,8 @@ impl<'a> ItemWrite<'a> {
         self.parts[1].write(current, tail);
     }
 
-    /// Whether what `op` writes follows from the value that was there: then it has to be the same
-    /// still when the item_write takes its place.
+    /// Whether what `op` writes depends on the present value. If so, the engine must check that the
+    /// value is still the same when it replaces the item.
     pub fn depends_on_value(&self, op: &Op<'_>) -> bool {
         let is_read = match op.verb {
             Verb::Arithmetic(_) => true,
@@ -127,9 +127,9 @@ impl<'a> ItemWrite<'a> {
         is_read || self.parts.iter().any(|part| matches!(part, Part::Current))
     }
 
-    /// The new value, if writing it into the in-place word of `item` is all there is to do: the
-    /// value has at most 8 bytes and keeps its length, nothing else changes, and no CAS id has
-    /// been handed out that would have to change.
+    /// The new value if the whole write consists of storing it into the in-place word of `item`:
+    /// the value has at most 8 bytes and keeps its length, nothing else changes, and no CAS id has
+    /// been handed out that would have to change. Otherwise None.
     pub fn sole_word_change(&self, item: &ItemView<'_>, now: &Now) -> Option<[u8; 8]> {
         let length = item.value.len();
         let same = length <= 8
@@ -150,10 +150,11 @@ impl<'a> ItemWrite<'a> {
     }
 }
 
-/// What `op` does to `current`, the item under its key, if any (also a dead one).
+/// Decides what `op` does to `current`, the item under its key; None if there is none. A dead item
+/// must be passed, too.
 ///
-/// `fresh_cas` is an id that was never handed out before, above that of `current` unless a client
-/// chose it; it may or may not be used.
+/// `fresh_cas` is an id that was never handed out before. It is above the id of `current` unless a
+/// client chose that one. It may remain unused.
 pub fn decide<'a>(
     current: Option<&ItemView<'_>>,
     op: &Op<'a>,
@@ -168,7 +169,7 @@ pub fn decide<'a>(
         Verb::Delete(delete) => decide_delete(live, delete, now, fresh_cas),
     };
     match decision {
-        // A dead item in the way is reclaimed by whoever finds it.
+        // A dead item is reclaimed by the first operation that finds it.
         Decision::Keep(outcome) if current.is_some() && live.is_none() => Decision::Remove(outcome),
         decision => decision,
     }
@@ -222,13 +223,13 @@ fn decide_get<'a>(
     }
 }
 
-/// Whether an item that ends at `expiry` should be recached, as far as its time goes.
+/// Whether an item that ends at `expiry` should be recached because of its remaining time.
 fn ends_soon(expiry: Expiry, get: &Get, now: &Now) -> bool {
     get.recache_below_seconds
         .is_some_and(|below| expiry != Expiry::NEVER && expiry < Expiry::from_client(below, now))
 }
 
-/// How a client's CAS id stands to the item's.
+/// The result of comparing a client's CAS id with the item's.
 #[derive(PartialEq)]
 enum Comparison {
     NotAsked,
@@ -327,7 +328,7 @@ fn decide_arithmetic<'a>(
     };
     let mut item_write = ItemWrite::of_item(item);
     item_write.cas = cas;
-    // A number never gets shorter: memcached fills up with spaces.
+    // A value never gets shorter: like memcached, fill it up with spaces.
     let digits = digits(number);
     item_write.parts = [digits, Part::Spaces(item.value.len().saturating_sub(digits.len(0)))];
     if item_write.value_bytes(0) > item.value.len() {
@@ -368,18 +369,19 @@ fn decide_delete<'a>(
     if delete.marks_stale {
         item_write.meta_flags.stale = true;
         item_write.meta_flags.won = false;
-        // The id moves on only where somebody may hold the old one.
+        // The id changes only if a client may hold the old one.
         item_write.cas = item.cas.map(|_| next_cas(None, Some(item), fresh_cas));
     }
     item_write.cas = delete.new_cas.or(item_write.cas);
     Decision::Replace(item_write, Outcome::Invalidated)
 }
 
-/// The longest value that counts as a number. memcached keeps longer ones in pieces and refuses.
+/// The longest value that is accepted as a number. memcached stores longer values in chunks and
+/// refuses arithmetic on them.
 const MAX_NUMBER_VALUE_BYTES: usize = 512 << 10;
 
-/// Reads a number as `strtoull` does: spaces before it and anything behind a space after it are
-/// passed over.
+/// Reads a number as `strtoull` does: leading spaces are skipped, and after the number a space ends
+/// the text.
 fn parse_number(value: &[u8]) -> Option<u64> {
     if value.len() > MAX_NUMBER_VALUE_BYTES {
         return None;

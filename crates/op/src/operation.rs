@@ -124,13 +124,13 @@ impl<'a> Store<'a> {
 /// Addition to, or subtraction from, a value of decimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// How much.
+    /// The amount to add or subtract.
     pub delta: u64,
     /// Subtract, stopping at 0; an addition wraps at 2^64.
     pub is_decrement: bool,
     /// On a miss create the item with this number (meta `J` with `N`, binary).
     pub initial: Option<u64>,
-    /// The expiry of an item so created.
+    /// The expiry of an item that is created with `initial`.
     pub initial_expiry: i64,
     /// Set the expiry to this (meta `T`).
     pub touch: Option<i64>,

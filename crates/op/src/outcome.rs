@@ -1,4 +1,4 @@
-//! What became of an operation.
+//! The result of an operation.
 
 use crate::Expiry;
 
@@ -22,7 +22,7 @@ pub enum Outcome {
     Invalidated,
     /// The item holds a new number.
     Number(Counted),
-    /// `incr` or `decr` of something that is no decimal number below 2^64.
+    /// `incr` or `decr` of a value that is not a decimal number below 2^64.
     NotANumber,
     /// The item would be longer than the index accepts.
     TooLarge,

@@ -1,12 +1,12 @@
-//! What to do with a lock whose holder panicked: go on.
+//! Locks stay usable after a thread panicked while it held them.
 
 use std::sync::LockResult;
 
 /// Takes the guard of a lock whether or not a thread panicked while it held it.
 ///
 /// Every critical section of this workspace leaves what its lock guards usable at each point where
-/// it may panic, so a poisoned lock has nothing to say: without this, one panicking thread would
-/// take down all threads that share a lock with it.
+/// it may panic, so poisoning carries no information. Without this trait, one panicking thread
+/// would take down all threads that share a lock with it.
 ///
 /// ```
 /// use std::sync::Mutex;

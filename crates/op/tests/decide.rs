@@ -156,7 +156,7 @@ fn reference_count(item: Option<Item>, arithmetic: &Arithmetic, now: &Now) -> (O
 }
 
 /// Carries a decision out, as an engine would.
-fn carry_out(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
+fn execute(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
     const FRESH: u64 = 1_000_000;
     let view = item.as_ref().map(|item| ItemView {
         key: op.key.bytes(),
@@ -321,7 +321,7 @@ proptest! {
         let now = now();
         let key = Key::new(b"key", &HashSeed::new(1));
         let op = Op { key, verb: act.verb() };
-        let ours = carry_out(item.clone(), &op, &now);
+        let ours = execute(item.clone(), &op, &now);
         let theirs = reference(item, &op.verb, &now);
         prop_assert_eq!(ours.1, theirs.1);
         prop_assert_eq!(visible(ours.0, &now), visible(theirs.0, &now));
@@ -344,7 +344,7 @@ proptest! {
             let arithmetic = Arithmetic { delta, is_decrement, ..Arithmetic::default() };
             let longest = item.as_ref().map_or(0, |item| item.value.len());
             let op = Op { key, verb: Verb::Arithmetic(arithmetic) };
-            let (after, seen) = carry_out(item, &op, &now);
+            let (after, seen) = execute(item, &op, &now);
             prop_assert_eq!(seen, Seen::Number(number));
             let value = &after.as_ref().expect("the number").value;
             prop_assert!(value.len() >= longest, "a number never gets shorter");
@@ -365,8 +365,8 @@ proptest! {
     fn deciding_again_says_the_same(item in item(), act in act()) {
         let now = now();
         let op = Op { key: Key::new(b"key", &HashSeed::new(1)), verb: act.verb() };
-        let first = carry_out(item.clone(), &op, &now);
-        prop_assert_eq!(first, carry_out(item, &op, &now));
+        let first = execute(item.clone(), &op, &now);
+        prop_assert_eq!(first, execute(item, &op, &now));
     }
 
     #[test]
@@ -374,7 +374,7 @@ proptest! {
         let now = now();
         let op = Op { key: Key::new(b"key", &HashSeed::new(1)), verb: act.verb() };
         let before = item.as_ref().and_then(|item| item.cas);
-        let (after, _) = carry_out(item.clone(), &op, &now);
+        let (after, _) = execute(item.clone(), &op, &now);
         let same = after.as_ref().map(|item| &item.value) == item.as_ref().map(|item| &item.value);
         if let (Some(before), Some(after)) = (before, after.and_then(|item| item.cas)) {
             prop_assert!(after > before || (after == before && same));

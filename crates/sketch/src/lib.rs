@@ -1,9 +1,9 @@
-//! What is hot: which keys or ids got the largest shares of the accesses of the last [`SECONDS`].
+//! Finds hot keys or ids: those with the largest shares of the accesses of the last [`SECONDS`].
 //!
-//! One access in [`ACCESSES_PER_SAMPLE`] is sampled ([`AccessSampler`]) and counted in a [`Sketch`]:
-//! Space-Saving (Metwally et al., ICDT 2005) in sets of eight ways, with a count for each of the
-//! last seconds, so that an old share is forgotten to the second. The server has a sketch of keys
-//! for each worker, a node of a cluster one of the ids that it owns.
+//! One access in [`ACCESSES_PER_SAMPLE`] is sampled ([`AccessSampler`]) and counted in a
+//! [`Sketch`]: Space-Saving (Metwally et al., ICDT 2005) in sets of eight ways, with a count for
+//! each of the last seconds, so that an old share is forgotten to the second. The server has a
+//! sketch of keys for each worker, a node of a cluster one of the ids that it owns.
 //!
 //! Invariants of this crate:
 //! 1. A way's total is the sum of its counts, and each inherited count is at most the count.
@@ -48,7 +48,7 @@ const EMPTY: Set = Set {
 #[derive(Debug)]
 pub struct Sketch<N> {
     sets: Box<[Set]>,
-    /// Kept apart from the counts, since a name is written only when it enters.
+    /// The names, separate from the counts because a name is written only when it enters.
     names: Box<[N]>,
     /// Samples by second.
     samples: [u32; SECONDS],
@@ -69,7 +69,7 @@ pub struct Estimate<'s, N> {
 }
 
 impl<N: Clone> Sketch<N> {
-    /// A sketch without samples; `empty` fills the places of names until there are any.
+    /// Creates a sketch without samples; unused name slots hold `empty`.
     pub fn new(empty: N) -> Self {
         Self {
             sets: vec![EMPTY; SETS].into(),
@@ -162,7 +162,8 @@ fn smallest(totals: &[u32; WAYS]) -> usize {
     least
 }
 
-/// Chooses the accesses to sample, at random distances: no rhythm of the clients hides a name.
+/// Chooses the accesses to sample, at random distances, so that no periodic access pattern of the
+/// clients hides a name.
 #[derive(Debug, Default)]
 pub struct AccessSampler {
     accesses_left: u32,

@@ -1,4 +1,4 @@
-//! What both ports build their configurations from.
+//! The parts that the configurations of both ports are built from.
 
 use std::path::Path;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -19,27 +19,28 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Reads both; the key is in the file of the chain unless `key` names another.
+    /// Reads the chain and the key. The key is in the chain's file unless `key` names another file.
     ///
     /// # Errors
     ///
-    /// As the functions of [`crate::pem`].
+    /// If a file cannot be read or does not hold what it should; see [`crate::pem`].
     pub fn read(chain: &Path, key: Option<&Path>, has_der_key: bool) -> Result<Self, String> {
         let certificates = read_certificates("the certificate chain", chain)?;
         Ok(Self { chain: certificates, key: read_key(key.unwrap_or(chain), has_der_key)? })
     }
 }
 
-/// The text of a certificate that was read but that TLS does not accept.
+/// The error text for a certificate that was read but that TLS does not accept.
 pub fn unusable(error: Error) -> String {
     format!("Error validating the certificate: {error}")
 }
 
-/// The accepting side, which remembers no sessions: no client can resume one.
+/// The configuration of the accepting side. It stores no sessions, so no client can resume one.
 ///
 /// # Errors
 ///
-/// If the key does not belong to the certificate, or the provider lacks the versions' ciphers.
+/// If the key does not belong to the certificate, or the provider has no cipher suite for one of
+/// the versions.
 pub fn accepting(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],

@@ -1,11 +1,12 @@
-//! TLS of a cluster's nodes' port: between nodes, and between them and clients of chunks.
+//! TLS of the port that a cluster's nodes listen on: connections between nodes, and connections of
+//! chunk clients to nodes.
 //!
 //! Invariants of this module:
 //! 1. Both sides show a certificate that the cluster's authority signed. A side that claims to be a
 //!    node must show one that is valid for servers, so a client's certificate is not enough.
-//! 2. Names in certificates are ignored, since nodes are dialed by address, and move. A holder of a
-//!    certificate who relays between two others is detected all the same, because the proof of the
-//!    join token is valid for one session only ([`MutualSession::binding`]).
+//! 2. Names in certificates are ignored, since nodes are dialed by address and addresses change. A
+//!    certificate holder that relays between two others is detected nevertheless, because the proof
+//!    of the join token is valid for one session only ([`MutualSession::binding`]).
 
 use std::fmt;
 use std::io::{self, IoSlice, Read};
@@ -30,7 +31,7 @@ use crate::config::{OwnCertificate, Reloadable, accepting, unusable};
 use crate::pem::read_authorities;
 use crate::session::{ReceiveError, Session};
 
-/// The label under which the value is exported that the proof of the join token is bound to.
+/// The exporter label of the value that the proof of the join token is bound to (RFC 5705).
 const BINDING_LABEL: &[u8] = b"EXPORTER-amalgam-join-token";
 const BINDING_BYTES: usize = 32;
 
@@ -51,7 +52,7 @@ impl TlsFiles {
         [&self.certificate, key, &self.authorities]
     }
 
-    /// When each was last modified; None for a file that cannot be found.
+    /// When each file was last modified; None for a file that cannot be found.
     fn modified(&self) -> [Option<SystemTime>; 3] {
         self.paths().map(|path| std::fs::metadata(path).and_then(|about| about.modified()).ok())
     }
@@ -66,7 +67,7 @@ pub enum TlsError {
     NoCertificate,
     /// The other side's certificate was not signed by the cluster's authority.
     UnknownAuthority,
-    /// The other side claims to be a node, and its certificate is not one for servers.
+    /// The other side claims to be a node, but its certificate is not valid for servers.
     NotANode,
     /// The other side's certificate has expired, or is not valid yet.
     Expired,
@@ -123,7 +124,7 @@ impl From<Error> for TlsError {
     }
 }
 
-/// Verifies that the cluster's authority signed a certificate, whatever the names in it.
+/// Verifies that the cluster's authority signed a certificate; ignores the names in it.
 #[derive(Debug)]
 struct Authority {
     roots: Arc<RootCertStore>,
@@ -131,7 +132,8 @@ struct Authority {
 }
 
 impl Authority {
-    /// Whether a certificate is one of a node: signed, in its time, and valid for servers.
+    /// Checks that a certificate is a node's: signed by the authority, within its validity period,
+    /// and valid for servers.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -186,7 +188,7 @@ impl ServerCertVerifier for Authority {
     }
 }
 
-/// What was read from the files.
+/// The configurations that were built from the files.
 #[derive(Debug)]
 struct Configs {
     authority: Arc<Authority>,

@@ -142,11 +142,11 @@ impl ServerTls {
         Ok(Self { settings, configs, counters, refreshed_seconds: AtomicU32::new(seconds) })
     }
 
-    /// Reads the certificates again, for connections from now on.
+    /// Reads the certificates again; connections from now on use the new ones.
     ///
     /// # Errors
     ///
-    /// As [`ServerTls::open`]; the previous certificates stay in use then.
+    /// As [`ServerTls::open`]. After an error the previous certificates stay in use.
     pub fn refresh(&self, seconds: u32) -> Result<(), String> {
         self.configs.replace(load(&self.settings, &self.counters)?);
         self.refreshed_seconds.store(seconds, Ordering::Relaxed);
@@ -163,7 +163,8 @@ impl ServerTls {
         self.settings.resumes
     }
 
-    /// A session for a connection to an address with this security; None if it is not secured.
+    /// Creates a session for a connection to an address with this security; None if the address is
+    /// not secured.
     pub fn session(&self, security: Security) -> Option<Box<ServerSession>> {
         let configs = self.configs.current();
         let config = match security {
@@ -179,20 +180,20 @@ impl ServerTls {
     }
 }
 
-/// TLS of one connection of a client.
+/// The TLS session of one client connection.
 pub struct ServerSession {
     session: Session,
     counters: Arc<TlsCounters>,
 }
 
 impl ServerSession {
-    /// Passes at most `limit` bytes of what the client says to `take`, in pieces, and answers what
-    /// TLS itself has to answer. Returns how many bytes, 0 at the end of the stream, and whether
-    /// more may wait.
+    /// Passes at most `limit` bytes of the client's data to `take`, in pieces, and sends TLS's own
+    /// replies. Returns the number of bytes, 0 at the end of the stream, and whether more may wait.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if nothing waits, else what the socket reports or how the client broke TLS.
+    /// `WouldBlock` if no data is available; otherwise the socket's error, or `InvalidData` if the
+    /// client violated the TLS protocol.
     pub fn receive(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -203,7 +204,7 @@ impl ServerSession {
         let flushed = self.session.write_to(socket);
         match received {
             Ok(Received { bytes, may_have_more }) => flushed.map(|_| (bytes, may_have_more)),
-            // What `flushed` sent is the alert; the connection ends in any case.
+            // The flush sent the alert. Its own error does not matter: the connection ends anyway.
             Err(ReceiveError::Tls { error, was_handshaking }) => {
                 let counter = match was_handshaking {
                     true => &self.counters.handshake_errors,
@@ -216,12 +217,12 @@ impl ServerSession {
         }
     }
 
-    /// Encrypts and sends the pieces, or the first of them; how many bytes that are. What the
-    /// socket does not take waits in the session.
+    /// Encrypts and sends the pieces, or the first of them, and returns the number of plaintext
+    /// bytes taken. Ciphertext that the socket does not take waits in the session.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` while what was encrypted before has not left, else what the socket reports.
+    /// `WouldBlock` while earlier ciphertext is still unsent; otherwise the socket's error.
     pub fn transmit(
         &mut self,
         socket: &mut impl Write,
@@ -235,16 +236,16 @@ impl ServerSession {
         Ok(taken)
     }
 
-    /// Sends what was encrypted. Whether all of it left.
+    /// Sends pending ciphertext and returns whether all of it was sent.
     ///
     /// # Errors
     ///
-    /// What the socket reports, `WouldBlock` excepted.
+    /// Errors of the socket, apart from `WouldBlock`.
     pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
         self.session.write_to(socket)
     }
 
-    /// Whether something encrypted waits to be sent.
+    /// Whether ciphertext waits to be sent.
     #[inline]
     pub fn wants_write(&self) -> bool {
         self.session.wants_write()
@@ -255,7 +256,7 @@ impl ServerSession {
         IDLE_BYTES
     }
 
-    /// Tells the client that nothing follows, if the socket takes it.
+    /// Sends the close message, unless the socket does not take it now.
     pub fn close(&mut self, socket: &mut impl Write) {
         self.session.close();
         let _ = self.session.write_to(socket);
@@ -274,8 +275,8 @@ fn load(settings: &TlsSettings, counters: &Arc<TlsCounters>) -> Result<Configs, 
         let verifier = verifier(&roots, &provider, verify)?;
         let mut config = accepting(&provider, versions, verifier, &own)?;
         if settings.resumes {
-            // Each has its own memory: what began without a client's certificate must not be
-            // resumed where one is required.
+            // Each configuration has its own session cache: a session that began without a client's
+            // certificate must not be resumed where one is required.
             let memory = ServerSessionMemoryCache::new(SESSIONS);
             let counters = Arc::clone(counters);
             config.session_storage = Arc::new(CountedSessions { memory, counters });
@@ -290,8 +291,8 @@ fn load(settings: &TlsSettings, counters: &Arc<TlsCounters>) -> Result<Configs, 
     })
 }
 
-/// The cryptography, with the cipher suites of TLS 1.2 that `ciphers` names. As in OpenSSL, the list
-/// does not choose among those of TLS 1.3.
+/// The cryptography, with the cipher suites of TLS 1.2 that `ciphers` names. As in OpenSSL, the
+/// list does not choose among those of TLS 1.3.
 fn provider(ciphers: Option<&str>) -> Result<CryptoProvider, String> {
     let mut provider = ring::default_provider();
     let Some(ciphers) = ciphers else { return Ok(provider) };
@@ -321,8 +322,8 @@ fn suite_name(openssl: &str) -> String {
 fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
     let Some(path) = path else {
         let mut roots = RootCertStore::empty();
-        // An authority that signs nothing, since no key fits its empty name: rustls does not verify
-        // clients without any.
+        // rustls does not verify clients without any authority. This one signs nothing, since no
+        // key fits its empty name.
         roots.roots.push(TrustAnchor {
             subject: Der::from_slice(&[]),
             subject_public_key_info: Der::from_slice(&[]),

@@ -1,39 +1,39 @@
 //! One side of one connection's TLS: ciphertext in, plaintext out, and back.
 //!
-//! Used by one thread at a time. What the bytes travel over is the caller's: reads and writes that
+//! A session is used by one thread at a time. The caller owns the transport; reads and writes that
 //! report `WouldBlock` are continued by the next call.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
 
 use rustls::{Connection, Error};
 
-/// How far [`Session::receive`] came.
+/// The result of [`Session::receive`].
 pub struct Received {
-    /// Bytes of plaintext that were handed out.
+    /// Number of plaintext bytes that were handed out.
     pub bytes: usize,
-    /// Whether more may wait in the session or in the source. With zero bytes: the end of the
-    /// stream.
+    /// Whether more may wait in the session or in the source. If it is set and `bytes` is 0, the
+    /// stream has ended.
     pub may_have_more: bool,
 }
 
 /// Why [`Session::receive`] stopped early.
 pub enum ReceiveError {
-    /// The source reported it; `WouldBlock` if nothing waits.
+    /// An error of the source; `WouldBlock` if no data is available.
     Io(io::Error),
-    /// The other side broke TLS. An alert that says why waits to be sent.
+    /// The other side violated the TLS protocol. An alert with the reason waits to be sent.
     Tls {
-        /// What was wrong.
+        /// The violation.
         error: Error,
         /// Whether it happened before the handshake was complete.
         was_handshaking: bool,
     },
 }
 
-/// See the head of this module.
+/// One side of a TLS connection, without its transport; see the module's documentation.
 #[derive(Debug)]
 pub struct Session {
     pub connection: Connection,
-    /// Whether ciphertext waits to be sent; cached, since it is asked for at each request.
+    /// Whether ciphertext waits to be sent; cached because it is read at each request.
     wants_write: bool,
 }
 
@@ -52,8 +52,8 @@ impl<R: Read> Read for Drained<'_, R> {
 }
 
 impl Session {
-    /// A session before its handshake. At most `send_bytes` of plaintext are encrypted ahead of
-    /// what was sent; None for no bound.
+    /// Creates a session before its handshake. At most `send_bytes` bytes of plaintext are
+    /// encrypted ahead of what was sent; None means no bound.
     pub fn new(mut connection: Connection, send_bytes: Option<usize>) -> Self {
         connection.set_buffer_limit(send_bytes);
         let wants_write = connection.wants_write();
@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Reads ciphertext from `source` and passes at most `limit` bytes of plaintext to `take`, in
-    /// pieces. What TLS itself has to answer waits to be written then.
+    /// pieces. The session may have TLS messages of its own to write afterwards.
     pub fn receive(
         &mut self,
         source: &mut impl Read,
@@ -73,7 +73,8 @@ impl Session {
         loop {
             let mut reader = self.connection.reader();
             match reader.fill_buf() {
-                // The end of the stream, proper or not: the next call finds it again.
+                // The stream has ended, with a close message or without. The next call sees it
+                // again.
                 Ok([]) => return Ok(Received { bytes, may_have_more: true }),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Ok(Received { bytes, may_have_more: true });
@@ -100,7 +101,7 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if bytes == 0 => return Err(ReceiveError::Io(error)),
-                // What came before the error counts; the next call meets it again.
+                // Report the bytes that came before the error; the next call meets the error again.
                 Err(_) => return Ok(Received { bytes, may_have_more: true }),
             }
         }
@@ -120,22 +121,23 @@ impl Session {
         }
     }
 
-    /// Encrypts the pieces, or the first of them; how many bytes that are. They wait to be written.
+    /// Encrypts the pieces, or the first of them, and returns the number of plaintext bytes taken.
+    /// The ciphertext waits to be written.
     ///
     /// # Errors
     ///
-    /// None that rustls documents.
+    /// rustls documents none.
     pub fn encrypt(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.connection.writer().write_vectored(pieces)?;
         self.wants_write = true;
         Ok(taken)
     }
 
-    /// Writes what was encrypted. Whether all of it was taken.
+    /// Writes pending ciphertext to `target` and returns whether all of it was taken.
     ///
     /// # Errors
     ///
-    /// What `target` reports, `WouldBlock` excepted.
+    /// Errors of `target`, apart from `WouldBlock`.
     pub fn write_to(&mut self, target: &mut impl Write) -> io::Result<bool> {
         while self.wants_write {
             match self.connection.write_tls(target) {
@@ -148,13 +150,13 @@ impl Session {
         Ok(true)
     }
 
-    /// Whether ciphertext waits to be written: of plaintext, or of TLS itself.
+    /// Whether ciphertext waits to be written, whether it carries data or TLS's own messages.
     #[inline]
     pub fn wants_write(&self) -> bool {
         self.wants_write
     }
 
-    /// Queues the message that nothing follows.
+    /// Queues the close message, which says that no more data follows.
     pub fn close(&mut self) {
         self.connection.send_close_notify();
         self.wants_write = true;

@@ -60,7 +60,7 @@ impl Connection {
                 step => {
                     assert!(rest.len() >= self.at_least, "came before it was promised");
                     self.at_least = 1;
-                    used += self.carry_out(step, &mut out);
+                    used += self.execute(step, &mut out);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Connection {
         out
     }
 
-    fn carry_out(&mut self, step: Step<'_>, out: &mut Vec<u8>) -> usize {
+    fn execute(&mut self, step: Step<'_>, out: &mut Vec<u8>) -> usize {
         match step {
             Step::Incomplete { .. } => unreachable!("handled by the caller"),
             Step::Request { request, used } => {
