@@ -2,13 +2,13 @@
 
 use crate::Expiry;
 
-/// A value as it was found.
+/// The value of an item, as one consistent read found it.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'g> {
     /// A value of at most 8 bytes, loaded in one atomic read (the item's in-place word). The first
     /// `usize` bytes count.
     Word([u8; 8], usize),
-    /// Longer values never change after publication; the guard keeps them in memory.
+    /// A longer value. It never changes after publication; the guard keeps it in memory.
     Bytes(&'g [u8]),
 }
 
@@ -58,7 +58,8 @@ pub struct ItemView<'g> {
     pub stale: bool,
     /// Whether a client was told to recache the item (meta `W`, later `Z`).
     pub won: bool,
-    /// The second of the last access before this one, in [`crate::Now::seconds`] (meta `l`); none
-    /// where an engine does not keep it. One that keeps only low bits fills in the others from now.
+    /// The second of the last access before this one, in [`crate::Now::seconds`] (meta `l`).
+    /// None if the engine does not keep it. An engine that keeps only its low bits takes the others
+    /// from the current time.
     pub last_access_seconds: Option<u32>,
 }

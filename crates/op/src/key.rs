@@ -1,4 +1,4 @@
-//! Keys, hashed once at the door.
+//! Keys with their hashes. A key is hashed once, when its request is parsed.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_nano_inline};
 
@@ -7,12 +7,12 @@ use crate::lookup3;
 /// The longest key a client may send, in bytes (memcached's limit).
 pub const MAX_KEY_BYTES: usize = 250;
 
-/// The secret that keys are hashed with, drawn at start so that nobody outside can aim keys at one
-/// bucket.
+/// The secret that keys are hashed with. It is drawn at start, so that clients cannot choose keys
+/// that share a bucket.
 #[derive(Clone)]
 pub struct HashSeed {
     secrets: RapidSecrets,
-    /// Hash as the hardware table does, without the secret.
+    /// Whether to hash as the hardware table does, without the secret.
     is_lookup3: bool,
     /// Bits of the hash that are kept; only tests drop some.
     #[cfg(feature = "weak-hash")]
@@ -30,7 +30,8 @@ impl HashSeed {
         }
     }
 
-    /// The hash of the hardware table in place of the secret one, for its software twin.
+    /// Returns a seed that hashes as the hardware table does, without a secret; for the engine that
+    /// models that table.
     #[must_use]
     pub const fn with_lookup3(self) -> Self {
         Self { is_lookup3: true, ..self }

@@ -1,9 +1,9 @@
-//! The vocabulary: plain data that every crate speaks, and [`decide`], the one place that knows
-//! what an operation means.
+//! Plain data types that every crate shares, and [`decide`], the one place that defines what an
+//! operation means.
 //!
 //! Invariants of this crate:
-//! 1. No I/O, no clock, no unsafe, no allocation on the path of a request. The time is an argument
-//!    ([`Now`]).
+//! 1. The crate has no I/O, no clock, no unsafe code, and no allocation on the path of a request.
+//!    The time is an argument ([`Now`]).
 //! 2. [`decide`] is pure. Engines may call it again after a failed compare-and-swap; whatever it
 //!    answered before and did not publish has had no effect.
 //! 3. Nothing here knows a wire format or an engine.

@@ -1,9 +1,9 @@
-//! lookup3, Bob Jenkins' hash for table look-up (2006): what the hardware table computes, so what
-//! its software twin must compute too.
+//! lookup3, Bob Jenkins' hash for table look-up (2006). The hardware table computes it, so the
+//! engine that models that table must compute it, too.
 //!
-//! It takes a key in blocks of three 32-bit words and answers two words, of which the first is
-//! the better mixed. **It has no secret**: whoever knows the algorithm can make keys that share a
-//! bucket. Engines that are free to choose hash with a secret instead.
+//! It reads a key in blocks of three 32-bit words and returns two words, of which the first is
+//! better mixed. **It has no secret**: whoever knows the algorithm can make keys that share a
+//! bucket. The other engines hash with a secret instead.
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 12;
@@ -67,7 +67,7 @@ const fn finish([mut a, mut b, mut c]: [u32; 3]) -> [u32; 3] {
     [a, b, c]
 }
 
-/// The four bytes from `at` on, little-endian.
+/// Reads the four bytes from `at` on as a little-endian number.
 #[inline]
 const fn word(bytes: &[u8], at: usize) -> u32 {
     match bytes.split_at(at).1.first_chunk() {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(lookup3(speech, 1, 0), pair(0xcd62_8161, 0x6cbe_a4b3));
     }
 
-    /// Overlapping loads against the padding that they stand for.
+    /// Compares the overlapping loads with the padding that they replace.
     #[test]
     fn a_last_block_is_padded_with_zeros() {
         let bytes: Vec<u8> = (1..=12).collect();

@@ -1,9 +1,9 @@
-//! Mixing of 64 bits.
+//! Functions that mix 64 bits.
 
 /// A one-to-one function whose output bits each depend on all input bits: the finalizer of
 /// SplitMix64, with its increment. [`split_mix64`] is the whole generator.
 ///
-/// For test data and for spreading numbers that nobody chooses with ill intent.
+/// Use it for test data and for spreading numbers that no attacker chooses.
 #[inline]
 #[must_use]
 pub const fn mix64(number: u64) -> u64 {
@@ -13,7 +13,7 @@ pub const fn mix64(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// By how much SplitMix64 raises its state for each number: 2^64 divided by the golden ratio.
+/// The increment of SplitMix64's state for each number: 2^64 divided by the golden ratio.
 const SPLITMIX_INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Advances the generator SplitMix64 and returns its next 64 bits.

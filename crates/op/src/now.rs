@@ -1,19 +1,20 @@
-//! Time as the server sees it, sampled once a batch and handed down.
+//! The server's time, sampled once per batch and passed down as an argument.
 
-/// 30 days: memcached reads an expiry up to this as relative, above as Unix time.
+/// 30 days in seconds. memcached reads an expiry up to this as relative, and a larger one as Unix
+/// time.
 const LONGEST_RELATIVE_SECONDS: i64 = 60 * 60 * 24 * 30;
 
-/// How far an item's flush generation may lie behind before it can no longer be told from one that
-/// lies ahead. A sweep must have removed older items by then.
+/// How far an item's flush generation may lie behind before it cannot be distinguished from one
+/// that lies ahead. A sweep must have removed older items by then.
 const GENERATIONS: u8 = 64;
 
-/// The moment at which a batch runs.
+/// The time at which a batch runs.
 ///
 /// It must be sampled after the requests of the batch were received: then no request that a client
 /// sent after another client's `flush_all` was answered runs under the old generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since [`Now::epoch_unix_seconds`]; never 0, never going back.
+    /// Seconds since [`Now::epoch_unix_seconds`]; never 0, and never decreasing.
     pub seconds: u32,
     /// The Unix time at which `seconds` was 0, in seconds.
     pub epoch_unix_seconds: i64,
@@ -22,7 +23,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// A moment `seconds` after the epoch, generation 0; for tests and benchmarks.
+    /// The time `seconds` after the epoch in generation 0; for tests and benchmarks.
     pub const fn at(seconds: u32) -> Self {
         Self { seconds, epoch_unix_seconds: 0, generation: 0 }
     }
@@ -32,7 +33,7 @@ impl Now {
         (generation + 1) % GENERATIONS
     }
 
-    /// Whether an item with this expiry and generation still answers.
+    /// Whether an item with this expiry and generation is live.
     ///
     /// An item of a *newer* generation than `self` is alive: the flush happened after this batch
     /// sampled its time.
@@ -50,7 +51,7 @@ impl Now {
     }
 }
 
-/// When an item ends, in [`Now::seconds`]; zero is never.
+/// When an item expires, in [`Now::seconds`]; 0 means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Expiry(pub u32);
 
@@ -58,8 +59,8 @@ impl Expiry {
     /// An item that does not expire.
     pub const NEVER: Self = Self(0);
 
-    /// Reads an expiry as clients send it: 0 never, negative already over, up to 30 days relative,
-    /// above that Unix time.
+    /// Converts an expiry as clients send it: 0 means never, a negative one is already over, one of
+    /// up to 30 days is relative, and a larger one is a Unix time.
     pub fn from_client(seconds: i64, now: &Now) -> Self {
         let at = match seconds {
             0 => return Self::NEVER,
@@ -76,7 +77,7 @@ impl Expiry {
         self.0 != 0 && self.0 <= now.seconds
     }
 
-    /// Seconds left, or none for an item that does not expire.
+    /// Seconds left; None for an item that does not expire.
     pub fn remaining_seconds(&self, now: &Now) -> Option<u32> {
         (self.0 != 0).then(|| self.0.saturating_sub(now.seconds))
     }

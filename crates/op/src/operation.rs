@@ -1,4 +1,4 @@
-//! What a client asks for, free of any wire format.
+//! Operations that clients request, independent of any wire format.
 
 use crate::Key;
 
@@ -55,7 +55,7 @@ pub struct Get {
     pub checks_stale: bool,
     /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
     pub touches_before_recache: bool,
-    /// Leave the recency and fetched bits alone (meta `u`).
+    /// Leave the recency and fetched bits unchanged (meta `u`).
     pub is_quiet_access: bool,
 }
 
@@ -87,15 +87,16 @@ pub struct Compare {
 /// A write of a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Store<'a> {
-    /// When to accept.
+    /// Under which condition the store is accepted.
     pub mode: StoreMode,
     /// The value.
     pub value: &'a [u8],
     /// The client's opaque 32 bits (append and prepend keep the item's).
     pub flags: u32,
-    /// As the client sent it (append and prepend keep the item's).
+    /// The expiry as the client sent it (append and prepend keep the item's).
     pub expiry: i64,
-    /// Compare first. In mode `Set` a miss is then an error, as in `cas`.
+    /// Compare CAS ids first; None stores without a comparison. With it, a miss in mode `Set` is an
+    /// error, as in `cas`.
     pub compare: Option<Compare>,
     /// Append or prepend to a missing key creates it with this expiry (meta `N`).
     pub vivify: Option<i64>,

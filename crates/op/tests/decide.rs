@@ -1,7 +1,7 @@
 //! `decide` against a second, plain statement of memcached's rules, written for this test alone.
 //!
-//! The reference works on owned values, in the words of memcached's manual; it shares nothing with
-//! the code under test but the vocabulary.
+//! The reference works on owned values and follows the words of memcached's manual. It shares only
+//! the data types with the code under test.
 
 use amalgam_op::{
     Arithmetic, Compare, Decision, Delete, Expiry, Get, HashSeed, ItemView, Key, Now, Op, Outcome,
@@ -13,13 +13,13 @@ use proptest::prelude::*;
 struct Item {
     value: Vec<u8>,
     flags: u32,
-    /// Second at which the item ends; 0 is never.
+    /// Second at which the item expires; 0 means never.
     ends: u64,
     cas: Option<u64>,
     generation: u8,
 }
 
-/// What the reference says a client sees.
+/// The answer that a client sees according to the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Item(Vec<u8>),
@@ -50,7 +50,7 @@ fn ends(expiry: i64, now: &Now) -> u64 {
     }
 }
 
-/// `strtoull` and what memcached demands of its end.
+/// `strtoull`, with memcached's conditions on the end of the number.
 fn number(value: &[u8]) -> Option<u64> {
     let text: String = value.iter().map(|byte| char::from(*byte)).collect();
     let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
@@ -75,7 +75,7 @@ fn number(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// memcached's rules: the item afterwards and what the client sees.
+/// memcached's rules: returns the item afterwards and the answer that the client sees.
 fn reference(item: Option<Item>, verb: &Verb<'_>, now: &Now) -> (Option<Item>, Seen) {
     let item = item.filter(|item| {
         let is_flushed = item.generation != now.generation;
@@ -155,7 +155,7 @@ fn reference_count(item: Option<Item>, arithmetic: &Arithmetic, now: &Now) -> (O
     (Some(item), Seen::Number(after))
 }
 
-/// Carries a decision out, as an engine would.
+/// Executes a decision, as an engine would.
 fn execute(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
     const FRESH: u64 = 1_000_000;
     let view = item.as_ref().map(|item| ItemView {
@@ -221,7 +221,7 @@ fn expiry() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// Values that are numbers, nearly numbers, and anything.
+/// Values that are numbers, that are nearly numbers, and arbitrary ones.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let padded = ("[ \t]{0,3}", any::<u64>(), "[ \r\n\0x]{0,3}")
         .prop_map(|(before, number, behind)| format!("{before}{number}{behind}").into_bytes());

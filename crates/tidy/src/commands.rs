@@ -1,4 +1,4 @@
-//! The command lines that our programs take, read from what clap derives them from.
+//! The command lines of our programs, read from the types that clap derives them from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use crate::{Source, has_word};
 /// A struct of arguments, or an enum of subcommands.
 #[derive(Default)]
 struct Type {
-    /// Long options, and the letters of short ones.
+    /// The long options, and the letters of the short ones.
     options: BTreeSet<String>,
-    /// Types whose options are its own, too.
+    /// Types whose options it includes (`flatten`).
     flattened: Vec<String>,
-    /// Subcommands by name, and the type of their arguments.
+    /// The subcommands by name, each with the type of its arguments.
     subcommands: BTreeMap<String, String>,
 }
 
@@ -22,7 +22,7 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Those of `sources`. Reads what rustfmt writes; macros are not expanded.
+    /// Collects the types of `sources`. Expects code as rustfmt writes it; macros are not expanded.
     pub fn read<'a>(sources: impl IntoIterator<Item = &'a Source>) -> Self {
         let mut commands = Self::default();
         for source in sources {
@@ -35,8 +35,9 @@ impl Commands {
         commands
     }
 
-    /// What `words`, which follow the name of a program, have that it does not: `program` is the
-    /// folder of its crate and the type of its command line.
+    /// Finds options and subcommands in `words`, which follow the name of a program, that the
+    /// program does not have. `program` is the folder of its crate and the type of its command
+    /// line.
     pub fn unknown(&self, program: (&str, &str), words: &[&str]) -> Vec<String> {
         let mut unknown = Vec::new();
         let mut here = (program.0.to_owned(), program.1.to_owned());
@@ -61,7 +62,7 @@ impl Commands {
                 let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '-';
                 match subcommands.get(word) {
                     Some(next) => here = next.clone(),
-                    // Capitals stand for a name.
+                    // A word in capitals is a placeholder.
                     None if !word.is_empty() && word.chars().all(is_name) && word != "help" => {
                         unknown.push(format!("{} has no command {word}", here.1));
                         break;
@@ -78,7 +79,7 @@ impl Commands {
         self.types.values().any(|one| one.options.contains(option))
     }
 
-    /// A crate's own type, or else another's of that name.
+    /// Finds the crate's own type of that name, or else another crate's.
     fn find(&self, (folder, name): &(String, String)) -> Option<(&(String, String), &Type)> {
         let own = self.types.get_key_value(&(folder.clone(), name.clone()));
         own.or_else(|| self.types.iter().find(|((_, other), _)| other == name))
@@ -103,17 +104,17 @@ impl Commands {
     }
 }
 
-/// Stands between a file's lines and its types.
+/// The state of reading a file's types line by line.
 #[derive(Default)]
 struct Reader {
     folder: String,
     /// Whether the next type is one of ours.
     is_derived: bool,
-    /// The type whose body this is; a variant with fields is one of its own.
+    /// The type whose body is being read; a variant with fields is a type of its own.
     inside: Option<String>,
     is_enum: bool,
     variant: Option<String>,
-    /// Attributes of the field or variant that comes next.
+    /// The attributes of the field or variant that comes next.
     attributes: String,
 }
 
@@ -187,7 +188,7 @@ impl Reader {
     }
 }
 
-/// `pub struct Name<…> {`, taken apart.
+/// Parses `pub struct Name<…> {`.
 fn head(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
     let (kind, rest) = text.split_once(' ')?;

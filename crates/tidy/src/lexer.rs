@@ -2,7 +2,7 @@
 //!
 //! The lexer knows just enough of Rust's grammar to keep these three apart: nested block comments,
 //! raw strings, and character literals as opposed to lifetimes. SystemVerilog's comments and
-//! strings look the same, but its quotes (`4'd0`) are no literals.
+//! strings look the same, but its quotes (`4'd0`) do not begin literals.
 
 /// A piece of source text and the line, from 1, on which it begins.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum PieceKind {
     Comment,
 }
 
-/// The pieces of `source` in their order. `has_quotes` says whether `'a'` is a literal.
+/// Splits `source` into its pieces, in order. `has_quotes` says whether `'a'` is a literal.
 pub fn pieces(source: &str, has_quotes: bool) -> Vec<Piece<'_>> {
     let mut lexer = Lexer { source, at: 0, line: 1, found: Vec::new() };
     while let Some(first) = lexer.rest().chars().next() {
@@ -39,7 +39,7 @@ pub fn pieces(source: &str, has_quotes: bool) -> Vec<Piece<'_>> {
 
 struct Lexer<'a> {
     source: &'a str,
-    /// Offset of the first byte that no piece has yet.
+    /// Offset of the first byte that is not yet part of a piece.
     at: usize,
     /// The line of that byte, from 1.
     line: usize,
@@ -138,7 +138,7 @@ fn string_literal(text: &str) -> Option<(usize, usize, usize)> {
     Some((open, at, 1.min(bytes.len() - at)))
 }
 
-/// Bytes of a character literal, or 1 for the quote of a lifetime.
+/// Length in bytes of a character literal, or 1 for the quote of a lifetime.
 fn quote_length(text: &str) -> usize {
     let mut letters = text.char_indices().skip(1);
     match letters.next() {

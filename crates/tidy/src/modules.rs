@@ -31,10 +31,11 @@ pub struct Cycle {
     pub edges: Vec<String>,
 }
 
-/// The cycles of the crate whose sources lie in `folder` (`crates/op/src/`), by rules (1) to (5).
+/// Finds the cycles of the crate whose sources lie in `folder` (`crates/op/src/`), by rules (1) to
+/// (5).
 pub fn cycles(folder: &str, sources: &[Source]) -> Vec<Cycle> {
     let graph = Graph::read(folder, sources);
-    // The siblings at both ends, and where the first such dependency is seen.
+    // Maps the two siblings to the place where the first such dependency is seen.
     let mut edges: BTreeMap<(Path, Path), String> = BTreeMap::new();
     for (from, module) in &graph.modules {
         for (path, line) in &module.paths {
@@ -89,7 +90,8 @@ pub fn cycles(folder: &str, sources: &[Source]) -> Vec<Cycle> {
     found
 }
 
-/// Re-exports that one path leads through at most; guards against those that name themselves.
+/// Upper bound of the re-exports that one path leads through; guards against re-exports that name
+/// themselves.
 const DEPTH: usize = 16;
 
 type Path = Vec<String>;
@@ -104,18 +106,18 @@ struct Module {
     file: String,
     /// Every path in its code, `crate` and `super` included, with its line.
     paths: Vec<(Path, usize)>,
-    /// What `use` brings in under a name.
+    /// The names that `use` brings in, each with its path.
     bindings: BTreeMap<String, Path>,
-    /// The paths before `::*`.
+    /// The paths before `::*` of glob imports.
     globs: Vec<Path>,
-    /// Items that it defines.
+    /// The items that the module defines.
     items: BTreeSet<String>,
 }
 
 #[derive(Default)]
 struct Graph {
     modules: BTreeMap<Path, Module>,
-    /// Modules that only tests compile; their descendants are such, too.
+    /// Modules that only tests compile; so are their descendants.
     tests: BTreeSet<Path>,
 }
 
@@ -136,7 +138,7 @@ impl Graph {
             }
             let mut code = pieces(&source.text, true);
             code.retain(|piece| piece.kind != PieceKind::Comment);
-            // What a string says is not code.
+            // The content of a string is not code.
             for piece in code.iter_mut().filter(|piece| piece.kind == PieceKind::Text) {
                 piece.text = "\"";
             }
@@ -203,7 +205,7 @@ impl Graph {
                 _ => {
                     let defines = self.modules.get(&here)?.items.contains(name);
                     let followed = || self.follow(&here, &rest[index..], depth);
-                    // What neither is defined nor brought in: a variant, or made by a macro.
+                    // The name is neither defined nor imported: a variant, or made by a macro.
                     return if defines { Some(here) } else { followed().or(Some(here)) };
                 }
             };

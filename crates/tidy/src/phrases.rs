@@ -51,7 +51,7 @@ const FRAGMENTS: [&str; 7] =
 pub struct Offence {
     /// The line, from 1, on which the sentence or phrase begins.
     pub line: usize,
-    /// What stands there, and what to do.
+    /// The text of the offence, and what to do about it.
     pub text: String,
 }
 

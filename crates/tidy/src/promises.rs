@@ -1,9 +1,9 @@
-//! What a file promises to those who use its crate: its public items, a line each.
+//! Lists the public items of a file, one line each: what it promises to the users of its crate.
 
 use crate::Source;
 
-/// The public items of `source`: signatures, fields and variants, with what is derived. Reads
-/// what rustfmt writes; macros are not expanded.
+/// Lists the public items of `source`: signatures, fields and variants, with derived traits.
+/// Expects code as rustfmt writes it; macros are not expanded.
 pub fn promises(source: &Source) -> Vec<String> {
     let mut reader = Reader::default();
     for (_, line) in source.code() {
@@ -12,17 +12,17 @@ pub fn promises(source: &Source) -> Vec<String> {
     reader.promised
 }
 
-/// Stands between a file's lines and its promises.
+/// The state of reading a file's public items line by line.
 #[derive(Default)]
 struct Reader {
     promised: Vec<String>,
-    /// Attributes of the item that comes next.
+    /// The attributes of the item that comes next.
     attributes: String,
-    /// A signature that goes on.
+    /// A signature that continues on the next line.
     signature: String,
-    /// The type or trait whose body this is.
+    /// The type or trait whose body is being read.
     owner: String,
-    /// Its items are public without a word: variants, and functions of a trait.
+    /// Whether its items are public without `pub`: variants, and functions of a trait.
     is_open: bool,
 }
 
@@ -48,7 +48,7 @@ impl Reader {
         }
     }
 
-    /// Adds a line to the signature, which may end with it.
+    /// Adds a line to the signature, which the line may complete.
     fn go_on(&mut self, text: &str) {
         if !self.signature.is_empty() && !self.signature.ends_with('(') {
             self.signature.push(' ');

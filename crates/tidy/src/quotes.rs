@@ -1,4 +1,5 @@
-//! What a document quotes: command lines, paths and names between backticks and in blocks of code.
+//! Extracts the quotes of a document: command lines, paths and names between backquotes and in
+//! blocks of code.
 
 use crate::Source;
 
@@ -6,19 +7,19 @@ use crate::Source;
 /// begins.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In one line, without a prompt.
+    /// The quoted text in one line, without a prompt.
     pub text: String,
-    /// Whether it is a line of a block that is said to be for a shell.
+    /// Whether it is a line of a block that is marked as shell code.
     pub is_shell: bool,
 }
 
-/// All that `document` quotes. Lines of a block that end with `\` go on; a quote may go on in the
-/// paragraph's next line.
+/// Extracts all quotes of `document`. A line of a block that ends with `\` continues on the next
+/// one, and a quote may continue on the paragraph's next line.
 pub fn quotes(document: &Source) -> Vec<Quote> {
     let mut found = Vec::new();
-    // The language of the block that this is in.
+    // The language of the block that is being read.
     let mut block: Option<String> = None;
     let mut paragraph = (0, String::new());
     let mut going_on = String::new();

@@ -1,8 +1,8 @@
-//! What `amalgam-index` promises to those who embed it stays, or its version says so.
+//! The public interface of `amalgam-index` stays compatible, or its version changes.
 //!
-//! `crates/index/api.txt` lists it under the version that it was written for. After a change,
-//! `AMALGAM_WRITE_API=1 cargo test -p amalgam-tidy --test api` writes it anew: what is added is
-//! fine at any time; a line that goes or changes needs another minor version in `Cargo.toml`
+//! `crates/index/api.txt` lists the interface and the version that the list was written for. After
+//! a change, `AMALGAM_WRITE_API=1 cargo test -p amalgam-tidy --test api` writes it anew. Additions
+//! are allowed at any time. Removing or changing a line needs a new minor version in `Cargo.toml`
 //! first (a major one from 1.0 on), and a line in the changelog.
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ fn present() -> BTreeSet<String> {
         let own = promises(&read(path));
         let is_wanted = |line: &String| {
             name.is_none_or(|name| has_word(line, name) && !has_word(line, "pub fn"))
-                // What files of the library tell each other.
+                // Interfaces between the files of the library.
                 && !line.starts_with("pub use ")
                 && !line.ends_with("for Reads<F>")
         };
@@ -52,7 +52,7 @@ fn present() -> BTreeSet<String> {
     lines
 }
 
-/// Up to the number that a breaking change raises.
+/// The version up to the number that a breaking change raises.
 fn version() -> String {
     let text = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace");
     let line = text.lines().find(|line| line.starts_with("version = ")).expect("a version");
@@ -135,7 +135,7 @@ fn a_signature_over_lines_is_one_promise() {
     assert_eq!(promises(&source), wanted);
 }
 
-/// Those who embed the index get no server, and no more crates than they need.
+/// A program that embeds the index gets no server and no unneeded crates.
 #[test]
 fn the_library_depends_on_two_crates() {
     let text = fs::read_to_string(root().join("crates/index/Cargo.toml")).expect("its manifest");

@@ -1,7 +1,7 @@
 //! The documents quote only what exists: options of programs, targets, packages, examples, tests,
-//! figures and paths. So a reader can repeat what is claimed.
+//! figures and paths, so that a reader can repeat what is claimed.
 //!
-//! The values of options are not checked, nor the options of other programs than ours.
+//! Neither the values of options nor the options of other programs are checked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ const PROGRAMS: [(&str, (&str, &str)); 5] = [
     ("index", ("bench", "IndexArguments")),
 ];
 
-/// Where a path of the repository begins.
+/// The first components of the repository's paths.
 const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "packaging/", "rtl/", "scripts/"];
 
 /// A file for each figure, in a folder for each paper.
 const FIGURES: &str = "crates/reproduce/src/figures";
 
-/// Everything that a document may name.
+/// All names that a document may quote.
 struct Repository {
     commands: Commands,
     /// The targets of the Makefile.
@@ -61,7 +61,7 @@ impl Repository {
         }
     }
 
-    /// One line for each thing in `quote` that does not exist.
+    /// Returns one line for each name in `quote` that does not exist.
     fn unknown(&self, quote: &Quote) -> Vec<String> {
         // Text behind `#` is a comment.
         let line = quote.text.split(" #").next().unwrap_or_default();
@@ -89,10 +89,10 @@ impl Repository {
         match *program {
             "make" => self.unknown_targets(rest),
             "cargo" => self.unknown_to_cargo(rest),
-            // A word like any other where no option follows.
+            // Without an option behind it, the program's name is a word like any other.
             "index" if !is_named(rest) => Vec::new(),
             _ => match PROGRAMS.iter().find(|(program, _)| *program == name) {
-                // memcached's options, for the server.
+                // These are memcached's options, which the server takes.
                 Some(("amalgam", (folder, _)))
                     if rest.first().is_some_and(|first| first.starts_with('-')) =>
                 {
@@ -162,7 +162,7 @@ impl Repository {
         unknown
     }
 
-    /// Complains of a path, a figure or the name of a test that does not exist.
+    /// Reports a path, a figure or the name of a test that does not exist.
     fn unknown_word(&self, word: &str) -> Option<String> {
         let word = word.trim_matches(['\'', '"', ',', ';', '(', ')']);
         let is_name = |word: &str| {
@@ -189,7 +189,7 @@ impl Repository {
             let is_it = |source: &Source| is_near(&source.path) && source.text.contains(&name);
             return (!self.code.iter().any(is_it)).then(|| format!("there is no figure {word}"));
         }
-        // A name with more than two underscores is that of a test, as a rule.
+        // A name with more than two underscores is usually a test's.
         let is_long = word.matches('_').count() > 2 && is_name(word);
         let is_there = |source: &Source| source.text.contains(word);
         (is_long && !self.code.iter().any(is_there)).then(|| format!("nothing is called {word}"))
@@ -210,7 +210,7 @@ fn documents_quote_only_what_exists() {
     assert_none("documents quote only what exists", &offences);
 }
 
-/// The complaints about a document that consists of `lines`.
+/// The reports for a document that consists of `lines`.
 fn complaints(lines: &[&str]) -> Vec<String> {
     let document = Source { path: "page.md".to_owned(), text: lines.join("\n") };
     let repository = Repository::read();

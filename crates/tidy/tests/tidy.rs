@@ -82,7 +82,7 @@ fn lines_are_at_most_100_columns_wide() {
 
 #[test]
 fn no_conflict_marks_are_left() {
-    // Put together here, so that these lines are not conflict marks themselves.
+    // The marks are put together here, so that these lines are not conflict marks themselves.
     let marks = ["<", ">"].map(|sign| format!("{} ", sign.repeat(7)));
     let mut offences = Vec::new();
     for source in sources(&["rs", "py", "sh", "md", "sv", "v", "toml", "yml", "yaml"]) {

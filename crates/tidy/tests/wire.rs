@@ -1,5 +1,5 @@
-//! docs/wire.md says what `crates/cluster/src/wire/layout.rs` does: the same structures, choices,
-//! codes and fields, in the same order. What they mean it says itself.
+//! docs/wire.md agrees with `crates/cluster/src/wire/layout.rs`: both have the same structures,
+//! choices, codes and fields in the same order. Their meanings are in the document only.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ struct Section {
     lines: Vec<String>,
 }
 
-/// The parts of a list between commas that are not inside brackets.
+/// Splits a list at the commas that are not inside brackets.
 fn parts(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
     for (at, sign) in list.char_indices() {
@@ -59,7 +59,7 @@ fn layout(text: &str) -> Vec<Section> {
     sections
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -107,7 +107,7 @@ fn the_page_has_what_the_layout_has() {
         frame.split("WIRE_VERSION: u16 = ").nth(1).and_then(|rest| rest.split(';').next());
     let said = format!("Its version is {};", version.expect("a version"));
     assert!(read("docs/wire.md").contains(&said), "docs/wire.md: {said}");
-    // What else a client is lost without.
+    // A client also needs these constants.
     let tls = read("crates/tls/src/mutual.rs");
     let label =
         tls.split("BINDING_LABEL: &[u8] = b\"").nth(1).and_then(|rest| rest.split('"').next());

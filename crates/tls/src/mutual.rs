@@ -217,13 +217,13 @@ impl MutualTls {
         Ok(Self { files, configs, modified })
     }
 
-    /// Reads the certificates again if a file was modified, for connections from now on. Whether it
-    /// did.
+    /// Reads the certificates again if a file was modified, and returns whether one was. Only later
+    /// connections use the new certificates.
     ///
     /// # Errors
     ///
-    /// As [`MutualTls::open`], once for each modification; the previous certificates stay in use
-    /// then.
+    /// As [`MutualTls::open`], once for each modification. After an error the previous certificates
+    /// stay in use.
     pub fn refresh(&self) -> Result<bool, String> {
         let now = self.files.modified();
         let before = {
@@ -237,7 +237,8 @@ impl MutualTls {
         Ok(true)
     }
 
-    /// A session before its handshake. `is_dialer` is the side that opened the connection.
+    /// Creates a session before its handshake. `is_dialer` says that this side opened the
+    /// connection.
     ///
     /// # Errors
     ///
@@ -251,7 +252,7 @@ impl MutualTls {
         } else {
             Connection::from(ServerConnection::new(Arc::clone(&configs.accepting))?)
         };
-        // Without a bound of its own: the caller bounds what is encrypted at once.
+        // The session has no bound of its own: the caller bounds what is encrypted at once.
         let session = Session::new(connection, None);
         Ok(MutualSession { session, authority: Arc::clone(&configs.authority) })
     }
@@ -265,7 +266,7 @@ fn load(files: &TlsFiles) -> Result<Configs, String> {
         WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
             .map_err(|error| format!("Error loading the CA: {error}"))?;
-    // Connections last; a resumed session would show no certificate.
+    // Connections last long, and a resumed session would show no certificate.
     let accepting = accepting(&provider, &[&TLS13], Some(clients), &own)?;
     let authority = Arc::new(Authority { roots, provider: Arc::clone(&provider) });
     let verifier = Arc::clone(&authority) as Arc<dyn ServerCertVerifier>;
@@ -281,15 +282,15 @@ fn load(files: &TlsFiles) -> Result<Configs, String> {
     Ok(Configs { authority, accepting: Arc::new(accepting), dialing: Arc::new(dialing) })
 }
 
-/// TLS of one connection of the nodes' port, either side. Bytes go in and come out; the caller owns
-/// the socket.
+/// One side of a TLS connection of the nodes' port. It maps bytes to bytes; the caller owns the
+/// socket.
 #[derive(Debug)]
 pub struct MutualSession {
     session: Session,
     authority: Arc<Authority>,
 }
 
-/// Bytes that arrived: after the last one more may come later, so that is not the end of a stream.
+/// Received bytes. Their end is not the end of the stream, since more may arrive later.
 struct Arrived<'b>(&'b [u8]);
 
 impl Read for Arrived<'_> {
@@ -299,12 +300,13 @@ impl Read for Arrived<'_> {
 }
 
 impl MutualSession {
-    /// Decrypts `bytes` that arrived and appends the plaintext to `plain`. What TLS has to answer,
-    /// also the alert that says why it failed, comes out of [`Self::encrypt`].
+    /// Decrypts the received `bytes` and appends the plaintext to `plain`. TLS's own replies, among
+    /// them the alert after a failure, come out of [`Self::encrypt`].
     ///
     /// # Errors
     ///
-    /// [`TlsError`]; the connection must be closed then.
+    /// [`TlsError`] if the other side violated the protocol or was refused. The caller must then
+    /// close the connection.
     pub fn receive(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
         let take = |piece: &[u8]| plain.extend_from_slice(piece);
         match self.session.receive(&mut Arrived(bytes), usize::MAX, take) {
@@ -315,15 +317,15 @@ impl MutualSession {
         }
     }
 
-    /// Appends what is to be sent to `out`: what TLS itself has to say, then `plain` encrypted.
-    /// Before the handshake is complete the session keeps `plain`.
+    /// Appends the bytes to send to `out`: TLS's own messages, then `plain` encrypted. Before the
+    /// handshake is complete the session keeps `plain`.
     pub fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         // Neither fails: the session has no bound and the target is memory.
         let _ = self.session.encrypt(&[IoSlice::new(plain)]);
         let _ = self.session.write_to(out);
     }
 
-    /// Whether TLS itself has something to say.
+    /// Whether TLS messages of the session's own wait to be sent.
     pub fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
@@ -338,7 +340,7 @@ impl MutualSession {
         connection.export_keying_material(bytes, BINDING_LABEL, None).ok()
     }
 
-    /// Checks that the other side's certificate is one of a node.
+    /// Checks that the other side's certificate is a node's.
     ///
     /// # Errors
     ///
@@ -368,7 +370,7 @@ mod tests {
         tls.session(is_dialer).expect("it begins")
     }
 
-    /// Exchanges bytes until both sides are silent; the plaintext or error of each.
+    /// Exchanges bytes until both sides are silent, and returns the plaintext or error of each.
     fn meet(one: &mut MutualSession, other: &mut MutualSession) -> [Result<Vec<u8>, TlsError>; 2] {
         let mut results = [Ok(Vec::new()), Ok(Vec::new())];
         let (mut from_one, mut from_other) = (Vec::new(), Vec::new());
@@ -379,7 +381,7 @@ mod tests {
                 (std::mem::take(&mut from_one), std::mem::take(&mut from_other));
             let sides = [(&mut *one, to_one, &mut from_one), (other, to_other, &mut from_other)];
             for (result, (side, bytes, out)) in results.iter_mut().zip(sides) {
-                // Byte by byte: nothing depends on where packets end.
+                // Deliver byte by byte: nothing must depend on where packets end.
                 for byte in bytes.chunks(1) {
                     if let Ok(plain) = result
                         && let Err(error) = side.receive(byte, plain)
@@ -416,13 +418,13 @@ mod tests {
         let [said, heard] = meet(&mut one, &mut other);
         assert_eq!(said, Err(TlsError::UnknownAuthority));
         assert!(matches!(heard, Err(TlsError::Refused(_))), "{heard:?}");
-        // A client's certificate is one, but of no node.
+        // A client's certificate is valid, but not a node's.
         let (mut one, mut other) = (session("client.pem", true), session("node.pem", false));
         assert!(meet(&mut one, &mut other).iter().all(Result::is_ok));
         assert_eq!(other.check_node(), Err(TlsError::NotANode));
         let (mut one, mut other) = (session("node.pem", true), session("client.pem", false));
         assert_eq!(meet(&mut one, &mut other)[0], Err(TlsError::NotANode));
-        // Something else than TLS.
+        // The other side does not speak TLS.
         let mut plain = Vec::new();
         let refused = session("node.pem", false).receive(b"get key\r\n", &mut plain);
         assert_eq!((refused, plain), (Err(TlsError::Plain), Vec::new()));

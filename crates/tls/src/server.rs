@@ -15,18 +15,18 @@ use crate::config::{OwnCertificate, Reloadable, accepting};
 use crate::pem::read_authorities;
 use crate::session::{ReceiveError, Received, Session};
 
-/// Sessions that the server remembers for clients that reconnect: OpenSSL's default.
+/// Number of sessions that the server stores for clients that reconnect; OpenSSL's default.
 const SESSIONS: usize = 20 << 10;
-/// Tickets that a client of TLS 1.3 is sent for them: the default of rustls.
+/// Number of session tickets that a TLS 1.3 client is sent; the default of rustls.
 const TICKETS: usize = 2;
-/// What a session keeps while its client is silent: keys, the state of both directions and a buffer
+/// Estimated memory of an idle session, in bytes: keys, the state of both directions, and a buffer
 /// for the beginning of a record.
 const IDLE_BYTES: usize = 8 << 10;
 
 /// How connections to one address are secured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Security {
-    /// TLS if the server has certificates, else none.
+    /// TLS if the server has certificates, otherwise plaintext.
     #[default]
     AsServer,
     /// No TLS, even if the server has certificates (`notls:`).
@@ -40,12 +40,12 @@ pub enum Security {
 /// Whether clients are asked for certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// No.
+    /// Clients are not asked for a certificate.
     #[default]
     Not,
-    /// Yes, and a certificate that is shown must be valid.
+    /// Clients are asked; a certificate that is shown must be valid.
     IfShown,
-    /// Yes, and a client without a valid one is refused.
+    /// Clients are asked, and a client without a valid certificate is refused.
     Always,
 }
 
@@ -54,7 +54,7 @@ pub enum Verify {
 pub struct TlsSettings {
     /// File with the server's certificate, followed by the intermediate certificates (PEM).
     pub chain: PathBuf,
-    /// File with its private key; None if the key is in the file of the chain.
+    /// File with the certificate's private key; None if the key is in the chain's file.
     pub key: Option<PathBuf>,
     /// Whether the key's file is DER rather than PEM.
     pub has_der_key: bool,
@@ -69,13 +69,13 @@ pub struct TlsSettings {
     pub needs_tls13: bool,
     /// Whether sessions can be resumed.
     pub resumes: bool,
-    /// Bytes of plaintext that are encrypted ahead of what the socket took.
+    /// Upper bound, in bytes, of the plaintext that is encrypted ahead of what the socket took.
     pub send_bytes: usize,
     /// memcached's `-o ssl_*` options that `stats settings` shows: names and values.
     pub shown: Vec<(String, String)>,
 }
 
-/// What was read from the files.
+/// The configurations that were built from the files, one for each kind of address.
 struct Configs {
     as_server: Arc<ServerConfig>,
     server_only: Arc<ServerConfig>,
@@ -88,14 +88,14 @@ struct Configs {
 pub struct TlsCounters {
     /// Handshakes that failed.
     pub handshake_errors: AtomicU64,
-    /// Connections that broke TLS after the handshake.
+    /// Connections that violated the TLS protocol after the handshake.
     pub protocol_errors: AtomicU64,
     /// Sessions that clients may resume.
     pub new_sessions: AtomicU64,
 }
 
-/// The certificates of a server's clients' port, and the sessions that use them. Shared by all
-/// threads.
+/// The certificates of a server's port for clients, and the factory of sessions that use them.
+/// Shared by all threads.
 pub struct ServerTls {
     settings: TlsSettings,
     configs: Reloadable<Configs>,
