@@ -1,4 +1,4 @@
-//! `amalgam cluster`: nodes, whole clusters on one machine, and what they say of themselves.
+//! `amalgam cluster`: runs a node or a whole cluster on one machine, and shows a cluster's status.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -27,46 +27,47 @@ use crate::size::Size;
 
 mod holding;
 
-/// How long a node may take to share the keys with the others.
+/// How long a starting node waits until every key has an owner.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a node that is told to stop may take to hand what it has to others.
+/// How long a node that is told to stop may take to hand over its contents to other nodes.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
-/// Between two questions whether a node has handed over what it had.
+/// The pause between two requests for the progress of a node that is drained.
 const DRAIN_PAUSE: Duration = Duration::from_millis(500);
-/// How often it is looked whether a node has stopped.
+/// The interval at which nodes and servers are checked for having stopped.
 const WATCH: Duration = Duration::from_millis(50);
-/// Memory for where chunks are.
+/// Memory of a node's cache of chunk locations.
 const CACHE_BYTES: usize = 16 << 20;
-/// The lease of nodes whose coordinator is in the same process: they live and pause together.
+/// The lease of nodes whose coordinator is in the same process. It is long because the nodes and
+/// the coordinator run and pause together.
 const EMBEDDED_LEASE_MS: u64 = 600_000;
 
-/// Holds the password of etcd's user if no file does.
+/// The environment variable with the password of etcd's user, used if no file is given.
 const ETCD_PASSWORD_VARIABLE: &str = "AMALGAM_ETCD_PASSWORD";
 
-/// Commands about clusters.
+/// The subcommands of `amalgam cluster`.
 #[derive(Subcommand)]
 pub enum ClusterCommand {
-    /// Runs one node of a cluster whose coordinator is etcd.
+    /// Run one node of a cluster whose coordinator is etcd
     Node(Box<NodeOptions>),
-    /// Runs a whole cluster on this machine.
+    /// Run a whole cluster on this machine
     Dev(Box<DevOptions>),
-    /// Shows the nodes of a cluster and what they hold.
+    /// Show the nodes of a cluster and what they hold
     Status(ConnectOptions),
-    /// Has a node hand all it has to the others, and waits until it did: it can be stopped then.
+    /// Move all contents of a node to the other nodes and wait for it; then the node can be stopped
     Drain(ConnectOptions),
 }
 
-/// What backups survive.
+/// The kinds of failure that backups survive.
 #[derive(Clone, Copy, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackupMode {
-    /// The end of a process: they were handed to the operating system.
+    /// Backups survive the end of the process: they are handed to the operating system
     Buffered,
-    /// A loss of power: they lie on the medium.
+    /// Backups survive a loss of power too: they are flushed to the medium
     Fsync,
 }
 
-/// What all nodes of a process share.
+/// Options of `amalgam cluster node`, which also apply to all nodes of `amalgam cluster dev`.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NodeOptions {
@@ -74,18 +75,18 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Endpoint of etcd, as http://HOST:PORT or https://HOST:PORT; may be given several times or
-    /// hold commas
+    /// Endpoint of etcd, as http://HOST:PORT or https://HOST:PORT; may be repeated or hold a
+    /// comma-separated list
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub etcd: Vec<String>,
-    /// The CA that signed etcd's certificates (PEM); needed for https
+    /// The CA that signed etcd's certificates (PEM); required for https
     #[arg(long, value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
-    /// The certificate to show to etcd, followed by intermediate certificates (PEM)
+    /// The certificate to present to etcd, followed by intermediate certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub etcd_cert: Option<PathBuf>,
-    /// Its private key (PEM) [default: in the file of the certificate]
+    /// The private key of --etcd-cert (PEM) [default: in the file of the certificate]
     #[arg(long, value_name = "FILE")]
     pub etcd_key: Option<PathBuf>,
     /// The user of etcd to authenticate as
@@ -97,83 +98,85 @@ pub struct NodeOptions {
     /// Name of the cluster in etcd [default: default]
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Name of this node, under which it keeps its number; no other may have it [default: the
-    /// address at which others reach it]
+    /// Name of this node, unique in the cluster; a restart under the same name keeps the node's
+    /// number [default: the address at which other nodes reach it]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where to listen for other nodes and for clients of chunks [default: 127.0.0.1:7911]
+    /// Address to listen on for other nodes and clients of chunks [default: 127.0.0.1:7911]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Where other nodes reach it, if not where it listens; needed where that is all addresses
-    /// (0.0.0.0)
+    /// Address at which other nodes reach this one, if not that of --listen; required if --listen
+    /// is all addresses (0.0.0.0)
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,
-    /// Where to listen for memcached's clients [default: 127.0.0.1:11211]
+    /// Address to listen on for memcached clients [default: 127.0.0.1:11211]
     #[arg(long, value_name = "ADDR")]
     pub clients: Option<String>,
-    /// Answer the operator over HTTP at HOST:PORT: /metrics for Prometheus, /healthz, /readyz
+    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
-    /// Let --admin be an address that others can reach; nobody is asked for a password there
+    /// Allow an --admin address that other machines can reach; it requires no password
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub admin_public: bool,
-    /// A file with what all nodes of the cluster must know to take part
+    /// A file with the join token, a secret that all nodes of the cluster must share
     #[arg(long, value_name = "FILE")]
     pub join_token_file: Option<PathBuf>,
-    /// This node's certificate and those that lead from it to the CA (PEM): nodes and clients of
-    /// chunks speak TLS then, on all nodes alike, and must show one
+    /// This node's certificate, followed by intermediate certificates (PEM). Nodes and clients of
+    /// chunks then speak TLS and must present a certificate; give it to all nodes or to none
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key (PEM) [default: in the file of the certificate]
+    /// The private key of --tls-cert (PEM) [default: in the file of the certificate]
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// The CA that signed everybody's certificates (PEM)
+    /// The CA that signed the certificates of all nodes and clients of chunks (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
-    /// Super peers, which keep the metadata, of a hundred nodes; three at least, where there are as
-    /// many. Alike on all nodes [default: 8]
+    /// Percentage of the nodes that are super peers, which keep the metadata; at least three nodes
+    /// are, if there are three. Must be the same on all nodes [default: 8]
     #[arg(long, value_name = "PERCENT")]
     pub super_peers: Option<u8>,
-    /// Seconds that a node may be silent before it is none [default: 3]
+    /// Seconds without a sign of life after which a node is removed from the cluster [default: 3]
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
     /// Index engine [default: mercury]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
-    /// Memory for keys and their values; when it is full, new ones are refused [default: 64MiB]
+    /// Memory for keys and their values; new keys are refused when it is full [default: 64MiB]
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Memory for chunks [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub chunk_memory: Option<Size>,
-    /// Nodes that keep backups of each key and chunk [default: 0]
+    /// Number of nodes that keep backups of each key and chunk [default: 0]
     #[arg(long, value_name = "NUM")]
     pub backups: Option<usize>,
-    /// Sets of nodes that each node's keys and chunks lie in: fewer sets are less often lost, and
-    /// slower recovered; 0 for a set of its own for each range, alike on all nodes [default: 0]
+    /// Number of replica sets over which each node spreads its backups: fewer sets make a loss of
+    /// data rarer and recovery slower; 0 chooses a set for each range. Must be the same on all
+    /// nodes [default: 0]
     #[arg(long, value_name = "NUM")]
     pub copy_sets: Option<usize>,
-    /// Rack, machine or room of this node: copies lie in different ones as far as there are any
+    /// Failure domain of this node, such as its rack or machine; replicas are placed in different
+    /// ones as far as possible
     #[arg(long, value_name = "NAME")]
     pub rack: Option<String>,
-    /// Folder for the backups of other nodes' chunks
+    /// Folder for the backups of other nodes' keys and chunks
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
-    /// What backups survive: the end of a process (buffered), or of the power too (fsync)
+    /// What backups survive: the end of the process (buffered), or a loss of power too (fsync)
     /// [default: buffered]
     #[arg(long, value_enum, value_name = "MODE")]
     pub backup_mode: Option<BackupMode>,
-    /// Space for backups [default: 4GiB]
+    /// Disk space for backups [default: 4GiB]
     #[arg(long, value_name = "SIZE")]
     pub backup_space: Option<Size>,
-    /// Threads for memcached's clients [default: 4]
+    /// Number of threads that serve memcached clients [default: 4]
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Log what is at least so grave [default: info]
+    /// Lowest severity of the lines to log [default: info]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
-    /// How lines of the log are written [default: text]
+    /// Format of the log [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<Format>,
 }
@@ -201,7 +204,7 @@ impl NodeOptions {
         }
     }
 
-    /// These over those of the configuration file over the defaults.
+    /// These options over those of the configuration file, over the defaults.
     fn effective(&self) -> anyhow::Result<Self> {
         layered(&Self::defaults(), self, self.config.as_deref())
     }
@@ -210,39 +213,40 @@ impl NodeOptions {
 /// Options of `amalgam cluster dev`.
 #[derive(Args)]
 pub struct DevOptions {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, value_name = "NUM", default_value_t = 5)]
     nodes: usize,
-    /// Port of the first node for memcached's clients; the others follow. 0 lets the system choose
+    /// Port of the first node for memcached clients; each further node takes the next one. 0 lets
+    /// the system choose
     #[arg(short = 'p', long, value_name = "NUM", default_value_t = 11211)]
     port: u16,
     #[command(flatten)]
     node: NodeOptions,
 }
 
-/// How to reach a node.
+/// Options of `amalgam cluster status` and `drain`: how to reach a node, and what to show.
 #[derive(Args)]
 pub struct ConnectOptions {
-    /// A node, where it listens for other nodes
+    /// Address of a node, as given to its --listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7911")]
     node: String,
     /// The file with the cluster's join token
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
-    /// A certificate that the cluster's CA signed (PEM), where nodes speak TLS
+    /// A certificate that the cluster's CA signed (PEM); required if the nodes speak TLS
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Its private key (PEM) [default: in the file of the certificate]
+    /// The private key of --tls-cert (PEM) [default: in the file of the certificate]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// The cluster's CA (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Show where this key is, its copies, and how far they are behind; and the chunk, if it is the
-    /// name of one
+    /// Show the owner of this key, its replicas and how far they lag behind; and the same for the
+    /// chunk that it names, if it names one
     #[arg(long, value_name = "NAME")]
     key: Option<String>,
-    /// The same of a chunk: creator in hexadecimal, colon, counter
+    /// Show the same for the chunk with this id: creator in hexadecimal, colon, counter
     #[arg(long, value_name = "ID", conflicts_with = "key", value_parser = holding::parse_id)]
     id: Option<ChunkId>,
 }
@@ -273,7 +277,7 @@ fn tls_files(
     }
 }
 
-/// Carries out a command.
+/// Runs a subcommand of `amalgam cluster`.
 ///
 /// # Errors
 ///
@@ -307,7 +311,7 @@ fn start_log(options: &NodeOptions) {
     logs::start(threshold, options.log_format.unwrap_or(Format::Text));
 }
 
-/// `amalgam cluster node`, for whichever engine is chosen.
+/// Runs `amalgam cluster node` with the chosen engine.
 struct RunNode<'o>(&'o NodeOptions);
 
 impl EngineVisitor for RunNode<'_> {
@@ -318,7 +322,7 @@ impl EngineVisitor for RunNode<'_> {
     }
 }
 
-/// `amalgam cluster dev`, for whichever engine is chosen.
+/// Runs `amalgam cluster dev` with the chosen engine.
 struct RunLocal<'o> {
     options: &'o NodeOptions,
     nodes: usize,
@@ -333,7 +337,7 @@ impl EngineVisitor for RunLocal<'_> {
     }
 }
 
-/// Runs `visitor` for the engine that `options` name.
+/// Runs `visitor` with the engine that `options` name.
 fn with_chosen_engine<V>(options: &NodeOptions, visitor: V) -> anyhow::Result<()>
 where
     V: EngineVisitor<Output = anyhow::Result<()>>,
@@ -354,7 +358,8 @@ fn token(path: Option<&Path>) -> anyhow::Result<String> {
     path.map_or(Ok(String::new()), |path| secret(path, "the join token"))
 }
 
-/// Reads a secret from a file, without the space around it. `what` names it in error texts.
+/// Reads a secret from a file and trims the white space around it. `what` names the secret in
+/// error texts.
 fn secret(path: &Path, what: &str) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{what} cannot be read from {}", path.display()))?;
@@ -409,7 +414,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     })
 }
 
-/// Refuses an address that others are told and at which they would find nobody, or themselves.
+/// Refuses an advertised address at which other nodes would find no node, or themselves.
 fn check_advertised(configuration: &NodeConfiguration) -> anyhow::Result<()> {
     let Some(advertised) = &configuration.advertise else {
         let listen = configuration.listen;
@@ -428,13 +433,13 @@ fn check_advertised(configuration: &NodeConfiguration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether anybody on the network could join, or use its chunks.
+/// Whether anybody on the network could join the cluster or use its chunks.
 fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
     let is_alone = configuration.listen.ip().is_loopback();
     !is_alone && configuration.token.is_empty() && configuration.tls.is_none()
 }
 
-/// The server in front of a node.
+/// Opens the server of memcached clients in front of a node.
 fn server(
     node: &RunningNode,
     clients: SocketAddr,
@@ -456,8 +461,8 @@ fn server(
     Ok(server)
 }
 
-/// Runs servers in front of nodes until they are told to stop, or a node stops. Where there are
-/// nodes in other processes, these hand them what they have first.
+/// Runs servers in front of nodes until they are told to stop, or a node stops. If `has_others`,
+/// there are nodes in other processes, to which these nodes first hand over their contents.
 fn serve(
     mut running: Vec<(RunningNode, Server<amalgam_node::Gateway>)>,
     has_others: bool,
@@ -468,7 +473,7 @@ fn serve(
     for (node, server) in running.drain(..) {
         let number = node.peer().node.get();
         let clients = server.addresses().join(",");
-        // Nobody may be reading.
+        // A failed write is ignored: standard output may have no reader.
         let _ = writeln!(output, "node {number} at {}, clients at {clients}", node.address());
         if let Some(address) = server.admin_address() {
             let _ = writeln!(output, "admin on http://{address}/");
@@ -543,8 +548,8 @@ fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
     Ok(Arc::new(Etcd::open(&configuration).map_err(anyhow::Error::msg)?))
 }
 
-/// The user of etcd, whose password is in a file or in the environment: a command line is visible
-/// to other users of the machine.
+/// The user of etcd. Its password is in a file or in the environment, because other users of the
+/// machine can read a command line.
 fn etcd_user(options: &NodeOptions) -> anyhow::Result<Option<EtcdUser>> {
     let Some(name) = options.etcd_user.clone() else {
         ensure!(options.etcd_password_file.is_none(), "--etcd-password-file needs --etcd-user");
@@ -569,7 +574,7 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
     } else {
         etcd(options)?
     };
-    // The first node answers for the process.
+    // The first node serves the admin address for the whole process.
     let mut admin = admin(options.admin.as_deref(), options.admin_public)?;
     let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
@@ -647,14 +652,14 @@ fn status(options: &ConnectOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far the coordinator is, as far as anybody knows: the node that was asked may be the one that
-/// is cut off.
+/// The latest coordinator revision that any node reports: the node that was asked may be the one
+/// that is cut off.
 fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
     others.fold(asked, u64::max)
 }
 
-/// Whether all that a node owns has its backups; else how many spans have not. Nothing where none
-/// are wanted.
+/// The column "copies": "whole" if everything that a node owns has its backups, else the number of
+/// spans that lack some; "-" if no backups are configured.
 fn copies(status: &NodeStatus) -> String {
     match status.reduced.0 + status.reduced.1 {
         0 if status.backups == 0 => "-".to_owned(),
@@ -740,7 +745,7 @@ mod tests {
             assert!(check("10.0.0.7:7911", Some(listen)).is_err());
         }
         assert!(check("10.0.0.7:7911", Some("10.0.0.7:0")).is_err());
-        // Two nodes that listen alike are two nodes.
+        // Two nodes that listen on the same address have different names.
         assert_eq!(given("0.0.0.0:7911", Some("10.0.0.7:7911")).name, "", "the node's address");
         let mut exposed = given("0.0.0.0:7911", Some("127.0.0.1:7911"));
         assert!(is_open_to_all(&exposed) && !is_open_to_all(&given("127.0.0.1:7911", None)));

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::logs::{Format, Threshold};
 use crate::size::Size;
 
-/// Options of `amalgam serve`. Those that were not given are none; [`Options::effective`] lays them
-/// over the configuration file and the defaults.
+/// Options of `amalgam serve`. An option that was not given is `None`; [`Options::effective`] lays
+/// the given ones over the configuration file and the defaults.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -40,9 +40,9 @@ pub struct Options {
     #[arg(short = 'A', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_shutdown: bool,
-    /// Address to listen on, with or without a port; may be given several times or hold commas;
-    /// with -Z, a prefix notls: (no TLS), btls: (no client certificates) or mtls: (client
-    /// certificates required) holds for that address
+    /// Address to listen on, with or without a port; may be repeated or hold a comma-separated
+    /// list. With -Z, the prefix notls: (no TLS), btls: (no client certificates) or mtls: (client
+    /// certificates required) applies to that address
     #[arg(short = 'l', long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Options {
     #[arg(short = 'd', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub daemon: bool,
-    /// Raise the limit of core files
+    /// Raise the limit on the size of core files
     #[arg(short = 'r', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_coredumps: bool,
@@ -64,10 +64,10 @@ pub struct Options {
     #[arg(short = 'M', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_evictions: bool,
-    /// Connections at once
+    /// Maximum number of simultaneous connections
     #[arg(short = 'c', long, value_name = "NUM")]
     pub conn_limit: Option<usize>,
-    /// Touch all memory at start, so that no request has to wait for the system to supply it
+    /// Touch all memory at start, so that no request waits for the system to provide pages
     #[arg(short = 'k', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub lock_memory: bool,
@@ -75,61 +75,61 @@ pub struct Options {
     #[arg(short = 'v', long, action = ArgAction::Count)]
     #[serde(skip_serializing_if = "is_zero")]
     pub verbose: u8,
-    /// Log what is at least so grave [default: info, or debug with -v]
+    /// Lowest severity of the lines to log [default: info, or debug with -v]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
-    /// How lines of the log are written [default: text]
+    /// Format of the log [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<Format>,
     /// Save the process id in this file
     #[arg(short = 'P', long, value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
-    /// Ignored: sizes of memory classes are chosen by the server
+    /// Ignored: the server chooses the sizes of memory classes
     #[arg(short = 'f', long, value_name = "FACTOR")]
     pub slab_growth_factor: Option<f64>,
-    /// Ignored, for the same reason
+    /// Ignored: the server chooses the sizes of memory classes
     #[arg(short = 'n', long, value_name = "BYTES")]
     pub slab_min_size: Option<u32>,
-    /// Ignored: large pages are used where there are any
+    /// Ignored: the server uses large pages wherever the system provides them
     #[arg(short = 'L', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_largepages: bool,
-    /// Separates the prefix of a key from the rest, for "stats detail"
+    /// Character that separates the prefix of a key from the rest, for "stats detail"
     #[arg(short = 'D', value_name = "CHAR")]
     pub stats_delimiter: Option<char>,
-    /// Answer the operator over HTTP at HOST:PORT: /metrics for Prometheus, /healthz, /readyz
+    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
-    /// Let --admin be an address that others can reach; nobody is asked for a password there
+    /// Allow an --admin address that other machines can reach; it requires no password
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub admin_public: bool,
-    /// Worker threads
+    /// Number of worker threads
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Keep each worker thread on one processor: worker i on the i-th of those allowed, in a circle
+    /// Pin each worker thread to one of the allowed processors, in round-robin order
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub pin_threads: bool,
-    /// Requests of one connection that run before others have their turn (by default as many as one
-    /// read brings)
+    /// Maximum number of requests of one connection that run before other connections have their
+    /// turn [default: all that one read brings]
     #[arg(short = 'R', long, value_name = "NUM")]
     pub max_reqs_per_event: Option<usize>,
-    /// Give items no CAS ids
+    /// Do not keep CAS ids for items
     #[arg(short = 'C', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_cas: bool,
-    /// Connections that may wait to be accepted
+    /// Maximum number of connections that wait to be accepted
     #[arg(short = 'b', long, value_name = "NUM")]
     pub listen_backlog: Option<u32>,
     /// Protocol: ascii, binary or auto
     #[arg(short = 'B', long, value_name = "NAME")]
     pub protocol: Option<String>,
-    /// Largest item; a bare number is bytes
+    /// Size of the largest item; a bare number is bytes
     #[arg(short = 'I', long, value_name = "SIZE")]
     pub max_item_size: Option<Size>,
-    /// Keep the items in this file over a restart: SIGUSR1 or "shutdown graceful" writes them, the
-    /// next start with the same file reads them
+    /// Keep the items across a restart in this file: SIGUSR1 or "shutdown graceful" writes them,
+    /// and the next start with the same file reads them
     #[arg(short = 'e', long, value_name = "FILE")]
     pub memory_file: Option<PathBuf>,
     /// Require SASL authentication (CRAM-MD5 or PLAIN, binary protocol); users are in the file that
@@ -137,15 +137,15 @@ pub struct Options {
     #[arg(short = 'S', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_sasl: bool,
-    /// Require authentication of the text protocol; the file has lines user:password and is read
-    /// again on SIGHUP
+    /// Require authentication in the text protocol; the file has lines of the form user:password
+    /// and is read again on SIGHUP
     #[arg(short = 'Y', long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
     /// Refuse the "flush_all" command
     #[arg(short = 'F', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_flush_all: bool,
-    /// Refuse to list keys
+    /// Refuse commands that list keys
     #[arg(short = 'X', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_dumping: bool,
@@ -153,20 +153,20 @@ pub struct Options {
     #[arg(short = 'W', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_watch: bool,
-    /// Ignored
+    /// Ignored: accepted for compatibility with memcached
     #[arg(short = 'N', long, value_name = "NUM")]
     pub napi_ids: Option<u32>,
-    /// Secure connections over TCP with TLS; takes -o ssl_chain_cert and ssl_key. The files are
+    /// Secure connections over TCP with TLS; requires -o ssl_chain_cert and ssl_key. The files are
     /// read again on SIGHUP and by the command "refresh_certs"
     #[arg(short = 'Z', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_ssl: bool,
-    /// Comma separated extended options: idle_timeout=SECONDS (0, never), maxconns_fast (default)
-    /// or no_maxconns_fast, hashpower=NUM, no_drop_privileges; for -Z ssl_chain_cert=FILE,
-    /// ssl_key=FILE, ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE of authorities of clients,
+    /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), maxconns_fast (default)
+    /// or no_maxconns_fast, hashpower=NUM, no_drop_privileges; for -Z, ssl_chain_cert=FILE,
+    /// ssl_key=FILE, ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients),
     /// ssl_verify_mode (0 none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS
-    /// 1.2, 3 for TLS 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; others of memcached's are
-    /// ignored
+    /// 1.2, 3 for TLS 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options
+    /// are ignored
     #[arg(short = 'o', long, value_name = "LIST")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extended: Vec<String>,
@@ -213,7 +213,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read or holds something else.
+    /// If the file cannot be read or is not a valid configuration.
     pub fn effective(&self) -> anyhow::Result<Self> {
         let mut options = layered(&Self::defaults(), self, self.config.as_deref())?;
         let protocol = if options.enable_sasl { "binary" } else { "auto" };
@@ -222,11 +222,12 @@ impl Options {
     }
 }
 
-/// What was given over what a configuration file says over the defaults.
+/// Merges three layers of options: `given` overrides the configuration file, which overrides
+/// `defaults`.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or says what no option is.
+/// If the file cannot be read, or contains something that is not an option.
 pub fn layered<T: Serialize + DeserializeOwned>(
     defaults: &T,
     given: &T,
@@ -236,7 +237,7 @@ pub fn layered<T: Serialize + DeserializeOwned>(
     if let Some(path) = file {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        // Read as options first: the message then names the line.
+        // The file is parsed as options first, so that an error names the line.
         let options: T = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
         table.extend(toml::Table::try_from(options)?);
     }

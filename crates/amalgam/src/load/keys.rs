@@ -1,4 +1,4 @@
-//! Lists of keys: from a server that dumps them, or from a file that was written so.
+//! Lists of keys, from a server that dumps them or from a file with such a dump.
 
 use std::fs::{File, rename};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::server::{Key, Server};
 
-/// A list of keys, and how many of them are done.
+/// A list of keys, and how many of them are copied already.
 pub struct Keys {
     list: List,
-    /// Where the number is kept that are done.
+    /// The file that holds `done`; `None` for a list from a server.
     progress: Option<PathBuf>,
     done: u64,
     has_ended: bool,
@@ -22,14 +22,14 @@ enum List {
     File(BufReader<File>),
 }
 
-/// The longest line of a list.
+/// The longest line of a list, in bytes.
 const LONGEST_LINE: u64 = 4096;
 
-/// Lists begin with this and end with one of these.
+/// A list may begin with the line `BEGIN`, and ends with one of the lines `ENDS`.
 const BEGIN: &str = "OK";
 const ENDS: [&str; 2] = ["EN", "END"];
 
-/// Writes the keys of a server to a file, whole or not at all.
+/// Writes the keys of a server to a file. The file appears complete or not at all.
 pub fn write(path: &Path, server: &str) -> Result<()> {
     let mut server = Server::connect(server)?;
     server.ask_for_keys()?;
@@ -56,7 +56,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Servers may have dumps turned off, or another one under way.
+/// Fails if `line` is a refusal: dumps may be turned off, or another dump may be in progress.
 fn refuse(line: &str) -> Result<()> {
     let is_refusal =
         ["ERROR", "CLIENT_ERROR", "SERVER_ERROR", "BUSY"].iter().any(|word| line.starts_with(word));
@@ -65,14 +65,14 @@ fn refuse(line: &str) -> Result<()> {
 }
 
 impl Keys {
-    /// The keys that a server has now.
+    /// Requests the keys that a server has now.
     pub fn from_server(name: &str) -> Result<Self> {
         let mut server = Server::connect(name)?;
         server.ask_for_keys()?;
         Ok(Self { list: List::Server(server), progress: None, done: 0, has_ended: false })
     }
 
-    /// The keys of a file, behind those that are done.
+    /// Opens a file of keys and skips the keys that were copied before.
     pub fn from_file(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let list = List::File(BufReader::new(file));
@@ -90,12 +90,12 @@ impl Keys {
         Ok(keys)
     }
 
-    /// How many keys were done before, or are by now.
+    /// The number of keys that are copied already, including those of earlier runs.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// Adds the next keys, at most `most`.
+    /// Appends the next keys to `keys` until it holds `most` or the list ends.
     pub fn fill(&mut self, keys: &mut Vec<Key>, most: usize) -> Result<()> {
         while keys.len() < most && !self.has_ended {
             let line = self.line()?;
@@ -129,7 +129,7 @@ impl Keys {
         }
     }
 
-    /// Some more are done.
+    /// Records that `count` more keys are copied.
     pub fn note_done(&mut self, count: u64) -> Result<()> {
         self.done += count;
         let Some(progress) = &self.progress else { return Ok(()) };
@@ -137,7 +137,7 @@ impl Keys {
             .with_context(|| format!("cannot write {}", progress.display()))
     }
 
-    /// All are done: the next load of this file begins anew.
+    /// Removes the progress file once all keys are copied: the next load of the list starts over.
     pub fn finish(self) -> Result<()> {
         match self.progress {
             Some(progress) if progress.exists() => Ok(std::fs::remove_file(progress)?),
@@ -174,7 +174,8 @@ impl Key {
     }
 }
 
-/// Takes back the percent signs of a URI; none if there is nothing, or an escape is none.
+/// Decodes the percent escapes of a URI. Returns `None` if the text is empty or an escape is
+/// malformed.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

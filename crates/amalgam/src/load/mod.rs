@@ -1,12 +1,12 @@
 //! `amalgam load`: copies items from one running server to another, memcached or Amalgam.
 //!
-//! The source lists its keys (`lru_crawler mgdump`); each is fetched with value, flags and seconds
-//! left, and stored in the target. What the target has already stays, so that clients may use it
-//! meanwhile and a load may be repeated.
+//! The source lists its keys (`lru_crawler mgdump`); each item is fetched with its value, flags and
+//! remaining seconds, and stored in the target. Items that the target already has are kept, so that
+//! clients may use the target meanwhile and a load may be repeated.
 //!
 //! Invariants of this module:
 //! 1. At most one value, and [`BATCH`] keys, are in memory.
-//! 2. An item never gets more time than it had left when it was read.
+//! 2. An item never gets more time to live than it had left when it was read.
 //! 3. The progress file never counts a key whose answer from the target was not read.
 
 mod keys;
@@ -21,10 +21,10 @@ use anyhow::{Context, Result, bail, ensure};
 use keys::Keys;
 use server::{Key, Server, Stored};
 
-/// Keys asked for at once.
+/// The number of keys that are requested at once.
 const BATCH: usize = 128;
 
-/// A line about how far it is, so often.
+/// The interval between two lines about the progress.
 const REPORT: Duration = Duration::from_secs(5);
 
 /// Arguments of `amalgam load`.
@@ -33,35 +33,35 @@ pub struct Load {
     /// The server to copy from, as HOST:PORT or the path of a socket
     #[arg(long, value_name = "SERVER")]
     from: String,
-    /// The server to copy to
+    /// The server to copy to, as HOST:PORT or the path of a socket
     #[arg(long, value_name = "SERVER")]
     to: String,
-    /// A file of keys as `lru_crawler mgdump` or `metadump` lists them; without it, the source is
-    /// asked. One that does not exist is written first
+    /// A file of keys as `lru_crawler mgdump` or `metadump` lists them. If it does not exist, it is
+    /// written first; without this option, the keys come from the source
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Replace what the target has already
+    /// Replace items that the target already has
     #[arg(long)]
     overwrite: bool,
     /// Copy at most this many items per second
     #[arg(long, value_name = "ITEMS", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// No lines about how far it is
+    /// Print no progress
     #[arg(long)]
     quiet: bool,
 }
 
-/// What became of the keys.
+/// How many keys were processed, by result; one key has exactly one result.
 #[derive(Clone, Copy, Default)]
 struct Report {
     keys: u64,
     copied: u64,
     bytes: u64,
-    /// Gone from the source meanwhile.
+    /// Items that expired or left the source meanwhile.
     missing: u64,
-    /// The target had them.
+    /// Items that the target already had.
     present: u64,
-    /// The target did not take them.
+    /// Items that the target refused.
     refused: u64,
 }
 
@@ -77,7 +77,7 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// Copies until there are no more keys.
+/// Copies items until there are no more keys.
 ///
 /// # Errors
 ///
@@ -151,7 +151,7 @@ fn copy(
             report.missing += 1;
             continue;
         };
-        // One that is over by now is as good as gone.
+        // The item has expired, so it counts as missing.
         if item.seconds_left == Some(0) {
             report.missing += 1;
             continue;

@@ -7,19 +7,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A server that says nothing for so long is gone.
+/// A server that sends nothing for this long is considered dead.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// memcached takes more seconds than these for a Unix time.
+/// memcached takes a larger number of seconds for a Unix time.
 const LONGEST_RELATIVE_SECONDS: u64 = 60 * 60 * 24 * 30;
 
-/// The longest value that a server keeps.
+/// The longest value that a server keeps, in bytes.
 const LONGEST_VALUE: usize = 1 << 30;
 
-/// The longest line that is read.
+/// The longest line that is read, in bytes.
 const LONGEST_LINE: u64 = 4096;
 
-/// Its answer shows that those before it are complete.
+/// A no-op request whose answer shows that all earlier answers have arrived.
 const MARK: &[u8] = b"mn\r\n";
 const MARK_ANSWER: &str = "MN";
 
@@ -29,30 +29,30 @@ pub struct Key {
     pub is_base64: bool,
 }
 
-/// An item as the source has it.
+/// An item as it was read from the source.
 pub struct Item {
     pub value: Vec<u8>,
     flags: u32,
-    /// None for ever.
+    /// The remaining seconds to live; `None` if the item does not expire.
     pub seconds_left: Option<u64>,
 }
 
-/// What the target says of an item.
+/// The target's answer to a store.
 pub enum Stored {
     Taken,
-    /// It had the key already.
+    /// The target already had the key, and kept its value.
     Present,
     Refused(String),
 }
 
-/// A connection.
+/// A connection to a source or target.
 pub struct Server {
     input: BufReader<Box<dyn Read>>,
     output: BufWriter<Box<dyn Write>>,
 }
 
 impl Server {
-    /// Connects to HOST:PORT, or to a path, which has a `/`.
+    /// Connects to HOST:PORT, or to a UNIX socket if `name` contains a `/`.
     pub fn connect(name: &str) -> Result<Self> {
         let problem = || format!("cannot connect to {name}");
         let (input, output): (Box<dyn Read>, Box<dyn Write>) = if name.contains('/') {
@@ -68,13 +68,13 @@ impl Server {
         Ok(Self { input: BufReader::new(input), output: BufWriter::new(output) })
     }
 
-    /// Asks for the list of all keys.
+    /// Requests the list of all keys.
     pub fn ask_for_keys(&mut self) -> Result<()> {
         self.output.write_all(b"lru_crawler mgdump all\r\n")?;
         Ok(self.output.flush()?)
     }
 
-    /// The next line, without its end.
+    /// Reads the next line and removes its end.
     pub fn line(&mut self) -> Result<String> {
         let mut line = Vec::new();
         self.input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
@@ -83,7 +83,7 @@ impl Server {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Asks for items; leaves their recency as it is.
+    /// Requests items without changing their recency.
     pub fn ask_for(&mut self, keys: &[Key]) -> Result<()> {
         for key in keys {
             let base64 = if key.is_base64 { " b" } else { "" };
@@ -92,7 +92,7 @@ impl Server {
         self.flush_marked()
     }
 
-    /// The next item that was asked for, or none if it is gone.
+    /// Reads the next item that was requested, or `None` if the source no longer has it.
     pub fn next_item(&mut self) -> Result<Option<Item>> {
         let line = self.line()?;
         let mut words = line.split(' ');
@@ -108,19 +108,19 @@ impl Server {
         for word in words {
             match word.split_at_checked(1) {
                 Some(("f", flags)) => item.flags = flags.parse().context("flags")?,
-                // -1 stands for no end.
+                // -1 means that the item does not expire; it does not parse and gives None.
                 Some(("t", seconds)) => item.seconds_left = seconds.parse().ok(),
                 _ => {}
             }
         }
-        // As it comes: a length alone takes no memory.
+        // The buffer grows as bytes arrive: a large length alone takes no memory.
         self.input.by_ref().take(length as u64 + 2).read_to_end(&mut item.value)?;
         ensure!(item.value.ends_with(b"\r\n"), "the source broke off within a value");
         item.value.truncate(length);
         Ok(Some(item))
     }
 
-    /// Sends an item.
+    /// Writes an item to the buffer of requests.
     pub fn store(&mut self, key: &Key, item: &Item, overwrites: bool) -> Result<()> {
         let base64 = if key.is_base64 { " b" } else { "" };
         let mode = if overwrites { 'S' } else { 'E' };
@@ -131,13 +131,13 @@ impl Server {
         Ok(self.output.write_all(b"\r\n")?)
     }
 
-    /// Sends what waits, and a mark.
+    /// Sends the buffered requests, followed by a mark.
     pub fn flush_marked(&mut self) -> Result<()> {
         self.output.write_all(MARK)?;
         Ok(self.output.flush()?)
     }
 
-    /// What became of the next item that was sent.
+    /// Reads the answer to the next item that was stored.
     pub fn stored(&mut self) -> Result<Stored> {
         let line = self.line()?;
         Ok(match line.split(' ').next() {
@@ -148,7 +148,7 @@ impl Server {
         })
     }
 
-    /// Reads the answer of a mark.
+    /// Reads the answer to a mark.
     pub fn expect_mark(&mut self) -> Result<()> {
         let line = self.line()?;
         ensure!(line == MARK_ANSWER, "'{line}' came where answers should end");
@@ -156,7 +156,7 @@ impl Server {
     }
 }
 
-/// The end of an item as `ms` takes it.
+/// The expiry time of an item as the command `ms` takes it.
 fn expiry(seconds_left: Option<u64>) -> u64 {
     match seconds_left {
         None => 0,

@@ -1,4 +1,4 @@
-//! The live page as widgets.
+//! The live page, drawn as widgets.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,17 +11,17 @@ use super::text::{
     bytes, column, duration, engine_facts, latest, number, percent, shares, short, tame,
 };
 
-/// What is on the screen.
+/// The contents of the screen.
 pub struct Screen {
-    /// The last that the server told.
+    /// The last status that the server sent.
     pub status: Value,
-    /// Why it told nothing since.
+    /// Why the last update failed; `None` if it succeeded.
     pub problem: Option<String>,
-    /// Whether the user wants it to stay as it is.
+    /// Whether the user has paused updates.
     pub is_paused: bool,
 }
 
-/// The present and the past of a number.
+/// A chart with the latest value and the history of a number.
 struct Chart {
     name: &'static str,
     title: &'static str,
@@ -41,17 +41,17 @@ const CHARTS: [Chart; 4] = [
     Chart { name: "p99_us", title: "99 %", tell: duration, color: Color::Magenta },
 ];
 
-/// Sparklines know whole numbers only.
+/// The factor by which values are scaled, because sparklines take whole numbers only.
 const SCALE: f64 = 10_000.0;
 
-/// Rows that a group of charts takes, and the engine's facts with their frame.
+/// The number of rows of a chart, and of the engine's facts including their frame.
 const CHART_ROWS: u16 = 5;
 const FACT_ROWS: u16 = 6;
 
-/// Below this width groups lie under each other.
+/// Below this width, groups are drawn below each other.
 const WIDE_COLUMNS: u16 = 90;
 
-/// Draws everything, in whatever room there is.
+/// Draws the whole screen into a frame of any size.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let status = &screen.status;
     let charts = 2 * CHART_ROWS;
@@ -118,7 +118,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, status: &Value, chart: &Chart) 
         values[values.len().saturating_sub(room)..].iter().map(Value::as_f64).collect();
     let most = shown.iter().flatten().copied().fold(0.0, f64::max);
     let bar = |value: &Option<f64>| value.map(|value| (value / most.max(1e-9) * SCALE) as u64);
-    // The present is at the right end, also where the past is short.
+    // The latest value is at the right end even if the history is short.
     let padding = std::iter::repeat_n(None, room.saturating_sub(shown.len()));
     let bars: Vec<Option<u64>> = padding.chain(shown.iter().map(bar)).collect();
     let line = Sparkline::default().block(block).data(bars).max(SCALE as u64).style(chart.color);
@@ -150,7 +150,7 @@ fn draw_engine(frame: &mut Frame<'_>, area: Rect, status: &Value) {
     frame.render_widget(Paragraph::new(bars(status, below.width)), below);
 }
 
-/// How many buckets hold how many items, a bar each.
+/// The distribution of items over buckets, with a bar for each number of items.
 fn bars(status: &Value, columns: u16) -> Vec<Line<'static>> {
     const LABEL: u16 = 26;
     let room = f64::from(columns.saturating_sub(LABEL));

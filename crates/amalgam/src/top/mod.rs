@@ -1,7 +1,7 @@
 //! `amalgam top`: the live page in a terminal.
 //!
 //! Invariants of this module:
-//! 1. Whatever the server says, the terminal obeys none of it: text is tamed before it is shown.
+//! 1. Text from the server cannot control the terminal: it is sanitized before it is shown.
 //! 2. The terminal is restored to its former state, also after a panic or an error.
 
 mod draw;
@@ -21,7 +21,7 @@ use draw::Screen;
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_BYTES: u64 = 4 << 20;
 
 /// Arguments of `amalgam top`.
@@ -30,20 +30,20 @@ pub struct Top {
     /// The server's admin address
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
     address: String,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=60))]
     every: u64,
-    /// Look once and end, as where the output is no terminal
+    /// Print the status once and exit, as is done when the output is not a terminal
     #[arg(long)]
     once: bool,
 }
 
-/// Shows a server until the user ends it.
+/// Shows the status of a server until the user quits.
 ///
 /// # Errors
 ///
-/// If the server does not answer at first; later that is shown.
+/// If the server does not answer the first request; later failures are shown on the screen.
 pub fn run(top: &Top) -> Result<()> {
     let mut found = top
         .address
@@ -61,7 +61,7 @@ pub fn run(top: &Top) -> Result<()> {
     ratatui::run(|terminal| show(terminal, screen, address, Duration::from_secs(top.every)))
 }
 
-/// Draws and looks again until the user ends it.
+/// Draws the screen and updates it until the user quits.
 fn show(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
@@ -95,7 +95,7 @@ fn show(
     }
 }
 
-/// Asks the server for its numbers.
+/// Fetches the status of the server.
 fn fetch(address: SocketAddr) -> Result<Value> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

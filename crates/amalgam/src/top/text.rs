@@ -1,28 +1,28 @@
-//! Numbers for people, and the whole picture as plain text, where there is no terminal.
+//! Formatting of numbers, and the whole screen as plain text for output that is not a terminal.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Points of the past in a chart.
+/// The number of past values in a chart.
 const POINTS: usize = 60;
 
-/// Hot keys that are shown, and how much of each.
+/// The number of hot keys that are shown, and the number of characters of each.
 const KEYS: usize = 12;
 const KEY_COLUMNS: usize = 54;
 
-/// The number at a path, 0 where there is none.
+/// The number at a path, or 0 if there is none.
 pub fn number(status: &Value, path: &str) -> f64 {
     status.pointer(path).and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-/// The past of a number, oldest first.
+/// The history of a number, oldest first.
 pub fn column<'s>(status: &'s Value, name: &str) -> &'s [Value] {
     let values = status["history"][name].as_array();
     values.map_or(&[], Vec::as_slice)
 }
 
-/// The last of it.
+/// The latest value of a number's history.
 pub fn latest(status: &Value, name: &str) -> Option<f64> {
     column(status, name).last().and_then(Value::as_f64)
 }
@@ -98,7 +98,7 @@ pub fn screen(status: &Value) -> String {
     text
 }
 
-/// The last minute as a row of bars, and the present.
+/// Appends a number's latest value and its last minute as a row of bars.
 fn chart(
     text: &mut String,
     status: &Value,
@@ -131,7 +131,7 @@ fn hot_keys(text: &mut String, status: &Value) {
     }
 }
 
-/// What the engine has done, a line each.
+/// Facts about the engine, one per line.
 pub fn engine_facts(status: &Value) -> Vec<String> {
     let is_expanding = status.pointer("/index/is_expanding") == Some(&Value::Bool(true));
     let mut facts = vec![
@@ -153,7 +153,8 @@ pub fn engine_facts(status: &Value) -> Vec<String> {
         ),
         format!("{} stores out of memory", short(number(status, "/index/out_of_memory"))),
     ];
-    // Where heads follow hot items: of the sampled buckets that have a choice.
+    // For engines whose heads follow hot items: the share of the sampled buckets with at least
+    // two items whose head is a hot item.
     let hot_heads = number(status, "/index/hot_heads");
     if hot_heads > 0.0 {
         let shared: f64 = lengths(status).skip(2).map(|(_, buckets)| buckets).sum();
@@ -163,14 +164,15 @@ pub fn engine_facts(status: &Value) -> Vec<String> {
     facts
 }
 
-/// How many of the sampled buckets hold how many items: (items, buckets), from none upwards.
+/// The distribution of items over the sampled buckets: pairs of a number of items, from 0 upwards,
+/// and the number of buckets that hold it.
 pub fn lengths(status: &Value) -> impl Iterator<Item = (usize, f64)> {
     let lengths = status["index"]["lengths"].as_array().map_or(&[][..], Vec::as_slice);
     lengths.iter().map(|buckets| buckets.as_f64().unwrap_or(0.0)).enumerate()
 }
 
-/// Those that some buckets have, with their share. Most buckets hold few items: the long rest of
-/// the table would say nothing.
+/// The numbers of items that some buckets hold, each with its share of the buckets. Numbers that
+/// no bucket holds are left out.
 pub fn shares(status: &Value) -> impl Iterator<Item = (usize, f64)> {
     let all = lengths(status).map(|(_, buckets)| buckets).sum::<f64>().max(1.0);
     let filled = lengths(status).filter(|(_, buckets)| *buckets > 0.0);
