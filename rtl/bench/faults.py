@@ -79,7 +79,7 @@ FAULTS = [
     ("sequencer", {}, "sequencer", "(has_order_room && has_pick_room[target])",
      "has_pick_room[target]"),
     # The next request begins before the value of the one before has passed.
-    ("steering", {}, "steering", "!has_key_q && !has_value_q;", "!has_key_q;"),
+    ("lane_arbiter", {}, "lane_arbiter", "!has_key_q && !has_value_q;", "!has_key_q;"),
     # A frame begins before its last beat is out of the memory.
     ("frame_collector", {}, "frame_collector", "LevelWidth'(ends_q[1])", "LevelWidth'(ends_q[0])"),
     # The sum of a key longer than any table takes waits for its end, which waits for the sum.

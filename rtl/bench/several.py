@@ -150,7 +150,7 @@ async def sequencer(dut):
             assert sink.beats == [(lane,) for lane, wanted in asked if wanted == table]
 
 
-async def steering(dut):
+async def lane_arbiter(dut):
     """Keys and values of many lengths, of lanes in the order in which they are picked."""
     lanes = parameter("Lanes")
     lane_width = max(1, (lanes - 1).bit_length())

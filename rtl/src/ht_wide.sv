@@ -4,7 +4,7 @@
 // take frames in turns; a sum of the key says which table it belongs to, and each table has a hash
 // ring, a critical section, a memory and a formatter of its own:
 //
-//   frames -> spreader -> lanes (frame buffer, parser) -> steering -> tables -> formatters
+//   frames -> spreader -> lanes (frame buffer, parser) -> lane_arbiter -> tables -> formatters
 //                           |                                ^                      |
 //                           +--------- sequencer ------------+--- order ---+        |
 //                                                                          v        |
@@ -158,7 +158,7 @@ module ht_wide
     request_t  meta;
     client_t   asker;
     response_t answer;
-    steering #(.Lanes(Lanes)) u_steering (
+    lane_arbiter #(.Lanes(Lanes)) u_lane_arbiter (
       .clk_i, .rst_ni, .pick_valid_i(pick_valid[i]), .pick_ready_o(pick_ready[i]),
       .pick_i(pick[i]), .valid_i(is_wanted[i]), .ready_o(take[i]), .request_i(request),
       .client_i(client), .key_valid_i(key_valid), .key_ready_o(take_key[i]), .key_i(key),

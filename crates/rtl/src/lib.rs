@@ -12,13 +12,13 @@
 //!    Only `serve` knows sockets and clocks.
 //! 3. Every wait has a bound (`Simulation::run`): a table that stops answering fails its test.
 
-#[cfg(feature = "verilated")]
-pub mod bridge;
 mod configuration;
 #[cfg(feature = "verilated")]
-pub mod line_rate;
+pub mod ethernet;
 #[cfg(feature = "verilated")]
-pub mod link;
+pub mod host_bridge;
+#[cfg(feature = "verilated")]
+pub mod line_rate;
 mod memory;
 #[cfg(feature = "verilated")]
 mod model;

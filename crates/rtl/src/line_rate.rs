@@ -3,7 +3,7 @@
 //! Line rate is what the fuller of the two directions carries: requests where keys are longer than
 //! values, answers where it is the other way round. Requests are offered at exactly that pace.
 
-use crate::link::{Client, Link, Port, SHORTEST_FRAME, WIRE_BYTES, frame};
+use crate::ethernet::{Client, Link, Port, SHORTEST_FRAME, WIRE_BYTES, frame};
 use crate::{Memory, Request};
 
 /// Keys that are there, as in the paper's figure on conflicts.

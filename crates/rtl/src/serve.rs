@@ -17,7 +17,7 @@ use amalgam_protocol::{Protocol, datagram};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Configuration;
-use crate::bridge::{Bridge, Taken};
+use crate::host_bridge::{HostBridge, Taken};
 
 /// Requests under way, after which sockets wait.
 const MAX_UNDER_WAY: usize = 1024;
@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// Sends the requests that are whole to the table.
-    fn take(&mut self, number: u64, bridge: &mut Bridge<Origin>) {
+    fn take(&mut self, number: u64, bridge: &mut HostBridge<Origin>) {
         let mut used = 0;
         while bridge.under_way() < MAX_UNDER_WAY {
             let thrown = self.swallow.min(self.input.len() - used);
@@ -136,7 +136,7 @@ pub struct Service {
     udp: UdpSocket,
     listener: TcpListener,
     connections: BTreeMap<u64, Connection>,
-    bridge: Bridge<Origin>,
+    bridge: HostBridge<Origin>,
     start: Instant,
     epoch_unix_seconds: i64,
     seconds: u32,
@@ -163,7 +163,7 @@ impl Service {
             udp,
             listener,
             connections: BTreeMap::new(),
-            bridge: Bridge::new(configuration, now),
+            bridge: HostBridge::new(configuration, now),
             start: Instant::now(),
             epoch_unix_seconds,
             seconds,

@@ -3,8 +3,8 @@
 
 #![cfg(feature = "verilated")]
 
+use amalgam_rtl::ethernet::{Client, Dropped, Link, OWN_PORT, Port, frame, open};
 use amalgam_rtl::line_rate::Load;
-use amalgam_rtl::link::{Client, Dropped, Link, OWN_PORT, Port, frame, open};
 use amalgam_rtl::{Memory, Request, opcode, status};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

@@ -17,8 +17,8 @@ fn main() {
 #[cfg(feature = "verilated")]
 fn main() -> std::io::Result<()> {
     use amalgam_rtl::Memory;
+    use amalgam_rtl::ethernet::Port;
     use amalgam_rtl::line_rate::Load;
-    use amalgam_rtl::link::Port;
 
     let is_asked = |word: &str| std::env::args().any(|argument| argument == word);
     let sample = [6, 7, 9, 13, 16, 19, 24, 25, 48, 72, 73, 96, 120, 121, 144, 168];

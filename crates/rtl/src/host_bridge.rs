@@ -16,7 +16,7 @@ use crate::{Configuration, Request, Response, Simulation, opcode, status};
 /// An opcode that neither memcached nor the table knows.
 const UNKNOWN_OPCODE: u8 = 0xff;
 
-/// What became of the bytes that were given to [`Bridge::take`].
+/// What became of the bytes that were given to [`HostBridge::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// No whole request is among them.
@@ -43,7 +43,7 @@ struct Waiting<T> {
 }
 
 /// The table and the requests under way in it.
-pub struct Bridge<T> {
+pub struct HostBridge<T> {
     simulation: Simulation,
     waiting: VecDeque<Waiting<T>>,
     answers: VecDeque<Response>,
@@ -51,7 +51,7 @@ pub struct Bridge<T> {
     now: Now,
 }
 
-impl<T> Bridge<T> {
+impl<T> HostBridge<T> {
     /// A table that was reset. The clock stands at `now`.
     pub fn new(configuration: Configuration, now: Now) -> Self {
         let limits = Limits { hands_out_cas: false, ..Limits::default() };

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use amalgam_op::Now;
 use amalgam_protocol::Protocol;
-use amalgam_rtl::bridge::{Bridge, Taken};
+use amalgam_rtl::host_bridge::{HostBridge, Taken};
 use amalgam_rtl::serve::Service;
 use amalgam_rtl::{PRINTED, Request, opcode};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// Sends all of `input`, waits for the answers, and returns them.
-fn talk(bridge: &mut Bridge<()>, mut input: &[u8]) -> Vec<u8> {
+fn talk(bridge: &mut HostBridge<()>, mut input: &[u8]) -> Vec<u8> {
     let protocol = Protocol::detect(input[0]);
     while let Taken::Request { used, swallow, closes } = bridge.take(protocol, input, ()) {
         input = input.get(used + swallow..).unwrap_or_default();
@@ -38,7 +38,7 @@ fn talk(bridge: &mut Bridge<()>, mut input: &[u8]) -> Vec<u8> {
 
 #[test]
 fn lines_cross_the_table() {
-    let mut bridge = Bridge::new(PRINTED, Now::at(100));
+    let mut bridge = HostBridge::new(PRINTED, Now::at(100));
     let talks = [
         ("get a\r\n", "END\r\n"),
         ("set a 7 0 5\r\nvalue\r\n", "STORED\r\n"),
@@ -82,7 +82,7 @@ fn packets(mut answer: &[u8]) -> Vec<(u8, u16, Vec<u8>)> {
 
 #[test]
 fn packets_cross_the_table() {
-    let mut bridge = Bridge::new(PRINTED, Now::at(100));
+    let mut bridge = HostBridge::new(PRINTED, Now::at(100));
     let said = [
         packet(0x00, &[], b"key", &[]),
         packet(0x01, &[0, 0, 0, 9, 0, 0, 0, 0], b"key", b"of many bytes"),

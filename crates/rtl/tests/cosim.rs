@@ -11,13 +11,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// Both twins under the same requests.
-struct Twins {
+struct Cosim {
     simulation: Simulation,
     reference: Reference,
     configuration: Configuration,
 }
 
-impl Twins {
+impl Cosim {
     fn new(configuration: Configuration) -> Self {
         Self {
             simulation: Simulation::new(configuration),
@@ -108,20 +108,20 @@ fn random_pace(random: &mut SmallRng) -> Pace {
 /// Random requests under random memories and back-pressure, in one configuration.
 fn random_requests(configuration: Configuration, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut twins = Twins::new(configuration);
+    let mut cosim = Cosim::new(configuration);
     for now in 1..20 {
-        twins.simulation.set_memory(random_memory(&mut random));
+        cosim.simulation.set_memory(random_memory(&mut random));
         let pace = random_pace(&mut random);
-        twins.simulation.set_pace(pace, random.random());
+        cosim.simulation.set_pace(pace, random.random());
         let evicts = random.random_bool(0.7);
-        twins.simulation.set_evicts(evicts);
-        twins.reference.evicts = evicts;
+        cosim.simulation.set_evicts(evicts);
+        cosim.reference.evicts = evicts;
         let longest = configuration.key_bytes;
         let requests = (0..150).map(|_| random_request(&mut random, longest, now));
         let requests = requests.collect();
-        twins.run(requests, now);
+        cosim.run(requests, now);
     }
-    twins.compare();
+    cosim.compare();
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn the_engine_s_slots_hold_the_same_words() {
 fn lengths_that_lie() {
     let mut random = SmallRng::seed_from_u64(1);
     for configuration in ALL {
-        let mut twins = Twins::new(*configuration);
+        let mut cosim = Cosim::new(*configuration);
         let mut requests = Vec::new();
         for _ in 0..400 {
             let mut request = random_request(&mut random, configuration.key_bytes, 1);
@@ -219,73 +219,73 @@ fn lengths_that_lie() {
             }
             requests.push(request);
         }
-        twins.simulation.set_pace(Pace { idle: 30, back_pressure: 30 }, 7);
-        twins.run(requests, 1);
-        twins.compare();
+        cosim.simulation.set_pace(Pace { idle: 30, back_pressure: 30 }, 7);
+        cosim.run(requests, 1);
+        cosim.compare();
     }
 }
 
 #[test]
 fn an_empty_address_queue_is_an_answer_and_recovers() {
-    let mut twins = Twins::new(SOFTWARE);
+    let mut cosim = Cosim::new(SOFTWARE);
     let key = |number: u32| format!("k{number}").into_bytes();
     // More large values than there are large blocks, then room again.
     let sets = (0..200).map(|number| Request::set(&key(number), &[1; 600])).collect();
-    twins.run(sets, 1);
-    assert_eq!(twins.reference.free_addresses()[2], 0);
+    cosim.run(sets, 1);
+    assert_eq!(cosim.reference.free_addresses()[2], 0);
     let mut requests: Vec<_> = (0..100).map(|number| Request::delete(&key(number))).collect();
     requests.extend((300..360).map(|number| Request::set(&key(number), &[2; 700])));
     // A change of size with nothing free gives up the old value.
     requests.extend((300..310).map(|number| Request::set(&key(number), &[3; 2])));
     requests.extend((300..400).map(|number| Request::get(&key(number))));
-    twins.run(requests, 2);
-    twins.compare();
+    cosim.run(requests, 2);
+    cosim.compare();
 }
 
 #[test]
 fn a_flood_of_expired_entries() {
     for configuration in [SOFTWARE, RING] {
-        let mut twins = Twins::new(configuration);
+        let mut cosim = Cosim::new(configuration);
         for round in 0..4 {
             let sets = (0..500).map(|number: u32| {
                 Request::set(format!("{round}.{number}").as_bytes(), b"v").with_expiry(round + 1)
             });
-            twins.run(sets.collect(), round);
+            cosim.run(sets.collect(), round);
         }
-        twins.compare();
+        cosim.compare();
     }
 }
 
 #[test]
 fn back_to_back_on_one_address() {
     for configuration in ALL {
-        let mut twins = Twins::new(*configuration);
+        let mut cosim = Cosim::new(*configuration);
         let requests = (0..600_u32).map(|number| match number % 7 {
             0 | 3 => Request::set(b"key", &number.to_le_bytes()),
             5 => Request::delete(b"key"),
             _ => Request::get(b"key"),
         });
-        twins.run(requests.collect(), 1);
-        twins.compare();
+        cosim.run(requests.collect(), 1);
+        cosim.compare();
     }
 }
 
 #[test]
 fn whatever_memory_held_at_power_on_is_cleared() {
-    let mut twins = Twins::new(SOFTWARE);
+    let mut cosim = Cosim::new(SOFTWARE);
     for slot in 0..SOFTWARE.slots {
-        twins.simulation.poke(3, slot, 0, 0x0312_0000_0000_1000);
-        twins.simulation.poke(3, slot, SOFTWARE.terms_word(), 1);
+        cosim.simulation.poke(3, slot, 0, 0x0312_0000_0000_1000);
+        cosim.simulation.poke(3, slot, SOFTWARE.terms_word(), 1);
     }
-    twins.simulation.reset();
-    twins.compare();
+    cosim.simulation.reset();
+    cosim.compare();
 }
 
 #[test]
 fn set_get_delete() {
     for configuration in ALL {
-        let mut twins = Twins::new(*configuration);
-        twins.run(
+        let mut cosim = Cosim::new(*configuration);
+        cosim.run(
             vec![
                 Request::get(b"key"),
                 Request::set(b"key", b"value"),
@@ -300,6 +300,6 @@ fn set_get_delete() {
             ],
             1,
         );
-        twins.compare();
+        cosim.compare();
     }
 }

@@ -3,7 +3,7 @@
 // What a table takes of the lanes: one request after the other, each with its whole key and value,
 // of the lane whose turn it is. A lane gives to one table at a time.
 
-module steering
+module lane_arbiter
   import ht_pkg::*;
 #(
   parameter int unsigned Lanes = 8,
