@@ -1,5 +1,5 @@
 """Benches of single modules: idle cycles and back-pressure crossed with every length of a key or
-of an item. `rtl/scripts/bench` runs them; each test is for the module of its name."""
+of an item. `rtl/scripts/bench` runs them; each test has the name of the module it tests."""
 
 import os
 import random
@@ -17,7 +17,7 @@ MASK = 0xFFFF_FFFF
 
 
 def split(beats, last=-1):
-    """The items of a stream; `last` is where a beat says that it ends one."""
+    """The items of a stream; `last` is the index of a beat's end-of-item flag."""
     items, item = [], []
     for beat in beats:
         item.append(beat)
@@ -29,7 +29,7 @@ def split(beats, last=-1):
 
 
 def bytes_of(item, bus=8):
-    """What an item's beats (data, keep, last) hold."""
+    """The bytes that an item's beats (data, keep, last) hold."""
     content = b""
     for data, keep, _ in item:
         content += bytes(data >> 8 * i & 0xFF for i in range(bus) if keep >> i & 1)
@@ -76,7 +76,7 @@ async def stream_widen(dut):
 
 
 class Tasks:
-    """The shaper's tasks: (length, is kept), one at a time, and what each came to."""
+    """The shaper's tasks: (length, is kept), one at a time, and the result of each."""
 
     def __init__(self, dut, tasks):
         self.dut, self.tasks, self.wrong = dut, list(tasks), []
@@ -95,11 +95,11 @@ class Tasks:
 
 
 async def shaper(dut):
-    """Every length from 0 to 64, true ones and such as lie both ways."""
+    """Every length from 0 to 64: correct, too small and too large."""
     cases = [(named, max(sent, 0) if named else 0, keep) for named in range(65)
              for sent in (named, named - 1, named + 1, named - 8, named + 9, 1)
              for keep in (1, 1, 0)]
-    # An item of no bytes sends no beats, so it cannot lie.
+    # An item of no bytes sends no beats, so its length cannot be wrong.
     cases = [case for case in cases if case[0] == 0 or case[1] > 0]
     for pace in PACES[:4]:
         random.shuffle(cases)
@@ -119,7 +119,7 @@ async def shaper(dut):
 
 
 async def pre_processor(dut):
-    """Each key length with a value of each length, right, lying, too long or unknown."""
+    """Each key length with a value of each length: valid, wrong length, too long or unknown."""
     longest, largest = parameter("KeyBytes"), parameter("ValueBytes")
     requests = []
     for number, key_bytes in enumerate(2 * list(range(0, longest + 3))):
@@ -222,7 +222,7 @@ async def hash_unit(dut):
 
 
 async def key_striper(dut):
-    """Each length as the stripes of the lines that are read for it."""
+    """Each key length as the stripes of the lines that are read for it."""
     stripe, lines = parameter("StripeWords"), parameter("Lines")
     first, terms = parameter("KeyWord"), parameter("TermsWord")
     longest = 8 * (terms - first if terms > first else stripe * lines - first)
@@ -242,7 +242,7 @@ async def key_striper(dut):
 
 
 def random_slot(key, check, now, shape):
-    """A slot's locator, terms and key: the key's own, one that is nearly the same, or free."""
+    """A slot's locator, terms and key: the request's key, one that nearly equals it, or free."""
     klen, other = len(key), bytearray(key)
     if shape == "free":
         return 0, 0, random.randbytes(klen)
@@ -258,8 +258,8 @@ def random_slot(key, check, now, shape):
 
 
 async def compare_unit(dut):
-    """Each key length, four times, against slots that are the key's, nearly so, or free; some
-    requests without a key in between."""
+    """Each key length, four times, against slots with the key, with nearly the same key, or free;
+    some requests in between have no key."""
     slots, per_beat = parameter("Slots"), parameter("SlotsPerBeat")
     stripe, lines = parameter("StripeWords"), parameter("Lines")
     first, terms = parameter("KeyWord"), parameter("TermsWord")
@@ -317,7 +317,7 @@ async def compare_unit(dut):
 
 
 class ValueMemory:
-    """The memory port behind the value store: returns what was written, some cycles later."""
+    """The memory behind the value store: returns what was written, some cycles later."""
 
     def __init__(self, dut, back_pressure):
         self.dut, self.back_pressure = dut, back_pressure
@@ -390,7 +390,7 @@ async def value_store(dut):
 
 @cocotb.test()
 async def bench(dut):
-    """The bench of the module that was built."""
+    """Runs the bench of the module that was built."""
     random.seed(1)
     cocotb.start_soon(Clock(dut.clk_i, 2, units="ns").start())
     module = os.environ["MODULE_UNDER_TEST"]

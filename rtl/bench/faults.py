@@ -1,15 +1,15 @@
-"""A small fault for each module that has a bench, which that bench must notice: what stands in the
-source, what is put in its place, and of which parameters it is a fault (of any, if none are named).
+"""A small fault for each module that has a bench, which that bench must detect: the text in the
+source, its replacement, and the parameters for which this is a fault (empty: all).
 `rtl/scripts/bench --faults` plants them one by one, each in a copy."""
 
 # (bench, parameters, source, what stands there, the fault)
 FAULTS = [
-    # The last part of an item counts only if it is full.
+    # The last part of an item is sent only if it is full.
     ("stream_narrow", {}, "stream_narrow",
      "if (keep_i[8*i+:8] != '0)", "if (keep_i[8*i+7])"),
-    # Bytes of the item before stay in a short one.
+    # Bytes of the previous item stay in a short one.
     ("stream_widen", {}, "stream_widen", "if (part_q == '0) keep_q <= '0;", ""),
-    # A beat with too few bytes, or too many, is no lie.
+    # A beat with too few or too many bytes is not reported as a wrong length.
     ("shaper", {}, "shaper", "is_wrong_o = is_short_strobe || !is_last_beat;",
      "is_wrong_o = !is_last_beat;"),
     # The longest key is too long.
@@ -20,7 +20,7 @@ FAULTS = [
      "if (valid_o) take_q"),
     # A key's last word enters before the place's hash was collected.
     ("hash_unit", {"Ring": 1}, "hash_ring", " && !(word_q.last && is_busy_q[place_q])", ""),
-    # The next key's first beat comes in beside a rest even if it is all of that key.
+    # The next key's first beat enters while a rest leaves, even if it is that whole key.
     ("hash_unit", {"Ring": 1}, "hash_words", "is_flush_q ? ready_i && !beat_i.last",
      "is_flush_q ? ready_i"),
     # The next key begins at a line's first word.
@@ -68,24 +68,24 @@ FAULTS = [
     # A datagram so long that its packet's length begins again from 0 stops the parser for good.
     ("request_parser", {}, "request_parser", "17'(udp_bytes) + 17'd20",
      "{1'b0, udp_bytes + 16'd20}"),
-    # A head that promises a longer body than the datagram has.
+    # A header that states a longer body than the datagram has is accepted.
     ("request_parser", {}, "request_parser", "17'(udp_bytes) == datagram_bytes_q",
      "17'(udp_bytes) <= datagram_bytes_q"),
     # The last full beat of a value has no bytes.
     ("response_formatter", {}, "response_formatter", "if (left_q < 24'd8)", "if (left_q <= 24'd8)"),
-    # A frame is lost in its midst.
+    # A frame is lost in the middle.
     ("frame_spreader", {}, "frame_spreader", "count_q == '0 ? is_full : is_lost_q", "is_full"),
-    # A request enters its table's queue alone when that of all answers is full.
+    # A request enters only its table's queue when the queue of all answers is full.
     ("sequencer", {}, "sequencer", "(has_order_room && has_pick_room[target])",
      "has_pick_room[target]"),
-    # The next request begins before the value of the one before has passed.
+    # The next request begins before the previous request's value has passed.
     ("lane_arbiter", {}, "lane_arbiter", "!has_key_q && !has_value_q;", "!has_key_q;"),
-    # A frame begins before its last beat is out of the memory.
+    # A frame begins before its last beat has left the memory.
     ("frame_collector", {}, "frame_collector", "LevelWidth'(ends_q[1])", "LevelWidth'(ends_q[0])"),
-    # The sum of a key longer than any table takes waits for its end, which waits for the sum.
+    # The sum of a key that is too long for any table waits for its end, which waits for the sum.
     ("front_lane", {}, "front_lane", "(key.last || beat_q == Longest)", "key.last"),
-    # A key's sum goes on from that of the key before.
+    # A key's sum continues from the previous key's.
     ("front_lane", {}, "front_lane", "<= key.last ? '0 : key_sum;", "<= key_sum;"),
-    # A frame that the buffer left out is waited for.
+    # A frame that the buffer dropped is waited for.
     ("front_lane", {}, "front_lane", ".data_i(is_kept)", ".data_i(1'b1)"),
 ]

@@ -1,5 +1,5 @@
-"""Benches of the network's side: frames of every key length, right and wrong in every way that
-frames can be, with memcached's datagram header and without."""
+"""Benches of the Ethernet front end: frames of every key length, valid and invalid in every way,
+with and without memcached's datagram header."""
 
 import random
 
@@ -29,7 +29,7 @@ def packet(opcode, extras, key, value, opaque, magic=0x80, body=None):
 
 
 def frame(payload, client, **wrong):
-    """A frame of ours with `payload`; `wrong` says what is not as it should be."""
+    """A frame to the hardware with `payload`; `wrong` names the defect to put into it."""
     mac, ip, port, own_mac = client
     pseudo = number(ip, 4) + number(wrong.get("ip", OWN_IP), 4) + bytes([0, 17])
     udp_bytes = 8 + len(payload) + wrong.get("udp_bytes", 0)
@@ -47,7 +47,7 @@ def frame(payload, client, **wrong):
     content = (number(own_mac, 6) + number(mac, 6) + number(wrong.get("type", 0x0800), 2) + head
                + udp + number(checksum, 2) + payload)
     content = content[: wrong.get("cut", len(content))]
-    # What fills a short frame up is anything, and no checksum covers it.
+    # The padding of a short frame is arbitrary, and no checksum covers it.
     return content + random.randbytes(max(0, 60 - len(content)))
 
 
@@ -77,8 +77,8 @@ class Mac:
 
 
 async def frame_buffer(dut):
-    """Frames of every length, sound and not: those that come out are whole, in order, with their
-    length and verdict; those that do not were counted."""
+    """Frames of every length, valid and not: frames that come out are whole, in order, with their
+    length and verdict; all others were counted."""
     for pace in PACES:
         await start(dut, valid_i=0)
         frames, verdicts = [], []
@@ -101,18 +101,18 @@ async def frame_buffer(dut):
         for data, last, size, sound in sink.beats:
             content += data.to_bytes(8, "little")
             if last:
-                # Those that were lost are whole frames between two that are here.
+                # Lost frames are whole frames between two received ones.
                 assert any(found == (content[:size], sound) for found in expected)
                 kept, content = kept + 1, b""
         assert not content
         assert kept + mac.lost["overflow"] + mac.lost["broken"] == len(frames)
-        # Who reads as fast as the wire loses nothing; who hardly reads does.
+        # A reader as fast as the wire loses nothing; a slow one loses frames.
         assert mac.lost["overflow"] == 0 or pace[1] > 0
         assert mac.lost["overflow"] > 0 or pace[1] < 200
 
 
 class Drops:
-    """Counts what is dropped, by its cause."""
+    """Counts dropped frames by cause."""
 
     def __init__(self, dut):
         self.dut, self.dropped = dut, {"other": 0, "unsound": 0, "malformed": 0}
@@ -128,7 +128,7 @@ class Drops:
 
 
 def wrong_frames(payload, client, has_header):
-    """A frame for each thing that can be wrong with it: (frame, is sound, cause)."""
+    """A frame for each possible defect: (frame, whether checksums are right, cause)."""
     for cause, wrong in [
         ("other", {"type": 0x86DD}), ("other", {"version": 0x46}), ("other", {"protocol": 6}),
         ("other", {"fragment": 0x2000}), ("other", {"fragment": 3}), ("other", {"port": 11212}),
@@ -147,7 +147,7 @@ def wrong_frames(payload, client, has_header):
 
 
 async def request_parser(dut):
-    """Each key length as GET, DELETE and SET of a value, and what is no request."""
+    """Each key length as GET, DELETE and SET of a value, and frames that are not requests."""
     for turn, pace in enumerate(PACES):
         has_header = turn % 2
         await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW)
@@ -223,7 +223,7 @@ async def request_parser(dut):
 
 
 class Ends:
-    """Ends some requests without an answer, in the order of all: the post-processor's part."""
+    """Ends some requests without an answer, in request order, in place of the post-processor."""
 
     def __init__(self, dut, plan):
         self.dut, self.plan, self.inside = dut, plan, 0
@@ -243,7 +243,7 @@ class Ends:
 
 
 class Answers(Source):
-    """Answers, each of which waits until the requests before it have ended."""
+    """Offers answers, each of which waits until all earlier requests have ended."""
 
     plan = None
 
@@ -253,7 +253,7 @@ class Answers(Source):
 
 
 async def response_formatter(dut):
-    """Values of each length, and answers without: each a sound frame to whom it belongs."""
+    """Values of each length, and answers without one: each a valid frame to its own client."""
     for turn, pace in enumerate(PACES):
         has_header = turn % 2
         await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, ended_i=0)
@@ -306,7 +306,7 @@ def answer_frame(has_header, client, hit, status, flags, value):
 
 
 class Wire(Mac):
-    """Offers frames to a lane, as many as may be inside, and knows which its buffer keeps."""
+    """Offers frames to a lane, up to its limit, and tracks which of them its buffer keeps."""
 
     def __init__(self, dut, pace, frames):
         super().__init__(dut, pace, frames)
@@ -326,14 +326,14 @@ class Wire(Mac):
             self.begun += not self.is_inside
             self.is_inside = not last
             if last:
-                # The upper two of what is said of drops: no room, broken.
+                # The upper two bits of the drop causes: no room, broken.
                 self.kept.append(int(self.dut.drops_o.value) >> 3 == 0)
         return self.is_offered
 
 
 class Behind(Sink):
-    """Takes the items of those requests alone that `requests` took before; `named` is the place of
-    an item's length among a request's fields."""
+    """Takes items only of requests that `requests` has already taken; `named` is the index of the
+    item's length among a request's fields."""
 
     def __init__(self, dut, name, requests, named):
         super().__init__(dut, f"{name}_valid_o", f"{name}_ready_i", [f"{name}_o"])
@@ -354,7 +354,7 @@ class Behind(Sink):
 
 
 def table_of(key):
-    """The table of a key: a cyclic sum, with zeros behind the key's end, of 256 bytes at most."""
+    """The table of a key: a cyclic sum of the key, padded with zeros, of at most 256 bytes."""
     sum_of_bits = 0
     for byte in key[:256].ljust(-(-len(key[:256]) // 8) * 8, b"\0"):
         for bit in range(8):
@@ -364,7 +364,7 @@ def table_of(key):
 
 
 def items_of(sink):
-    """The items whose beats (data, keep, last) a stream of them brought."""
+    """Joins a stream's beats (data, keep, last) into items."""
     items, item = [], b""
     for beat, in sink.beats:
         data, keep, last = unpack(beat, 64, 8, 1)
@@ -377,8 +377,8 @@ def items_of(sink):
 
 
 async def front_lane(dut):
-    """Keys of every length, longer than any table takes too, and what is no request: a turn for
-    each frame, with the key's table, and the requests behind the turns."""
+    """Keys of every length, also too long for any table, and frames that are not requests: a turn
+    for each frame, with the key's table, and the requests after the turns."""
     for number_of_pace, pace in enumerate(PACES):
         has_header = number_of_pace % 2
         await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW,

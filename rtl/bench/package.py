@@ -1,4 +1,4 @@
-"""What benches know of rtl/src/ht_pkg.sv, and where a key lies in a bucket."""
+"""The struct layouts of rtl/src/ht_pkg.sv for the benches, and where a key lies in a bucket."""
 
 import os
 

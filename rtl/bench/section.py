@@ -1,5 +1,5 @@
-"""Benches of the modules around the critical section and the memory port: each is held to a model
-of a few lines, at every pace and with every key length that goes through it."""
+"""Benches of the modules around the critical section and the memory port: each is compared with a
+short model, at every pace and with every key length that it supports."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from package import (
 )
 from streams import PACES, Sink, Source, run, start, unpack
 
-# Cycles of a bench that has no streams to come to an end.
+# Number of cycles of a bench without streams, which has no natural end.
 CYCLES = 2000
 
 
@@ -25,7 +25,7 @@ def taken(dut, stream):
 
 
 class Cycles:
-    """A bench without streams: so many cycles of `drive` and `sample`."""
+    """A bench without streams: a fixed number of cycles of `drive` and `sample`."""
 
     def __init__(self, dut, pace):
         self.dut, self.pace, self.left = dut, pace, CYCLES
@@ -40,20 +40,20 @@ class Cycles:
 
 
 class Level:
-    """Counts what lies in a queue; of one in block RAM, two may be beside it."""
+    """Counts entries of a queue; one in block RAM may hold two more in its output registers."""
 
     def __init__(self, dut):
         self.dut, self.level = dut, 0
-        self.beside = 2 * int(os.environ.get("InBlock", 0))
+        self.extra = 2 * int(os.environ.get("InBlock", 0))
 
     def drive(self):
-        assert 0 <= self.level - int(self.dut.level_o.value) <= self.beside
+        assert 0 <= self.level - int(self.dut.level_o.value) <= self.extra
 
     def sample(self):
         dut = self.dut
         self.level += int(dut.valid_i.value) & int(dut.ready_o.value)
         self.level -= int(dut.valid_o.value) & int(dut.ready_i.value)
-        assert 0 <= self.level <= parameter("Depth") + self.beside
+        assert 0 <= self.level <= parameter("Depth") + self.extra
         return False
 
 
@@ -88,7 +88,7 @@ async def credits(dut):
 
 
 class Queues(Cycles):
-    """The blocks of each class: those that were never lent, those that came back, those out."""
+    """The blocks of each class: never allocated, freed, and allocated ones."""
 
     def __init__(self, dut, pace):
         super().__init__(dut, pace)
@@ -122,7 +122,7 @@ class Queues(Cycles):
         assert [left >> bits * c & (1 << bits) - 1 for c in range(len(self.free))] \
             == [len(addresses) for addresses in self.free]
         if self.is_taken:
-            # Never used ones first, then those that came back, oldest first.
+            # Addresses never used come first, then freed ones, oldest first.
             assert int(dut.alloc_pointer_o.value) == free[0]
             self.lent[self.wanted].append(free.pop(0))
         if self.give_back:
@@ -144,7 +144,7 @@ def op_of(number, key_bytes, kind, bucket=0, check=0, now=0, **fields):
 
 
 def tag_of(bucket):
-    """What conflicts are seen by: the bucket, or the counter that it hashes to."""
+    """The unit in which conflicts are detected: the bucket, or the counter that it hashes to."""
     bits = int(os.environ.get("CounterBits", 0))
     tag = 0
     while bits and bucket:
@@ -153,7 +153,7 @@ def tag_of(bucket):
 
 
 class Entrance:
-    """The writes in the critical section, which retire in order, at some time."""
+    """The writes in the critical section, which retire in order, after a random time."""
 
     def __init__(self, dut, pace, requests):
         self.dut, self.pace, self.requests = dut, pace, list(requests)
@@ -187,7 +187,7 @@ class Entrance:
 
 
 async def concurrency_control(dut):
-    """Each key length as read and as write, on buckets so few that they meet."""
+    """Each key length as read and as write, on few enough buckets to conflict."""
     bits = parameter("BucketBits")
     for pace in PACES:
         await start(dut, now_i=0, retire_i=0)
@@ -216,7 +216,7 @@ async def concurrency_control(dut):
 
 
 class Returns:
-    """Beats on their way: they come, and are taken, at some time."""
+    """Beats in flight: they arrive and are taken after a random time."""
 
     def __init__(self, dut, pace):
         self.dut, self.pace, self.out = dut, pace, 0
@@ -234,14 +234,14 @@ class Returns:
 
 
 def layout():
-    """Words of a stripe, the key's first word and the terms' word; and the longest key."""
+    """Words of a stripe, index of the key's first word and of the terms, and the longest key."""
     stripe, lines = parameter("StripeWords"), parameter("Lines")
     first, terms = parameter("KeyWord"), parameter("TermsWord")
     return (stripe, first, terms), 8 * ((terms if terms > first else stripe * lines) - first)
 
 
 async def read_unit(dut):
-    """Each key length: its lines and the terms' line, in order, never more than fit."""
+    """Each key length: its lines and the terms' line, never more than there is room for."""
     shape, longest = layout()
     for pace in PACES:
         await start(dut, beat_taken_i=0)
@@ -264,7 +264,7 @@ async def read_unit(dut):
 
 
 class Verdicts:
-    """What the write unit is told beside its request, and what it does beside its streams."""
+    """Inputs of the write unit apart from its request, and outputs apart from its streams."""
 
     def __init__(self, dut, source, cases):
         self.dut, self.source, self.cases = dut, source, list(cases)
@@ -296,7 +296,7 @@ def class_of(value_bytes):
 
 
 def random_case(number, key_bytes, shape):
-    """A request, the slots of its bucket, and an address, unless its queue is empty."""
+    """A request, the slots of its bucket, and a free address unless its queue is empty."""
     slots, now, check = parameter("Slots"), 1000, random.randrange(256)
     kind = random.choice([KIND_GET, KIND_SET, KIND_SET, KIND_DELETE]) if key_bytes else KIND_NONE
     status = random.choice([OK, OK, OK, INVALID]) if kind == KIND_GET else OK
@@ -327,7 +327,7 @@ def random_case(number, key_bytes, shape):
 
 
 def verdict_of(case, shift):
-    """A case as the comparators say it."""
+    """A case in the form in which the comparators report it."""
     def bits(flags):
         return sum(int(flag) << slot for slot, flag in enumerate(flags))
 
@@ -340,8 +340,8 @@ def verdict_of(case, shift):
 
 
 def carry_out(case, evicts, shape, shift):
-    """The rules of docs/pipeline.md: (status, slot that holds the item or None, slots that are
-    freed in their order, words of the bucket that change, the item's address)."""
+    """Applies the rules of docs/pipeline.md: (status, slot that holds the item or None, freed
+    slots in order, words of the bucket that change, the item's address)."""
     slots, expired, kind = case["slots"], case["expired"], case["kind"]
     matched = next((i for i, slot in enumerate(slots) if slot[3]), None)
     is_hit = matched is not None and not expired[matched]
@@ -382,7 +382,7 @@ def carry_out(case, evicts, shape, shift):
 
 
 def say(case, outcome, table_only, shift):
-    """The answer, and what the value store is told, if anything."""
+    """The answer, and the command to the value store, if any."""
     status, matched, _, _, address = outcome
     kind, vlen = case["kind"], case["vlen"]
     hit = int(kind == KIND_GET and status == OK)
@@ -402,8 +402,8 @@ def say(case, outcome, table_only, shift):
 
 
 async def write_unit(dut):
-    """Each key length, with every kind of request on buckets of every kind: what is freed, what
-    the memory holds afterwards, what is answered and what the value store hears."""
+    """Each key length, with every kind of request on every kind of bucket: the freed addresses, the
+    memory's content afterwards, the answers and the commands to the value store."""
     shape, longest = layout()
     shift, lines = parameter("PointerShift"), parameter("Lines")
     per_beat = parameter("SlotsPerBeat")
@@ -418,7 +418,7 @@ async def write_unit(dut):
                         "locators_i", "terms_i"], [verdict_of(case, shift) for case in cases])
         write = Sink(dut, "write_valid_o", "write_ready_i",
                      [f"write_{name}_o" for name in ("address", "data", "mask", "last")])
-        # These two move together, so each is valid only while the other is ready.
+        # These two streams advance together, so each is valid only while the other is ready.
         value = Sink(dut, "value_valid_o", "value_ready_i", ["value_o"], is_stable=False)
         answers = Sink(dut, "response_valid_o", "response_ready_i", ["response_o"],
                        is_stable=False)
@@ -454,7 +454,7 @@ async def write_unit(dut):
 
 
 class Priorities:
-    """Which of the three may be accepted: a line under way, then writes, values and reads."""
+    """Which of the three may be accepted: a line already begun, then writes, values and reads."""
 
     def __init__(self, dut):
         self.dut, self.is_inside = dut, False
@@ -478,7 +478,7 @@ class Priorities:
 
 
 async def memory_arbiter(dut):
-    """Three clients at once; each keeps its order and its content."""
+    """Three clients at once: the order and content of each are preserved."""
     width, words = 64 * parameter("BeatWords"), parameter("BeatWords")
     line_beats = parameter("LineBeats")
     for pace in PACES:
@@ -495,7 +495,7 @@ async def memory_arbiter(dut):
                        ("read", ["address"], reads),
                        ("write", ["address", "data", "mask", "last"], writes),
                        ("value", ["write", "address", "data", "mask"], values))]
-        # What is offered may change as long as it is not taken: who comes later may go first.
+        # An offer may change until it is taken: a later client may have priority.
         sink = Sink(dut, "mem_valid_o", "mem_ready_i",
                     [f"mem_{name}_o" for name in ("write", "last", "is_value", "count",
                                                   "address", "data", "mask")], is_stable=False)
@@ -515,7 +515,7 @@ async def memory_arbiter(dut):
 
 
 async def post_processor(dut):
-    """Answers of every kind, with values of each length or without: what is quiet ends here."""
+    """Answers of every kind, with values of each length or without: quiet answers end here."""
     for turn, pace in enumerate(PACES):
         table_only = turn % 2
         await start(dut, table_only_i=table_only)
@@ -546,7 +546,7 @@ async def post_processor(dut):
 
 
 async def table_clear(dut):
-    """Every bucket's locators and terms, each beat once, and no more."""
+    """Every bucket's locators and terms are cleared: each beat once, and nothing else."""
     lines, line_beats, terms = parameter("Lines"), parameter("LineBeats"), parameter("TermsLine")
     for pace in PACES:
         await start(dut)

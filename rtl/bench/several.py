@@ -1,4 +1,4 @@
-"""Benches of what stands around several tables: frames to lanes, lanes to tables in the order of
+"""Benches of the modules around several tables: frames to lanes, lanes to tables in the order of
 the frames, and answers back in that order."""
 
 import random
@@ -10,7 +10,7 @@ from streams import PACES, Sink, Source, run, start, words
 class Part:
     """The part of a packed port that belongs to one lane or table."""
 
-    driven = {}   # what is driven onto each port
+    driven = {}   # value driven onto each port
 
     def __init__(self, handle, place, width):
         self.handle, self.shift, self.mask = handle, place * width, (1 << width) - 1
@@ -27,7 +27,7 @@ class Part:
 
 
 class Lane:
-    """One lane's or table's ports of `dut`, of these widths."""
+    """The ports of one lane or table of `dut`, with these widths."""
 
     def __init__(self, dut, place, **widths):
         for name, width in widths.items():
@@ -45,7 +45,7 @@ def wide(content, bus, bad=0):
 
 
 def joined(beats, bus=8):
-    """The frames that these beats (data, keep, last) are."""
+    """Joins beats (data, keep, last) into frames."""
     frames, content = [], b""
     for data, keep, last in beats:
         content += bytes(data >> 8 * i & 0xFF for i in range(bus) if keep >> i & 1)
@@ -57,7 +57,7 @@ def joined(beats, bus=8):
 
 
 class Port:
-    """The wide port, which never waits, and the lanes, which give turns back at some time."""
+    """The wide port, which never waits, and the lanes, which return turns after a random time."""
 
     def __init__(self, dut, pace, frames):
         self.dut, self.pace, self.lanes = dut, pace, parameter("Lanes")
@@ -96,7 +96,7 @@ class Port:
             if is_last and int(self.dut.overflow_o.value):
                 self.lost += 1
             elif is_last:
-                # Lane after lane, whatever was lost in between.
+                # Lanes are used in turn, whatever was lost in between.
                 self.inside[len(self.given) % self.lanes] += 1
                 self.given.append(place)
         assert max(self.inside) <= parameter("Frames")
@@ -104,7 +104,7 @@ class Port:
 
 
 async def frame_spreader(dut):
-    """Frames of every length, some broken, some longer than frames are."""
+    """Frames of every length, some broken, some longer than the limit."""
     bus, longest, lanes = parameter("BusBytes"), 1518, parameter("Lanes")
     room = -(-longest // bus) * bus
     for pace in PACES:
@@ -117,7 +117,7 @@ async def frame_spreader(dut):
         await run(dut, pace, [], [], lambda: port.at[0] == len(frames) and not any(port.turns)
                   and not any(port.inside), port)
         assert port.lost + len(port.given) == len(frames)
-        # A lane whose turns hardly come is full of frames.
+        # A lane whose turns are rarely taken is full of frames.
         assert port.lost > 0 or pace[1] < 200
         for lane in range(lanes):
             found = joined([beat[:3] for beat in port.found[lane]])
@@ -189,7 +189,7 @@ async def lane_arbiter(dut):
 
 
 class Outcomes:
-    """What each table comes to for its requests: a frame, whose beats follow, or nothing."""
+    """Each table's result for its requests: a frame, whose beats follow, or nothing."""
 
     def __init__(self, dut, pace, plans, sources, sink):
         self.dut, self.pace, self.plans, self.sources, self.sink = dut, pace, plans, sources, sink
@@ -220,7 +220,7 @@ class Outcomes:
 
 
 async def frame_collector(dut):
-    """Frames of every length, and requests without one, of tables in a random order."""
+    """Frames of every length, and requests without one, from tables in a random order."""
     bus, tables = parameter("BusBytes"), parameter("Tables")
     for pace in PACES:
         Part.driven.clear()

@@ -9,9 +9,9 @@ import random
 
 from cocotb.triggers import FallingEdge, ReadOnly
 
-# In how many of 256 cycles streams rest: never, now and then, nearly always.
+# Number of cycles, of 256, in which streams pause: never, sometimes, nearly always.
 PACES = [(0, 0), (0, 100), (100, 0), (100, 100), (230, 30), (30, 230)]
-# Cycles in which nothing moves, after which a module counts as stuck.
+# Number of cycles without progress after which a module counts as stuck.
 PATIENCE = 2000
 
 
@@ -34,7 +34,7 @@ def unpack(word, *widths):
 
 
 def words(item):
-    """An item as beats of 8 bytes: (data, keep, is_last), with rubbish behind its end."""
+    """An item as beats of 8 bytes: (data, keep, is_last), with random bytes after its end."""
     beats = []
     for at in range(0, len(item), 8):
         part = item[at : at + 8]
@@ -68,7 +68,7 @@ class Source:
 
 
 class Sink:
-    """Takes beats. Where a stream is not `is_stable`, what it offers may change until then."""
+    """Takes beats. If a stream is not `is_stable`, an offered beat may change until it is taken."""
 
     def __init__(self, dut, valid, ready, signals, is_stable=True):
         self.valid, self.ready = getattr(dut, valid), getattr(dut, ready)
@@ -104,7 +104,7 @@ async def start(dut, **inputs):
 
 
 async def run(dut, pace, sources, sinks, is_done, each_cycle=None):
-    """Runs until `is_done`, and a few cycles more for whatever comes in addition."""
+    """Runs until `is_done`, then a few more cycles to detect surplus output."""
     idle, back_pressure = pace
     quiet, more = 0, 20
     while more:

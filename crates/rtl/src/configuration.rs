@@ -1,37 +1,37 @@
-//! The shapes of the table that are built and tested. Read by the build script too.
+//! The parameter sets that are built and tested. The build script includes this file too.
 
 /// Parameters of the hardware, named as in `rtl/src/ht_top.sv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// What the simulated model is called.
+    /// Name of the simulated model.
     pub name: &'static str,
     /// Slots of a bucket.
     pub slots: usize,
     /// Slots whose stripes a beat of the memory port holds.
     pub slots_per_beat: usize,
-    /// Bytes that a slot has of a memory line.
+    /// Bytes of a slot in each memory line (its stripe).
     pub stripe_bytes: usize,
     /// Memory lines of a bucket.
     pub lines: usize,
-    /// The longest key.
+    /// Maximum key length in bytes.
     pub key_bytes: usize,
-    /// Bytes in front of the key, where the terms stand there too.
+    /// Bytes of a record before the key, if the terms precede the key as well.
     pub header_bytes: usize,
     /// Whether the terms are a slot's last word, as in the software engine, or its second.
     pub is_terms_last: bool,
-    /// The table has 2 to this buckets.
+    /// Binary logarithm of the number of buckets.
     pub bucket_bits: u32,
-    /// One C-slow ring instead of six lookup3 units.
+    /// Whether one C-slow ring replaces the six lookup3 units.
     pub is_ring: bool,
-    /// Writes that may be under way at once.
+    /// Maximum number of writes in flight.
     pub writers: usize,
-    /// Beats of lines that may be on their way.
+    /// Maximum number of line beats in flight from memory.
     pub return_beats: usize,
-    /// Each of the three block sizes has 2 to this blocks.
+    /// Binary logarithm of the number of blocks of each of the three block sizes.
     pub block_bits: u32,
-    /// Bytes of a beat of the key and value streams, or of the port of Ethernet.
+    /// Bytes in a beat of the key and value streams, or of the Ethernet port.
     pub bus_bytes: usize,
-    /// Tables side by side, each with a memory of its own; several only behind a wide port.
+    /// Number of tables, each with its own memory; more than one only behind a wide port.
     pub tables: usize,
 }
 
@@ -90,7 +90,7 @@ pub const RING: Configuration = Configuration {
     ..PRINTED
 };
 
-/// Few slots, one write at a time, next to no room for lines on their way, the ring, and streams of
+/// Few slots, one write at a time, minimal buffers for lines in flight, the ring, and streams of
 /// 512 bits.
 pub const SMALL: Configuration = Configuration {
     name: "small",
@@ -103,12 +103,12 @@ pub const SMALL: Configuration = Configuration {
     ..SOFTWARE
 };
 
-/// Behind a port of Ethernet: as printed, with beats of 192 bytes, so that the memory port carries
-/// what `ddr600` gives.
+/// The printed table behind an Ethernet port, with beats of 192 bytes, so that the memory port can
+/// use the full bandwidth of `ddr600`.
 pub const ETHERNET: Configuration =
     Configuration { name: "ethernet", slots_per_beat: 4, is_ring: true, block_bits: 10, ..PRINTED };
 
-/// The tables, as their streams show them.
+/// The tables that are simulated without an Ethernet port, through their streams.
 pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
 
 /// Four tables as printed behind a port of 256 bits, for 40 Gb/s.
@@ -126,7 +126,7 @@ pub const ETHERNET_40: Configuration = Configuration {
 pub const ETHERNET_100: Configuration =
     Configuration { name: "ethernet100", bus_bytes: 64, tables: 8, ..ETHERNET_40 };
 
-/// The tables that are simulated behind a port of Ethernet.
+/// The tables that are simulated behind an Ethernet port.
 pub const FRONTS: &[Configuration] = &[
     ETHERNET,
     #[cfg(feature = "wide")]
@@ -136,17 +136,17 @@ pub const FRONTS: &[Configuration] = &[
 ];
 
 impl Configuration {
-    /// Words of 8 bytes in a slot's record.
+    /// Number of 8-byte words in a slot's record.
     pub const fn record_words(&self) -> usize {
         self.lines * self.stripe_bytes / 8
     }
 
-    /// The record's word at which the key begins.
+    /// Index of the record's word at which the key begins.
     pub const fn key_word(&self) -> usize {
         if self.is_terms_last { 1 } else { self.header_bytes / 8 }
     }
 
-    /// The record's word that holds the terms.
+    /// Index of the record's word that holds the terms.
     pub const fn terms_word(&self) -> usize {
         if self.is_terms_last { self.record_words() - 1 } else { 1 }
     }
@@ -156,7 +156,7 @@ impl Configuration {
         self.slots_per_beat * self.stripe_bytes
     }
 
-    /// Where the memory has a word of a slot's record, in words of 8 bytes.
+    /// Memory address of a word of a slot's record, in 8-byte words.
     pub const fn word_address(&self, bucket: usize, slot: usize, word: usize) -> usize {
         let stripe_words = self.stripe_bytes / 8;
         let (line, place) = (word / stripe_words, word % stripe_words);

@@ -1,19 +1,19 @@
-//! The hardware behind a port of Ethernet: frames go in and come out at the pace of the wire, with
-//! preamble, check sequence and gap between them.
+//! Simulates the hardware behind an Ethernet port: frames go in and come out at wire speed, with
+//! time between them for preamble, frame check sequence and inter-frame gap.
 
 use std::collections::VecDeque;
 
 use crate::model::{FrameInputs, FrameOutputs, Frames, Model};
 use crate::{Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, Memory};
 
-/// A port of Ethernet, and what is behind it.
+/// An Ethernet port and the hardware behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// The hardware.
+    /// Configuration of the hardware.
     pub configuration: Configuration,
-    /// Its clock.
+    /// Clock frequency of the hardware.
     pub megahertz: f64,
-    /// Of the wire, in both directions.
+    /// Speed of the wire in Gb/s, in each direction.
     pub gigabits: f64,
 }
 
@@ -28,25 +28,25 @@ impl Port {
     pub const GIGABITS_100: Self =
         Self { configuration: ETHERNET_100, megahertz: 322.265_625, gigabits: 100.0 };
 
-    /// Bytes of the wire a cycle.
+    /// Bytes that the wire carries per clock cycle.
     pub fn wire_bytes(&self) -> f64 {
         self.gigabits * 1000.0 / 8.0 / self.megahertz
     }
 }
 
-/// Bytes that a frame takes on the wire beside itself: preamble, check sequence and gap.
+/// Bytes of overhead per frame on the wire: preamble, frame check sequence and gap.
 pub const WIRE_BYTES: u64 = 24;
-/// Bytes of the shortest frame; a shorter one is filled up.
+/// Minimum length of a frame in bytes; a shorter one is padded.
 pub const SHORTEST_FRAME: usize = 60;
 /// The hardware's address.
 pub const OWN_IP: [u8; 4] = [10, 0, 0, 1];
 /// The hardware's UDP port.
 pub const OWN_PORT: u16 = 11211;
 
-/// Cycles without any answer after which the hardware counts as having none to give.
+/// Cycles without output after which no further answers are expected.
 const PATIENCE_CYCLES: u64 = 2_000;
 
-/// Whom a frame comes from.
+/// The client that a frame comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its Ethernet address.
@@ -57,11 +57,11 @@ pub struct Client {
     pub port: u16,
 }
 
-/// The hardware's Ethernet address; it answers from whatever address it was called by.
+/// The hardware's Ethernet address. The hardware answers from the address a request was sent to.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const HEADERS_BYTES: usize = 42;
 
-/// The sum of the Internet's checksums: of ones' complement, of pairs of bytes.
+/// The Internet checksum's sum: ones' complement addition of 16-bit words.
 fn ones_sum(bytes: &[u8]) -> u16 {
     let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u32 = bytes.chunks(2).map(pair).sum();
@@ -71,12 +71,12 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// What a UDP datagram's checksum covers beside the datagram.
+/// The pseudo-header that a UDP checksum covers together with the datagram.
 fn pseudo_header(from: [u8; 4], to: [u8; 4], udp_bytes: u16) -> Vec<u8> {
     [&from[..], &to, &[0, 17], &udp_bytes.to_be_bytes()].concat()
 }
 
-/// A frame with a datagram from `client` to the hardware.
+/// Builds a frame with a UDP datagram from `client` to the hardware.
 pub fn frame(client: &Client, payload: &[u8]) -> Vec<u8> {
     let udp_bytes = 8 + payload.len() as u16;
     let mut udp = [client.port, OWN_PORT, udp_bytes, 0].map(u16::to_be_bytes).concat();
@@ -93,41 +93,41 @@ pub fn frame(client: &Client, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// To whom a frame of the hardware goes, and its datagram's content.
+/// Checks a frame sent by the hardware; returns its receiver and the datagram's payload.
 ///
 /// # Panics
 ///
-/// If the frame is not sound.
+/// If an address, a length or a checksum is wrong.
 pub fn open(frame: &[u8]) -> (Client, &[u8]) {
     assert_eq!(frame[6..12], OWN_MAC);
     assert_eq!(frame[12..15], [8, 0, 0x45]);
-    assert_eq!(ones_sum(&frame[14..34]), 0xffff, "IPv4's checksum");
+    assert_eq!(ones_sum(&frame[14..34]), 0xffff, "IPv4 checksum");
     assert_eq!([&frame[26..30], &frame[34..36]], [&OWN_IP[..], &OWN_PORT.to_be_bytes()]);
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     assert_eq!([word(16), word(38) + 20], [(frame.len() - 14) as u16; 2], "lengths");
-    assert_eq!(word(40), 0, "no checksum of UDP");
+    assert_eq!(word(40), 0, "UDP checksum");
     let mac = frame[..6].try_into().expect("six bytes");
     let ip = frame[30..34].try_into().expect("four bytes");
     (Client { mac, ip, port: word(36) }, &frame[HEADERS_BYTES..])
 }
 
-/// Frames that the hardware dropped, by cause.
+/// Number of frames that the hardware dropped, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// There was no room.
+    /// The buffer was full.
     pub overflow: u64,
-    /// The MAC found them broken.
+    /// The MAC reported a wrong frame check sequence.
     pub broken: u64,
-    /// Not for us: protocol, fragment, address, port.
+    /// The protocol, address or port is not the hardware's, or it is a fragment.
     pub other: u64,
-    /// A checksum is wrong.
+    /// The IPv4 or UDP checksum is wrong.
     pub unsound: u64,
-    /// Not one whole request.
+    /// The datagram is not exactly one request.
     pub malformed: u64,
 }
 
 impl Dropped {
-    /// All of them.
+    /// Sum over all causes.
     pub fn total(&self) -> u64 {
         self.overflow + self.broken + self.other + self.unsound + self.malformed
     }
@@ -141,7 +141,7 @@ struct Waiting {
     is_broken: bool,
 }
 
-/// One direction of the wire: when the next frame may begin, in bytes since the start.
+/// One direction of the wire. Times are in bytes on the wire since the start.
 struct Wire {
     bytes_a_cycle: f64,
     free_at: f64,
@@ -152,38 +152,38 @@ impl Wire {
         self.bytes_a_cycle * cycle as f64 >= self.free_at
     }
 
-    /// A frame begins. What is left of a cycle counts for the next one.
+    /// Begins a frame. The unused fraction of a cycle is carried over to the next frame.
     fn begin(&mut self, cycle: u64, spacing: u64) {
         let earliest = self.bytes_a_cycle * (cycle as f64 - 1.0);
         self.free_at = self.free_at.max(earliest) + spacing as f64;
     }
 }
 
-/// Hardware and wire.
+/// The simulated hardware together with both directions of its wire.
 pub struct Link {
     model: Model<Frames>,
     inputs: FrameInputs,
     outputs: FrameOutputs,
     waiting: VecDeque<Waiting>,
-    /// Bytes of the first that were sent.
+    /// Bytes already sent of the first waiting frame.
     sent: usize,
     received: Vec<u8>,
     frames: Vec<Vec<u8>>,
     wires: [Wire; 2],
     bus_bytes: usize,
-    /// When the frame that is coming in began.
+    /// When the frame that is being received began.
     began: u64,
-    /// What was dropped.
+    /// Frames dropped since the reset.
     pub dropped: Dropped,
-    /// Since the reset.
+    /// Cycles since the reset.
     pub cycles: u64,
-    /// Of these, those in which the memory was busy, summed over memories.
+    /// Cycles in which a memory was busy, summed over all memories.
     pub busy_cycles: u64,
 }
 
 impl Link {
-    /// Hardware after its reset, in front of this memory. With `has_header`, memcached's header of
-    /// 8 bytes stands in front of each request.
+    /// Creates the hardware with this memory and resets it. With `has_header`, each request is
+    /// preceded by memcached's 8-byte UDP header.
     pub fn new(port: &Port, memory: &Memory, has_header: bool) -> Self {
         let inputs = FrameInputs {
             ip: u32::from_be_bytes(OWN_IP),
@@ -230,28 +230,29 @@ impl Link {
         self.send_spaced(frame, spacing);
     }
 
-    /// Sends a frame, and the next one not before the wire has carried so many bytes.
+    /// Sends a frame; the next one begins at least `spacing` bytes on the wire later.
     pub fn send_spaced(&mut self, frame: Vec<u8>, spacing: u64) {
         self.waiting.push_back(Waiting { frame, spacing, is_broken: false });
     }
 
-    /// Sends a frame that the MAC finds broken.
+    /// Sends a frame that the MAC reports as broken.
     pub fn send_broken(&mut self, frame: Vec<u8>) {
         let spacing = frame.len() as u64 + WIRE_BYTES;
         self.waiting.push_back(Waiting { frame, spacing, is_broken: true });
     }
 
-    /// Frames that wait to be sent.
+    /// Number of frames that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The frames that came out since they were last taken.
+    /// Takes the frames received since the last call.
     pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.frames)
     }
 
-    /// Runs until everything was sent and nothing has come out for long; returns what came out.
+    /// Runs until every frame is sent and the output has been idle for `PATIENCE_CYCLES`; returns
+    /// the frames received.
     pub fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut quiet = 0;
         while quiet < PATIENCE_CYCLES {
@@ -263,7 +264,7 @@ impl Link {
         self.take_frames()
     }
 
-    /// One cycle.
+    /// Simulates one cycle.
     pub fn cycle(&mut self) {
         self.offer();
         let is_inside = !self.received.is_empty();
@@ -276,7 +277,7 @@ impl Link {
         self.cycles += 1;
     }
 
-    /// The next beat of a frame. The port has no way to refuse it.
+    /// Offers the next beat of a frame. The port cannot refuse it.
     fn offer(&mut self) {
         self.inputs.frame_valid = 0;
         let Some(first) = self.waiting.front() else { return };

@@ -1,10 +1,11 @@
-//! memcached's protocols in front of the simulated hardware: each request of a client becomes
-//! requests of the table, which cross it cycle by cycle, and their answers become the client's.
+//! Speaks memcached's protocols in front of the simulated hardware. Each client request is split
+//! into table requests, which are simulated cycle by cycle; their answers are combined into the
+//! client's answer.
 //!
-//! Nothing is emulated: what the table does not know (CAS, counting, touching, the meta commands)
-//! is sent to it as an unknown opcode and answered as it answers that. Every request crosses the
-//! table, also one that is refused when it is read, so all answers come in the order of the
-//! requests.
+//! Nothing is emulated: a command that the table does not support (CAS, arithmetic, touch, the meta
+//! commands) is sent to it as an unknown opcode, and the client gets the table's error. Every
+//! request passes through the table, even one that the parser refused, so answers come in the
+//! order of the requests.
 
 use std::collections::VecDeque;
 
@@ -16,33 +17,33 @@ use crate::{Configuration, Request, Response, Simulation, opcode, status};
 /// An opcode that neither memcached nor the table knows.
 const UNKNOWN_OPCODE: u8 = 0xff;
 
-/// What became of the bytes that were given to [`HostBridge::take`].
+/// The result of [`HostBridge::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// No whole request is among them.
+    /// The input does not hold a whole request yet.
     Incomplete,
-    /// The first request is under way.
+    /// The first request was sent to the table.
     Request {
-        /// Bytes of it.
+        /// Length of the request in bytes, to be removed from the input.
         used: usize,
-        /// Bytes behind it to be thrown away.
+        /// Bytes after the request that must be discarded.
         swallow: usize,
-        /// The connection ends with its answer.
+        /// Whether the connection closes after the answer.
         closes: bool,
     },
 }
 
-/// A request under way, for whoever is called `T`.
+/// A client request in flight; `origin` says who gets the answer.
 struct Waiting<T> {
     origin: T,
     protocol: Protocol,
-    /// As it was sent: how to answer is read from it again.
+    /// The request as received. It is parsed again to learn how to answer.
     bytes: Vec<u8>,
-    /// Answers of the table that make its answer.
+    /// Number of table answers that make up the client's answer.
     parts: usize,
 }
 
-/// The table and the requests under way in it.
+/// The simulated table and the client requests in flight in it. `T` identifies a requester.
 pub struct HostBridge<T> {
     simulation: Simulation,
     waiting: VecDeque<Waiting<T>>,
@@ -52,7 +53,7 @@ pub struct HostBridge<T> {
 }
 
 impl<T> HostBridge<T> {
-    /// A table that was reset. The clock stands at `now`.
+    /// Creates a table, resets it, and sets its clock to `now`.
     pub fn new(configuration: Configuration, now: Now) -> Self {
         let limits = Limits { hands_out_cas: false, ..Limits::default() };
         let simulation = Simulation::new(configuration);
@@ -63,18 +64,18 @@ impl<T> HostBridge<T> {
         bridge
     }
 
-    /// The clock, which does not go back.
+    /// Sets the clock, which must not go back.
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
         self.simulation.set_now(now.seconds);
     }
 
-    /// Requests under way.
+    /// Number of client requests in flight.
     pub fn under_way(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Sends the first request of `input`, whose answer is `origin`'s.
+    /// Sends the first request in `input` to the table; its answer will be returned with `origin`.
     pub fn take(&mut self, protocol: Protocol, input: &[u8], origin: T) -> Taken {
         let now = self.now;
         let (used, swallow, closes, requests) = match protocol.parse(input, &self.limits) {
@@ -96,15 +97,15 @@ impl<T> HostBridge<T> {
         Taken::Request { used, swallow, closes }
     }
 
-    /// Lets the table run for some cycles.
+    /// Simulates this number of cycles.
     pub fn run(&mut self, cycles: usize) {
         self.simulation.wait(cycles);
         let answers = self.simulation.take_answers().into_iter();
         self.answers.extend(answers.map(|answer| answer.response));
     }
 
-    /// Appends the answer to the oldest request under way to `out` and says whose it is; none if
-    /// it has not come. An empty answer is one that the client does not want.
+    /// Appends the answer to the oldest request in flight to `out` and returns its origin, or None
+    /// if the answer is not complete yet. Nothing is appended where the client wants no answer.
     pub fn next_answer(&mut self, out: &mut Vec<u8>) -> Option<T> {
         let parts = self.waiting.front()?.parts;
         if self.answers.len() < parts {
@@ -122,7 +123,7 @@ impl<T> HostBridge<T> {
     }
 }
 
-/// What is sent to the table for a request: at least one request.
+/// Translates a client request into table requests, at least one.
 fn requests_of(request: &amalgam_protocol::Request<'_>, now: &Now) -> Vec<Request> {
     let scratch = &mut [0; amalgam_op::MAX_KEY_BYTES];
     match request {
@@ -157,7 +158,7 @@ fn request_of(key: &[u8], verb: &Verb<'_>, now: &Now) -> Request {
     }
 }
 
-/// Answers a request with what the table answered to its parts.
+/// Writes the client's answer, combined from the table's answers.
 fn say(
     request: &amalgam_protocol::Request<'_>,
     answers: &[Response],
@@ -188,7 +189,7 @@ fn say(
         amalgam_protocol::Request::Command { command: Command::Version, .. } => {
             reply.version(out, env!("CARGO_PKG_VERSION"));
         }
-        // Of the text protocol, the end of the connection is the answer to quit.
+        // In the text protocol, quit is answered by closing the connection.
         amalgam_protocol::Request::Command { command: Command::Quit, .. } if reply.is_text() => {}
         _ => reply.ok(out),
     }

@@ -1,16 +1,15 @@
-//! The pipelined hash table as hardware (`rtl/`), simulated, and what it is compared with.
+//! Simulates the pipelined hash table in hardware (`rtl/`) and holds its reference model.
 //!
-//! With the feature `verilated` the build script turns the SystemVerilog into C++ by Verilator and
-//! `Simulation` drives it through its streams; without it only the plain parts are there, so that
-//! a plain build needs neither Verilator nor a C++ compiler.
+//! With the feature `verilated`, the build script compiles the SystemVerilog to C++ with Verilator
+//! and `Simulation` drives the model through its streams. Without the feature only the parts in
+//! plain Rust are built, which need neither Verilator nor a C++ compiler.
 //!
-//! Invariants of this room:
-//! 1. [`Reference`] shares no code with the hardware and knows no cycles: it carries requests out
-//!    one after the other, as docs/pipeline.md says.
+//! Invariants of this crate:
+//! 1. [`Reference`] shares no code with the hardware and has no notion of cycles: it executes
+//!    requests one after the other, as docs/pipeline.md specifies.
 //! 2. A simulation is deterministic: its idle cycles, its back-pressure and the memory's latency
-//!    come from its own random numbers.
-//!    Only `serve` knows sockets and clocks.
-//! 3. Every wait has a bound (`Simulation::run`): a table that stops answering fails its test.
+//!    come from its own seeded random numbers. Only `serve` uses sockets and clocks.
+//! 3. Every wait is bounded (`Simulation::run`), so a table that stops answering fails its test.
 
 mod configuration;
 #[cfg(feature = "verilated")]

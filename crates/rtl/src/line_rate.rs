@@ -1,59 +1,59 @@
-//! What the hardware carries of its wire, for a mix of requests.
+//! Measures whether the hardware sustains line rate for a mix of requests.
 //!
-//! Line rate is what the fuller of the two directions carries: requests where keys are longer than
-//! values, answers where it is the other way round. Requests are offered at exactly that pace.
+//! Line rate is set by the busier of the two directions: requests where keys are longer than
+//! values, answers otherwise. Requests are offered at exactly that rate.
 
 use crate::ethernet::{Client, Link, Port, SHORTEST_FRAME, WIRE_BYTES, frame};
 use crate::{Memory, Request};
 
-/// Keys that are there, as in the paper's figure on conflicts.
+/// Number of keys in the table, as in the paper's figure on conflicts.
 const KEYS: usize = 500;
-/// Requests before anything is counted.
+/// Number of warm-up requests, which are not measured.
 const WARM_REQUESTS: usize = 100;
-/// Ethernet, IPv4, UDP and memcached's binary header.
+/// Bytes of the Ethernet, IPv4, UDP and memcached binary headers.
 const HEADERS_BYTES: usize = 66;
-/// memcached's header in front of a datagram.
+/// Bytes of memcached's UDP header.
 const DATAGRAM_HEADER: [u8; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
 const CLIENT: Client = Client { mac: [2, 0, 0, 0, 0, 2], ip: [10, 0, 0, 2], port: 40_000 };
 
 /// A mix of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Where it comes in.
+    /// The port that the requests arrive at.
     pub port: Port,
-    /// Of each key.
+    /// Length of each key.
     pub key_bytes: usize,
-    /// Of each value.
+    /// Length of each value.
     pub value_bytes: usize,
-    /// Of a hundred requests, those that are SETs.
+    /// Percentage of requests that are SETs.
     pub sets_percent: usize,
-    /// Whether memcached's header stands in front of each datagram.
+    /// Whether each datagram begins with memcached's UDP header.
     pub has_header: bool,
 }
 
-/// What became of it.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Millions of requests a second on a full wire.
     pub line: f64,
-    /// Millions of answers a second that came.
+    /// Millions of answers a second that were received.
     pub answered: f64,
-    /// The part of the cycles in which the memory's port was busy, the mean of several.
+    /// Fraction of the cycles in which the memory port was busy; the mean over several ports.
     pub utilisation: f64,
-    /// Frames that found no room, and answers that are not what they should be.
+    /// Number of dropped frames and of missing or wrong answers.
     pub lost: u64,
 }
 
 impl Rate {
-    /// Whether nothing was lost and answers came as fast as requests, but for one in 200: the
-    /// difference between the first answer's latency and the last's.
+    /// Whether nothing was lost and answers came as fast as requests. A shortfall of 1 in 200 is
+    /// allowed, because the latencies of the first and the last answer differ.
     pub fn is_held(&self) -> bool {
         self.lost == 0 && self.answered >= 0.995 * self.line
     }
 }
 
 impl Load {
-    /// A key, whose number is in its first six bytes or, where it is shorter, in what there is.
+    /// Returns key `number`: the number fills the first six bytes, or all of a shorter key.
     fn key(&self, number: usize) -> Vec<u8> {
         let mut key = format!("{number:06}").into_bytes();
         key.resize(self.key_bytes, b'k');
@@ -72,19 +72,19 @@ impl Load {
         if is_set { Request::set(&key, &value) } else { Request::get(&key) }
     }
 
-    /// Whether a request is a SET: evenly spread among the others.
+    /// Whether a request is a SET. SETs are spread evenly.
     fn is_set(&self, number: usize) -> bool {
         (number + 1) * self.sets_percent / 100 > number * self.sets_percent / 100
     }
 
-    /// Bytes of an answer's frame.
+    /// Length of an answer's frame in bytes.
     fn answer_bytes(&self, is_set: bool) -> usize {
         let header = if self.has_header { 8 } else { 0 };
         let body = if is_set { 0 } else { 4 + self.value_bytes };
         (HEADERS_BYTES + header + body).max(SHORTEST_FRAME)
     }
 
-    /// Hardware that has the items.
+    /// Creates hardware that holds the items.
     pub fn prepare(&self, memory: &Memory) -> Link {
         let mut link = Link::new(&self.port, memory, self.has_header);
         for number in 0..KEYS {
@@ -96,12 +96,13 @@ impl Load {
         link
     }
 
-    /// Offers so many requests at the pace of the wire.
+    /// Offers `requests` requests at line rate.
     pub fn measure(&self, memory: &Memory, requests: usize) -> Rate {
         self.measure_on(&mut self.prepare(memory), requests)
     }
 
-    /// The same, on hardware that has the items; the mix may be another than theirs.
+    /// Like [`Self::measure`], on hardware that already holds the items; they may have been stored
+    /// by another mix.
     pub fn measure_on(&self, link: &mut Link, requests: usize) -> Rate {
         let total = WARM_REQUESTS + requests;
         let frames: Vec<_> = (0..total)
@@ -129,8 +130,8 @@ impl Load {
     }
 }
 
-/// Runs until everything was sent and answered, or nothing comes any more; `expected` are the
-/// bytes of the answers, in their order. Rates are those of a cycle.
+/// Runs until every request is answered or no more answers arrive. `expected` holds the answers'
+/// lengths in bytes, in order. Rates are per cycle.
 fn run(link: &mut Link, expected: &[usize]) -> Rate {
     let before = link.dropped.total();
     let (mut count, mut lost, mut quiet) = (0, 0, 0);

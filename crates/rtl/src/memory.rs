@@ -1,28 +1,29 @@
-//! Memories in front of which the hardware is measured.
+//! Timing models of the memories that the hardware is measured with.
 
 /// The memory's timing, in cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// From a read to its first beat.
+    /// Latency from a read to its first beat.
     pub latency: u16,
-    /// Between the beginnings of two bursts, at least.
+    /// Minimum number of cycles between the starts of two bursts.
     pub burst: u8,
-    /// And so many 48ths of a cycle.
+    /// Fraction of a cycle to add to `burst`, in 48ths.
     pub burst_48ths: u8,
-    /// Whether an access to what lies in the burst before it, in the same direction, costs no burst
+    /// Whether an access within the previous access's burst, in the same direction, costs no burst
     /// of its own.
     pub is_merging: bool,
-    /// Between two rows of a bank; 0 if there are no banks. Eight banks, a bucket a row.
+    /// Cycles between opening two rows of a bank; 0 models no banks. There are eight banks, and a
+    /// row holds a bucket.
     pub row_cycle: u8,
-    /// More of them when the direction changes.
+    /// Extra cycles when the direction changes between reads and writes.
     pub turn: u8,
-    /// From refresh to refresh; 0 never.
+    /// Cycles from refresh to refresh; 0 means never.
     pub refresh_every: u16,
-    /// Of a refresh.
+    /// Duration of a refresh.
     pub refresh: u8,
-    /// Mask of random cycles on top of the latency.
+    /// Bit mask of the random number of cycles added to the latency.
     pub jitter: u8,
-    /// Of 256 cycles, those in which nothing is accepted.
+    /// Number of cycles, of 256, in which no access is accepted.
     pub stall: u8,
 }
 
@@ -55,7 +56,7 @@ impl Memory {
         ..Self::FIT31
     };
 
-    /// For the tables of a wide port, each of which has one: a line of 384 bytes in 4 cycles, 120
-    /// cycles away. At 322 MHz that is 31 GB/s, two pseudo-channels of HBM.
+    /// The memory of each table behind a wide port: a line of 384 bytes in 4 cycles, latency 120
+    /// cycles. At 322 MHz that is 31 GB/s, two pseudo-channels of HBM.
     pub const FAST: Self = Self { latency: 120, burst: 4, ..Self::FIT31 };
 }

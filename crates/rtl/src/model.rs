@@ -1,13 +1,13 @@
-//! The Verilated models behind one safe type.
+//! Wraps the Verilated models in one safe type.
 //!
-//! A model is used by one thread at a time (`&mut self`); models share nothing.
+//! Thread safety: a model is used by one thread at a time (`&mut self`); models share no state.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use crate::Configuration;
 
-/// What the table sees in a cycle. Field for field as in `shim_table.h`.
+/// The table's inputs in a cycle. The fields must match `shim_table.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Inputs {
@@ -52,7 +52,7 @@ pub struct Inputs {
     pub poke: u32,
 }
 
-/// What the table shows in a cycle. Field for field as in `shim_table.h`.
+/// The table's outputs in a cycle. The fields must match `shim_table.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outputs {
@@ -86,7 +86,7 @@ pub struct Outputs {
     pub rdata: u32,
 }
 
-/// What the port of Ethernet sees in a cycle. Field for field as in `shim_frames.h`.
+/// The Ethernet port's inputs in a cycle. The fields must match `shim_frames.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FrameInputs {
@@ -111,7 +111,7 @@ pub struct FrameInputs {
     pub refresh: u32,
 }
 
-/// What the port of Ethernet shows in a cycle. Field for field as in `shim_frames.h`.
+/// The Ethernet port's outputs in a cycle. The fields must match `shim_frames.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FrameOutputs {
@@ -128,7 +128,7 @@ pub struct FrameOutputs {
     pub is_busy: u32,
 }
 
-/// A pair of structs that some model is driven by. Sealed: `new` believes that they fit.
+/// The input and output structs of a kind of model. Sealed, because `new` relies on their layout.
 pub trait Ports: sealed::Ports {
     /// See [`Inputs`], [`FrameInputs`].
     type Inputs;
@@ -138,7 +138,7 @@ pub trait Ports: sealed::Ports {
 
 /// The table's streams.
 pub struct Streams;
-/// The port of Ethernet.
+/// The Ethernet port.
 pub struct Frames;
 
 impl Ports for Streams {
@@ -215,27 +215,27 @@ pub struct Model<P: Ports> {
 }
 
 impl<P: Ports> Model<P> {
-    /// The hardware of a configuration, before its reset.
+    /// Creates the hardware of a configuration, before its reset.
     pub fn new(configuration: &Configuration) -> Self {
         let functions = P::functions(configuration.name);
-        // SAFETY: it takes nothing and returns a model of its own, which `drop` deletes.
+        // SAFETY: `create` takes no arguments and returns a new model, which `drop` deletes.
         let model = unsafe { (functions.create)() };
         Self { functions, model, ports: PhantomData }
     }
 
-    /// One cycle. The outputs are those before the clock rises.
+    /// Simulates one cycle. The outputs are sampled before the rising clock edge.
     #[inline]
     pub fn cycle(&mut self, inputs: &P::Inputs, outputs: &mut P::Outputs) {
         let (inputs, outputs) = (std::ptr::from_ref(inputs), std::ptr::from_mut(outputs));
-        // SAFETY: the model is alive and ours alone, and of these ports, so both structs have the
-        // layout of its shim's.
+        // SAFETY: the model is alive and exclusively borrowed, and was created for these ports, so
+        // both structs have the layout that its shim expects.
         unsafe { (self.functions.cycle)(self.model, inputs.cast(), outputs.cast()) }
     }
 }
 
 impl<P: Ports> Drop for Model<P> {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, deleted once.
+        // SAFETY: the model was created by `new` and is deleted only here.
         unsafe { (self.functions.delete)(self.model) }
     }
 }

@@ -1,5 +1,5 @@
-//! What the table must answer and what its memory must hold then: docs/pipeline.md, one request
-//! after the other, with the hardware's rules for addresses.
+//! The reference model: the table's expected answers and memory content. It executes the rules of
+//! docs/pipeline.md request by request, with the hardware's rules for allocating addresses.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,24 +7,24 @@ use amalgam_op::lookup3;
 
 use crate::{Configuration, Request, Response, opcode, status};
 
-/// Block sizes of the value store, and how much larger each is than the one before.
+/// Number of block sizes of the value store, and the ratio of each to the one before.
 const CLASSES: usize = 3;
 const CLASS_SHIFT: usize = 3;
-/// Bytes in front of a value in its block.
+/// Bytes before the value in its block.
 const BLOCK_HEADER_BYTES: usize = 8;
-/// The largest value.
+/// Maximum value length in bytes.
 const MAX_VALUE_BYTES: u32 = 1024;
 
-/// The table, slow and obvious.
+/// A simple, unoptimised model of the table.
 pub struct Reference {
     configuration: Configuration,
     /// Records of all slots, bucket by bucket, words of 8 bytes.
     records: Vec<u64>,
-    /// Free addresses of each block size, in beats, in the order in which they are handed out.
+    /// Free addresses of each block size, in beats, in the order of allocation.
     addresses: [VecDeque<u64>; CLASSES],
     /// Flags and value at each pointer.
     values: BTreeMap<u64, (u32, Vec<u8>)>,
-    /// Whether a full bucket gives up a slot.
+    /// Whether a SET into a full bucket evicts an item.
     pub evicts: bool,
 }
 
@@ -36,7 +36,7 @@ struct Sought {
 }
 
 impl Reference {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(configuration: Configuration) -> Self {
         let slots = configuration.slots << configuration.bucket_bits;
         let blocks = 1_u64 << configuration.block_bits;
@@ -56,17 +56,17 @@ impl Reference {
         }
     }
 
-    /// A word of a slot's record.
+    /// Returns a word of a slot's record.
     pub fn word(&self, bucket: usize, slot: usize, word: usize) -> u64 {
         self.records[self.place(bucket, slot, word)]
     }
 
-    /// Free addresses of each block size.
+    /// Number of free addresses of each block size.
     pub fn free_addresses(&self) -> [usize; CLASSES] {
         std::array::from_fn(|class| self.addresses[class].len())
     }
 
-    /// Slots that hold a key, expired or not.
+    /// Number of slots that hold a key, expired or not.
     pub fn taken(&self) -> usize {
         let words = self.configuration.record_words();
         self.records.iter().step_by(words).filter(|locator| **locator != 0).count()
@@ -127,7 +127,7 @@ impl Reference {
         self.configuration.beat_bytes().next_power_of_two().trailing_zeros()
     }
 
-    /// Where a slot's value is, in bytes, and how long it is.
+    /// Address of a slot's value in bytes, and the value's length.
     fn value_of(&self, bucket: usize, slot: usize) -> (u64, usize) {
         let terms = self.word(bucket, slot, self.configuration.terms_word());
         (self.word(bucket, slot, 0) & ((1 << 48) - 1), (terms >> 32) as usize)
@@ -145,7 +145,7 @@ impl Reference {
         *self.word_mut(bucket, slot, terms) = 0;
     }
 
-    /// Carries out one request at second `now`. None where no answer is sent.
+    /// Executes one request at second `now`; None if no answer is sent.
     pub fn apply(&mut self, request: &Request, now: u32) -> Option<Response> {
         let mut response = Response {
             id: request.id,
@@ -177,7 +177,7 @@ impl Reference {
         (1..=self.configuration.key_bytes).contains(&usize::from(request.key_bytes))
     }
 
-    /// Whether the streams are as long as the request says.
+    /// Whether the key and value streams have the lengths that the request states.
     fn is_true(&self, request: &Request) -> bool {
         request.key.len() == usize::from(request.key_bytes)
             && request.value.len() == request.value_bytes as usize

@@ -26,29 +26,29 @@ pub mod status {
     pub const NO_MEMORY: u16 = 0x0082;
 }
 
-/// A request, with lengths that need not be those of its key and value.
+/// A request. Its stated lengths may differ from those of its key and value, to test bad input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Returned with the answer.
     pub id: u32,
     /// See [`opcode`].
     pub opcode: u8,
-    /// Bytes of the key, as the request says.
+    /// Stated length of the key in bytes.
     pub key_bytes: u8,
-    /// Bytes of the value, as the request says. 24 bits.
+    /// Stated length of the value in bytes; 24 bits.
     pub value_bytes: u32,
-    /// The client's.
+    /// The client's flags.
     pub flags: u32,
-    /// The second in which the item ends; 0 never.
+    /// Second at which the item expires; 0 means never.
     pub expiry: u32,
-    /// What is sent as key.
+    /// Bytes sent in the key stream.
     pub key: Vec<u8>,
-    /// What is sent as value.
+    /// Bytes sent in the value stream.
     pub value: Vec<u8>,
 }
 
 impl Request {
-    /// A request whose lengths are true.
+    /// Creates a request whose stated lengths are correct.
     pub fn new(opcode: u8, key: &[u8], value: &[u8]) -> Self {
         Self {
             id: 0,
@@ -62,22 +62,22 @@ impl Request {
         }
     }
 
-    /// A GET.
+    /// Creates a GET.
     pub fn get(key: &[u8]) -> Self {
         Self::new(opcode::GET, key, &[])
     }
 
-    /// A SET that never ends.
+    /// Creates a SET of an item that never expires.
     pub fn set(key: &[u8], value: &[u8]) -> Self {
         Self::new(opcode::SET, key, value)
     }
 
-    /// A DELETE.
+    /// Creates a DELETE.
     pub fn delete(key: &[u8]) -> Self {
         Self::new(opcode::DELETE, key, &[])
     }
 
-    /// As memcached's binary protocol writes it, with this opaque field.
+    /// Encodes the request in memcached's binary protocol, with this opaque field.
     pub fn packet(&self, opaque: u32) -> Vec<u8> {
         let extras = match self.opcode {
             opcode::SET | opcode::SETQ => [self.flags, self.expiry].map(u32::to_be_bytes).concat(),
@@ -91,12 +91,12 @@ impl Request {
         [packet, extras, self.key.clone(), self.value.clone()].concat()
     }
 
-    /// The same with another id.
+    /// Returns the request with this id.
     pub fn with_id(self, id: u32) -> Self {
         Self { id, ..self }
     }
 
-    /// The same with an end.
+    /// Returns the request with this expiry.
     pub fn with_expiry(self, expiry: u32) -> Self {
         Self { expiry, ..self }
     }
@@ -111,10 +111,10 @@ pub struct Response {
     pub opcode: u8,
     /// See [`status`].
     pub status: u16,
-    /// Where the value lies, in bytes of the value memory; 0 where there is none to name.
+    /// Byte address of the value in the value memory; 0 if the answer refers to no value.
     pub pointer: u64,
-    /// The flags of what was found.
+    /// Flags of the item found.
     pub flags: u32,
-    /// What was found.
+    /// Value found.
     pub value: Option<Vec<u8>>,
 }

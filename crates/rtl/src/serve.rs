@@ -1,10 +1,10 @@
-//! A real UDP port and a real TCP port in front of the simulated table.
+//! Serves the simulated table on a real UDP port and a real TCP port.
 //!
-//! One thread does all: it takes what sockets have, lets the table run for some cycles, and sends
-//! what it answered. Bounded: [`MAX_UNDER_WAY`] requests and [`MAX_CONNECTIONS`] connections, of
-//! which each holds [`MAX_INPUT_BYTES`] and, before it is read no further, [`MAX_UNSENT_BYTES`] of
-//! answers. A datagram that holds no whole request is dropped and counted, as the hardware does
-//! with frames.
+//! A single thread reads the sockets, simulates some cycles, and sends the answers. Memory is
+//! bounded: at most [`MAX_UNDER_WAY`] requests and [`MAX_CONNECTIONS`] connections, each with at
+//! most [`MAX_INPUT_BYTES`] of input; a connection with more than [`MAX_UNSENT_BYTES`] of unsent
+//! answers is not read. A datagram without a whole request is dropped and counted, as the hardware
+//! does with frames.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,22 +19,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Configuration;
 use crate::host_bridge::{HostBridge, Taken};
 
-/// Requests under way, after which sockets wait.
+/// Maximum number of requests in flight; beyond it, sockets are not read.
 const MAX_UNDER_WAY: usize = 1024;
-/// Connections, after which others wait to be accepted.
+/// Maximum number of connections; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
-/// Answers that a client has not taken, after which its requests wait.
+/// Bytes of unsent answers beyond which a connection is not read.
 const MAX_UNSENT_BYTES: usize = 1 << 20;
-/// Bytes of input, which hold the longest request.
+/// Maximum bytes of buffered input of a connection; holds the longest request.
 const MAX_INPUT_BYTES: usize = 2 << 20;
-/// Cycles between two looks at the sockets.
+/// Cycles simulated between two polls of the sockets.
 const CYCLES: usize = 64;
-/// Bytes that are read at once.
+/// Bytes read by one call.
 const READ_BYTES: usize = 1 << 16;
-/// How long an idle service sleeps before it looks whether it is to stop.
+/// How long an idle service waits before it checks whether to stop.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Whose a request is.
+/// Where a request came from.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     Datagram { peer: SocketAddr, request: u16 },
@@ -43,14 +43,14 @@ enum Origin {
 
 struct Connection {
     stream: TcpStream,
-    /// Known from the first byte.
+    /// The protocol; None until the first byte arrives.
     protocol: Option<Protocol>,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Bytes of input to throw away.
+    /// Bytes of input still to discard.
     swallow: usize,
     under_way: usize,
-    /// Nothing more is read.
+    /// Whether the connection is closing: it is not read any more.
     is_ending: bool,
 }
 
@@ -73,9 +73,9 @@ impl Connection {
         self.is_ending && self.under_way == 0 && self.output.is_empty()
     }
 
-    /// Reads what is there. A broken connection ends.
+    /// Reads available input. A broken connection is closed.
     fn receive(&mut self, buffer: &mut [u8]) {
-        // Who waits for nothing may be in the midst of a long value.
+        // A connection with no request in flight may be in the middle of a long value.
         let room = if self.under_way == 0 { MAX_INPUT_BYTES } else { READ_BYTES };
         if self.is_ending || self.output.len() > MAX_UNSENT_BYTES || self.input.len() >= room {
             return;
@@ -88,7 +88,7 @@ impl Connection {
         }
     }
 
-    /// Sends the requests that are whole to the table.
+    /// Sends complete requests to the table.
     fn take(&mut self, number: u64, bridge: &mut HostBridge<Origin>) {
         let mut used = 0;
         while bridge.under_way() < MAX_UNDER_WAY {
@@ -131,7 +131,7 @@ fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// The sockets and the table behind them.
+/// A server: the sockets and the simulated table behind them.
 pub struct Service {
     udp: UdpSocket,
     listener: TcpListener,
@@ -149,14 +149,14 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// If a port cannot be opened.
+    /// Returns the system's error if a port cannot be opened.
     pub fn bind(address: SocketAddr, configuration: Configuration) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let udp = UdpSocket::bind(listener.local_addr()?)?;
         listener.set_nonblocking(true)?;
         udp.set_nonblocking(true)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Second 1 has passed at the start: what a client lets end at once has ended then.
+        // The clock starts after second 1, so that an item stored as already expired is expired.
         let (epoch_unix_seconds, seconds) = (unix.as_secs().cast_signed() - 2, 2);
         let now = Now { seconds, epoch_unix_seconds, generation: 0 };
         Ok(Self {
@@ -172,20 +172,20 @@ impl Service {
         })
     }
 
-    /// Where it listens.
+    /// The address of both sockets.
     ///
     /// # Errors
     ///
-    /// If the system does not say.
+    /// Returns the system's error if it cannot report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `is_stopping`; returns how many datagrams were dropped.
+    /// Serves until `is_stopping` is set; returns the number of dropped datagrams.
     ///
     /// # Errors
     ///
-    /// If the sockets cannot be waited for.
+    /// Returns the system's error if polling the sockets fails.
     pub fn run(&mut self, is_stopping: &AtomicBool) -> io::Result<u64> {
         let mut buffer = vec![0; READ_BYTES];
         while !is_stopping.load(Ordering::Relaxed) {
@@ -208,7 +208,7 @@ impl Service {
         Ok(self.dropped)
     }
 
-    /// Waits until a socket has something.
+    /// Waits until a socket is ready.
     fn wait(&self) -> io::Result<()> {
         let mut descriptors =
             vec![PollFd::new(&self.udp, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
@@ -225,7 +225,7 @@ impl Service {
         }
     }
 
-    /// Moves the table's clock on.
+    /// Advances the table's clock.
     fn tick(&mut self) {
         let seconds = u32::try_from(self.start.elapsed().as_secs() + 2).unwrap_or(u32::MAX);
         if seconds > self.seconds {
@@ -255,7 +255,7 @@ impl Service {
         }
     }
 
-    /// The requests of a datagram, each answered on its own.
+    /// Sends the requests of a datagram to the table. Each is answered in its own datagram.
     fn take_datagram(&mut self, peer: SocketAddr, request: u16, mut rest: &[u8]) {
         let origin = Origin::Datagram { peer, request };
         let protocol = Protocol::detect(rest[0]);
@@ -273,7 +273,7 @@ impl Service {
         }
     }
 
-    /// Hands out what the table answered.
+    /// Passes the table's answers to their connections and senders.
     fn answer(&mut self) {
         let mut answer = Vec::new();
         while let Some(origin) = self.bridge.next_answer(&mut answer) {
@@ -286,7 +286,7 @@ impl Service {
                 }
                 Origin::Datagram { peer, request } => {
                     for (header, part) in datagram::split_answer(request, &answer) {
-                        // A datagram that cannot be sent is lost, as datagrams are.
+                        // A datagram that cannot be sent is dropped; UDP gives no guarantee.
                         let _ = self.udp.send_to(&[&header, part].concat(), peer);
                     }
                 }

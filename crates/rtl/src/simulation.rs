@@ -1,5 +1,5 @@
-//! Drives a simulated table: requests in, answers out, through its streams, with idle cycles,
-//! back-pressure and a memory as slow and as irregular as one likes.
+//! Drives a simulated table through its streams: sends requests and receives answers, with
+//! configurable idle cycles, back-pressure and memory timing.
 
 use std::collections::VecDeque;
 
@@ -7,32 +7,32 @@ use crate::model::{Inputs, Model, Outputs, Streams};
 use crate::register_map as register;
 use crate::{Configuration, Memory, Request, Response};
 
-/// Cycles without any answer after which a table counts as stuck. The slowest memory that tests
-/// use answers within thousands.
+/// Cycles without an answer after which a table counts as stuck. The slowest memory in the tests
+/// answers within thousands of cycles.
 const PATIENCE_CYCLES: u64 = 200_000;
 
-/// How willing the world around the table is: in how many of 256 cycles each stream rests.
+/// How often the streams around the table pause: number of cycles, of 256, in which each is idle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// Nothing is offered.
+    /// Cycles in which no input is offered.
     pub idle: u8,
-    /// Nothing is taken.
+    /// Cycles in which no output is accepted.
     pub back_pressure: u8,
 }
 
 /// An answer, and the second at which its request entered the critical section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What was answered.
+    /// The answer itself.
     pub response: Response,
-    /// What the clock said when the request entered.
+    /// Second of the table's clock when the request entered.
     pub now: u32,
 }
 
-/// What happened since the reset.
+/// Event counts since the reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Cycles.
+    /// Clock cycles simulated.
     pub cycles: u64,
     /// Requests that entered the critical section.
     pub entered: u64,
@@ -42,11 +42,11 @@ pub struct Counters {
     pub stall_cycles: u64,
     /// Requests that had to wait.
     pub stalled: u64,
-    /// Requests in the critical section, summed over the entries.
+    /// Requests found in the critical section by an entering one, summed over all entries.
     pub occupancy: u64,
-    /// The cycle of the last beat of a key that went in.
+    /// Cycle in which the last beat of the latest key was sent.
     pub last_key_cycle: u64,
-    /// The cycle of the last status that came out of the table.
+    /// Cycle in which the table sent its latest status.
     pub last_status_cycle: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct Simulation {
     requests: VecDeque<Request>,
     keys: VecDeque<Beat>,
     values: VecDeque<Beat>,
-    /// Answers whose value has not come yet.
+    /// Answers whose value has not arrived yet.
     open: VecDeque<(Answer, usize)>,
     value: Vec<u8>,
     answers: Vec<Answer>,
@@ -93,7 +93,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A table after its reset, with the paper's memory and nothing that rests.
+    /// Creates a table and resets it, with the paper's memory and without idle cycles.
     pub fn new(configuration: Configuration) -> Self {
         let mut simulation = Self {
             model: Model::new(&configuration),
@@ -130,7 +130,7 @@ impl Simulation {
         self.counters = Counters::default();
     }
 
-    /// The memory's timing from now on.
+    /// Sets the memory's timing.
     pub fn set_memory(&mut self, memory: Memory) {
         self.inputs.latency = memory.latency.into();
         self.inputs.burst = memory.burst.into();
@@ -144,24 +144,24 @@ impl Simulation {
         self.inputs.stall = memory.stall.into();
     }
 
-    /// How often streams rest from now on, drawn from `seed`.
+    /// Sets how often streams pause; the pauses are drawn from `seed`.
     pub fn set_pace(&mut self, pace: Pace, seed: u64) {
         self.pace = pace;
         self.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
 
-    /// The clock's second. It does not go back: an earlier one is ignored.
+    /// Sets the clock in seconds. It never goes back: an earlier second is ignored.
     pub fn set_now(&mut self, now_seconds: u32) {
         self.write_register(register::TIME, now_seconds);
     }
 
-    /// Whether a full bucket gives up a slot.
+    /// Sets whether a SET into a full bucket evicts an item.
     pub fn set_evicts(&mut self, evicts: bool) {
         let control = self.read_register(register::CONTROL);
         self.write_register(register::CONTROL, control & !1 | u32::from(evicts));
     }
 
-    /// Whether the table runs without values: none is stored or returned.
+    /// Sets whether the table runs without values: none is stored or returned.
     pub fn set_table_only(&mut self, is_table_only: bool) {
         let control = self.read_register(register::CONTROL);
         self.write_register(register::CONTROL, control & !2 | u32::from(is_table_only) << 1);
@@ -196,7 +196,7 @@ impl Simulation {
         panic!("the registers do not answer");
     }
 
-    /// Adds a request to those that wait to be sent.
+    /// Queues a request to be sent.
     pub fn send(&mut self, request: Request) {
         self.keys.extend(beats(&request.key));
         self.values.extend(beats(&request.value));
@@ -213,7 +213,7 @@ impl Simulation {
         (self.random >> 32) as u8 <= of_256
     }
 
-    /// What is offered and taken. A beat that was offered stays until it is taken.
+    /// Decides what is offered and accepted in this cycle. An offered beat stays until accepted.
     fn offer(&mut self) {
         let idle = self.pace.idle;
         if self.inputs.meta_valid == 0 && !self.rests(idle) {
@@ -252,7 +252,7 @@ impl Simulation {
         self.inputs.expiry = request.expiry;
     }
 
-    /// One cycle.
+    /// Simulates one cycle.
     pub fn cycle(&mut self) {
         self.offer();
         self.model.cycle(&self.inputs, &mut self.outputs);
@@ -312,7 +312,7 @@ impl Simulation {
         self.open.push_back((Answer { response, now }, value_bytes));
     }
 
-    /// Values come in the order of the answers, before or after them.
+    /// Matches values with answers. Values come in the answers' order, before or after them.
     fn close_answers(&mut self) {
         while let Some((_, value_bytes)) = self.open.front()
             && self.value.len() >= *value_bytes
@@ -325,11 +325,11 @@ impl Simulation {
         }
     }
 
-    /// Runs until `count` answers have come and all requests are in.
+    /// Runs until `count` answers have arrived and all requests are sent.
     ///
     /// # Panics
     ///
-    /// If nothing is answered for 200,000 cycles: the table is stuck.
+    /// If no answer arrives for 200,000 cycles: the table is stuck.
     pub fn run(&mut self, count: usize) -> Vec<Answer> {
         let mut patience = PATIENCE_CYCLES;
         let mut before = self.answers.len();
@@ -342,12 +342,12 @@ impl Simulation {
         self.take_answers()
     }
 
-    /// The answers that came since they were last taken.
+    /// Takes the answers that arrived since the last call.
     pub fn take_answers(&mut self) -> Vec<Answer> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Runs for some cycles; answers are kept for [`Self::run`] or [`Self::take_answers`].
+    /// Simulates `cycles`; answers are kept for [`Self::run`] or [`Self::take_answers`].
     pub fn wait(&mut self, cycles: usize) {
         (0..cycles).for_each(|_| self.cycle());
     }
@@ -356,14 +356,14 @@ impl Simulation {
         self.requests.is_empty() && self.keys.is_empty() && self.values.is_empty()
     }
 
-    /// A word of a slot's record, as it lies in memory.
+    /// Reads a word of a slot's record directly from memory.
     pub fn word(&mut self, bucket: usize, slot: usize, word: usize) -> u64 {
         self.inputs.peek_address = self.configuration.word_address(bucket, slot, word) as u32;
         self.cycle();
         self.outputs.peek
     }
 
-    /// Overwrites a word of a slot's record, past the table.
+    /// Overwrites a word of a slot's record directly in memory, bypassing the table.
     pub fn poke(&mut self, bucket: usize, slot: usize, word: usize, data: u64) {
         self.inputs.peek_address = self.configuration.word_address(bucket, slot, word) as u32;
         (self.inputs.poke, self.inputs.poke_data) = (1, data);
@@ -371,14 +371,14 @@ impl Simulation {
         self.inputs.poke = 0;
     }
 
-    /// One cycle, and which of the stages' valid signals were up in it, a bit each as in
+    /// Simulates one cycle and returns the stages' valid signals in it, one bit each as in
     /// `rtl/src/ht_top.sv`.
     pub fn probe(&mut self) -> u32 {
         self.cycle();
         self.outputs.probe
     }
 
-    /// Free addresses of each block size.
+    /// Number of free addresses of each block size.
     pub fn free_addresses(&mut self) -> [usize; 3] {
         [register::FREE_SMALL, register::FREE_MIDDLE, register::FREE_LARGE]
             .map(|address| self.read_register(address) as usize)

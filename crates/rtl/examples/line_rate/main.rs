@@ -1,10 +1,10 @@
 //! The hardware at the pace of 10 Gb/s, in front of the memory `ddr600`: for each mix, value length
-//! and header the rate at some key lengths, and whether it is held at all of them.
+//! and header setting, prints the rate at some key lengths and whether it is held at all of them.
 //! `cargo run --release -p amalgam-rtl --features verilated --example line_rate [all] [plain]
 //! [header] [bytes]`: all lengths; only without or with memcached's header; only values of a byte.
-//! With the feature `wide` and `40` or `100`: at so many Gb/s, in front of the memories that those
-//! tables have. With `files`, every rate goes to `target/line-rate-10.csv` (40, 100), and those of
-//! values of a byte to a picture beside it.
+//! With the feature `wide`, `40` or `100` selects that rate in Gb/s, with the memories of those
+//! tables. With `files`, every rate is written to `target/line-rate-10.csv` (40, 100), and the
+//! rates of 1-byte values are drawn in a picture next to it.
 
 #[cfg(feature = "verilated")]
 mod picture;
@@ -61,7 +61,7 @@ mod line_rate {
 
     pub const MIXES: [usize; 3] = [0, 5, 50];
 
-    /// A line for each mix. Everything that was measured.
+    /// Prints a line for each mix and returns everything that was measured.
     pub fn print(mut load: Load, memory: &Memory, lengths: &[usize]) -> Vec<(Load, Rate)> {
         // The same time on each wire: some 90 us, in which a latency or two do not matter.
         let requests = if load.value_bytes < 500 { 100.0 } else { 30.0 } * load.port.gigabits;
