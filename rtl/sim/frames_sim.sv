@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables behind their port of Ethernet, each with a memory: frames in, frames out, as simulations
-// see it: the words of a beat as ports of their own, as many as the widest port has. One table is
-// `ht_udp`, several are `ht_wide`.
+// Simulation top: tables behind an Ethernet port, each with a memory. Frames go in and come out;
+// each word of a beat has a port of its own, as many as the widest port has. One table is `ht_udp`,
+// several are `ht_wide`.
 
 module frames_sim
   import ht_pkg::*;
@@ -20,7 +20,7 @@ module frames_sim
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned BlockBits = 8,
   parameter int unsigned BusBytes = 8,
-  parameter int unsigned Tables = 1         // and as many lanes
+  parameter int unsigned Tables = 1         // and number of lanes
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,

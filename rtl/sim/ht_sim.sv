@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table with a memory, as simulations see it: every field a port of its own, and the streams
-// of 8 bytes whatever the table's bus has.
+// Simulation top: the table with a memory. Every field has a port of its own, and the streams have
+// 8 bytes a beat whatever the table's bus width is.
 
 module ht_sim
   import ht_pkg::*;
@@ -138,7 +138,7 @@ module ht_sim
     .keep_i(key_keep_i), .last_i(key_last_i), .valid_o(wide_valid), .ready_i(wide_ready),
     .data_o(wide_data), .keep_o(wide_keep), .last_o(wide_last)
   );
-  // A wide beat of a key is gathered while the one before it is taken apart.
+  // A wide beat of a key is assembled while the previous one is split.
   if (BusBytes == 8) begin : gen_same
     assign {key_valid, key_data, key_keep} = {wide_valid, wide_data, wide_keep};
     assign {key_last, wide_ready} = {wide_last, key_ready};

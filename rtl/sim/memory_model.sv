@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memory behind the port, with the timing of a DRAM as far as a client feels it: latency, the
-// cycles that a burst takes, the turn between reading and writing, the time between two rows of a
-// bank, refresh, and chance on top of them. An access takes effect when it is accepted. Accesses
+// Models a memory behind the port with the timing of a DRAM as its client observes it: latency, the
+// cycles of a burst, the turnaround between reads and writes, the time between two rows of a bank,
+// refresh, and random delays. An access takes effect when it is accepted. Accesses
 // are carried out in order: one that waits for its bank holds up all behind it.
 
 module memory_model #(
@@ -10,20 +10,20 @@ module memory_model #(
   parameter int unsigned CountWidth = 1,
   parameter int unsigned AddressWidth = 32,
   parameter int unsigned Beats = 4096,
-  parameter int unsigned Outstanding = 256,   // beats that readers have room for
+  parameter int unsigned Outstanding = 256,   // read beats in flight, at most
   parameter int unsigned BurstBeats = 1,      // beats of a burst
-  parameter int unsigned RowBeats = 4,        // neighbours in a row; the next row is another bank's
+  parameter int unsigned RowBeats = 4,        // beats of a row; the next row is in another bank
   localparam int unsigned Banks = 8,
   localparam int unsigned BeatWidth = 64 * BeatWords
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
   input  logic [15:0]             latency_i,     // cycles from a read to its first beat
-  input  logic [7:0]              burst_i,       // cycles between two bursts, at least
-  input  logic [7:0]              part_i,        // and so many 48ths of one
+  input  logic [7:0]              burst_i,       // minimum cycles between two bursts
+  input  logic [7:0]              part_i,        // 48ths of a cycle added to `burst_i`
   input  logic                    merge_i,       // what lies in the burst before it costs a beat
   input  logic [7:0]              row_cycle_i,   // from row to row of a bank
-  input  logic [7:0]              turn_i,        // more of them when the direction changes
+  input  logic [7:0]              turn_i,        // extra cycles when the direction changes
   input  logic [15:0]             refresh_every_i,
   input  logic [7:0]              refresh_i,     // cycles of a refresh
   input  logic [7:0]              jitter_i,      // mask of random cycles on top of the latency
@@ -43,7 +43,7 @@ module memory_model #(
   output logic [BeatWidth-1:0]    return_o,
   output logic                    is_busy_o,     // with an access, a turn, a refresh or a wait
 
-  input  logic [31:0]             peek_address_i,   // in words, past all timing
+  input  logic [31:0]             peek_address_i,   // in words, without timing
   output logic [63:0]             peek_o,
   input  logic                    poke_i,
   input  logic [63:0]             poke_data_i
@@ -54,7 +54,7 @@ module memory_model #(
 
   logic [BeatWidth-1:0] store [Beats];
 
-  // Beats on their way.
+  // Beats in flight.
   logic [BeatWidth-1:0] queue_data  [2 ** QueueWidth];
   logic [31:0]          queue_due   [2 ** QueueWidth];
   logic                 queue_value [2 ** QueueWidth];
@@ -63,15 +63,15 @@ module memory_model #(
   logic [31:0] time_q, random_q, due_q;
   logic [15:0] refresh_q;
   logic [7:0]  busy_q, beats_q;
-  logic [CountWidth-1:0] fetch_q;       // beats of the read under way still to be fetched
+  logic [CountWidth-1:0] fetch_q;       // beats of the current read still to be fetched
   logic [IndexWidth-1:0] fetch_address_q;
   logic is_value_q, was_write_q, is_inside_q;
   logic [IndexWidth-1:0] index, peek_index;
   logic [7:0] cycles, turn, burst, part_q;
-  logic [IndexWidth-1:0] last_q;        // where the last access ended
+  logic [IndexWidth-1:0] last_q;        // end of the last access
   logic is_refresh_due_q, is_merged, is_row_open, is_row_ready, is_carry;
   logic [31:0] row_q [Banks];           // open in each bank
-  logic [31:0] opened_q [Banks];        // and when it was
+  logic [31:0] opened_q [Banks];        // and when it was opened
   logic [31:0] row;
   logic [2:0]  bank;
 
@@ -84,7 +84,7 @@ module memory_model #(
   assign turn       = was_write_q != write_i && !is_inside_q ? turn_i : '0;
   assign is_merged  = merge_i && was_write_q == write_i && !is_inside_q && index != last_q
                       && 32'(index) / BurstBeats == 32'(last_q) / BurstBeats;
-  // What is left of a cycle goes over into the next burst.
+  // The unused fraction of a cycle is carried over to the next burst.
   assign is_carry   = part_q + part_i >= 8'd48;
   assign burst      = is_merged ? '0 : burst_i + 8'(is_carry);
   assign cycles     = beats_q + 8'd1 >= burst ? '0 : burst - beats_q - 8'd1;

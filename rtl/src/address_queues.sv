@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Free addresses of the value store by block size: first those never used, in order, then those
-// that came back, oldest first. Never the one freed last: a block rests as long as it can.
+// Holds the free addresses of the value store by block size. Addresses never used are allocated
+// first, in order, then freed ones, oldest first, so a freed block is reused as late as possible.
 //
 // Class c has 2^BlockBits blocks of 2^(ClassShift*c) beats. It stands outside the table.
 
@@ -29,13 +29,13 @@ module address_queues #(
   logic [Classes-1:0][47:0] address;
 
   for (genvar c = 0; c < Classes; c++) begin : gen_class
-    // Beats in front of the class: one largest block, so that no address is 0, and the classes
-    // below.
+    // Beats before the class: one block of the largest size, so that no address is 0, and the
+    // classes below.
     localparam int unsigned Shift = ClassShift * c;
     localparam int unsigned Below = ((2 ** (ClassShift * c)) - 1) / ((2 ** ClassShift) - 1);
     localparam logic [47:0] Base = 48'(2 ** (ClassShift * (Classes - 1))) + 48'(Below) * Blocks;
 
-    logic [BlockBits:0] fresh_q;   // blocks that were handed out once
+    logic [BlockBits:0] fresh_q;   // blocks that have ever been allocated
     logic is_fresh, is_taken, is_freed, has_returned;
     logic [47:0] returned;
 
@@ -43,7 +43,7 @@ module address_queues #(
     assign is_taken = alloc_take_i && alloc_class_i == ClassWidth'(c);
     assign is_freed = free_valid_i && free_class_i == ClassWidth'(c);
 
-    // As deep as there are blocks: it has room for whatever comes back.
+    // As deep as the number of blocks, so it has room for every freed address.
     logic [BlockBits:0] level;
     fifo #(.Width(48), .Depth(Blocks)) u_returned (
       .clk_i, .rst_ni, .valid_i(is_freed), .ready_o(), .data_i(free_pointer_i),
@@ -65,14 +65,14 @@ module address_queues #(
   assign alloc_pointer_o = address[alloc_class_i];
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // In each class, as long as only what was lent comes back: free and lent addresses are together
-  // what there is, so the queue has room for whatever comes back; and an address of the solver's
-  // choice is either lent or in the queue once, if it was handed out at all, and never lent twice.
+  // For each class, assuming that only allocated addresses are freed: free and allocated addresses
+  // together are all addresses, so the queue has room for every freed one; and an address chosen by
+  // the solver, once it was allocated, is either allocated or in the queue once, never both.
   for (genvar c = 0; c < Classes; c++) begin : gen_formal
     logic [BlockBits-1:0] f_index, f_index_q;
     logic [47:0]          f_watched;

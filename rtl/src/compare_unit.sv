@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The striped comparators: each beat of a line brings the stripes of SlotsPerBeat slots, which are
-// compared at once; what each slot came to is kept until the last line, and the verdict on all
-// slots goes to the write unit together with their headers. The key's stripes stay readable for it.
+// The striped comparators. Each beat of a line holds stripes of SlotsPerBeat slots, which are
+// compared at once. The result of each slot is kept until the last line; then the verdict on all
+// slots goes to the write unit with their headers. The key's stripes stay readable for that unit.
 
 module compare_unit
   import ht_pkg::*;
@@ -40,7 +40,7 @@ module compare_unit
   output logic [Slots-1:0]       expired_o,
   output logic [Slots-1:0][63:0] locators_o,
   output logic [Slots-1:0][63:0] terms_o,
-  input  logic [LineWidth-1:0]   line_i,     // which of the key's stripes the write unit wants
+  input  logic [LineWidth-1:0]   line_i,     // index of the key stripe that the write unit reads
   output logic [StripeWidth-1:0] stripe_o,
   output logic [StripeWords-1:0] mask_o
 );
@@ -75,14 +75,14 @@ module compare_unit
   assign is_last_line = stripe_last_i;
   assign is_last_beat = group_q == LastGroup;
 
-  // The key's words end in this line, but its stripes do not: what follows is the terms' line.
+  // The key's words end in this line, but the terms' line still follows.
   logic [LineWidth-1:0] last_key_line;
   logic                 is_next_terms;
   assign last_key_line = LineWidth'((KeyWord + (32'(op_i.meta.request.klen) - 1) / 8)
                                     / StripeWords);
   assign is_next_terms = line_q == last_key_line;
 
-  // A beat is taken with its stripe and its request; the verdict waits until there is room for it.
+  // A beat is taken together with its stripe and its request, and only when a verdict has room.
   assign beat_ready_o   = op_valid_i && stripe_valid_i && has_key && !is_waiting_q;
   assign stripe_ready_o = beat_ready_o && beat_valid_i && is_last_beat;
   assign finish         = is_waiting_q || (op_valid_i && !has_key);
@@ -147,7 +147,7 @@ module compare_unit
         if (is_last_beat) begin
           is_waiting_q <= is_last_line;
           if (is_last_line) line_q <= '0;
-          // Behind the key's last line comes the terms' line, wherever it is.
+          // After the key's last line comes the terms' line, wherever it is.
           else line_q <= is_next_terms ? LineWidth'(TermsLine) : line_q + 1'b1;
         end
       end

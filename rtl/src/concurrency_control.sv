@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The entrance of the critical section. A request enters when no older write to its bucket is
-// under way: every request is checked, writes too, since two inserts would take the same free
-// slot. Addresses of writes wait in a queue, oldest first, and leave it when the memory port has
-// accepted their last line. Entering also reads the clock, so that the order of entering is the
-// order of time.
+// Admits requests to the critical section. A request enters when no older write to its bucket is in
+// flight. Writes are checked too, since two inserts would take the same free slot. The bucket
+// addresses of writes are kept in a queue, oldest first, and leave it when the memory port has
+// accepted the write's last line. The clock is read on entry, so requests enter in the order of
+// their time stamps.
 //
-// As printed each address in the queue is compared. With `CounterBits` a counter in LUT RAM stands
-// for all addresses that hash to it, so what a request costs does not grow with the writes under
-// way; a request may wait for a write of another bucket, but never passes one of its own. Since
-// nobody passes a counter that is not 0, it never exceeds 1: two bits that are flipped, the one by
-// entering and the other by retiring, and differ in between.
+// As printed, each address in the queue is compared. With `CounterBits`, a counter in LUT RAM
+// stands for all addresses that hash to it, so the cost does not grow with the number of writes in
+// flight. A request may then wait for a write of another bucket, but never passes one of its own.
+// No request passes a counter that is not 0, so a counter never exceeds 1. It is stored as two
+// bits, one flipped on entry and one on retirement; they differ while the write is in flight.
 
 module concurrency_control
   import ht_pkg::*;
 #(
   parameter int unsigned BucketBits = 10,
   parameter int unsigned Writers = 16,
-  parameter int unsigned CounterBits = 0   // 2 to this counters; 0: addresses are compared
+  parameter int unsigned CounterBits = 0   // log2 of counters; 0: compare addresses
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -48,7 +48,7 @@ module concurrency_control
 
   localparam int unsigned TagWidth = CounterBits == 0 ? BucketBits : CounterBits;
 
-  // What a bucket is known by: itself, or its counter.
+  // The unit of conflict detection: the bucket itself, or its counter.
   function automatic logic [TagWidth-1:0] tag_of(logic [BucketBits-1:0] address);
     logic [TagWidth-1:0] folded = '0;
     for (int unsigned i = 0; i < BucketBits; i++) folded[i%TagWidth] ^= address[i];
@@ -78,8 +78,8 @@ module concurrency_control
   end else begin : gen_count
     logic entered [2 ** CounterBits];
     logic retired [2 ** CounterBits];
-    logic flipped_q [Writers];        // what entering made of its bit
-    logic [CounterBits:0] cleared_q;  // after reset, one by one
+    logic flipped_q [Writers];        // the bit that each entry wrote
+    logic [CounterBits:0] cleared_q;  // counters cleared after reset
     assign is_ready = cleared_q[CounterBits];
     assign is_busy  = entered[tag] != retired[tag];
     always_ff @(posedge clk_i) begin
@@ -139,14 +139,14 @@ module concurrency_control
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // For an address of the solver's choice: writes of it, or of what hashes to its counter, that
-  // entered and did not retire, counted apart from the queue's own compare. Nobody enters while
-  // there is one.
+  // For an address chosen by the solver, count the writes to it (or to any address that hashes to
+  // its counter) that entered and have not retired, independently of the queue's comparison. No
+  // request for it enters while there is one.
   logic [BucketBits-1:0] f_address, f_address_q;
   logic [TagWidth-1:0]   f_tag;
   assign f_tag = tag_of(f_address);
@@ -154,7 +154,7 @@ module concurrency_control
   always_comb if (f_started_q) assume (f_address == f_address_q);
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
   logic f_enters, f_retires;
-  // The place so many behind the oldest.
+  // The index `count` entries behind the oldest.
   function automatic logic [PlaceWidth-1:0] f_after(logic [LevelWidth-1:0] count);
     logic [LevelWidth:0] place = (LevelWidth + 1)'(oldest_q) + (LevelWidth + 1)'(count);
     return PlaceWidth'(place >= (LevelWidth + 1)'(Writers)
@@ -191,13 +191,13 @@ module concurrency_control
       assert (!(enter && has_key && tag == f_tag && f_under_way_q != '0));
       assert (!(enter && has_key && bucket == f_address && f_under_way_q != '0));
       assert (is_ready || level_q == '0);
-      // Who is here and waits does so for an older write, or for the stage below.
+      // A waiting request waits for an older write or for the next stage.
       assert (!stall_o || level_q != '0 || (CounterBits != 0 && tag != f_tag));
       assert (!is_here || enter || stall_o || (valid_o && !ready_i));
     end
   end
 
-  // Its counter is 1 as long as there is such a write, and knows how retiring will flip it.
+  // The counter is 1 while there is such a write, and its bits agree with the pending flip.
   if (CounterBits != 0) begin : gen_f_count
     always_comb begin
       if (rst_ni) begin

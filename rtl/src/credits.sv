@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room that is promised before something is sent for: `take_i` may be as large as the room is.
+// Reserves buffer space before a read is issued: credits taken never exceed the space.
 
 module credits #(
   parameter int unsigned Total = 16,
@@ -9,8 +9,8 @@ module credits #(
 ) (
   input  logic clk_i,
   input  logic rst_ni,
-  input  logic take_i,       // takes Step of them; only while `is_enough_o`
-  input  logic give_back_i,  // one
+  input  logic take_i,       // takes Step credits; only while `is_enough_o`
+  input  logic give_back_i,  // returns one credit
   output logic is_enough_o
 );
 
@@ -28,12 +28,12 @@ module credits #(
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // What was taken and not given back never exceeds what there is.
+  // Credits taken and not returned never exceed the total.
   logic [Width:0] f_out_q;
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) f_out_q <= '0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a slot has ended: 0 is never, and a slot is dead from its second on.
+// Decides whether a slot has expired: 0 means never, and a slot is expired from its second on.
 
 module expiry (
   input  logic [31:0] expiry_i,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A queue. What goes in comes out in order; the oldest is visible at once, or, `InBlock`, three
-// cycles after it came in: entries then lie in block RAM, whose output has a register of its own in
-// front of whoever reads, and two that wait there are beside the `Depth`.
+// A first-in first-out queue. A new entry in an empty queue is visible at once or, with `InBlock`,
+// after three cycles: entries then lie in block RAM with an extra output register, and the two
+// entries that wait at the output come on top of `Depth`.
 
 module fifo #(
   parameter int unsigned Width = 8,
@@ -18,7 +18,7 @@ module fifo #(
   output logic                  valid_o,
   input  logic                  ready_i,
   output logic [Width-1:0]      data_o,
-  output logic [LevelWidth-1:0] level_o   // in front of the output's registers
+  output logic [LevelWidth-1:0] level_o   // without the output registers
 );
 
   localparam int unsigned PointerWidth = Depth > 1 ? $clog2(Depth) : 1;
@@ -75,17 +75,17 @@ module fifo #(
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // Order and content: an entry of the solver's choice, followed from its push until it is taken.
+  // Order and content: an entry chosen by the solver is followed from its push to its pop.
   logic                f_is_watched_q, f_choice, f_is_taken;
   logic [Width-1:0]    f_data_q;
-  logic [LevelWidth:0] f_ahead_q;     // entries in front of it
+  logic [LevelWidth:0] f_ahead_q;     // entries before it
   logic [1:0]          f_fetched;     // entries that have left the store
-  // The place so many behind the oldest entry.
+  // The index `count` entries behind the oldest.
   function automatic logic [PointerWidth-1:0] f_after(logic [LevelWidth:0] count);
     logic [LevelWidth+1:0] place = (LevelWidth + 2)'(read_q) + (LevelWidth + 2)'(count);
     return PointerWidth'(place >= (LevelWidth + 2)'(Depth) ? place - (LevelWidth + 2)'(Depth)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between the MAC and whoever reads requests: whole frames, or none. It never makes the MAC wait:
-// a frame that does not fit is left out whole, and so is one that the MAC found broken; each is
-// counted. The checksums of IPv4 (without options) and UDP are summed as a frame comes in, so that
-// who reads its first byte knows already whether it is sound.
+// Buffers whole frames between the MAC and the request parser. It never makes the MAC wait: a frame
+// that does not fit is dropped whole, as is one that the MAC reports as broken; each is counted.
+// The checksums of IPv4 (without options) and UDP are summed as a frame arrives, so the verdict is
+// known before the parser reads the first byte.
 
 module frame_buffer #(
   parameter int unsigned Beats = 512,    // of 8 bytes; a power of two
@@ -26,7 +26,7 @@ module frame_buffer #(
   output logic [15:0] bytes_o,    // of the frame
   output logic        is_sound_o, // its checksums are right
 
-  output logic        overflow_o, // a frame found no room
+  output logic        overflow_o, // a frame was dropped for lack of space
   output logic        broken_o    // a frame was broken
 );
 
@@ -87,7 +87,7 @@ module frame_buffer #(
     return once[15:0] + 16'(once[16]) == 16'hffff;
   endfunction
 
-  // The protocol's number and the length stand in UDP's sum beside the addresses.
+  // UDP's sum covers the protocol number, the length and the addresses as well.
   logic is_sound;
   assign is_sound = is_all_ones(ip_sum_q + ip_beat)
       && (!has_checksum || is_all_ones(udp_sum_q + udp_beat + 32'd17 + 32'(udp_bytes)));
@@ -119,7 +119,7 @@ module frame_buffer #(
     end
   end
 
-  // What is known of each frame, and its beats.
+  // The verdict and length of each frame, and its beats.
   logic [15:0] read_offset_q;
   logic        take;
   fifo #(.Width(17), .Depth(Frames)) u_frames (

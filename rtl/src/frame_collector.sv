@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From tables of 8 bytes a cycle to a wide port of Ethernet, in the order of the requests. What a
-// table came to for each of its requests, a frame or nothing, is kept until its turn has come; a
-// frame goes out when it is here whole, so it never pauses.
+// Merges the answers of tables, at 8 bytes a cycle each, into a wide Ethernet port in the order of
+// the requests. The result of each request, a frame or nothing, is kept until its turn. A frame is
+// sent only once it is complete, so it never pauses.
 
 module frame_collector #(
   parameter int unsigned BusBytes = 64,
   parameter int unsigned Tables = 8,
-  parameter int unsigned Beats = 64,      // room of a table, in beats of the bus
-  parameter int unsigned Answers = 512,   // that `order_i` holds at most
+  parameter int unsigned Beats = 64,      // buffer of a table, in beats of the bus
+  parameter int unsigned Answers = 512,   // answers outstanding, at most
   localparam int unsigned TableWidth = Tables > 1 ? $clog2(Tables) : 1
 ) (
   input  logic                   clk_i,
@@ -41,10 +41,10 @@ module frame_collector #(
     logic valid, ready, last, is_mine;
     logic [8*BusBytes-1:0] data;
     logic [BusBytes-1:0]   keep;
-    logic [LevelWidth-1:0] whole_q;   // frames that are here
-    logic [1:0]            ends_q;    // on their way through the queue
+    logic [LevelWidth-1:0] whole_q;   // complete frames
+    logic [1:0]            ends_q;    // frame ends inside the queue
     assign is_mine = order_valid_i && order_i == TableWidth'(i);
-    // No more than there are answers in order.
+    // At most as many as answers in `order_i`.
     fifo #(.Width(1), .Depth(Answers)) u_outcomes (
       .clk_i, .rst_ni, .valid_i(begun_i[i] || ended_i[i]), .ready_o(), .data_i(begun_i[i]),
       .valid_o(has_outcome[i]), .ready_i(order_ready_o && is_mine), .data_o(has_answer[i]),

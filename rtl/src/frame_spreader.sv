@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a wide port of Ethernet to lanes of 8 bytes a cycle, one frame after the other to each in
-// turn. It never makes the port wait: a frame for which its lane has no room is left out whole, as
-// if it had not come, and one that is longer than frames are is cut and called broken. A lane gets
-// no more frames than can wait there for their turn.
+// Distributes the frames of a wide Ethernet port to lanes of 8 bytes a cycle, round robin. It never
+// makes the port wait: a frame for which its lane has no room is dropped whole, and a frame above
+// the maximum length is cut and marked broken. A lane holds at most `Frames` frames whose turn has
+// not been taken.
 
 module frame_spreader #(
   parameter int unsigned BusBytes = 64,
   parameter int unsigned Lanes = 8,
-  parameter int unsigned Beats = 64,          // room of a lane, in beats of the bus
+  parameter int unsigned Beats = 64,          // buffer of a lane, in beats of the bus
   parameter int unsigned Frames = 64,         // in a lane until their turn was taken
   parameter int unsigned LongestBytes = 1518,
   localparam int unsigned LaneWidth = Lanes > 1 ? $clog2(Lanes) : 1
@@ -26,8 +26,8 @@ module frame_spreader #(
   output logic [Lanes-1:0][7:0]  keep_o,
   output logic [Lanes-1:0]       last_o,
   output logic [Lanes-1:0]       bad_o,
-  input  logic [Lanes-1:0]       turn_i,      // was taken, of the lane's oldest frame
-  output logic                   overflow_o   // a frame found no room
+  input  logic [Lanes-1:0]       turn_i,      // the turn of the lane's oldest frame was taken
+  output logic                   overflow_o   // a frame was dropped for lack of space
 );
 
   localparam int unsigned LongestBeats = (LongestBytes + BusBytes - 1) / BusBytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a port of Ethernet of 8 bytes a cycle, which is never held up, to requests: their meta, whom
-// each came from, their keys and values.
+// Turns the frames of an Ethernet port (8 bytes a cycle, never stalled) into requests: meta,
+// client, key and value.
 
 module front_end
   import ht_pkg::*;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One lane of a wide front: frames in, 8 bytes a cycle; requests out. For each frame that came in,
-// in their order, it takes a turn: it says whether the frame brought a request, and to which table
-// the request's key belongs. Requests follow, each with its table, when all turns before have been
-// taken. A request without a key goes to table 0.
+// One lane of a wide front end: turns frames, at 8 bytes a cycle, into requests. For each frame, in
+// order, it emits a turn, which says whether the frame held a request and to which table the
+// request's key belongs. A request follows, with its table, after all earlier turns were taken. A
+// request without a key goes to table 0.
 
 module front_lane
   import ht_pkg::*;
 #(
   parameter int unsigned FrameBeats = 512,
-  parameter int unsigned Frames = 64,        // that came in and whose turn was not taken, at most
+  parameter int unsigned Frames = 64,        // received and turn not taken, at most
   parameter int unsigned Tables = 8,
   localparam int unsigned TableWidth = Tables > 1 ? $clog2(Tables) : 1
 ) (
@@ -65,10 +65,10 @@ module front_lane
     .val_valid_o(put_valid), .val_ready_i(put_ready), .val_o(put), .drops_o
   );
 
-  // A cyclic sum of the key, whose remainder names its table; zeros stand behind the key's end. A
-  // key longer than any table takes is not waited for: it is refused, by whichever table.
+  // A cyclic sum of the zero-padded key; its remainder selects the table. The sum does not wait for
+  // the end of a key that is too long for any table, since every table refuses it.
   localparam logic [15:0] Polynomial = 16'h1021;
-  localparam logic [4:0]  Longest = 5'd31;   // beats before the last that counts
+  localparam logic [4:0]  Longest = 5'd31;   // beats before the last one summed
   function automatic logic [15:0] sum_up(logic [15:0] start, logic [63:0] data);
     logic [15:0] next = start;
     for (int unsigned i = 0; i < 64; i++) begin
@@ -96,7 +96,7 @@ module front_lane
     end
   end
 
-  // What became of each frame: kept or not by the buffer, and if kept, a request or not.
+  // The fate of each frame: kept or dropped by the buffer, and if kept, a request or not.
   logic is_kept, has_kept, is_request, has_outcome, outcome, has_kind, is_keyed, has_sum, turn,
         is_complete;
   logic [TableWidth-1:0] table_of_key;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One lookup3 unit as the paper has six of: a word of 12 bytes each 6 cycles, the last one in 7.
+// One of the paper's six lookup3 units: processes a 12-byte word in 6 cycles, the last one in 7.
 
 module hash_lane
   import ht_pkg::*;
@@ -25,7 +25,7 @@ module hash_lane
   );
 
   state_t     state_q, added, stepped;
-  logic [2:0] step_q;   // 0: at rest; then the steps done
+  logic [2:0] step_q;   // 0: idle; otherwise the steps done
   logic       is_final_q, is_done_q, is_middle_q;
   logic [2:0] rotation;
 

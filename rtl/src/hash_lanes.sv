@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hash unit as printed: a number of lookup3 units, keys handed out and hashes collected round
-// robin, so that hashes leave in the order of their keys.
+// The hash unit as printed: several lookup3 units. Keys are distributed and hashes collected round
+// robin, so hashes leave in the order of their keys.
 
 module hash_lanes
   import ht_pkg::*;

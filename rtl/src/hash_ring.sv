@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same function in one unit: a ring of seven stages with a different key in each (C-slow).
-// A key meets stage 0, where words enter, each seventh cycle; together seven keys take a word a
-// cycle, as much as six units of six cycles. All words wait in one memory. One is read two cycles
-// before it enters, so that a block RAM's output has a register of its own in front of the adders.
+// lookup3 in one unit instead of six: a ring of seven stages with a different key in each (C-slow).
+// A key reaches stage 0, where words enter, every seventh cycle; together the seven keys take a
+// word a cycle, as much as six units of six cycles. All words wait in one memory. One is read two
+// cycles before it enters, so that a block RAM's output has a register of its own in front of the
+// adders.
 
 module hash_ring
   import ht_pkg::*;
@@ -28,19 +29,19 @@ module hash_ring
     $error("hash_ring: Words must be a power of two");
   end
 
-  // Words of each key's place, and where its next one goes and comes from.
+  // The words of each place in the ring, and their write and read pointers.
   hash_word_t           store [8 * Words];
   logic [WordWidth:0]   write_q [Stages];
   logic [WordWidth:0]   read_q  [Stages];
-  logic [2:0]           give_q, take_q;   // whose turn it is to get a key, to give a hash
+  logic [2:0]           give_q, take_q;   // next place to get a key, to give a hash
   logic [2:0]           place_q;          // the place at stage 0
   logic [2:0]           next_place, fetch_place;
   hash_word_t           fetched_q;        // the next place's oldest word
   logic                 has_fetched_q;
   hash_word_t           word_q;           // its oldest word
   logic                 has_word_q;
-  logic [Stages-1:0]    is_middle_q;      // the place is between two words of a key
-  logic [Stages-1:0]    is_busy_q;        // its hash is under way or not collected
+  logic [Stages-1:0]    is_middle_q;      // the place is inside a key
+  logic [Stages-1:0]    is_busy_q;        // its hash is unfinished or not collected
   state_t               state_q [Stages];
   logic [Stages-1:0]    is_mix_q, is_final_q;   // what is done to the state of each stage
   state_t               entering;
@@ -71,7 +72,7 @@ module hash_ring
 
   always_ff @(posedge clk_i) begin
     if (valid_i && ready_o) store[{give_q, write_q[give_q][WordWidth-1:0]}] <= word_i;
-    // Nobody but stage 0 takes from a place, so what is fetched is what will enter.
+    // Only stage 0 takes words from a place, so the fetched word is the one that will enter.
     fetched_q <= store[{fetch_place, read_q[fetch_place][WordWidth-1:0]}];
     word_q    <= fetched_q;
     state_q[0] <= entering;

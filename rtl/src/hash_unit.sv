@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lookup3 of each key, in the order of the keys: by lanes as printed, or by the ring.
+// Computes lookup3 of each key, in order, with the printed lanes or with the ring.
 
 module hash_unit
   import ht_pkg::*;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 8 bytes a beat become 12 bytes a word: three beats, two words. The last word of a key is padded
-// with zeros; keys do not share a word.
+// Repacks beats of 8 bytes into words of 12 bytes. The last word of a key is padded with zeros;
+// keys do not share a word.
 
 module hash_words
   import ht_pkg::*;
@@ -16,9 +16,9 @@ module hash_words
   output hash_word_t word_o
 );
 
-  logic [63:0] rest_q;          // what did not fill a word yet, 4 or 8 bytes
+  logic [63:0] rest_q;          // 4 or 8 bytes that do not fill a word yet
   logic [1:0]  rest_count_q;    // of 4 bytes
-  logic        is_flush_q;      // the key ended, its rest is its last word
+  logic        is_flush_q;      // the key ended; the rest is its last word
   logic [7:0]  klen_q, sent_q;  // bytes in words that left
   logic        is_last, is_out, is_in;
   logic [7:0]  klen;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table with its registers: what a design instantiates. rtl/template.sv shows how.
+// The table with its registers, for a design to instantiate; rtl/template.sv is an example.
 
 module ht_axi
   import ht_pkg::*;
@@ -91,7 +91,7 @@ module ht_axi
   response_t   answer;
   logic is_get, is_set, is_delete;
 
-  // Inside, keys and values go by 8 bytes a cycle, whatever the bus has.
+  // Inside, keys and values move 8 bytes a cycle, whatever the bus width is.
   logic key_valid, key_ready, key_last, put_valid, put_ready, put_last, got_valid, got_ready,
         got_last;
   logic [63:0] key_data, put_data, got_data;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the stages of the table say to each other. The words of a slot are those of
-// docs/pipeline.md; opcodes and status codes are memcached's binary ones.
+// Types of the streams between the stages of the table. docs/pipeline.md defines the words of a
+// slot; opcodes and status codes are those of memcached's binary protocol.
 
 package ht_pkg;
 
@@ -23,10 +23,10 @@ package ht_pkg;
   localparam logic [15:0] StatusUnknown = 16'h0081;
   localparam logic [15:0] StatusNoMemory = 16'h0082;
 
-  // What the table does for a request. Nothing: it passes through, in order.
+  // The operation of a request. KindNone passes through the table in order, without effect.
   typedef enum logic [1:0] {KindNone, KindGet, KindSet, KindDelete} kind_e;
 
-  // A request, beside its key and its value.
+  // A request without its key and its value.
   typedef struct packed {
     logic [31:0] id;      // the client's, returned with the answer
     logic [7:0]  opcode;
@@ -41,8 +41,8 @@ package ht_pkg;
     request_t    request;
     kind_e       kind;
     logic        quiet;
-    logic        drain;   // a value lies in the packet buffer that nobody stores
-    logic [15:0] status;  // what is wrong with it already
+    logic        drain;   // the packet buffer holds a value to discard
+    logic [15:0] status;  // error found so far
   } meta_t;
 
   // A request that entered the critical section.
@@ -53,7 +53,7 @@ package ht_pkg;
     logic [31:0] now;
   } op_t;
 
-  // The answer. Pointer and time are for whoever compares with the software twin.
+  // The answer. Pointer and time serve the comparison with the software twin.
   typedef struct packed {
     logic [31:0] id;
     logic [7:0]  opcode;
@@ -66,13 +66,13 @@ package ht_pkg;
     logic [31:0] now;
   } response_t;
 
-  // Whom a request came from, and what its answer repeats.
+  // The client of a request, and the fields that its answer repeats.
   typedef struct packed {
     logic [47:0] mac;
     logic [31:0] ip;
     logic [15:0] port;
     logic [47:0] own_mac;
-    logic [15:0] frame_id;  // of memcached's header in front of a datagram
+    logic [15:0] frame_id;  // of memcached's UDP header
     logic [31:0] opaque;
   } client_t;
 
@@ -92,7 +92,7 @@ package ht_pkg;
     logic malformed;
   } drops_t;
 
-  // A key on its way to the hash: 8 bytes a beat, zeros behind its end.
+  // A beat of a key for the hash unit: 8 bytes, padded with zeros.
   typedef struct packed {
     logic [63:0] data;
     logic [7:0]  klen;
@@ -120,8 +120,8 @@ package ht_pkg;
     logic [31:0] flags;
   } value_command_t;
 
-  // lookup3, in the form where the three state words change roles after each step, so that all
-  // steps look alike. The two rows of rotations are those of mix and of final.
+  // lookup3, in a form in which the three state words change roles after each step, so that all
+  // steps are alike. The two rows of rotations are those of mix and of final.
   localparam logic [5:0][4:0] MixRotations = '{4, 19, 16, 8, 6, 4};
   localparam logic [5:0][4:0] FinalRotations = '{24, 14, 4, 16, 25, 11};
 
@@ -144,7 +144,7 @@ package ht_pkg;
     return '{state.a + word[31:0], state.b + word[63:32], state.c + word[95:64]};
   endfunction
 
-  // The step of final that mix has no counterpart of; it comes first and changes no roles.
+  // The step of final without a counterpart in mix; it comes first and changes no roles.
   function automatic state_t hash_close(state_t state);
     state_t closed = state;
     closed.c = (state.c ^ state.b) - rotate(state.b, 5'd14);

@@ -11,9 +11,9 @@
 //   answers <------------------------------------------- post-processor
 //
 // Three streams in (meta, key, value), two out (meta, value), in AXI-Stream's manner; one port of
-// memory. Why it cannot deadlock: a read holds the room of its return before it is sent for; older
-// accesses go before younger ones; a request enters with its key and value complete; conflicts stop
-// only what stands above them; and answers never wait for requests.
+// memory. It cannot deadlock: a read reserves the space of its return before it is issued; older
+// accesses go before younger ones; a request enters with its key and value complete; a conflict
+// stalls only earlier stages; and answers never wait for requests.
 
 module ht_top
   import ht_pkg::*;
@@ -29,9 +29,9 @@ module ht_top
   parameter bit          HashRing = 1'b0,
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,      // writes in the critical section
-  parameter int unsigned CounterBits = 0,   // conflicts are seen by 2 to this counters; 0: exactly
+  parameter int unsigned CounterBits = 0,   // log2 of conflict counters; 0: compare addresses
   parameter int unsigned Inflight = 64,     // requests between read unit and comparators
-  parameter int unsigned ReturnBeats = 128, // room for lines on their way; more for slower memory
+  parameter int unsigned ReturnBeats = 128, // line beats in flight; more for slower memory
   parameter int unsigned ValueReturnBeats = 32,
   parameter int unsigned ValueBytes = 1024, // the largest value
   parameter int unsigned PacketBeats = 512,
@@ -88,13 +88,13 @@ module ht_top
   input  logic                    mem_return_is_value_i,
   input  logic [BeatWidth-1:0]    mem_return_i,
 
-  // What happens in this cycle, for the counters.
+  // Events of this cycle, for the counters.
   output logic                    is_ready_o,   // the table was cleared
   output logic                    enter_o,      // a request enters the critical section
   output logic                    stall_o,      // a request waits for an older write
   output logic                    status_o,     // a request leaves the table
-  output response_t               answer_o,     // with this
-  output logic                    ended_o,      // a quiet answer, in the order of all, ended here
+  output response_t               answer_o,     // with this answer
+  output logic                    ended_o,      // a quiet request ended, in request order
   output logic [9:0]              probe_o,      // the stages' valid signals, for waveforms
   output logic [Classes-1:0][BlockBits:0] left_o
 );
@@ -120,7 +120,7 @@ module ht_top
     $error("ht_top: HeaderBytes must be a multiple of 8 and at least 16");
   end
   if (KeyBytes > RecordKeyBytes) begin : gen_key_check
-    $error("ht_top: a key of KeyBytes must fit Lines stripes beside its header");
+    $error("ht_top: a key of KeyBytes and its header must fit Lines stripes");
   end
   if (ReturnBeats < LineBeats || ReturnBeats % LineBeats != 0) begin : gen_return_check
     $error("ht_top: ReturnBeats must be a multiple of a line's beats");
@@ -129,7 +129,7 @@ module ht_top
     $error("ht_top: the largest block must hold ValueBytes and 8");
   end
 
-  // Requests.
+  // Pre-processing and hashing of requests.
   logic      is_clear, in_valid, in_ready;
   logic      meta_valid, meta_ready, key_valid, key_ready, hash_key_ready, stripe_key_ready;
   meta_t     meta;
@@ -280,7 +280,7 @@ module ht_top
     .alloc_valid_o(alloc_valid), .alloc_pointer_o(alloc_pointer), .left_o
   );
 
-  // Values.
+  // The value store and its command queue.
   logic value_valid, value_ready;
   fifo #(.Width($bits(value_command_t)), .Depth(16)) u_commands (
     .clk_i, .rst_ni, .valid_i(value_in_valid), .ready_o(value_in_ready), .data_i(value_in),
@@ -315,7 +315,7 @@ module ht_top
   assign probe_o = {val_valid_o, meta_valid_o, access_valid, write_valid, response_valid,
                     verdict_valid, beat_valid, read_valid && read_ready, hash_valid, key_valid};
 
-  // Memory.
+  // The clearing of the table and the memory port.
   logic clear_valid, clear_last, header_valid, header_ready, header_last;
   logic [AddressWidth-1:0] clear_address, header_address;
   logic [BeatWords-1:0] header_mask;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table behind a port of Ethernet: frames in, frames out, nothing between but the hardware.
-// Frames come without preamble and check sequence, 8 bytes a beat, and are never held up.
+// The table behind an Ethernet port: answers request frames with frames, without any software.
+// Frames arrive without preamble and check sequence, 8 bytes a beat, and are never stalled.
 
 module ht_udp
   import ht_pkg::*;

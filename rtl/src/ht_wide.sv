@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For 40 and 100 Gb/s: the stages of `ht_udp` several times behind one wide port of Ethernet. Lanes
-// take frames in turns; a sum of the key says which table it belongs to, and each table has a hash
+// For 40 and 100 Gb/s: several copies of the stages of `ht_udp` behind one wide Ethernet port.
+// Lanes take frames round robin; a sum of the key selects the table, and each table has a hash
 // ring, a critical section, a memory and a formatter of its own:
 //
 //   frames -> spreader -> lanes (frame buffer, parser) -> lane_arbiter -> tables -> formatters
@@ -11,8 +11,8 @@
 //   frames <---------------------------------------------------------- collector <--+
 //
 // Requests enter the tables and answers leave in the order in which frames came in, as if there
-// were one table. A bank of memory is a table's; what it brings back is put into order where
-// answers are collected.
+// were one table. Each table has its own memory bank; the collector restores the order of
+// the answers.
 
 module ht_wide
   import ht_pkg::*;
@@ -76,7 +76,7 @@ module ht_wide
   input  logic [Tables-1:0][64*BeatWords-1:0] mem_return_i,
 
   output logic                    is_ready_o,
-  // Frames that were dropped in this cycle; the spreader's had no room in any lane.
+  // Frames dropped in this cycle; the spreader drops a frame if its lane has no room.
   output logic                    spreader_overflow_o,
   output drops_t [Lanes-1:0]      drops_o
 );
@@ -126,7 +126,7 @@ module ht_wide
     .order_valid_o(order_valid), .order_ready_i(order_ready), .order_o(order)
   );
 
-  // What each table asks of each lane, and what lanes hear of all tables.
+  // Requests of each table to each lane, and their union for the lanes.
   logic [Tables-1:0][Lanes-1:0] is_wanted, take, take_key, take_put, is_giving;
   always_comb begin
     take_request = '0;

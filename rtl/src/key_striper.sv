@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key buffer: turns a key into the stripes that the memory lines of its bucket are compared
-// with, one entry a line that is read, in the order in which they are read.
+// The key buffer: turns a key into the stripes that are compared with the memory lines of its
+// bucket, one entry per line read, in reading order.
 //
 // A slot's record is Lines stripes. Its words of 8 bytes: the locator first, the key from word
 // KeyWord on, the terms at word TermsWord, in front of the key or at the very end.

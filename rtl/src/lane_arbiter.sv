@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a table takes of the lanes: one request after the other, each with its whole key and value,
-// of the lane whose turn it is. A lane gives to one table at a time.
+// Selects the lane from which a table takes its next request. Requests are taken one at a time,
+// each with its whole key and value, from the lane whose turn it is. A lane serves one table at a
+// time.
 
 module lane_arbiter
   import ht_pkg::*;
@@ -14,7 +15,7 @@ module lane_arbiter
   input  logic                 pick_valid_i,
   output logic                 pick_ready_o,
   input  logic [LaneWidth-1:0] pick_i,
-  input  logic [Lanes-1:0]     valid_i,      // for this table, of a lane that is free
+  input  logic [Lanes-1:0]     valid_i,      // for this table, from a free lane
   output logic [Lanes-1:0]     ready_o,
   input  request_t [Lanes-1:0] request_i,
   input  client_t [Lanes-1:0]  client_i,
@@ -24,7 +25,7 @@ module lane_arbiter
   input  logic [Lanes-1:0]     val_valid_i,
   output logic [Lanes-1:0]     val_ready_o,
   input  item_t [Lanes-1:0]    val_i,
-  output logic [Lanes-1:0]     is_giving_o,  // the lane gives to this table
+  output logic [Lanes-1:0]     is_giving_o,  // the lane serves this table
 
   output logic                 meta_valid_o,
   input  logic                 meta_ready_i,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One memory port for the table and the values. Older requests go first: writes of headers, then
-// values, then the lines of new requests. A line is written without others in between. The port
-// keeps the order in which it accepts accesses; returns carry the name of who asked.
+// values, then the lines of new requests. A line is written without interruption. The port
+// keeps the order in which it accepts accesses; returns say who asked.
 
 module memory_arbiter #(
   parameter int unsigned BeatWords = 8,

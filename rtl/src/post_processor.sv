@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Puts status and value together again, in the order of the requests, and ends quiet answers: what
-// a quiet GET does not find, and what a quiet SET or DELETE carried out.
+// Rejoins status and value, in the order of the requests, and suppresses quiet answers: the miss of
+// a quiet GET, and the success of a quiet SET or DELETE.
 
 module post_processor
   import ht_pkg::*;

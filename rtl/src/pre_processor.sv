@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Looks at each request before it enters, so that what follows meets only well-formed ones.
+// Checks each request before it enters, so that later stages see only well-formed requests.
 //
 // A request is a beat of `meta`, the beats of its key and those of its value; a key or value of no
 // bytes sends none. Whatever the lengths say, the key leaves with as many beats as the request then
@@ -51,7 +51,7 @@ module pre_processor
     $error("pre_processor: the packet buffer must hold two of the largest values");
   end
 
-  // What the request asks for.
+  // Classification of the request.
   meta_t classified;
   logic  is_key_kept, is_too_large;
 
@@ -127,7 +127,7 @@ module pre_processor
     .valid_o(val_task_valid), .ready_i(val_task_pop), .data_o(val_task), .level_o()
   );
 
-  // Keys.
+  // The key stream, shaped to the stated length.
   logic [63:0] key_padded;
   logic        key_fits;
   shaper #(.LengthWidth(8)) u_key (
@@ -146,7 +146,7 @@ module pre_processor
     .valid_o(key_done_valid), .ready_i(meta_pop), .data_o(key_wrong), .level_o()
   );
 
-  // Values, into the packet buffer.
+  // The value stream, shaped and stored in the packet buffer.
   logic        val_out_valid, val_out_ready;
   logic [63:0] val_out;
   shaper #(.LengthWidth(24)) u_val (
@@ -167,7 +167,7 @@ module pre_processor
     .valid_o(val_valid_o), .ready_i(val_ready_i), .data_o(val_o), .level_o()
   );
 
-  // A request leaves when all of it is here.
+  // A request leaves when its key and value are complete.
   assign meta_valid_o = meta_valid && key_done_valid && val_done_valid;
   assign meta_pop     = meta_valid_o && meta_ready_i;
   assign key_fits     = !key_wrong && !val_wrong;
@@ -177,7 +177,7 @@ module pre_processor
     // A value in the packet buffer that will not be stored.
     if (meta.kind == KindSet && !key_fits) meta_o.drain = meta.request.vlen != '0;
     if (meta.kind != KindNone && !key_fits) begin
-      // The key went on already; it is read and compared in vain.
+      // The key has been passed on already; it is read and compared without use.
       meta_o.kind   = KindGet;
       meta_o.status = StatusInvalid;
     end

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asks for the memory lines of each bucket that the key covers, and the line of its terms. A line
-// is asked for only when its return has room, so the memory never waits for us.
+// Reads the memory lines of the bucket that the key covers, and the line of the terms. A line is
+// requested only when there is space for its return, so the memory never has to wait.
 
 module read_unit
   import ht_pkg::*;
@@ -71,13 +71,13 @@ module read_unit
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // Beats that were asked for and not taken never exceed the room of their return, and a line is
-  // asked for only of a request that the comparators have.
+  // Beats requested and not yet taken never exceed the space for returns, and a line is requested
+  // only for a request that the comparators have.
   localparam int unsigned OutWidth = $clog2(ReturnBeats + LineBeats + 1);
   logic [OutWidth-1:0] f_out_q;
   logic                f_waits_q;
@@ -95,7 +95,7 @@ module read_unit
   end
   always_comb begin
     if (rst_ni) begin
-      // Only what was asked for comes back, and a request that waits stays as it is.
+      // Only requested beats come back, and a waiting request does not change.
       assume (!beat_taken_i || f_out_q != '0);
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
       assert (f_out_q <= OutWidth'(ReturnBeats));

@@ -2,9 +2,9 @@
 //
 // Ethernet, IPv4 and UDP frames to requests: a beat of meta, the beats of the key and those of the
 // value. A frame holds one request of memcached's binary protocol, with the datagram header of 8
-// bytes in front of it or, as in the paper, without. What is not one whole request for us is
-// dropped whole, before any of it went on, and counted; an opcode that is not known goes on without
-// key and value, and the table answers it.
+// bytes in front of it or, as in the paper, without. A frame that is not exactly one request for
+// this hardware is dropped whole, before any of it is passed on, and counted. An unknown opcode is
+// passed on without key and value, and the table answers it.
 //
 // With header or without, with the extras of a SET or without, the key begins two bytes into a
 // beat; so the beats up to that one are the head, and what follows goes through a window of 16
@@ -50,7 +50,7 @@ module request_parser
   output logic [7:0]  val_keep_o,
   output logic        val_last_o,
 
-  output logic        other_o,        // dropped: not for us
+  output logic        other_o,        // dropped: not for this hardware
   output logic        unsound_o,      // dropped: a checksum is wrong
   output logic        malformed_o     // dropped: lengths that contradict each other
 );
@@ -116,8 +116,8 @@ module request_parser
     items_bytes_q    <= body_bytes - 16'(extras_bytes);
   end
 
-  // The second: the verdict, and what the request's key and value will be. What is not known goes
-  // on without.
+  // The second step: the verdict, and the lengths of key and value. An unknown opcode is passed on
+  // without either.
   logic        is_fine_q, has_feed_q;
   logic [15:0] first_bytes_q, value_bytes_q, feed_bytes_q;
   logic [7:0]  klen_q;
@@ -186,7 +186,7 @@ module request_parser
   assign wanted_after = is_last ? beat_of(value_left_q)
       : item_left_q >= 16'd16 ? 4'd8 : {1'b0, item_left_q[2:0]};
 
-  // Zeros behind an item's end.
+  // An item is padded with zeros.
   assign item_keep = ~(8'hff << wanted_q);
   for (genvar i = 0; i < 8; i++) begin : gen_byte
     assign item_data[8*i+:8] = item_keep[i] ? window_q[8*i+:8] : '0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Answers to frames: Ethernet, IPv4 and UDP to whom the request came from, memcached's datagram
-// header if requests have one, its binary header, the flags and the value of a hit. Clients wait in
-// a queue in the order of their requests; that of a quiet request whose answer is left out leaves
-// it with `ended_i`. IPv4's checksum is computed, UDP's is 0: none.
+// Turns answers into frames: Ethernet, IPv4 and UDP headers to the request's client, memcached's
+// UDP header if requests have one, its binary header, the flags and the value of a hit. Clients
+// wait in a queue in the order of their requests; that of a quiet request whose answer is left out
+// leaves it with `ended_i`. IPv4's checksum is computed, UDP's is 0: none.
 //
 // Heads are 66 or 74 bytes, 70 or 78 with flags: so a value always begins six bytes into a beat.
 
@@ -50,8 +50,8 @@ module response_formatter
   state_e state_q;
 
   logic [3:0]  beat_q, last_beat;
-  logic [23:0] left_q;      // bytes of the value that are not sent
-  logic [47:0] carry_q;     // six of them that are here
+  logic [23:0] left_q;      // bytes of the value not sent yet
+  logic [47:0] carry_q;     // six bytes received and not sent
   logic        is_head_end, is_value_here, needs_value, is_out;
 
   assign meta_ready_o = state_q == StIdle && has_client;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keeps the order in which frames came in. Lanes got frames in turns, so their turns are taken in
-// turns: a frame without a request is passed over; a request is entered in two queues, that of its
-// table, which takes requests of lanes in this order, and that of all answers, in whose order they
-// leave.
+// Preserves the order in which frames arrived. Frames were given to lanes round robin, so lanes are
+// read round robin. A frame without a request is skipped; a request is entered in two queues: its
+// table's, which fixes the order in which the table takes requests, and that of all answers, which
+// fixes the order in which answers leave.
 //
 // The oldest request that no table has taken is the first of its lane and the first in the queue of
-// its table, so nothing is waited for in a circle.
+// its table, so there is no circular wait.
 
 module sequencer #(
   parameter int unsigned Lanes = 8,

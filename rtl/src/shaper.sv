@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gives a stream the length that its request names: pads a short item with zeros, cuts a long one,
-// swallows what is not kept, and says at the end whether the length was a lie. Never waits for more
-// than the end of the item.
+// Gives an item the length that its request states: pads a short one with zeros, cuts a long one,
+// discards an item that is not kept, and reports at the end whether the stated length was wrong. It
+// never waits for anything beyond the end of the item.
 
 module shaper #(
   parameter int unsigned LengthWidth = 8

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stream of BusBytes a beat becomes one of 8: part after part, up to the last that holds a byte
-// of the item. A beat that is not an item's last is passed on whole, holes included, so that what
-// lies about its length is still seen to lie.
+// Splits beats of BusBytes into beats of 8 bytes, up to the last part that holds a byte of the
+// item. A beat that is not an item's last is passed on whole, with any missing bytes, so that a
+// wrong length can still be detected.
 
 module stream_narrow #(
   parameter int unsigned BusBytes = 8

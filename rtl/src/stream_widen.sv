@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stream of 8 bytes a beat becomes one of BusBytes: parts are gathered until a beat is full or
-// its item ends. What lies behind an item's end is not kept.
+// Joins beats of 8 bytes into beats of BusBytes: parts are collected until a beat is full or its
+// item ends. Bytes after an item's end are not kept.
 
 module stream_widen #(
   parameter int unsigned BusBytes = 8

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One stripe of a slot against one stripe of the key.
+// Compares one stripe of a slot with one stripe of the key.
 
 module stripe_comparator #(
   parameter int unsigned StripeWords = 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory holds anything when power comes. Before the first request is let in, the words that say
-// whether a slot is taken and when it ends are cleared in every bucket.
+// Clears the table after reset, because memory content is arbitrary at power-up: before the first
+// request is admitted, the locator and the terms of every slot are cleared.
 
 module table_clear #(
   parameter int unsigned BucketBits = 10,
@@ -22,7 +22,7 @@ module table_clear #(
   localparam int unsigned GroupWidth = LineBeats > 1 ? $clog2(LineBeats) : 1;
   localparam int unsigned BucketBeats = Lines * LineBeats;
 
-  logic [BucketBits:0]     bucket_q;   // the highest bit: done
+  logic [BucketBits:0]     bucket_q;   // highest bit: done
   logic                    is_terms_q;
   logic [GroupWidth-1:0]   group_q;
   logic [AddressWidth-1:0] base_q;     // the bucket's first beat

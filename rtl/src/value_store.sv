@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads and writes values in the order of the commands. A block holds 8 bytes of header, the flags
-// in the lower half, and the value behind. One beat of memory is one access: a value of a beat
-// takes 8 bytes a cycle longer to cross the bus than the memory takes for it.
+// in the lower half, followed by the value. One beat of memory is one access, since a beat takes
+// longer to cross the 8-byte bus than the memory takes for it.
 
 module value_store
   import ht_pkg::*;
@@ -29,7 +29,7 @@ module value_store
   output logic [AddressWidth-1:0] access_address_o,
   output logic [BeatWidth-1:0]    access_data_o,
   output logic [BeatWords-1:0]    access_mask_o,
-  input  logic                    return_valid_i,  // has its credit: always taken
+  input  logic                    return_valid_i,  // has a credit, so always taken
   input  logic [BeatWidth-1:0]    return_i,
 
   output logic                    flags_valid_o,
@@ -54,8 +54,8 @@ module value_store
     return 22'((25'(vlen) + 25'd15) >> 3);
   endfunction
 
-  // Accesses.
-  logic [21:0] word_q;   // words of the command that are done
+  // Memory accesses of the current command.
+  logic [21:0] word_q;   // words of the command done so far
   logic [AddressWidth-1:0] beat_q;
   logic [WordWidth-1:0] place_q;
   logic [BeatWords-1:0][63:0] data_q;
@@ -126,7 +126,7 @@ module value_store
     end
   end
 
-  // What reads bring back.
+  // Data returned by reads.
   logic beat_valid, beat_taken, read_valid, read_done, out_last, out_header;
   logic [BeatWords-1:0][63:0] beat;
   logic [23:0] read_vlen;
@@ -175,13 +175,13 @@ module value_store
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
 
-  // What a read brings back always has room: beats that were asked for and have not come, and those
-  // that wait, are together no more than the room there is.
+  // Returned data always has space: beats requested and not arrived, plus beats waiting, never
+  // exceed the buffer.
   localparam int unsigned OutWidth = $clog2(3 * ReturnBeats + 1);
   logic [OutWidth-1:0] f_coming_q;
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -192,7 +192,7 @@ module value_store
   end
   always_comb begin
     if (rst_ni) begin
-      // Only what was asked for comes back.
+      // Only requested beats come back.
       assume (!return_valid_i || f_coming_q != '0);
       assert (!return_valid_i || u_returns.ready_o);
       assert (f_coming_q <= OutWidth'(ReturnBeats));

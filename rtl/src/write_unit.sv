@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Carries out the verdict of the comparators: answers, frees and allocates addresses, and writes
-// the lines that change. The rules, in this order (docs/pipeline.md):
+// Acts on the verdict of the comparators: answers, frees and allocates addresses, and writes the
+// lines that change. The rules, in this order (docs/pipeline.md):
 //
 // 1. A write frees every other slot of its bucket that has expired.
 // 2. SET with a match overwrites in place, also in a full bucket; the value stays where it is if
@@ -10,7 +10,7 @@
 //    where nothing may be evicted it is refused.
 // 4. DELETE clears its slot. A SET that finds no address leaves its target slot cleared.
 //
-// Addresses are freed before one is allocated, so what a write gives up can serve the same write.
+// Addresses are freed before one is allocated, so an address freed by a write can be reused by it.
 
 module write_unit
   import ht_pkg::*;
@@ -21,7 +21,7 @@ module write_unit
   parameter int unsigned Lines = 4,
   parameter int unsigned KeyWord = 1,
   parameter int unsigned TermsWord = 3,
-  parameter int unsigned PointerShift = 6,  // a pointer is a beat's number times 2 to this
+  parameter int unsigned PointerShift = 6,  // a pointer is a beat's index shifted by this
   parameter int unsigned ClassShift = 3,    // blocks of a class are 2 to this times the last's
   parameter int unsigned Classes = 3,
   parameter int unsigned AddressWidth = 32,
@@ -35,7 +35,7 @@ module write_unit
   input  logic                    clk_i,
   input  logic                    rst_ni,
   input  logic                    evict_i,        // a full bucket gives up a slot
-  input  logic                    table_only_i,   // values are somebody else's
+  input  logic                    table_only_i,   // values are stored elsewhere
 
   input  logic                    valid_i,
   output logic                    ready_o,
@@ -99,22 +99,23 @@ module write_unit
   typedef enum logic [2:0] {StDecide, StFree, StAllocate, StWrite, StFinish} state_e;
   state_e state_q;
 
-  // What was decided.
-  logic [Slots-1:0]     returns_q;   // whose addresses go back
-  logic [Slots-1:0]     clear_q;     // whose headers are cleared
+  // The decision, registered.
+  logic [Slots-1:0]     returns_q;   // slots whose addresses are freed
+  logic [Slots-1:0]     clear_q;     // slots whose headers are cleared
   logic [SlotWidth-1:0] target_q;
   logic                 is_placed_q; // the target gets a header
   logic                 is_insert_q; // and a key
   logic                 needs_address_q;
   logic [15:0]          status_q;
-  // Of what lies there, and of what comes; found beside the decision, not on the way to a queue.
+  // Block sizes of the stored values and of the new one; computed in parallel with the decision,
+  // off the path to the address queues.
   logic [ClassWidth-1:0] classes_q [Slots];
   logic [ClassWidth-1:0] new_class_q;
   logic [47:0]          pointer_q;   // in beats
   logic [LineWidth-1:0] line_q;
   logic [GroupWidth-1:0] group_q;
 
-  // Decision.
+  // Decision about the request: its match, its target slot and the slots to clear.
   logic is_write, is_set, has_match, is_hit, is_same_class, is_full;
   logic [Slots-1:0]     reclaimed, available, target_mask;
   logic [SlotWidth-1:0] matched, target;
@@ -136,7 +137,7 @@ module write_unit
                        : is_full ? op_i.check[SlotWidth-1:0] : lowest(available);
   assign target_mask   = Slots'(1) << target;
 
-  // Giving back addresses, one a cycle: what expired first, the match last.
+  // Frees addresses, one a cycle: those of expired slots first, the match last.
   logic [SlotWidth-1:0] returning;
   logic [Slots-1:0]     expired_returns, left_returns;
   assign expired_returns = returns_q & ~match_i;
@@ -149,7 +150,7 @@ module write_unit
   assign alloc_class_o = new_class_q;
   assign alloc_take_o  = state_q == StAllocate && needs_address_q && alloc_valid_i;
 
-  // Writing.
+  // Writing of the lines that change.
   logic is_line_wanted, is_last_line, is_key_line, is_line_done;
   logic [LineWidth-1:0] last_key_line, last_key_line_q, last_line;
   logic [63:0] new_locator, new_terms;
@@ -201,7 +202,7 @@ module write_unit
     end
   end
 
-  // Answering. Reads answer at once, writes when they are done.
+  // Answers: reads answer at once, writes when they are done.
   logic is_read_done, is_value_wanted, finish;
   logic [15:0] status;
   always_comb begin
@@ -223,7 +224,7 @@ module write_unit
       value_o.pointer = locators_i[matched][47:0] >> PointerShift;
       value_o.vlen    = old_vlen;
     end
-    // Without a value store, what the client sent is still to be swallowed.
+    // Without a value store, the client's value must still be discarded.
     if (table_only_i) begin
       is_value_wanted = (is_set || meta.drain) && meta.request.vlen != '0;
       value_o.kind    = ValueDrain;
@@ -326,7 +327,7 @@ module write_unit
   end
 
 `ifdef FORMAL
-  // It begins with a reset.
+  // The proof begins with a reset.
   logic f_started_q = 1'b0;
   always_ff @(posedge clk_i) f_started_q <= 1'b1;
   always_comb if (!f_started_q) assume (!rst_ni);
@@ -336,11 +337,11 @@ module write_unit
   // proves: nobody enters while an older writer of its address lies between read issue and write
   // acceptance.
   //
-  // No address is lost: each slot that is cleared gives its address back once, and a slot that gets
-  // a new address was free or cleared.
+  // No address is lost: each cleared slot frees its address once, and a slot that gets a new
+  // address was free or cleared.
   //
   // No request stays for ever: each cycle in which port, value store and answers are ready brings
-  // it nearer to its end (`f_rank`).
+  // it closer to its end (`f_rank`).
   localparam int unsigned RankWidth = $clog2(Lines * LineBeats + Slots + 5);
   localparam logic [RankWidth-1:0] Allocating = RankWidth'(Lines * LineBeats + 2);
   logic                 f_is_retired_q, f_waits_q, f_is_ready_q;
@@ -383,7 +384,7 @@ module write_unit
 
   always_comb begin
     if (rst_ni) begin
-      // A request that waits stays as it is, its key fits, and free slots hold and end nothing.
+      // A waiting request does not change, its key fits, and free slots hold no item and no expiry.
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
       if (f_waits_q) assume ({match_i, free_i, expired_i} == f_slots_q);
       if (is_write) begin
@@ -397,7 +398,7 @@ module write_unit
       assert (!(retire_o && write_valid_o && !(write_ready_i && write_last_o)));
       if (ready_o) assert (valid_i && (f_is_retired_q == is_write));
 
-      // Addresses: none is taken or given back but by a write, and none is taken that is not there.
+      // Only writes allocate or free addresses, and only from a queue that is not empty.
       assert (!(free_valid_o || alloc_take_o) || (is_write && !f_is_retired_q));
       assert (!alloc_take_o || alloc_valid_i);
       if (state_q != StDecide) begin
@@ -413,7 +414,7 @@ module write_unit
         assert (ready_o == (state_q == StFinish || (state_q == StDecide && !is_write)));
       end
 
-      // What the induction needs.
+      // Invariants that the induction needs.
       assert (state_q <= StFinish);
       assert (f_is_retired_q == (state_q == StFinish));
       assert (state_q == StDecide || (f_waits_q && valid_i && is_write));

@@ -1,4 +1,5 @@
-//! The hardware beside its reference: the same requests, the same answers, the same memory.
+//! Cosimulation of the hardware and its reference: the same requests must give the same answers and
+//! the same memory content.
 
 #![cfg(feature = "verilated")]
 
@@ -10,7 +11,7 @@ use amalgam_rtl::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Both twins under the same requests.
+/// The simulated hardware and the reference model, driven by the same requests.
 struct Cosim {
     simulation: Simulation,
     reference: Reference,
@@ -59,7 +60,7 @@ impl Cosim {
     }
 }
 
-/// A small table is hit by much: few keys, so that buckets fill, conflict and evict.
+/// Uses few keys on a small table, so that buckets fill, conflict and evict.
 fn random_request(random: &mut SmallRng, longest: usize, now: u32) -> Request {
     let bytes = random.random_range(1..=longest);
     let number: u32 = random.random_range(0..700);

@@ -154,7 +154,7 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
         sent += 1;
     }
     link.send_broken(good.clone());
-    // More than the room for all frames that wait.
+    // A frame longer than the whole frame buffer.
     link.send(frame(&CLIENT, &vec![0; 5000]));
     link.send(good);
     let frames = link.settle();
@@ -223,7 +223,7 @@ fn flood(port: &Port) {
         assert_eq!(frames.len() as u64 + overflow, 2000);
         let opaques: Vec<u32> = frames.iter().map(|frame| answer(open(frame).1).2).collect();
         assert!(opaques.is_sorted());
-        // One after the other, each takes the memory's latency: most find no room.
+        // One after the other, each takes the memory's latency, so most frames find no room.
         assert!(overflow > 500 || value_bytes == 700, "{overflow}");
         link.send(framed(None, &Request::get(b"hotkey").packet(9)));
         let last = link.settle();
@@ -281,7 +281,7 @@ fn wide_wires_are_carried() {
     }
 }
 
-/// Keys and values of many lengths, and between them what is no request.
+/// Keys and values of many lengths, with frames in between that are not requests.
 #[cfg(feature = "wide")]
 #[test]
 fn wide_ports_answer_every_key_and_drop_the_rest() {
@@ -314,7 +314,7 @@ fn wide_ports_answer_every_key_and_drop_the_rest() {
     }
 }
 
-/// Of requests that go to all tables, some of them quiet, among frames that are none.
+/// Requests to all tables, some of them quiet, among frames that are not requests.
 #[cfg(feature = "wide")]
 #[test]
 fn wide_ports_answer_in_the_order_of_the_requests() {
@@ -376,7 +376,7 @@ fn wide_ports_answer_in_the_order_of_the_requests() {
     }
 }
 
-/// Also when a key is longer than all the room a lane has for keys.
+/// The order holds even if a key is longer than a lane's whole key buffer.
 #[cfg(feature = "wide")]
 #[test]
 fn wide_ports_outlive_floods_and_keys_that_are_too_long() {

@@ -46,7 +46,7 @@ fn lines_cross_the_table() {
         ("set b 0 0 0 noreply\r\n\r\nget b\r\n", "VALUE b 0 0\r\n\r\nEND\r\n"),
         ("set c 0 -1 1\r\nx\r\nget c\r\n", "STORED\r\nEND\r\n"),
         ("delete a\r\ndelete a\r\nget a\r\n", "DELETED\r\nNOT_FOUND\r\nEND\r\n"),
-        // What the table does not know is not done by somebody else.
+        // A command that the table does not support is not emulated by the bridge.
         ("incr b 1\r\nmg b v\r\nflush_all\r\n", "ERROR\r\nERROR\r\nERROR\r\n"),
         ("nonsense\r\nget b\r\n", "ERROR\r\nVALUE b 0 0\r\n\r\nEND\r\n"),
     ];
@@ -176,8 +176,8 @@ fn real_sockets_reach_the_table_and_garbage_does_not_stop_it() {
     assert_eq!(service.stop(), 4 + whole.len() as u64 - 1);
 }
 
-/// The memcached that is installed, or the one that `AMALGAM_MEMCACHED` names, without CAS, which
-/// the table has not; killed when dropped.
+/// The installed memcached, or the one that `AMALGAM_MEMCACHED` names, without CAS, which the table
+/// does not have; killed when dropped.
 struct Memcached {
     child: std::process::Child,
     address: SocketAddr,
