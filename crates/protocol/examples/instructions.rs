@@ -7,7 +7,7 @@ use std::hint::black_box;
 use amalgam_op::{Expiry, Hit, ItemView, Now, Outcome, Value, Written};
 use amalgam_protocol::{Limits, Protocol, Reply, Request, Step};
 
-/// Requests of one kind, one behind the other, as a pipelining client sends them.
+/// Consecutive requests of one kind, as a pipelining client sends them.
 fn requests(scenario: &str) -> Vec<u8> {
     let key = |number: usize| format!("key:{number:012}");
     let one = match scenario {
@@ -48,8 +48,8 @@ fn item() -> ItemView<'static> {
     }
 }
 
-/// Parses the first request of `input`, walks over its keys, answers it if asked to. Returns how
-/// many bytes it had.
+/// Parses the first request of `input`, walks over its keys, and answers it if asked to. Returns
+/// the request's length in bytes.
 #[inline(never)]
 fn run_one(protocol: Protocol, input: &[u8], limits: &Limits, out: Option<&mut Vec<u8>>) -> usize {
     let Step::Request { request, used } = protocol.parse(input, limits) else {

@@ -19,8 +19,8 @@ const fn values() -> [u8; 256] {
 }
 
 /// Decodes `source` into `target` and returns how many bytes that gave, at least one. As in
-/// memcached, bytes outside of the alphabet are passed over and nothing behind padding is read.
-/// None where the rest is no whole number of blocks, or `target` might be too short.
+/// memcached, bytes outside of the alphabet are skipped and nothing behind padding is read.
+/// None if the rest is not a whole number of blocks, or `target` might be too short.
 pub fn decode(source: &[u8], target: &mut [u8]) -> Option<usize> {
     let valid = source.iter().filter(|byte| VALUES[usize::from(**byte)] != INVALID).count();
     if valid == 0 || valid % 4 != 0 || valid / 4 * 3 > target.len() {

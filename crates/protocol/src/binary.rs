@@ -1,6 +1,6 @@
 //! The binary protocol: a header of 24 bytes, then extras, key and value.
 //!
-//! Quiet requests (`…Q`) are answered only where something went wrong, quiet reads only on a hit.
+//! Quiet requests (`…Q`) are answered only if they failed, quiet reads only on a hit.
 //! A packet that contradicts itself is answered, then the connection closes.
 //!
 //! Difference from memcached 1.6.45: behind an unknown opcode exactly that packet is thrown away;
@@ -63,7 +63,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Where the extras start, the key, the value; they must have been received.
+    /// The offsets of the extras, the key and the value. Requires: they were received.
     fn extras(&self) -> &'a [u8] {
         &self.input[HEADER_BYTES..][..self.extras_bytes]
     }
@@ -72,7 +72,7 @@ impl<'a> Packet<'a> {
         &self.input[HEADER_BYTES + self.extras_bytes..][..self.key_bytes]
     }
 
-    /// Header, extras and key.
+    /// Length of header, extras and key in bytes.
     fn head_bytes(&self) -> usize {
         HEADER_BYTES + self.extras_bytes + self.key_bytes
     }
@@ -259,7 +259,7 @@ fn parse_store<'a>(packet: Packet<'a>, limits: &Limits) -> Step<'a> {
     let compare = Compare { cas: packet.cas, accepts_older_as_stale: false };
     let verb = Verb::Store(Store {
         compare: (packet.cas != 0).then_some(compare),
-        // Only a loud answer has room for an id.
+        // Only an answer that is not quiet has room for an id.
         wants_cas: limits.hands_out_cas && !packet.is_quiet,
         ..Store::new(mode, value, flags, expiry.into())
     });

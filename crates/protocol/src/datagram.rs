@@ -23,12 +23,12 @@ pub struct FrameHeader {
     pub sequence: u16,
     /// How many datagrams the message has.
     pub total: u16,
-    /// Sent as 0, not looked at.
+    /// Reserved: sent as 0 and ignored on receipt.
     pub reserved: u16,
 }
 
 impl FrameHeader {
-    /// Reads the header of `datagram`; none if it is too short for one.
+    /// Reads the header of `datagram`; None if it is too short for one.
     pub fn decode(datagram: &[u8]) -> Option<Self> {
         let bytes = datagram.first_chunk::<FRAME_HEADER_BYTES>()?;
         let field = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -45,8 +45,8 @@ impl FrameHeader {
     }
 }
 
-/// The id and the bytes of the request in `datagram`. None where it has to be dropped: too short,
-/// or one of several.
+/// The id and the bytes of the request in `datagram`. None if it has to be dropped because
+/// it is too short or one of several.
 pub fn decode_request(datagram: &[u8]) -> Option<(u16, &[u8])> {
     let header = FrameHeader::decode(datagram)?;
     let request = &datagram[FRAME_HEADER_BYTES..];
@@ -76,7 +76,7 @@ mod tests {
     fn only_whole_requests_are_taken() {
         let whole = [&[1, 2, 0, 0, 0, 1, 0, 0][..], b"version\r\n"].concat();
         assert_eq!(decode_request(&whole), Some((0x0102, &b"version\r\n"[..])));
-        // The sequence number is not looked at, as in memcached.
+        // The sequence number is ignored, as in memcached.
         let odd = [&[0, 1, 9, 9, 0, 1, 7, 7][..], b"x"].concat();
         assert_eq!(decode_request(&odd), Some((1, &b"x"[..])));
         for dropped in [

@@ -1,11 +1,11 @@
-//! Tokens of a line, and keys as they lie on the wire.
+//! Tokens of a line, and keys in their wire form.
 
 use amalgam_op::MAX_KEY_BYTES;
 
 use crate::base64;
 use crate::scan::{self, WINDOW_BYTES, Window};
 
-/// memcached looks at this many tokens of a line and takes no notice of the others.
+/// The number of tokens of a line that memcached reads; it ignores the others.
 pub(crate) const MAX_TOKENS: usize = 23;
 
 /// A line, or another text, cut at spaces. The spaces of 64 bytes at a time are kept as bits of a
@@ -18,7 +18,7 @@ pub(crate) struct Tokens<'a> {
     /// Bit n: byte `base + n` is a space, not before `start`.
     spaces: u64,
     base: usize,
-    /// Up to where spaces were looked for. At or beyond the end of the text: everywhere.
+    /// The offset up to which spaces were searched; at or beyond the text's end if all were found.
     covered: usize,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Tokens<'a> {
         Self { text: line, start, spaces, base: 0, covered: window.bytes }
     }
 
-    /// One token, spaces and all.
+    /// Makes the whole text one token, spaces included.
     #[inline]
     fn single(text: &'a [u8]) -> Self {
         Self { covered: text.len(), ..Self::new(text) }
@@ -91,12 +91,12 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Where in the text the token starts that `next` gave last.
+    /// The offset in the text of the token that `next` returned last.
     pub fn start_of(&self, token: &[u8]) -> usize {
         self.start - 1 - token.len()
     }
 
-    /// What was not cut yet.
+    /// The text that was not yet split.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.text.get(self.start..).unwrap_or_default()
@@ -195,7 +195,7 @@ impl<'a> Iterator for Arguments<'a> {
     }
 }
 
-/// Room for a key that has to be decoded.
+/// A buffer for a key that has to be decoded.
 pub type KeyScratch = [u8; MAX_KEY_BYTES];
 
 /// A key as the client sent it: 1 to 250 bytes once resolved.
@@ -239,7 +239,7 @@ impl<'a> WireKey<'a> {
         if !self.is_base64 {
             return self.sent;
         }
-        // Checked when the request was parsed, so there are bytes.
+        // The key was checked when the request was parsed, so there are bytes.
         let length = base64::decode(self.sent, scratch).unwrap_or(1);
         &scratch[..length]
     }

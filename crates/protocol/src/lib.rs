@@ -1,19 +1,20 @@
 //! memcached's protocols as pure functions: bytes to requests, outcomes and items to bytes.
 //!
 //! A server hands the bytes it has to [`Protocol::parse`] and gets one [`Step`]: more bytes needed,
-//! a request, or a refusal. It carries the request out and lets the request's [`Reply`] append the
+//! a request, or a refusal. It executes the request and lets the request's [`Reply`] append the
 //! answer to the send buffer. The reply is small and `Copy`, so requests of many connections can be
 //! parsed first, resolved as one batch, and answered in order.
 //!
 //! Invariants of this crate:
-//! 1. No I/O, no clock, no unsafe, and no allocation but the growth of the caller's output buffer.
+//! 1. The crate has no I/O, no clock and no unsafe code, and allocates only to grow the caller's
+//!    output buffer.
 //! 2. No input panics. A step uses at most the bytes it was given, and a step that is not
 //!    [`Step::Incomplete`] uses at least one, so parsing ends.
 //! 3. A step depends only on the bytes up to its end: any split of the same bytes into reads gives
 //!    the same steps. (One exception, memcached's own: a line that is longer than
 //!    [`MAX_LINE_BYTES`] closes the connection only if its end was not yet received.)
 //! 4. Answers are memcached 1.6.45's, byte for byte; differences are listed where they arise.
-//! 5. Nothing here knows an engine, a socket or a statistic.
+//! 5. The crate does not depend on an engine, a socket or a statistic.
 
 #![forbid(unsafe_code)]
 

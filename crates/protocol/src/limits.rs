@@ -1,15 +1,15 @@
 //! The sizes that a server accepts, and whether a client must authenticate.
 
-/// A line other than a get may have this many bytes before its end is received.
+/// The longest line other than a get that may be incomplete, in bytes.
 pub const MAX_LINE_BYTES: usize = 2048;
 
-/// What a server accepts.
+/// The limits within which a server accepts requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The largest item in bytes (`-I`), as memcached counts it; see [`item_bytes`].
     pub max_item_bytes: usize,
-    /// The longest line of a get in bytes; longer ones close the connection. (memcached has no
-    /// bound here but its memory.)
+    /// The longest line of a get in bytes; longer ones close the connection. (In
+    /// memcached only its memory bounds it.)
     pub max_get_line_bytes: usize,
     /// Whether items have CAS ids (no `-C`).
     pub hands_out_cas: bool,
@@ -17,12 +17,12 @@ pub struct Limits {
     pub authentication: Authentication,
 }
 
-/// Where a connection stands with authentication.
+/// The authentication state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authentication {
-    /// The server knows no users.
+    /// The server has no users, so nobody authenticates.
     NotOffered,
-    /// Nothing but authentication is taken from this connection.
+    /// The connection has not authenticated; only authentication is accepted from it.
     Missing,
     /// The connection has authenticated.
     Given,
@@ -39,8 +39,8 @@ impl Default for Limits {
     }
 }
 
-/// The size that memcached reckons an item at, in bytes: that is what `-I` bounds, so clients see
-/// the same largest value.
+/// The size of an item in bytes as memcached computes it. `-I` bounds this size, so that the
+/// largest value is the same as memcached's.
 #[inline]
 pub fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32, has_cas: bool) -> usize {
     let header = 48 + if has_cas { 8 } else { 0 } + if flags != 0 { 4 } else { 0 };

@@ -7,7 +7,7 @@ use crate::{Command, Problem, Refusal, Reply, Request, Step};
 /// memcached holds lengths with the line end in 31 bits.
 pub(crate) const MAX_VALUE_BYTES: i32 = i32::MAX - 2;
 
-/// A whole line and what follows it.
+/// A complete line and the bytes that follow it.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
     /// The bytes received.
@@ -16,7 +16,7 @@ pub(crate) struct Line<'a> {
     pub end: usize,
     /// Where the next line starts.
     pub used: usize,
-    /// What is known of its first bytes.
+    /// The spaces and line ends found among its first bytes.
     pub window: Window,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Line<'a> {
         Step::Refused { refusal, used: self.used }
     }
 
-    /// Refuses the line as malformed, `noreply` or not.
+    /// Refuses the line as malformed, with an answer even after `noreply`.
     pub fn bad_format(&self) -> Step<'a> {
         self.refuse(Refusal::new(Reply::line_reply(false), Problem::BAD_FORMAT))
     }
@@ -59,7 +59,7 @@ pub(crate) enum Value<'a> {
     Incomplete {
         at_least: usize,
     },
-    /// No line end where the value ends; as many bytes are used all the same.
+    /// The value is not followed by a line end; the same number of bytes is used.
     Bad {
         used: usize,
     },

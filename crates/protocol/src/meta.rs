@@ -31,7 +31,7 @@ const MAX_META_TOKENS: usize = 20;
 /// The longest opaque token, its `O` included.
 const MAX_OPAQUE_BYTES: usize = 32;
 
-/// What the flags of a request ask for.
+/// The effects that the flags of a request ask for.
 #[derive(Default)]
 struct Flags {
     key_is_base64: bool,
@@ -104,7 +104,7 @@ impl Flags {
         let all = tokens;
         let mut count = before;
         let mut seen = 0_u128;
-        // An error in a token is told only if nothing worse follows; then the last one.
+        // An error in a token is reported only if no more severe one follows; of several, the last.
         let mut problem = None;
         while let Some(token) = tokens.next() {
             count += 1;
@@ -207,7 +207,7 @@ fn decodes(key: &[u8]) -> bool {
     base64::decode(key, &mut [0; MAX_KEY_BYTES]).is_some()
 }
 
-/// The argument of a flag, which must not be missing.
+/// The argument of a flag. Fails if it is missing.
 fn parse_argument<T>(token: &[u8], parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     if token.is_empty() { None } else { parse(token) }
 }
@@ -318,7 +318,7 @@ impl Flags {
         }
     }
 
-    /// The store of `value`, or none if the mode is unknown.
+    /// The store of `value`; None if the mode is unknown.
     fn store<'a>(&self, value: &'a [u8], wants_cas: bool) -> Option<Store<'a>> {
         let mode = match self.mode {
             0 | b'S' => StoreMode::Set,

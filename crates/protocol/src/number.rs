@@ -1,12 +1,12 @@
-//! Numbers in text: reading them as memcached does, writing them without `format!`.
+//! Numbers in text: they are read as memcached reads them, and written without `format!`.
 //!
-//! Writing them is our own code because an answer of a few digits is the common case: with the crate
-//! itoa a key of a get of 100 keys costs 437 instructions instead of 306.
+//! Writing them is our own code because an answer of a few digits is the common case: with the
+//! crate itoa a key of a get of 100 keys costs 437 instructions instead of 306.
 
 /// Longest decimal form of a `u64`.
 const MAX_DIGITS: usize = 20;
 
-/// "00" to "99", one behind the other.
+/// "00" to "99", concatenated.
 const PAIRS: &[u8; 200] = &pairs();
 
 const fn pairs() -> [u8; 200] {
@@ -28,11 +28,11 @@ pub fn append_decimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(scrap.as_bytes());
 }
 
-/// Room in a [`Scrap`]: for three numbers and what stands between them.
+/// Capacity of a [`Scrap`] in bytes: enough for three numbers and the text between them.
 const SCRAP_BYTES: usize = 64;
 
-/// A few bytes being put together before they are appended at once: a vector would look for room at
-/// each of them.
+/// A small buffer whose bytes are appended to the output at once. A vector would check its capacity
+/// at each byte.
 pub(crate) struct Scrap {
     bytes: [u8; SCRAP_BYTES],
     length: usize,
@@ -83,14 +83,14 @@ impl Scrap {
         digits[start..].iter().for_each(|digit| self.byte(*digit));
     }
 
-    /// What was appended.
+    /// The bytes that were appended.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-/// Digits that any number of which fits a `u64`.
+/// The largest number of digits that always fit a `u64`.
 const SAFE_DIGITS: usize = 19;
 
 /// Reads a token of digits alone, at most `longest` of them.
@@ -105,7 +105,7 @@ fn parse_digits(token: &[u8], longest: usize) -> Option<u64> {
         if digit > 9 {
             return None;
         }
-        // No overflow: there are too few digits for one.
+        // There are too few digits for an overflow.
         number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
     }
     (token.len() <= longest).then_some(number)
@@ -150,7 +150,8 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | 9..=13)
 }
 
-/// What `strtol` sees at the start of `text`: a sign and a magnitude that may have overflowed.
+/// Reads the number at the start of `text` as `strtol` does: a sign and a magnitude that may have
+/// overflowed.
 /// None if there is no number, or if something other than a space follows it.
 fn scan_c_number(text: &[u8]) -> Option<(bool, Option<u64>)> {
     let start = text.iter().position(|byte| !is_space(*byte))?;

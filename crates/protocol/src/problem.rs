@@ -1,4 +1,4 @@
-//! What a server answers when it does not do what was asked.
+//! The errors that a server answers when it does not execute a request.
 
 use crate::status;
 
@@ -21,7 +21,7 @@ macro_rules! problems {
 }
 
 problems! {
-    /// No such command.
+    /// The command does not exist.
     UNKNOWN UNKNOWN_COMMAND "ERROR";
     /// `stats` of something that does not exist.
     UNKNOWN_STATISTIC NOT_FOUND "ERROR";
@@ -33,23 +33,23 @@ problems! {
     BAD_LINE INVALID "CLIENT_ERROR bad command line";
     /// The value is not followed by a line end.
     BAD_DATA INVALID "CLIENT_ERROR bad data chunk";
-    /// `touch`, `gat` or `flush_all` with an expiry that is no number.
+    /// `touch`, `gat` or `flush_all` with an expiry that is not a number.
     BAD_EXPIRY INVALID "CLIENT_ERROR invalid exptime argument";
-    /// `incr` or `decr` by something that is no number.
+    /// `incr` or `decr` by something that is not a number.
     BAD_DELTA INVALID "CLIENT_ERROR invalid numeric delta argument";
-    /// `incr` or `decr` of something that is no number.
+    /// `incr` or `decr` of something that is not a number.
     NOT_A_NUMBER NOT_A_NUMBER "CLIENT_ERROR cannot increment or decrement non-numeric value";
     /// The item would be longer than items may be.
     TOO_LARGE TOO_LARGE "SERVER_ERROR object too large for cache";
-    /// No memory for a value.
+    /// There is no memory for a value.
     OUT_OF_MEMORY OUT_OF_MEMORY "SERVER_ERROR out of memory storing object";
-    /// No memory for the answers of a `get`.
+    /// There is no memory for the answers of a `get`.
     OUT_OF_MEMORY_ANSWERING OUT_OF_MEMORY "SERVER_ERROR out of memory writing get response";
-    /// No memory for a number.
+    /// There is no memory for a number.
     OUT_OF_MEMORY_COUNTING OUT_OF_MEMORY "SERVER_ERROR out of memory";
     /// `flush_all` where it is switched off.
     FLUSH_DISABLED AUTHENTICATION "CLIENT_ERROR flush_all not allowed";
-    /// `flush_all` that some machine may not have carried out.
+    /// `flush_all` that some machine may not have executed.
     FLUSH_INCOMPLETE INTERNAL "SERVER_ERROR not all nodes have dropped their items";
     /// `shutdown` where it is not switched on.
     SHUTDOWN_DISABLED INVALID "SERVER_ERROR: shutdown not enabled";
@@ -81,6 +81,6 @@ problems! {
     UNENDED_CREDENTIALS INVALID "CLIENT_ERROR bad command line termination";
     /// Credentials that are not a user and a password.
     BAD_CREDENTIALS INVALID "CLIENT_ERROR bad authentication token format";
-    /// No memory for anything else.
+    /// There is no memory for anything else.
     NO_MEMORY OUT_OF_MEMORY "SERVER_ERROR out of memory";
 }

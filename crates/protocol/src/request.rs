@@ -1,16 +1,16 @@
-//! What parsing yields.
+//! The results of parsing.
 
 use amalgam_op::{Get, ItemView, Verb};
 
 use crate::{Arguments, Keys, Problem, Reply, WireKey};
 
-/// What the bytes received so far amount to.
+/// The result of parsing the bytes received so far.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
-    /// No whole request yet.
+    /// The bytes do not yet hold a complete request.
     Incomplete {
-        /// How many bytes there must be, all in all, before parsing again can yield more; known
-        /// exactly once the length of a value was read, and then bounded by
+        /// The total number of bytes that must be there before parsing again can yield more. It is
+        /// exact once the length of a value was read, and then bounded by
         /// [`Limits::max_item_bytes`].
         at_least: usize,
     },
@@ -39,7 +39,7 @@ pub enum Request<'a> {
     Each(Each<'a>),
     /// One operation on one key.
     Apply(Apply<'a>),
-    /// Something that is about the server rather than an item.
+    /// A command about the server rather than an item.
     Command {
         /// What to do.
         command: Command<'a>,
@@ -95,7 +95,7 @@ pub struct Each<'a> {
 /// value on; a server does so by a delete after [`amalgam_op::Outcome::OutOfMemory`].
 #[derive(Clone, Copy, Debug)]
 pub struct Apply<'a> {
-    /// Whose item.
+    /// The item's key.
     pub key: WireKey<'a>,
     /// What to do.
     pub verb: Verb<'a>,
@@ -133,7 +133,7 @@ pub enum Command<'a> {
         is_step: bool,
         /// The name of the mechanism.
         mechanism: &'a [u8],
-        /// What the client says.
+        /// The client's message.
         message: &'a [u8],
     },
     /// Credentials of the text protocol. Answered by [`Reply::authenticated`] or
@@ -152,7 +152,7 @@ pub enum Command<'a> {
     /// Drop everything; [`Reply::ok`]. Zero or less: now; otherwise when this many seconds have
     /// passed (above 30 days: at this Unix time).
     FlushAll {
-        /// See above.
+        /// When to flush, as described above.
         delay_seconds: i64,
     },
     /// Stop the server.
@@ -174,13 +174,13 @@ pub enum Command<'a> {
     RefreshCertificates,
     /// Stop, start or set the clock; only where a test harness asks for it.
     DebugTime(Arguments<'a>),
-    /// Hold on to an item; only where a test harness asks for it.
+    /// Keep a reference to an item; only where a test harness asks for it.
     DebugItem(Arguments<'a>),
     /// Try what the sandbox forbids; only where a test harness asks for it.
     Misbehave,
 }
 
-/// A request that cannot be done.
+/// A request that cannot be executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'a> {
     pub(crate) reply: Reply<'a>,
@@ -202,7 +202,7 @@ impl<'a> Refusal<'a> {
         Self { reply, problem: None, swallow: 0, closes: true, removes: None }
     }
 
-    /// The same refusal, for want of memory to receive the value.
+    /// The same refusal with the reason that there is no memory to receive the value.
     pub fn out_of_memory(self) -> Self {
         Self { problem: self.problem.map(|_| Problem::OUT_OF_MEMORY), ..self }
     }
@@ -212,7 +212,7 @@ impl<'a> Refusal<'a> {
         Self::new(reply, Problem::OUT_OF_MEMORY_ANSWERING)
     }
 
-    /// What is wrong; none where the connection is closed without an answer.
+    /// The error to answer; None if the connection is closed without an answer.
     pub fn problem(&self) -> Option<Problem> {
         self.problem
     }

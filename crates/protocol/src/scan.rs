@@ -1,4 +1,4 @@
-//! Finding spaces and line ends sixteen bytes at a time, as bits of a word.
+//! Finds spaces and line ends sixteen bytes at a time, as bits of a word.
 
 use wide::u8x16;
 
@@ -8,13 +8,13 @@ const CHUNK_BYTES: usize = 16;
 /// Bytes whose bits fit a word.
 pub(crate) const WINDOW_BYTES: usize = 64;
 
-/// Bit n: byte n of `chunk` is `wanted`.
+/// Returns a word whose bit n says that byte n of `chunk` is `wanted`.
 #[inline]
 fn matches(chunk: &[u8; CHUNK_BYTES], wanted: u8) -> u64 {
     u64::from(u8x16::new(*chunk).simd_eq(u8x16::splat(wanted)).to_bitmask())
 }
 
-/// The same for fewer bytes than a chunk.
+/// As `matches`, for fewer bytes than a chunk.
 #[inline]
 fn matches_short(bytes: &[u8], wanted: u8) -> u64 {
     bytes.iter().rev().fold(0, |found, byte| found << 1 | u64::from(*byte == wanted))
@@ -25,7 +25,7 @@ fn matches_short(bytes: &[u8], wanted: u8) -> u64 {
 pub(crate) struct Window {
     /// Bit n: byte n is a space.
     pub spaces: u64,
-    /// Bit n: byte n is a line end. Behind the first one nothing need be looked at.
+    /// Bit n: byte n is a line end. Bits behind the first one may be missing.
     pub line_ends: u64,
     /// How many bytes were looked at.
     pub bytes: usize,
@@ -72,8 +72,8 @@ impl Window {
     }
 }
 
-/// The spaces among the first 64 bytes of `text`. Kept out of line: what walks over tokens must
-/// stay small enough to be inlined.
+/// The spaces among the first 64 bytes of `text`. The function is not inlined, so that
+/// its callers stay small enough to be inlined.
 #[inline(never)]
 pub(crate) fn spaces(text: &[u8]) -> u64 {
     let Some(block) = text.first_chunk::<WINDOW_BYTES>() else { return spaces_short(text) };

@@ -13,7 +13,7 @@ pub const UNKNOWN_COMMAND: u16 = 0x81;
 pub const OUT_OF_MEMORY: u16 = 0x82;
 pub const INTERNAL: u16 = 0x84;
 
-/// What memcached says with a status.
+/// The text that memcached sends with a status.
 pub fn text(status: u16) -> &'static str {
     match status {
         NOT_FOUND => "Not found",

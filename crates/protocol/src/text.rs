@@ -61,8 +61,8 @@ const MIN_LOG_IN_BYTES: usize = 6;
 /// The most bytes that user and password may have.
 const MAX_CREDENTIALS_BYTES: u32 = 16_384;
 
-/// The only thing taken before authentication: `set KEY FLAGS EXPIRY LENGTH`, and behind it user
-/// and password. Of the line only its length counts.
+/// The only request accepted before authentication: `set KEY FLAGS EXPIRY LENGTH`, and behind it
+/// user and password. Of the line only its length counts.
 #[cold]
 fn parse_log_in<'a>(line: Line<'a>) -> Step<'a> {
     if line.used <= MIN_LOG_IN_BYTES {
@@ -288,7 +288,7 @@ fn store<'a>(
     }
 }
 
-/// Flags are nearly always a few digits; what else C accepts takes the long way.
+/// Flags are nearly always a few digits; the other forms that C accepts take the slow path.
 #[inline]
 fn parse_flags<'a>(token: &[u8], from_token: impl Fn() -> &'a [u8]) -> Option<u32> {
     parse_u32(token).or_else(|| parse_c_flags(from_token()))
@@ -353,7 +353,7 @@ fn parse_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
     line.step(Request::Apply(Apply { key: WireKey::plain(key), verb, reply }))
 }
 
-/// Commands whose name may have spaces before it, and whatever is no command.
+/// Commands whose name may have spaces before it, and lines that are not a command.
 #[cold]
 fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
     let mut tokens = line.tokens(0);
@@ -401,7 +401,7 @@ fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
         b"debugtime" => line.command(Command::DebugTime(arguments), quiet),
         b"debugitem" => line.command(Command::DebugItem(arguments), quiet),
         b"misbehave" => line.command(Command::Misbehave, quiet),
-        // A browser or scanner on the wrong port.
+        // The client is a browser or scanner on the wrong port.
         _ if last.is_some_and(|last| last.starts_with(b"HTTP/")) => {
             line.refuse(Refusal::close(Reply::line_reply(true)))
         }

@@ -6,7 +6,7 @@ fn limits(authentication: Authentication) -> Limits {
     Limits { authentication, ..Limits::default() }
 }
 
-/// What the step says, and how many bytes it used.
+/// The content of the step, and the number of bytes that it used.
 fn describe(protocol: Protocol, input: &[u8], authentication: Authentication) -> (String, usize) {
     match protocol.parse(input, &limits(authentication)) {
         Step::Incomplete { at_least } => (format!("incomplete {at_least}"), 0),
@@ -144,7 +144,7 @@ fn sasl_comes_before_anything_but_version() {
         match (opcode, step) {
             (0x0b | 0x20, Step::Request { .. }) => {}
             (0x21 | 0x22, Step::Refused { refusal, .. }) => {
-                // Without a mechanism.
+                // The request names no mechanism.
                 assert_eq!(answer(|out| refusal.write(out)).0, 4);
                 assert!(refusal.closes);
             }

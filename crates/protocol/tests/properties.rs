@@ -1,4 +1,5 @@
-//! What holds for any input: no panic, progress, and the same steps however the bytes are cut.
+//! Properties that hold for any input: parsing does not panic, makes progress, and yields the same
+//! steps however the bytes are cut.
 
 mod common;
 

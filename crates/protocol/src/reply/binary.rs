@@ -11,9 +11,9 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// How to answer a request of the binary protocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BinaryReply<'a> {
-    /// As it was sent, quiet or not: answers repeat it.
+    /// The opcode as it was sent, quiet or not; answers repeat it.
     pub code: u8,
-    /// Sent back as it came.
+    /// The client's opaque value, which answers repeat.
     pub opaque: [u8; 4],
     pub key: &'a [u8],
 }

@@ -25,9 +25,9 @@ pub(crate) enum MetaKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaReply<'a> {
     pub kind: MetaKind,
-    /// `q`: the usual outcome is not answered.
+    /// `q`: the usual outcome gets no answer.
     pub quiet: bool,
-    /// `v`.
+    /// `v`: the answer shows the value.
     pub shows_value: bool,
     /// The operation may move the item's expiry: `t` then depends on the order of flags.
     pub moves_expiry: bool,
@@ -229,7 +229,7 @@ fn append_remaining(out: &mut Vec<u8>, expiry: Expiry, now: &Now) {
     }
 }
 
-/// Seconds since the last access; 0 where the engine does not know.
+/// Seconds since the last access; 0 if the engine does not know.
 fn idle_seconds(item: &ItemView<'_>, now: &Now) -> u32 {
     item.last_access_seconds.map_or(0, |second| now.seconds.saturating_sub(second))
 }

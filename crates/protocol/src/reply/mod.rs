@@ -1,4 +1,4 @@
-//! Answers, appended to the send buffer.
+//! Answers to requests, appended to the send buffer.
 
 mod binary;
 mod meta;
@@ -12,7 +12,7 @@ pub(crate) use binary::{BinaryReply, HEADER_BYTES};
 pub(crate) use meta::{MetaKind, MetaReply};
 pub(crate) use text::{TextForm, TextReply};
 
-/// How to answer one request: small, to be kept until its turn comes.
+/// How to answer one request. It is small, since it is kept until the request was executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a>(pub(crate) Form<'a>);
 
@@ -23,7 +23,7 @@ pub(crate) enum Form<'a> {
     Binary(BinaryReply<'a>),
 }
 
-/// What answers commands about the server.
+/// The form of answers to commands about the server.
 enum CommandReply<'a> {
     Lines(TextReply),
     Packets(BinaryReply<'a>),
@@ -116,7 +116,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Says that something was not done.
+    /// Answers that a request failed with this problem.
     pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
         match self.0.command() {
             CommandReply::Lines(reply) => reply.line(out, problem.line.as_bytes()),
@@ -134,7 +134,7 @@ impl<'a> Reply<'a> {
         matches!(self.0.command(), CommandReply::Lines(_))
     }
 
-    /// Says that a command was done.
+    /// Answers that a command succeeded.
     pub fn ok(&self, out: &mut Vec<u8>) {
         match self.0.command() {
             CommandReply::Lines(reply) => reply.ok(out),
@@ -168,7 +168,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Says that the credentials were right.
+    /// Answers that the credentials were right.
     pub fn authenticated(&self, out: &mut Vec<u8>) {
         match self.0.command() {
             CommandReply::Lines(reply) => reply.line(out, b"STORED"),
@@ -176,7 +176,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Asks the client to go on with authentication (binary).
+    /// Asks the client to continue the authentication (binary).
     pub fn challenge(&self, out: &mut Vec<u8>, challenge: &[u8]) {
         match self.0.command() {
             CommandReply::Lines(reply) => reply.line(out, challenge),

@@ -5,7 +5,7 @@ use amalgam_op::{ItemView, Outcome};
 use crate::Problem;
 use crate::number::{Scrap, append_decimal};
 
-/// How the answer to a request looks.
+/// The form of the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextForm {
     /// get, gat.
@@ -22,7 +22,7 @@ pub(crate) enum TextForm {
     Touched,
     /// delete.
     Deleted,
-    /// Everything else.
+    /// Every other command.
     Line,
     /// `mn`.
     MetaNoOperation,

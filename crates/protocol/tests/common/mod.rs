@@ -35,7 +35,7 @@ impl Connection {
         }
     }
 
-    /// Receives `bytes` and returns what is answered.
+    /// Receives `bytes` and returns the answers.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if self.is_closed {

@@ -1,4 +1,4 @@
-//! Byte scripts: what is sent, what is expected.
+//! Byte scripts: sent bytes and the answers that are expected.
 //!
 //! A line `> BYTES` is sent, a line `< BYTES` is expected; several lines of one kind follow each
 //! other on the wire. `\r`, `\n`, `\s` (space), `\\`, `\xHH` and `\*N(BYTES)` (N times) escape. In
