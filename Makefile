@@ -20,7 +20,7 @@ run:             ## build the server and start it on 127.0.0.1:11211
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@exec target/release/amalgam serve -l $(HOST) -p $(PORT) $(ARGS)
 
-docs:            ## what docs/results has of stored JSON, written anew
+docs:            ## write the tables of docs/results anew from stored JSON
 	cargo run -q --bin amalgam-lab -- reproduce --docs docs/results --out docs/results/reproduce
 
 test:            ## everything that must pass before a change lands

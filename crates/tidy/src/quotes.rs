@@ -52,7 +52,7 @@ pub fn quotes(document: &Source) -> Vec<Quote> {
     found
 }
 
-/// Takes the quotes out of a paragraph that is over.
+/// Extracts the quotes of a paragraph that has ended.
 fn end(paragraph: &mut (usize, String), found: &mut Vec<Quote>) {
     let (line, text) = std::mem::take(paragraph);
     let quoted = text.split('`').skip(1).step_by(2).filter(|text| !text.is_empty());
