@@ -34,41 +34,41 @@ struct Amalgam {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Runs the server; takes memcached's options.
-    // The last of repeated options counts, as for getopt: scripts put theirs behind defaults.
+    /// Run the server; takes memcached's options.
+    // The last of repeated options counts, as with getopt: scripts append options to defaults.
     #[command(disable_help_flag = true, disable_version_flag = true, args_override_self = true)]
     Serve(Box<options::Options>),
-    /// Generates load for servers and measures them.
+    /// Generate load for servers and measure them.
     #[command(subcommand, after_help = "All other benches are commands of amalgam-lab.")]
     Bench(Box<Bench>),
-    /// Says which engine to choose for what is asked of a server.
+    /// Recommend an engine for the requests that a server receives.
     Advise(Box<amalgam_advise::AdviseArguments>),
-    /// Runs nodes of a cluster; memcached's clients may talk to any of them.
+    /// Run nodes of a cluster; memcached clients may connect to any of them.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
-    /// Shows a server's admin address in a terminal.
+    /// Show the live status of a server in a terminal, read from its admin address.
     Top(top::Top),
-    /// Copies the items of one running server to another, memcached's too.
+    /// Copy the items of one running server to another; both may be Amalgam or memcached.
     Load(load::Load),
-    /// Prints what completes this command line in a shell.
+    /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell to complete commands in.
         shell: clap_complete::Shell,
     },
-    /// Prints a manual page in roff, for `man -l -`.
+    /// Print a manual page in roff, for `man -l -`.
     Man {
-        /// A command to print the page of instead of the program's.
+        /// Command whose page is printed instead of the program's.
         command: Option<String>,
     },
 }
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Measures servers over sockets.
+    /// Measure servers over sockets.
     Server(ServerArguments),
 }
 
-/// The exit code of a command line that cannot be understood; clap's, too.
+/// The exit code for an invalid command line, the same as clap's.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -110,13 +110,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line, with what is known only here: the engines.
+/// The definition of the command line, completed by the list of engines.
 fn command() -> clap::Command {
     let engines = format!("Engines, and what to choose them for:\n{}", serve::engine_list());
     Amalgam::command().mut_subcommand("serve", |serve| serve.after_help(engines))
 }
 
-/// Puts `serve` before the options of somebody who means memcached.
+/// Inserts the command `serve` where the program is called as memcached is.
 fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let name = arguments.first().and_then(|path| Path::new(path).file_name());
     let is_memcached = name.is_some_and(|name| name == "memcached" || name == "memcached-debug");

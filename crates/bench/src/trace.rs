@@ -1,17 +1,17 @@
-//! Traces of made-up workloads, for trying out what reads traces.
+//! Traces of synthetic workloads, for testing programs that read traces.
 
 use std::io::Write;
 
 use crate::measure::parse_count;
 use crate::workload::{Action, KeySpace, Recipe, SHORTEST_TEXT_KEY_BYTES, Workload, generate};
 
-/// Writes a trace of a workload to standard output.
+/// Write a trace of a workload to standard output.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TraceArguments {
-    /// What is asked for.
+    /// The mix of operations.
     #[arg(long, value_enum, default_value = "c")]
     pub workload: Workload,
-    /// Keys that are there at first; 16M is a million times 16, 16Mi is 2^24.
+    /// Number of keys at the start; 16M is 16 million, 16Mi is 2^24.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub keys: u64,
     /// Length of a key in bytes.
@@ -35,11 +35,11 @@ pub struct TraceArguments {
     pub seed: u64,
 }
 
-/// Writes the lines that a watcher of a server with such clients would see.
+/// Writes the lines that the command `watch` of a server would print under this workload.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense or the lines cannot be written.
+/// If an argument is invalid or the lines cannot be written.
 pub fn write(arguments: &TraceArguments, target: &mut dyn Write) -> anyhow::Result<()> {
     let key_bytes = arguments.key_bytes;
     anyhow::ensure!(

@@ -7,48 +7,48 @@ use anyhow::{Context, ensure};
 use crate::measure::parse_count;
 use crate::workload::{KeySpace, MOST_KEYS, SHORTEST_TEXT_KEY_BYTES};
 
-/// How a client speaks.
+/// The protocol that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// `get` and `set`.
+    /// The text protocol's `get` and `set`.
     Text,
-    /// `mg` and `ms`.
+    /// The meta protocol's `mg` and `ms`.
     Meta,
     /// The binary protocol.
     Binary,
-    /// The binary protocol in datagrams.
+    /// The binary protocol in UDP datagrams.
     Udp,
 }
 
 /// Measures servers over sockets.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerArguments {
-    /// Servers, asked in turns (one of them, or several with commas).
+    /// Servers to measure, separated by commas; several servers run in alternation.
     #[arg(long, value_delimiter = ',', required = true)]
     pub target: Vec<String>,
-    /// How to speak to them.
+    /// Protocol to use.
     #[arg(long, value_enum, default_value = "text")]
     pub protocol: Protocol,
-    /// Connections that ask.
+    /// Number of connections that send requests.
     #[arg(long, default_value_t = 32)]
     pub connections: usize,
-    /// Connections that are open and do nothing.
+    /// Number of connections that are open and idle.
     #[arg(long, default_value_t = 0)]
     pub idle: usize,
-    /// Requests in flight on a connection.
+    /// Number of requests in flight per connection.
     #[arg(long, default_value_t = 1)]
     pub depth: usize,
-    /// Keys a get.
+    /// Keys per get.
     #[arg(long, default_value_t = 1)]
     pub multi: usize,
-    /// Share of the requests that are sets.
+    /// Fraction of the requests that are sets.
     #[arg(long, default_value_t = 0.05)]
     pub set: f64,
     /// Skew of the popularity of keys; 0 is uniform.
     #[arg(long, default_value_t = 0.99)]
     pub theta: f64,
-    /// Keys that are there.
+    /// Number of keys in the key space.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub keys: u64,
     /// Length of a key in bytes.
@@ -57,51 +57,51 @@ pub struct ServerArguments {
     /// Length of a value in bytes.
     #[arg(long, default_value_t = 32)]
     pub value_bytes: usize,
-    /// Seconds of a round.
+    /// Duration of a round in seconds.
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
-    /// Rounds of each server [default: 1, or 5 in turns].
+    /// Number of rounds of each server [default: 1, or 5 for several servers].
     #[arg(long)]
     pub rounds: Option<usize>,
     /// Compare every server with this one, round by round.
     #[arg(long)]
     pub ratio_to: Option<String>,
-    /// Processes whose CPU time to account for, one a target.
+    /// Process ids of the servers, one per target, whose CPU time is reported.
     #[arg(long, value_delimiter = ',')]
     pub server_pid: Vec<u32>,
-    /// Client threads.
+    /// Number of client threads.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Cores for the client's threads, with commas.
+    /// Cores for the client's threads, separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub cores: Vec<usize>,
-    /// Keys asked for in the requests that are generated; they are repeated in a circle [default:
-    /// as many as there are, between 1M and 16M].
+    /// Number of keys in the generated requests, which are repeated cyclically [default: that of
+    /// --keys, between 1M and 16M].
     #[arg(long, value_parser = parse_count)]
     pub requests: Option<u64>,
-    /// Leave out storing the keys first.
+    /// Do not store the keys first.
     #[arg(long)]
     pub no_load: bool,
-    /// Compare every value with what was stored (text only; costs the client).
+    /// Compare every value with the stored one (text protocol only; costs client CPU time).
     #[arg(long)]
     pub verify: bool,
     /// Seed of the requests.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// One JSON object a line on standard output.
+    /// Print one JSON object per line on standard output.
     #[arg(long)]
     pub json: bool,
 }
 
-/// The largest answer of a datagram that is sent as one.
+/// The largest value whose answer fits one datagram.
 const LARGEST_DATAGRAM_VALUE_BYTES: usize = 1200;
 
 impl ServerArguments {
-    /// Refuses what cannot be run.
+    /// Checks that the options can be run.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with which option.
+    /// If an option is invalid; the error names it and says what is wrong.
     pub fn check(&self) -> anyhow::Result<()> {
         KeySpace::new(self.key_bytes)?;
         let shortest = SHORTEST_TEXT_KEY_BYTES;
@@ -136,12 +136,12 @@ impl ServerArguments {
         Ok(())
     }
 
-    /// Rounds to run of each target.
+    /// The number of rounds to run for each target.
     pub fn round_count(&self) -> usize {
         self.rounds.unwrap_or(if self.target.len() > 1 { 5 } else { 1 })
     }
 
-    /// Requests to generate.
+    /// The number of requests to generate.
     pub fn request_count(&self) -> usize {
         let keys = self.requests.unwrap_or(self.keys.clamp(1 << 20, 16 << 20));
         let fitting = usize::try_from(keys).unwrap_or(usize::MAX) / self.multi;
@@ -149,20 +149,20 @@ impl ServerArguments {
     }
 }
 
-/// The first address that a name stands for.
+/// The first address that a name resolves to.
 pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
     let mut addresses =
         target.to_socket_addrs().with_context(|| format!("'{target}' is no HOST:PORT"))?;
     addresses.next().with_context(|| format!("'{target}' has no address"))
 }
 
-/// Answers every text request with constants: the floor of ordinary sockets.
+/// Answer every text request with constants, to measure the cost of sockets alone.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StubServerArguments {
-    /// TCP port; 0 takes a free one, which is printed.
+    /// TCP port; 0 chooses a free port, which is printed.
     #[arg(short, long, default_value_t = 11311)]
     pub port: u16,
-    /// Keys a get.
+    /// Keys per get.
     #[arg(long, default_value_t = 1)]
     pub multi: usize,
     /// Length of a key in bytes.
@@ -171,7 +171,7 @@ pub struct StubServerArguments {
     /// Length of a value in bytes.
     #[arg(long, default_value_t = 32)]
     pub value_bytes: usize,
-    /// The core to run on.
+    /// Core to run on.
     #[arg(long)]
     pub core: Option<usize>,
 }

@@ -10,20 +10,20 @@ use clap::ValueEnum;
 use crate::measure::{Machine, parse_count, parse_size};
 use crate::workload::{KeySpace, MOST_KEYS, Recipe, Workload};
 
-/// Measures engines in this process.
+/// Measure engines in this process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct IndexArguments {
-    /// Engines to measure, in turns (one of them, or several with commas).
+    /// Engines to measure, separated by commas; several engines run in alternation.
     #[arg(long, value_delimiter = ',', required = true)]
     pub engine: Vec<String>,
-    /// What to ask of them.
+    /// The mix of operations.
     #[arg(long, value_enum, default_value = "c")]
     pub workload: Workload,
-    /// More workloads for the same items, each with its rounds: names, with a colon and a theta
-    /// where that is another. Loading takes longest. Each is warmed up for a round.
+    /// More workloads to run on the same items, which saves loading them again: names separated by
+    /// commas, each with an optional colon and theta. Each is warmed up for a round.
     #[arg(long, value_delimiter = ',', value_parser = parse_next, conflicts_with = "fill")]
     pub then: Vec<(Workload, Option<f64>)>,
-    /// Keys to load (of `grow`: to insert); 16M is a million times 16, 16Mi is 2^24.
+    /// Keys to load (for `grow`: to insert); 16M is 16 million, 16Mi is 2^24.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub keys: u64,
     /// Length of a key in bytes.
@@ -35,88 +35,88 @@ pub struct IndexArguments {
     /// Skew of the popularity of keys; 0 is uniform [default: 0.99 for the YCSB mixes, else 0].
     #[arg(long)]
     pub theta: Option<f64>,
-    /// Threads, pinned to a core each.
+    /// Number of threads, each pinned to a core.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Threads that load [default: as many as measure].
+    /// Number of threads that load [default: that of --threads].
     #[arg(long)]
     pub load_threads: Option<usize>,
     /// Keys per bucket at load time; the table then stays at that size.
     #[arg(long)]
     pub ratio: Option<f64>,
-    /// Keys that an engine sizes its table for at start [default: those it loads]. More than it
-    /// will ever hold, and it never expands.
+    /// Number of keys that an engine sizes its table for at start [default: that of --keys]. A
+    /// table that is sized for all keys it will ever hold never expands.
     #[arg(long, value_parser = parse_count)]
     pub expected: Option<u64>,
-    /// Keys a call; 1 is one key a call through the same trait.
+    /// Keys per call; 1 is one key per call through the same trait.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
-    /// Seconds of a round.
+    /// Duration of a round in seconds.
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// Seconds before the first round [default: half a round, at most 5]. Heads that follow hot
-    /// items need long to find those that are asked for rarely.
+    /// Seconds of warm-up before the first round [default: half a round, at most 5]. Engines whose
+    /// heads follow hot items take long to find items that are rarely accessed.
     #[arg(long)]
     pub warm_up: Option<f64>,
-    /// Rounds of each engine.
+    /// Number of rounds of each engine.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Compare every engine with this one, round by round.
     #[arg(long)]
     pub ratio_to: Option<String>,
-    /// Bound the index to this size and let it evict [default: room for everything].
+    /// Limit the index to this size and let it evict [default: enough memory for everything].
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Do not count the table among --memory; it stays as large as --expected asks for.
+    /// Do not count the table towards --memory; it keeps the size that --expected gives.
     #[arg(long, requires = "memory")]
     pub table_apart: bool,
-    /// Ask the system for no huge pages.
+    /// Do not use huge pages.
     #[arg(long)]
     pub small_pages: bool,
     /// Load this share of the table's slots (0.95 is 95 %); the table does not grow. `--keys`
     /// sizes it.
     #[arg(long)]
     pub fill: Option<f64>,
-    /// Slots a bucket.
+    /// Number of slots per bucket.
     #[arg(long)]
     pub slots: Option<usize>,
-    /// How cuckoo paths are searched: 1 to 4 walks at once, or bfs.
+    /// How cuckoo paths are searched: by 1 to 4 concurrent walks, or breadth-first (bfs).
     #[arg(long, value_parser = parse_paths)]
     pub paths: Option<PathSearch>,
-    /// How many items an insert may displace.
+    /// Maximum number of items that an insert may displace.
     #[arg(long)]
     pub displacements: Option<usize>,
-    /// How many version counters the buckets share.
+    /// Number of version counters that the buckets share.
     #[arg(long)]
     pub stripes: Option<usize>,
-    /// Whether writers exclude each other by one lock: 1 or many.
+    /// Concurrency of writers: with 1, one lock lets a single writer run at a time; or many.
     #[arg(long, value_parser = ["1", "many"], default_value = "many")]
     pub writers: String,
-    /// Features to leave out, with commas.
+    /// Features to disable, separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub disable: Vec<String>,
-    /// Requests to generate for each thread; they are repeated in a circle.
+    /// Requests to generate for each thread; the thread repeats them cyclically.
     #[arg(long, value_parser = parse_count, default_value = "16Mi")]
     pub requests: u64,
-    /// Operations of each thread to time one by one, after the rounds.
+    /// Number of operations that each thread times individually after the rounds.
     #[arg(long, value_parser = parse_count, default_value = "1M")]
     pub timed: u64,
     /// Seed of the requests.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Touch an index's whole memory before it is used [default: for workloads that insert].
+    /// Touch all memory of an index before it is used [default: true for workloads that insert].
     #[arg(long)]
     pub prefault: Option<bool>,
-    /// Count DRAM accesses too: last-level misses on one thread, under cachegrind. Takes minutes.
+    /// Also count DRAM accesses: last-level misses on one thread under cachegrind. Takes minutes.
     #[arg(long)]
     pub dram: bool,
-    /// The cache that is modelled for it: a power of two. Fewer keys want a smaller one.
+    /// Size of the cache that --dram models, a power of two. Fewer keys need a smaller one.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
     pub dram_cache: u64,
     /// Load, warm up, run this many operations and exit: the run that `--dram` observes.
     #[arg(long, hide = true)]
     pub count: Option<u64>,
-    /// One JSON object a line on standard output.
+    /// Print one JSON object per line on standard output.
     #[arg(long)]
     pub json: bool,
 }
@@ -153,7 +153,7 @@ fn parse_next(text: &str) -> anyhow::Result<(Workload, Option<f64>)> {
 }
 
 impl IndexArguments {
-    /// What is to be measured on the same items, one after the other.
+    /// The series of runs to measure on the same items, one after the other.
     pub fn series(&self) -> Vec<Self> {
         let next = |&(workload, theta): &(Workload, Option<f64>)| {
             let theta = theta.or(self.theta);
@@ -162,11 +162,11 @@ impl IndexArguments {
         std::iter::once(self.clone()).chain(self.then.iter().map(next)).collect()
     }
 
-    /// Refuses what cannot be run.
+    /// Checks that the options can be run.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with which option.
+    /// If an option is invalid; the error names it and says what is wrong.
     pub fn check(&self) -> anyhow::Result<()> {
         KeySpace::new(self.key_bytes)?;
         ensure!((1..=MOST_KEYS).contains(&self.keys), "--keys must be 1 to {MOST_KEYS}");
@@ -252,20 +252,20 @@ impl IndexArguments {
         self.theta.unwrap_or(self.workload.default_theta())
     }
 
-    /// How long a round lasts.
+    /// The duration of a round.
     pub fn round_time(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// How long an engine is warmed up.
+    /// The duration of an engine's warm-up.
     pub fn warm_up_time(&self) -> Duration {
         let half_a_round = (self.round_time() / 2).min(Duration::from_secs(5));
         self.warm_up.map_or(half_a_round, Duration::from_secs_f64)
     }
 
-    /// What to generate requests from, for `keys` loaded keys.
+    /// The recipe of the requests, for `keys` loaded keys.
     pub fn recipe(&self, keys: u64) -> Recipe {
-        // A circle of inserts needs no length: inserts are numbered as they run.
+        // A cycle of inserts needs no length: inserts are numbered as they run.
         let most = if self.workload.starts_empty() { 1 << 16 } else { usize::MAX };
         Recipe {
             workload: self.workload,
@@ -276,7 +276,7 @@ impl IndexArguments {
         }
     }
 
-    /// What to build an engine with.
+    /// The configuration to build an engine with.
     pub fn configuration(&self) -> Configuration {
         let buckets = self.ratio.map(|ratio| (self.keys as f64 / ratio).ceil().max(1.0) as usize);
         let starts_empty = self.workload.starts_empty();
@@ -301,8 +301,8 @@ impl IndexArguments {
         }
     }
 
-    /// The memory limit of an engine. Without one given: room for every key, and for what a
-    /// workload inserts beyond them as much as the machine can spare.
+    /// The memory limit of an engine. If none is given, it has memory for every key, and as much as
+    /// the machine can spare for keys that the workload inserts.
     fn memory_bytes(&self) -> u64 {
         let item = (self.key_bytes + self.value_bytes) as u64 + ROOM_PER_ITEM_BYTES;
         let table = self.expected.unwrap_or(0) * ROOM_PER_EXPECTED_BYTES;

@@ -1,9 +1,9 @@
-//! `bench caches`: how many items a cache of a size holds and how often they are hit (MemC3, table
-//! 3), engine by engine.
+//! `bench caches`: the number of items that a cache of a given size holds and its hit ratio, for
+//! each engine (MemC3, table 3).
 //!
-//! Each cache starts empty and goes round the same requests twice: what it then holds depends only
-//! on the last ones, and the second circle is counted. The paper's sizes leave the table out, so
-//! these do too.
+//! Each cache starts empty and runs the same requests twice: its contents then depend only on the
+//! most recent requests, and the second pass is counted. The paper's sizes exclude the table, and
+//! so do these.
 
 use anyhow::Context;
 use clap::{Args, FromArgMatches};
@@ -12,20 +12,20 @@ use super::engines::Entry;
 use super::{IndexArguments, run};
 use crate::measure::{Machine, commit, parse_count, parse_size};
 
-/// Bytes of the smallest item that is counted with: tables are made large enough for these.
+/// Bytes of the smallest item that is assumed: tables are large enough for items of this size.
 const SMALLEST_ITEM_BYTES: u64 = 48;
 
-/// Measures how many items caches hold and how often they hit, by size.
+/// Measure the number of items and the hit ratio of caches by size.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheArguments {
     /// Engines to measure.
     #[arg(long, value_delimiter = ',', default_value = "global-lock,lru-cuckoo,memc3")]
     pub engine: Vec<String>,
-    /// Sizes of the caches, tables not counted.
+    /// Sizes of the caches, without their tables.
     #[arg(long, value_delimiter = ',', value_parser = parse_size,
         default_value = "64Mi,128Mi,256Mi,512Mi,1Gi,2Gi")]
     pub sizes: Vec<u64>,
-    /// Keys that are asked for.
+    /// Number of keys in the key space.
     #[arg(long, value_parser = parse_count, default_value = "100M")]
     pub keys: u64,
     /// Length of a key in bytes.
@@ -34,31 +34,31 @@ pub struct CacheArguments {
     /// Length of a value in bytes.
     #[arg(long, default_value_t = 32)]
     pub value_bytes: usize,
-    /// Skew of their popularity.
+    /// Skew of the popularity of keys; 0 is uniform.
     #[arg(long, default_value_t = 0.99)]
     pub theta: f64,
-    /// Requests of a circle. A list cache of n items forgets how it began after the requests in
-    /// which it sees n keys; give more.
+    /// Number of requests in a pass. It must exceed the number in which n distinct keys occur, so
+    /// that an LRU cache of n items has forgotten its initial state.
     #[arg(long, value_parser = parse_count, default_value = "100M")]
     pub requests: u64,
     /// Seed of the requests.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// One JSON object a line on standard output.
+    /// Print one JSON object per line on standard output.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A cell of the table.
+/// The result of one cell of the table: one engine at one size.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct CacheResult {
-    /// What was measured.
+    /// The engine that was measured.
     pub engine: String,
     /// See [`commit`].
     pub commit: &'static str,
     /// See [`Machine`].
     pub machine: Machine,
-    /// Memory for items.
+    /// The memory for items in bytes.
     pub memory_bytes: u64,
     keys: u64,
     key_bytes: usize,
@@ -66,23 +66,23 @@ pub struct CacheResult {
     theta: f64,
     requests: u64,
     seed: u64,
-    /// Items at the end.
+    /// The number of items at the end.
     pub items: u64,
-    /// Memory over items.
+    /// The memory for items divided by the number of items.
     pub bytes_per_item: f64,
-    /// The same with the table counted.
+    /// The memory for items and the table, divided by the number of items.
     pub bytes_per_item_and_slot: Option<f64>,
-    /// Reads that hit over reads, where anything was evicted: a cache that holds all that it is
-    /// asked for in a circle hits always.
+    /// The share of reads that hit; only given if anything was evicted, because a cache that holds
+    /// all requested keys always hits in the second pass.
     pub hit_ratio: Option<f64>,
-    /// Items evicted.
+    /// The number of items that were evicted.
     pub evictions: u64,
-    /// Operations a second, on one thread; nothing is pinned against other work.
+    /// Operations per second on one thread, which is not isolated from other work.
     pub ops_per_second: f64,
 }
 
 impl CacheResult {
-    /// For people.
+    /// The result as text for people.
     pub fn summary(&self) -> String {
         let hits = self.hit_ratio.map_or("nothing was evicted".to_owned(), |ratio| {
             format!("hits {:.2} %", ratio * 100.0)
@@ -97,11 +97,11 @@ impl CacheResult {
     }
 }
 
-/// Measures all engines at all sizes, handing each result to `show` as it comes.
+/// Measures all engines at all sizes, and passes each result to `show` at once.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, an engine cannot be built, or as `show` says.
+/// If an argument is invalid, an engine cannot be built, or `show` fails.
 pub fn run_caches(
     arguments: &CacheArguments,
     engines: &[Entry],
@@ -139,7 +139,7 @@ pub fn run_caches(
 }
 
 impl CacheArguments {
-    /// What `bench index` is asked for a cell.
+    /// The arguments of `bench index` that measure a cell.
     fn index_arguments(&self, engine: &str, size: u64) -> anyhow::Result<IndexArguments> {
         let expected = (size / SMALLEST_ITEM_BYTES).max(1);
         let mut words = vec![
@@ -158,7 +158,7 @@ impl CacheArguments {
             "--rounds=1".to_owned(),
             "--timed=1".to_owned(),
         ];
-        // Every access moves its item to the front, as in the paper; time stands still here.
+        // Every access moves its item to the front, as in the paper; the clock is constant here.
         words.extend((engine == "global-lock").then(|| "--disable=lazy-bump".to_owned()));
         let command = IndexArguments::augment_args(clap::Command::new("index"));
         Ok(IndexArguments::from_arg_matches(&command.try_get_matches_from(words)?)?)

@@ -1,30 +1,30 @@
-//! What a round of requests is asked for.
+//! The configuration of a round of requests.
 
 use std::time::Duration;
 
 use crate::workload::{KeySpace, Stream};
 
-/// What a round asks for.
+/// The configuration of a round.
 pub struct RunConfig<'o> {
-    /// One stream a thread.
+    /// One stream of requests per thread.
     pub streams: &'o [Stream],
-    /// Keys that were loaded.
+    /// The number of keys that were loaded.
     pub loaded: u64,
     /// How keys are made.
     pub key_space: KeySpace,
     /// Length of values in bytes.
     pub value_bytes: usize,
-    /// Keys a call.
+    /// The number of keys per call.
     pub batch: usize,
     /// Reads count back from the last insert.
     pub reads_latest: bool,
-    /// What a read misses is written.
+    /// A key that a read misses is written.
     pub fills_misses: bool,
-    /// When to stop, at the latest.
+    /// The limit at which the round stops at the latest.
     pub limit: Limit,
-    /// Time each call.
+    /// Each call is timed.
     pub is_timed: bool,
-    /// Sample throughput over time.
+    /// The throughput is sampled over time.
     pub is_watched: bool,
 }
 

@@ -1,11 +1,11 @@
 //! DRAM accesses per operation: misses of the last level in a modelled cache, counted by
 //! cachegrind, together with the misses of the first level.
 //!
-//! The program runs itself under cachegrind, once loading and warming up only, once with more
-//! operations behind that; the difference is what the operations missed. The driver's own misses
-//! (it streams through its requests) are counted in the same way with the `null` engine and taken
-//! off. The model has one level, of 32 MiB where nothing else is asked for, behind small caches of
-//! the first level, and knows neither prefetching nor page walks.
+//! The program runs itself under cachegrind, once loading and warming up only, once with further
+//! operations; the difference is the misses of these operations. The driver's own misses (it
+//! streams through its requests) are counted in the same way with the `null` engine and subtracted.
+//! The model has one level (32 MiB by default) behind small first-level caches, and models neither
+//! prefetching nor page walks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,29 @@ use anyhow::{Context, bail, ensure};
 
 use crate::driver::arguments::IndexArguments;
 
-/// Operations between the two counts.
+/// The number of operations between the two counts.
 const COUNTED: u64 = 1_000_000;
 
-/// Operations before the first: enough to fill the modelled cache.
+/// The number of operations before the first count: enough to fill the modelled cache.
 pub const WARM_UP: u64 = 1_000_000;
 
-/// What a result says about the count.
+/// A description of the model, which results include.
 pub fn method(arguments: &IndexArguments) -> String {
     let size = arguments.dram_cache >> 10;
     format!("cachegrind, last-level data and instruction misses, LL {size} KiB 16-way")
 }
 
-/// Misses, of data and of instructions.
+/// Numbers of cache misses, of data and of instructions together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Misses {
-    /// Of the first level, which the second may have served.
+    /// The misses of the first level, which the last level may have served.
     pub first_level: f64,
-    /// Of the last level: accesses to memory.
+    /// The misses of the last level: accesses to memory.
     pub last_level: f64,
 }
 
 impl Misses {
-    /// What these have more than `others`.
+    /// The difference between these misses and `others`.
     fn beyond(self, others: Self) -> Self {
         Self {
             first_level: self.first_level - others.first_level,
@@ -46,11 +46,11 @@ impl Misses {
     }
 }
 
-/// Counts misses an operation of each engine, on one thread.
+/// Counts the misses per operation of each engine on one thread.
 ///
 /// # Errors
 ///
-/// If valgrind is not there or a run failed.
+/// If valgrind is not installed or a run fails.
 pub fn count(arguments: &IndexArguments, engines: &[&str]) -> anyhow::Result<Vec<Misses>> {
     let driver = misses_per_operation(arguments, "null")?;
     let own = |engine: &&str| Ok(misses_per_operation(arguments, engine)?.beyond(driver));
@@ -68,7 +68,7 @@ fn misses_per_operation(arguments: &IndexArguments, engine: &str) -> anyhow::Res
     })
 }
 
-/// All misses of a run of this program that counts `operations`.
+/// All misses of a run of this program with `operations` operations.
 fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::Result<Misses> {
     let output = Output::new(engine, operations);
     let program = std::env::current_exe().context("the path of this program")?;
@@ -79,7 +79,7 @@ fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::
         .args(["--I1=32768,8,64", "--D1=32768,8,64"])
         .arg(format!("--cachegrind-out-file={}", output.0.display()))
         .arg(program)
-        // How this program is asked for the command that we are in.
+        // The subcommand under which this program was started.
         .args(std::env::args().skip(1).take_while(|word| !word.starts_with('-')))
         .args(arguments.words_to_count(engine, operations))
         .stdin(Stdio::null())
@@ -92,7 +92,7 @@ fn misses(arguments: &IndexArguments, engine: &str, operations: u64) -> anyhow::
     total_misses(&fs::read_to_string(&output.0).context("what cachegrind wrote")?)
 }
 
-/// A file of cachegrind's, removed in the end.
+/// An output file of cachegrind, removed on drop.
 struct Output(PathBuf);
 
 impl Output {
@@ -108,11 +108,11 @@ impl Drop for Output {
     }
 }
 
-/// The events of each level that count as its misses.
+/// The cachegrind events that count as misses of each level.
 const FIRST_LEVEL: [&str; 3] = ["I1mr", "D1mr", "D1mw"];
 const LAST_LEVEL: [&str; 3] = ["ILmr", "DLmr", "DLmw"];
 
-/// The sums of both levels' events in cachegrind's output.
+/// The sum of each level's miss events in cachegrind's output.
 fn total_misses(text: &str) -> anyhow::Result<Misses> {
     let line = |start: &str| text.lines().rev().find_map(|line| line.strip_prefix(start));
     let events = line("events:").context("cachegrind's file has no events")?;

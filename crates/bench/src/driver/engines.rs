@@ -1,4 +1,4 @@
-//! What a table of engines is made of: [`Entry`] says how an engine is called and opened.
+//! The rows of a table of engines: [`Entry`] holds an engine's name and constructor.
 
 use amalgam_index::Configuration;
 use anyhow::{bail, ensure};
@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use crate::driver::{EngineUnderTest, Runner};
 use crate::target::Target;
 
-/// A row of the table.
+/// A row of the table: an engine.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// The name, as `--engine` takes it.
@@ -17,7 +17,7 @@ pub struct Entry {
     pub is_read_only: bool,
     /// Builds the engine, given its row's name.
     pub open: Open,
-    /// What `--slots` and `--disable` can make of it; the first is what `open` builds. Empty if
+    /// The variants that `--slots` and `--disable` choose from; `open` builds the first. Empty if
     /// the engine has no variants.
     pub variants: &'static [Variant],
 }
@@ -25,23 +25,23 @@ pub struct Entry {
 /// Builds an engine, given its row's name.
 pub type Open = fn(&str, &Configuration) -> anyhow::Result<Box<dyn Runner>>;
 
-/// An engine that is compiled with another number of slots a bucket, or without features.
+/// An engine that is compiled with another number of slots per bucket, or without some features.
 #[derive(Clone, Copy)]
 pub struct Variant {
-    /// As `--slots` takes it; None if the engine has no buckets of slots.
+    /// The number of slots per bucket; `None` if the engine has no buckets of slots.
     pub slots: Option<usize>,
-    /// As `--disable` takes them, in any order.
+    /// The disabled features, as `--disable` takes them, in any order.
     pub disabled: &'static [&'static str],
-    /// Builds it.
+    /// Builds the variant.
     pub open: Open,
 }
 
-/// A row for `S`.
+/// The row of the engine `S`.
 pub const fn entry<S: Target + 'static>(name: &'static str, about: &'static str) -> Entry {
     Entry { name, about, is_read_only: false, open: open::<S>, variants: &[] }
 }
 
-/// A variant that `S` is.
+/// The row of the variant `S`.
 pub const fn variant<S: Target + 'static>(
     slots: Option<usize>,
     disabled: &'static [&'static str],
@@ -50,8 +50,8 @@ pub const fn variant<S: Target + 'static>(
 }
 
 impl Entry {
-    /// This engine as `--slots` and `--disable` ask for it. An engine without buckets of slots
-    /// ignores `slots`.
+    /// The constructor of the variant that `--slots` and `--disable` choose. An engine without
+    /// buckets of slots ignores `slots`.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ fn open<S: Target + 'static>(
 ///
 /// # Errors
 ///
-/// If there is none; lists those that there are.
+/// If there is no such row; the error lists the existing ones.
 pub fn find(engines: &[Entry], name: &str) -> anyhow::Result<Entry> {
     engines.iter().find(|entry| entry.name == name).copied().ok_or_else(|| {
         let names: Vec<_> = engines.iter().map(|entry| entry.name).collect();

@@ -1,8 +1,8 @@
-//! `bench index`: engines in this process, in turns.
+//! `bench index`: measures engines in this process in alternation.
 //!
 //! Invariants of this module:
 //! 1. Engines are compared round by round on the same requests, and never run at the same time.
-//! 2. No virtual call for a request: the loop of `requests` is generic, [`Runner`] is not.
+//! 2. A request makes no virtual call: the loop of `requests` is generic, [`Runner`] is not.
 //! 3. Throughput is measured without reading a clock for each operation; latencies are measured in
 //!    a pass of their own.
 

@@ -1,4 +1,4 @@
-//! The loop of one thread: requests to calls.
+//! The loop of one thread, which turns requests into calls of the engine.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,49 +8,50 @@ use crate::measure::Timing;
 use crate::target::{ReadSink, TargetWorker};
 use crate::workload::{Action, KeySpace, Request, Stream};
 
-/// Requests between two looks at the stop flag; a batch is never cut.
+/// The number of requests between two checks of the stop flag; a batch is never split.
 const TURN: usize = 256;
 
-/// Where a thread stands in its stream, kept from round to round.
+/// A thread's position in its stream of requests, kept across rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Position {
-    /// The next request.
+    /// The index of the next request.
     next: usize,
-    /// How many keys the thread has inserted.
+    /// The number of keys that the thread has inserted.
     inserted: u64,
 }
 
 impl Position {
-    /// Goes to the start of another stream; what was inserted stays.
+    /// Moves to the start of another stream; the number of inserted keys is kept.
     pub fn begin_again(&mut self) {
         self.next = 0;
     }
 
-    /// What others see of a thread that stands here.
+    /// The progress that a thread at this position publishes.
     pub fn progress(&self) -> Progress {
         Progress { operations: AtomicU64::new(0), inserted: AtomicU64::new(self.inserted) }
     }
 }
 
-/// What a thread has done, for the others to see. One cache line each (two, for the prefetcher).
+/// A thread's progress, published to the others. Aligned to two cache lines, because the
+/// prefetcher fetches pairs, so that threads do not share lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Progress {
-    /// Operations of this round.
+    /// The number of operations in this round.
     pub operations: AtomicU64,
-    /// Keys inserted since the index was loaded; all of them can be found.
+    /// The number of keys inserted since the index was loaded; all of them can be found.
     pub inserted: AtomicU64,
 }
 
-/// What all threads of a round share.
+/// The state that all threads of a round share.
 pub struct Round<'r> {
-    /// Keys that were loaded; inserts go on from there.
+    /// The number of keys that were loaded; inserts continue from there.
     pub loaded: u64,
     /// How keys are made.
     pub key_space: KeySpace,
     /// Length of values in bytes.
     pub value_bytes: usize,
-    /// Keys a call.
+    /// The number of keys per call.
     pub batch: usize,
     /// Reads count back from the last insert.
     pub reads_latest: bool,
@@ -62,22 +63,22 @@ pub struct Round<'r> {
     pub stop: &'r AtomicBool,
     /// Set when the hot spot has shifted.
     pub is_shifted: &'r AtomicBool,
-    /// By thread.
+    /// The progress of each thread.
     pub progress: &'r [Progress],
-    /// What keys are hashed with.
+    /// The seed with which keys are hashed.
     pub seed: &'r HashSeed,
 }
 
-/// What a thread did in a round.
+/// Counts of a thread's operations in a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// The number of operations.
     pub operations: u64,
     /// The number of reads among them (a read-modify-write counts as a read too).
     pub reads: u64,
-    /// Reads that hit.
+    /// The number of reads that hit.
     pub hits: u64,
-    /// Writes that found no memory.
+    /// The number of writes that failed for lack of memory.
     pub refused: u64,
 }
 
@@ -134,9 +135,9 @@ struct Run<'a, 'r, W> {
     round: &'a Round<'r>,
     thread: u64,
     inserted: u64,
-    /// Of those the ones whose writes are done: a batch does not read what it writes.
+    /// The part of those keys whose writes are complete: a batch does not read what it writes.
     readable: u64,
-    /// How many keys the slowest of the other threads has inserted.
+    /// The number of keys that the slowest of the other threads has inserted.
     known_latest: u64,
     keys: KeyBuffer,
     value: Vec<u8>,
@@ -148,7 +149,7 @@ struct Run<'a, 'r, W> {
 }
 
 impl<W: TargetWorker> Run<'_, '_, W> {
-    /// A turn of the loop: some calls, then what a server does once a turn.
+    /// One iteration of the loop: some calls, then the work that a server does once per iteration.
     fn turn(&mut self, requests: &[Request]) {
         self.look_around();
         if let Some(timing) = &mut self.timing {
@@ -176,7 +177,7 @@ impl<W: TargetWorker> Run<'_, '_, W> {
         self.tally.operations += requests.len() as u64;
         let progress = &self.round.progress[self.thread as usize];
         progress.operations.store(self.tally.operations, Ordering::Relaxed);
-        // Release: whoever reads the new count may ask for the keys behind it.
+        // Release: a thread that reads the new count may request the keys that it counts.
         progress.inserted.store(self.inserted, Ordering::Release);
         self.worker.quiesce();
     }
@@ -189,7 +190,7 @@ impl<W: TargetWorker> Run<'_, '_, W> {
         }
     }
 
-    /// Learns up to where all threads have inserted.
+    /// Updates the number of keys that all threads have inserted.
     fn look_around(&mut self) {
         if self.round.reads_latest {
             let own = self.thread as usize;
@@ -199,7 +200,7 @@ impl<W: TargetWorker> Run<'_, '_, W> {
         }
     }
 
-    /// The key that a request means.
+    /// The id of the key that a request refers to.
     #[inline]
     fn id_of(&mut self, request: Request) -> u32 {
         let number = request.number();
@@ -212,15 +213,16 @@ impl<W: TargetWorker> Run<'_, '_, W> {
             }
             Action::Read if self.round.reads_latest => {
                 let inserted = self.readable.min(self.known_latest) * threads;
-                // Popularity counts back over as many keys as were loaded, so this ends at 0.
+                // Popularity ranks are below the number of loaded keys, so this is
+                // at least 0.
                 (self.round.loaded + inserted - 1 - u64::from(number)) as u32
             }
             _ => number,
         }
     }
 
-    /// As many single requests, with little of the driver in between: how many operations overlap
-    /// is decided by how many instructions lie between two cache misses.
+    /// Runs requests one by one, with little code of the driver in between: the number of
+    /// instructions between two cache misses decides how many operations overlap.
     #[inline]
     fn singles<const KEY_BYTES: usize>(&mut self, requests: &[Request]) {
         let key_space = self.round.key_space;
@@ -269,8 +271,8 @@ impl<W: TargetWorker> Run<'_, '_, W> {
         self.tally.refused += u64::from(!self.worker.set(key, &self.value));
     }
 
-    /// A batch: hints for its writes, all its reads in one call, then its writes one by one. Reads
-    /// and writes of one batch are as if they came from different connections: in no order.
+    /// Runs a batch: hints for its writes, all its reads in one call, then its writes one by one.
+    /// Reads and writes of one batch are unordered, as if they came from different connections.
     fn group(&mut self, requests: &[Request]) {
         let first_write = self.round.batch;
         let (mut reads, mut writes) = (0, 0);
@@ -313,7 +315,7 @@ pub struct KeyBuffer {
 }
 
 impl KeyBuffer {
-    /// Slots for the reads of a batch, then for its writes.
+    /// Creates slots for the reads of a batch, then for its writes.
     fn new(round: &Round<'_>) -> Self {
         Self::with_slots(round.key_space, 2 * round.batch)
     }

@@ -1,4 +1,4 @@
-//! A target with its threads: loading, and rounds of requests.
+//! Loads a target with its threads and runs rounds of requests.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use crate::measure::{Timing, allowed_cores, pin_to};
 use crate::target::{ReadSink, Target, TargetWorker};
 use crate::workload::{KeySpace, Stream};
 
-/// What a round gave.
+/// The result of a round.
 #[derive(Default)]
 pub struct Report {
-    /// Summed over threads.
+    /// The counts, summed over threads.
     pub tally: Tally,
-    /// Each thread's rate in operations a second, summed.
+    /// The sum of the threads' rates, in operations per second.
     pub operations_per_second: f64,
-    /// Of all threads.
+    /// The timing of all threads.
     pub timing: Option<Timing>,
     /// Throughput over time.
     pub watch: Watch,
@@ -29,16 +29,16 @@ pub struct Report {
     pub is_pinned: bool,
 }
 
-/// What the driver does with a target, whichever it is. One virtual call a round.
+/// The driver's interface to any target. There is one virtual call per round.
 pub trait Runner: Send + Sync {
     /// Writes the keys with ids below `keys` from `threads` threads. Returns how many of them
-    /// found room.
+    /// were stored.
     fn load(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize) -> u64;
 
     /// Reads the same keys once: an item's first read marks it as used, which no later one does.
     fn read_once(&self, keys: u64, key_space: KeySpace, value_bytes: usize, threads: usize);
 
-    /// Runs a round from where `positions` stand.
+    /// Runs a round that starts at `positions`, and advances them.
     fn run(&self, config: &RunConfig<'_>, positions: &mut [Position]) -> Report;
 
     /// See [`Target::statistics`].
@@ -96,7 +96,7 @@ pub fn beside_maintenance<R>(
     })
 }
 
-/// Ends the background thread, also when a worker panics.
+/// Ends the background thread on drop, also when a worker panics.
 struct Ender<'e, W: Fn()>(&'e AtomicBool, W);
 
 impl<W: Fn()> Drop for Ender<'_, W> {
@@ -224,7 +224,7 @@ impl<S: Target> EngineUnderTest<S> {
     }
 }
 
-/// Ends the workers, also when the watching thread panics.
+/// Ends the workers on drop, also when the watching thread panics.
 struct Stopper<'s>(&'s AtomicBool);
 
 impl Drop for Stopper<'_> {
@@ -233,7 +233,7 @@ impl Drop for Stopper<'_> {
     }
 }
 
-/// What one thread hands back.
+/// The result of one thread.
 struct Done {
     tally: Tally,
     seconds: f64,
@@ -259,7 +259,7 @@ impl Report {
     }
 }
 
-/// What a thread returned; its panic goes on in the caller.
+/// Joins a thread and returns its result; resumes its panic in the caller.
 pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
