@@ -1,4 +1,4 @@
-//! Two runs of the same figures beside each other: whether they agree.
+//! Compares two runs of the same figures: whether their numbers agree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,28 +11,29 @@ use super::plan::{AT_LEAST, AT_MOST};
 use super::point::Point;
 use super::report::{Compared, Kept};
 
-/// What two runs may differ by where a number was measured once, or may be off by less than runs
-/// are: processes get other pages, and a shared machine other neighbours.
+/// The least difference that is allowed between two runs, as a part of the larger number. Within a
+/// run, a number's error can look smaller than the difference between runs, in which processes get
+/// other pages and a shared machine has other neighbours.
 pub const LEAST_SPREAD: f64 = 0.15;
 
-/// The axis of panels that show a run over time.
+/// The horizontal axis of panels that show a run over time.
 const SECONDS: &str = "seconds";
 
-/// How many of the numbers that do not agree are printed.
+/// The most numbers that are printed of those that do not agree.
 const MOST_SHOWN: usize = 40;
 
-/// A number of both runs.
+/// One number, as both runs have it.
 struct Pair {
     name: String,
     one: f64,
     other: f64,
-    /// What they may differ by, as a part of the larger.
+    /// The difference that is allowed, as a part of the larger number.
     allowed: f64,
 }
 
 impl Pair {
     fn new(name: String, one: (f64, Option<f64>), other: (f64, Option<f64>)) -> Self {
-        // What each may be off by is a part of its own value.
+        // The error of each is stored as a part of its own value.
         let off = |(value, spread): (f64, Option<f64>)| value.abs() * spread.unwrap_or(0.0);
         let most = one.0.abs().max(other.0.abs());
         let allowed = if most == 0.0 { 0.0 } else { (off(one) + off(other)) / most };
@@ -49,7 +50,7 @@ impl Pair {
     }
 }
 
-/// All figures of a folder, by file name.
+/// All figures of a folder, by the names of their files without extension.
 pub fn kept(folder: &Path) -> anyhow::Result<BTreeMap<String, Kept>> {
     let mut figures = BTreeMap::new();
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
@@ -67,12 +68,12 @@ pub fn kept(folder: &Path) -> anyhow::Result<BTreeMap<String, Kept>> {
     Ok(figures)
 }
 
-/// Says how far two folders' numbers lie apart.
+/// Returns a text that says how far the numbers of two folders differ.
 ///
 /// # Errors
 ///
-/// If a folder cannot be read, both do not have the same figures, or a number that stands beside a
-/// printed one does not agree.
+/// If a folder cannot be read, the folders do not have the same figures, or a number that has a
+/// printed counterpart does not agree.
 pub fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     let (first, second) = (kept(one)?, kept(other)?);
     let names = |figures: &BTreeMap<String, Kept>| figures.keys().cloned().collect::<Vec<_>>();
@@ -81,16 +82,20 @@ pub fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     for (name, figure) in &first {
         let again = &second[name];
         claims.extend(claims_of(name, &figure.compared, &again.compared));
-        // A moment of a run has no counterpart in another.
+        // A moment of one run has no counterpart in another run.
         let panels = figure.panels.iter().zip(&again.panels);
         for (panel, again) in panels.filter(|(panel, _)| panel.x != SECONDS) {
             points.extend(points_of(name, &panel.points, &again.points));
         }
     }
-    let text = told("numbers beside printed ones", &mut claims)
-        + &told("points of all pictures but those over time", &mut points);
+    let text = told("numbers with a printed counterpart", &mut claims)
+        + &told("points of all pictures except those over time", &mut points);
     let apart = claims.iter().filter(|pair| !pair.agrees()).count();
-    ensure!(apart == 0, "{text}{apart} of {} numbers beside printed ones differ", claims.len());
+    ensure!(
+        apart == 0,
+        "{text}{apart} of {} numbers with a printed counterpart differ",
+        claims.len()
+    );
     Ok(text)
 }
 
@@ -104,7 +109,7 @@ fn claims_of(name: &str, one: &[Compared], other: &[Compared]) -> Vec<Pair> {
 }
 
 fn points_of(name: &str, one: &[Point], other: &[Point]) -> Vec<Pair> {
-    // A band is what its prediction may be off by, as a spread is; it is no number by itself.
+    // The ends of a band state the error of its prediction; they are not numbers to be compared.
     let is_end = |point: &&Point| [AT_LEAST, AT_MOST].iter().any(|end| point.series.ends_with(end));
     let pair = |point: &Point| {
         let is_it = |again: &&Point| again.series == point.series && again.place == point.place;
@@ -115,7 +120,8 @@ fn points_of(name: &str, one: &[Point], other: &[Point]) -> Vec<Pair> {
     one.iter().filter(|point| !is_end(point)).filter_map(pair).collect()
 }
 
-/// How many agree, what they differ by, and those that do not agree.
+/// A text with the number of pairs that agree, how much pairs differ, and the pairs that do not
+/// agree.
 fn told(what: &str, pairs: &mut [Pair]) -> String {
     pairs.sort_by(|one, other| one.differ_by().total_cmp(&other.differ_by()));
     let percent = |part: f64| format!("{} %", number(100.0 * part));

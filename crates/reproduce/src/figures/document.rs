@@ -1,4 +1,4 @@
-//! What a folder of figures holds, as a document with pictures, and as tables of other pages.
+//! Writes a folder of figures as a document with pictures, and as tables of other pages.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,12 +15,13 @@ use super::picture::number;
 use super::plan::Paper;
 use super::report::Kept;
 
-/// The document, and the folder beside it of its pictures and of the JSON that it is made from.
+/// The name of the document without extension, and of the folder with its pictures and the JSON
+/// that it is made from.
 const NAME: &str = "reproduce";
-/// What is said of a run, in that folder.
+/// The file in that folder with the remark on the run.
 const REMARK: &str = "remark.txt";
 
-/// In the order of the document.
+/// The papers and their headings, in the order of the document.
 const PAPERS: [(Paper, &str); 5] = [
     (Paper::Mercury, "Mercury (SYSTOR 2013)"),
     (Paper::HotRing, "HotRing (FAST 2020)"),
@@ -29,17 +30,17 @@ const PAPERS: [(Paper, &str); 5] = [
     (Paper::Dxram, "DXRAM"),
 ];
 
-/// Keeps the JSON and the pictures of `measured` in `folder`, in place of those of the same
-/// figures, and writes what is made from all that is kept there.
+/// Copies the JSON and the pictures of `measured` to `folder`, where they replace those of the same
+/// figures, and writes all pages that are made from the figures there.
 ///
 /// # Errors
 ///
-/// If a folder cannot be read or written, some of its figures are toys, or a page names what is not
-/// there.
+/// If a folder cannot be read or written, some but not all of its figures are of toy scale, or a
+/// page names a figure or file that does not exist.
 pub fn write(measured: &Path, folder: &Path, remark: Option<&str>) -> anyhow::Result<()> {
     let keep = folder.join(NAME);
     fs::create_dir_all(&keep).with_context(|| keep.display().to_string())?;
-    // What is kept may be what was asked for: then it is only written anew.
+    // `measured` may be the kept folder itself: then only the pages are written again.
     if measured.canonicalize().ok() != keep.canonicalize().ok() {
         for name in kept(measured)?.keys() {
             for kind in ["svg", "json"] {
@@ -57,8 +58,8 @@ pub fn write(measured: &Path, folder: &Path, remark: Option<&str>) -> anyhow::Re
     Ok(())
 }
 
-/// What is made from the JSON that `folder` keeps: the document, and each page that has tables of
-/// it.
+/// The text of all pages that are made from the JSON in `folder`, by path: the document, and each
+/// page that has tables of figures.
 fn made(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let keep = folder.join(NAME);
     let figures = kept(&keep)?;
@@ -81,24 +82,24 @@ fn made(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(pages)
 }
 
-/// Papers as above; of each its figures and tables by number.
+/// The key that orders figures: by [`PAPERS`], then by the number of the figure or table.
 fn order(paper: &str, figure: &str) -> (usize, usize, String) {
     let paper = PAPERS.iter().position(|(one, _)| one.name() == paper);
     let digits = figure.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
-    // What has no number stands last.
+    // A figure without a number comes last.
     let number = digits[..end].parse().unwrap_or(usize::MAX);
     (paper.unwrap_or(PAPERS.len()), number, figure.to_owned())
 }
 
 fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
-    // Most are of one run; the others say where they are from.
+    // Most figures are of one run; the others say which run they are from.
     let like = |one: &Kept| figures.iter().filter(|other| origin(other) == origin(one)).count();
     let most = figures.iter().map(like).max().context("there are no figures")?;
     let first = figures.iter().find(|one| like(one) == most).context("there are no figures")?;
     let is_toy = |figure: &&Kept| figure.setting["scale"] == "toy";
     let toys = figures.iter().filter(is_toy).count();
-    ensure!(toys == 0 || toys == figures.len(), "{toys} of the figures are toys");
+    ensure!(toys == 0 || toys == figures.len(), "{toys} of the figures are of toy scale");
     let mut text = head(first);
     if let Some(remark) = remark {
         let remark = wrapped(&format!("**Of this run:** {}", escaped(remark)));
@@ -121,13 +122,13 @@ fn text(figures: &[Kept], remark: Option<&str>) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What figures have in common that were measured in one run.
+/// The commit, machine and scale of a figure, which are the same for all figures of a run.
 fn origin(figure: &Kept) -> (&str, &Value, &str) {
     let scale = figure.setting["scale"].as_str().unwrap_or("unknown");
     (&figure.commit, &figure.setting["machine"], scale)
 }
 
-/// The machine, and what the columns of the tables mean.
+/// The beginning of the document: the machine, and what the columns of the tables mean.
 fn head(first: &Kept) -> String {
     let scale = first.setting["scale"].as_str().unwrap_or("unknown");
     let switch = if scale == "quick" { " --quick" } else { "" };
@@ -141,12 +142,12 @@ fn head(first: &Kept) -> String {
          ratio each round is a ratio by itself. Behind **±** stands how far a number may be off: \
          half of what lies between its least and its greatest round, times 1.43 where there were \
          four, 2.61 of three and 12.7 of two (what holds the mean 19 times in 20), and no less \
-         than two standard errors of what the passes differ by, in the middle of all numbers \
-         beside it; of a \
+         than two standard errors of what the passes differ by, in the median of all numbers \
+         shown with it; of a \
          predicted number, what lies to the farther end of its band. One without is counted, \
          computed or measured once. A prediction whose band holds the printed number is *not \
          determined* by what was measured. Two runs agree where they differ by less than both \
-         may be off, or by less than {} %. Printed numbers for 12 or 64 threads stand beside ours \
+         may be off, or by less than {} %. Printed numbers for 12 or 64 threads are compared with ours \
          for the threads of this machine, unless the line says that ours is predicted; \
          [threads.md](threads.md) explains those.",
         number(100.0 * LEAST_SPREAD)
@@ -171,7 +172,7 @@ fn head(first: &Kept) -> String {
     )
 }
 
-/// A table of the printed numbers that are wanted.
+/// The rows of a table of the printed numbers that are wanted; empty if there are none.
 fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> String {
     let mut rows = String::new();
     for figure in figures {
@@ -191,7 +192,8 @@ fn rows(figures: &[Kept], is_wanted: fn(&super::report::Compared) -> bool) -> St
     )
 }
 
-/// The heading's words are the link's: `memc3 table 2` is `#memc3-table-2`.
+/// Appends the section of a figure. Links rely on the words of its heading: `memc3 table 2` is
+/// `#memc3-table-2`.
 fn section(text: &mut String, figure: &Kept, first: &Kept) {
     let id = format!("{}-{}", figure.paper, figure.figure);
     let title = escaped(&figure.title);
@@ -275,7 +277,7 @@ mod tests {
         assert!(super::text(&[figure("abc"), full], None).is_err());
     }
 
-    /// Whoever changes the JSON, a table or how they are made runs `make docs`.
+    /// After a change of the JSON, of a table or of this module, `make docs` must be run.
     #[test]
     fn the_pages_of_results_agree_with_the_json_that_they_are_made_from() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");

@@ -1,12 +1,14 @@
-//! `amalgam-lab reproduce`: every table and figure of the papers, measured on this machine, beside
-//! the numbers that the papers print.
+//! `amalgam-lab reproduce`: every table and figure of the papers, measured on this machine and
+//! compared with the numbers that the papers print.
 //!
-//! Invariants of this room:
-//! 1. A point is what a command printed, a formula's value, or not there; nothing is filled in.
-//! 2. Each command is one that a reader can type, and stands beside its figure.
-//! 3. What a clock says is measured in passes through all figures, minutes apart, and stands with
-//!    how far it may be off (`rounds`).
-//! 4. Where we fall short of a printed number, the report says so in the same place and size.
+//! Invariants of this module:
+//! 1. A point is a number that a command printed or the value of a formula; a missing point is left
+//!    out and never filled in.
+//! 2. Each command is one that a reader can type, and is printed with its figure.
+//! 3. A time is measured in several passes through all figures, minutes apart, and is shown with an
+//!    estimate of its error (`rounds`).
+//! 4. A number that falls short of the printed one is reported in the same place and size as one
+//!    that does not.
 
 mod compare;
 mod document;
@@ -42,41 +44,42 @@ pub use scale_profile::{Scale, ScaleProfile};
 /// Reproduces tables and figures of the papers.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReproduceArguments {
-    /// Which: PAPER (mercury, hotring, memc3, fpl13, dxram) or PAPER/FIGURE; all if absent.
+    /// What to reproduce: PAPER (mercury, hotring, memc3, fpl13, dxram) or PAPER/FIGURE; all if
+    /// absent.
     pub what: Vec<String>,
     /// Ten minutes for everything, on two cores and 24 GiB: fewer keys, shorter rounds.
     #[arg(long)]
     pub quick: bool,
-    /// How much, more exactly.
+    /// The scale of the measurement, including that of tests.
     #[arg(long, value_enum, conflicts_with = "quick", hide = true)]
     pub scale: Option<Scale>,
-    /// Where to write pictures, JSON and report.html. What this build has measured is not measured
-    /// again.
+    /// Where to write pictures, JSON and report.html. Runs that this build has measured before are
+    /// not measured again.
     #[arg(long, default_value = "reproduced")]
     pub out: PathBuf,
-    /// Only say which figures there are, and how long they will take.
+    /// Only list the figures, and how long each will take.
     #[arg(long)]
     pub list: bool,
-    /// Measure nothing: keep what `--out` holds in FOLDER/reproduce, and write FOLDER/reproduce.md
-    /// and the tables of other pages there that are made from it.
+    /// Measure nothing: copy the figures of `--out` to FOLDER/reproduce, and write
+    /// FOLDER/reproduce.md and the tables of other pages in FOLDER that are made from them.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["quick", "what", "list"])]
     pub docs: Option<PathBuf>,
-    /// What the document says of the run: what else the machine did meanwhile.
+    /// A remark on the run for the document, such as what else the machine did meanwhile.
     #[arg(long, value_name = "TEXT", requires = "docs")]
     pub remark: Option<String>,
-    /// Measure nothing: say how far the numbers of two folders lie apart, and fail where they do
-    /// not agree.
+    /// Measure nothing: print how far the numbers of two folders differ, and fail if they do not
+    /// agree.
     #[arg(long, value_names = ["ONE", "OTHER"], num_args = 2, conflicts_with_all = ["quick",
         "what", "list", "docs"])]
     pub compare: Vec<PathBuf>,
 }
 
-/// Reproduces; the table goes to standard output, progress to standard error.
+/// Runs `amalgam-lab reproduce`. The table goes to standard output, progress to standard error.
 ///
 /// # Errors
 ///
 /// If there is no such figure, or the folder cannot be written, or a figure could not be measured;
-/// in the last case after all others were.
+/// in the last case only after all other figures were measured.
 pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     if let [one, other] = arguments.compare.as_slice() {
         let text = compare::compare(one, other)?;
@@ -99,12 +102,12 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     let seconds = (0..passes).flat_map(planned).map(|run| run.seconds).sum();
     let mut runs = Runs::new(&folder.join("runs"), passes, count, seconds)?;
     eprintln!(
-        "{} figures, {count} runs, about {}; interrupt when you like, the same command goes on",
+        "{} figures, {count} runs, about {}; after an interruption, the same command goes on",
         figures.len(),
         runs::duration(seconds)
     );
     let mut finished: Vec<Finished> = figures.into_iter().map(Finished::planned).collect();
-    // After each pass a figure is there, of what was measured until then.
+    // Each pass writes every figure, from all passes so far.
     for pass in 0..passes {
         for done in &mut finished {
             measure(&mut runs, done, pass);
@@ -136,7 +139,7 @@ fn all(profile: &ScaleProfile) -> Vec<Figure> {
     .collect()
 }
 
-/// The figures that are named by papers or one by one.
+/// The figures that `names` selects, each name being a paper or a single figure.
 fn chosen(figures: Vec<Figure>, names: &[String]) -> anyhow::Result<Vec<Figure>> {
     let id = |figure: &Figure| format!("{}/{}", figure.paper.name(), figure.name);
     let is_of = |figure: &Figure, name: &str| name == figure.paper.name() || name == id(figure);
@@ -166,13 +169,13 @@ fn list(figures: &[Figure], passes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Carries out a figure's runs of a pass, and sums up all passes until then. Those that fail leave
-/// their points out and say why.
+/// Executes a figure's runs of a pass, and sums up all passes so far. A run that fails has no
+/// points, and the figure says why.
 fn measure(runs: &mut Runs, done: &mut Finished, pass: usize) {
     let name = format!("{}-{}", done.figure.paper.name(), done.figure.name);
     let mut failures = Vec::new();
     for run in done.figure.runs_of(pass) {
-        if let Err(error) = runs.carry_out(&name, run, pass) {
+        if let Err(error) = runs.execute(&name, run, pass) {
             failures.push(format!("{name}: {error:#}"));
         }
     }

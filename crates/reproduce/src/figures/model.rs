@@ -1,44 +1,45 @@
-//! Throughput at thread counts that a machine lacks, predicted from those with one and two threads.
+//! Predicts throughput at thread counts that a machine lacks, from those with one and two threads.
 //!
-//! The model is a closed network of queues: each of `n` threads goes round, working by itself for a
-//! time and waiting for things that only one thread can have at a time (a lock, or a cache line
-//! that somebody else writes). Mean value analysis gives its throughput exactly for service times
-//! without memory. Both times follow from two measurements, the throughput of one and of two
-//! threads; how many such things there are follows from the engine: one for a global lock, and more
-//! than anybody can count for locks in buckets, so that only pairs of threads ever meet.
+//! The model is a closed network of queues: each of `n` threads alternates between working by
+//! itself for a time and using a shared resource that only one thread can have at a time (a lock,
+//! or a cache line that another thread writes). Mean value analysis gives its throughput exactly if
+//! service times are memoryless. Both times follow from two measurements, the throughput of one and
+//! of two threads. The number of resources follows from the engine: one for a global lock, and
+//! practically infinitely many for locks in buckets, so that at most two threads ever meet.
 //!
-//! What it leaves out: bandwidth of memory, a second socket, threads that share a core. They make
-//! it an upper bound where they set in. What two threads differ by noise it takes for contention,
-//! which many threads multiply; so each prediction stands in a band, of what the two measurements
-//! may be by their rounds.
+//! The model leaves out memory bandwidth, a second socket, and threads that share a core. Where
+//! these matter, it is an upper bound. It takes noise in the throughput of two threads for
+//! contention, which many threads multiply. So each prediction has a band, which follows from the
+//! errors of the two measurements.
 
 use super::plan::{AT_LEAST, AT_MOST, IndexRun, PREDICTED, Panel, Shape};
 use super::point::{Place, Point};
 use super::rounds::{Estimate, Rounds, middle};
 use super::scale_profile::ScaleProfile;
 
-/// The thread counts of the papers' machines, and what lies between.
+/// The thread counts that are predicted: those of the papers' machines, and some between.
 const THREADS: [usize; 6] = [4, 8, 12, 16, 32, 64];
 
 /// Engines whose threads all take one lock.
 const ONE_LOCK: [&str; 2] = ["global-lock", "lru-cuckoo"];
 
-/// How many things threads wait for.
+/// The number of shared resources.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shared {
     One,
-    /// So many that no two queues of them are ever one.
+    /// So many resources that two pairs of threads never compete for the same one.
     Spread,
 }
 
-/// Throughput of `threads`, in units of that of one, where two have `of_two`.
+/// The throughput of `threads` threads over that of one, where two threads have `of_two` times the
+/// throughput of one.
 fn speed_up(shared: Shared, of_two: f64, threads: usize) -> f64 {
-    // Two threads take this part of an operation longer than one, each.
+    // With two threads, each operation takes longer by this part of its time.
     let lost = (2.0 / of_two - 1.0).max(0.0);
     match shared {
         Shared::Spread => threads as f64 / (1.0 + lost * (threads - 1) as f64),
-        // More than all of the time: contention makes the thing itself slower, and there is nothing
-        // left that threads could do meanwhile.
+        // The time lost exceeds the whole operation: contention makes the resource itself slower,
+        // and threads have no work left that they could do meanwhile.
         Shared::One if lost >= 1.0 => {
             if threads == 1 {
                 1.0
@@ -64,10 +65,10 @@ fn find(points: &[Point], series: &str, threads: f64) -> Option<f64> {
     points.iter().find(is_it).map(|point| point.value)
 }
 
-/// What was measured, and behind it what the model says of more threads, from each engine's
-/// throughput on one thread and from how many times that two have, round by round: a machine that
-/// is slow for both just then is in the first alone. Band's ends are the model's answers to the
-/// ends of both.
+/// The measured points, followed by the model's predictions for more threads. The model's inputs
+/// are an engine's throughput on one thread, and the ratio of two threads to one, computed round by
+/// round, so that a machine that is slow for a whole round affects only the first. The ends of a
+/// band are the model's predictions for the ends of both inputs.
 fn predict(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
     let mut shown = middle(rounds);
     let mut engines: Vec<String> = Vec::new();
@@ -80,19 +81,19 @@ fn predict(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
     let of_two = |engine: &String| {
         rounds.map(|points| Some(find(points, engine, 2.0)? / find(points, engine, 1.0)?))
     };
-    let of_one = Estimate::beside(engines.iter().map(of_one).collect());
-    let of_two = Estimate::beside(engines.iter().map(of_two).collect());
+    let of_one = Estimate::together(engines.iter().map(of_one).collect());
+    let of_two = Estimate::together(engines.iter().map(of_two).collect());
     for (engine, (one, two)) in engines.iter().zip(of_one.into_iter().zip(of_two)) {
         let Some((one, two)) = one.zip(two) else { continue };
         let shared = if ONE_LOCK.contains(&engine.as_str()) { Shared::One } else { Shared::Spread };
         let rate =
             |one: f64, two: f64, threads| one.max(0.0) * speed_up(shared, two.max(0.0), threads);
         let ([least, most], [least_of_two, most_of_two]) = (one.ends(), two.ends());
-        // From two on, so that the lines begin where what was measured ends.
+        // Predictions begin at two threads, so that their lines begin where the measured ones end.
         for threads in [2].into_iter().chain(THREADS) {
             let value = rate(one.value, two.value, threads);
             let ends = [rate(least, least_of_two, threads), rate(most, most_of_two, threads)];
-            // What is all noise beside has an end farther off than the other.
+            // The band need not be symmetric: its farther end counts.
             let farther = (value - ends[0]).max(ends[1] - value) / value;
             let spread = Some(farther).filter(|part| part.is_finite() && one.error.is_some());
             let point = |name: &str, value, spread| {
@@ -104,12 +105,12 @@ fn predict(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
             shown.push(point(AT_MOST, ends[1], None));
         }
     }
-    // Series by series.
+    // The points of a series must be adjacent.
     shown.sort_by_key(|point| engines_order(&engines, &point.series));
     shown
 }
 
-/// What was measured stands first, then of each engine what is predicted.
+/// The key that orders series: the measured ones first, then those predicted for each engine.
 fn engines_order(engines: &[String], series: &str) -> (usize, usize) {
     let kinds = ["", PREDICTED, AT_LEAST, AT_MOST];
     for (kind, end) in kinds.iter().enumerate().rev() {

@@ -1,6 +1,6 @@
-//! Tables in pages that are written by hand, made from the JSON that is kept beside them.
+//! Generates tables in pages that are written by hand, from the JSON that is kept with the pages.
 //!
-//! What stands between two comments is made, and made again by `amalgam-lab reproduce --docs`:
+//! The text between two comments is generated, and replaced by `amalgam-lab reproduce --docs`:
 //!
 //! ```text
 //! <!-- made from memc3-figure-4: 1, 3 -->
@@ -12,7 +12,8 @@
 //! <!-- end -->
 //! ```
 //!
-//! A file of lines has what `amalgam-lab bench … --json` printed, behind a line with the command.
+//! The first line of a file of lines has the command; the others are what `amalgam-lab bench …
+//! --json` printed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,11 +32,11 @@ const BEGIN: &str = "<!-- made from ";
 const CLOSE: &str = "-->";
 const END: &str = "<!-- end -->";
 
-/// A page with its tables made again.
+/// The text of a page with its tables generated again.
 ///
 /// # Errors
 ///
-/// If a table does not end, or what it is made from is not there.
+/// If a table has no end, or its source does not exist.
 pub fn remade(
     page: &str,
     figures: &BTreeMap<String, Kept>,
@@ -93,7 +94,8 @@ fn made(source: &str, figures: &BTreeMap<String, Kept>, folder: &Path) -> anyhow
     Ok(text + &wrapped(&from) + "\n")
 }
 
-/// A row for each place and a column for each series, or a row for each series of one place.
+/// A table of a panel: a row for each place and a column for each series, or a row for each series
+/// where there is one place.
 fn table(panel: &KeptPanel) -> String {
     let (mut series, mut places): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     for Point { series: name, place, .. } in &panel.points {
@@ -118,7 +120,7 @@ fn table(panel: &KeptPanel) -> String {
     let mut row = |first: &str, cells: &[String]| {
         let _ = writeln!(text, "| {} | {} |", escaped(first), cells.join(" | "));
     };
-    // One group of bars reads better upright.
+    // A single group of bars is easier to read with a row for each series.
     if let [place] = places[..] {
         row(&panel.x, &[escaped(place)]);
         row("---", &["---".to_owned()]);
@@ -127,7 +129,7 @@ fn table(panel: &KeptPanel) -> String {
         }
         return text;
     }
-    // As do bars that each have a place of their own, by its name.
+    // So are bars that each have their own place.
     if places == series {
         row(&panel.x, &[escaped(&panel.y)]);
         row("---", &["---".to_owned()]);
@@ -161,7 +163,7 @@ impl<'t> Column<'t> {
     }
 
     fn cell(&self, line: &Value) -> anyhow::Result<String> {
-        // Not every line has every field, but `lines` sees that one has.
+        // Not every line has every field; `lines` ensures that at least one has it.
         let Some(value) = line.get(self.field) else { return Ok("–".to_owned()) };
         Ok(match (value, self.digits) {
             (Value::Number(_), Some(digits)) => {
@@ -169,7 +171,7 @@ impl<'t> Column<'t> {
             }
             (Value::Number(_), None) => number(value.as_f64().unwrap_or(f64::NAN)),
             (Value::String(text), _) => escaped(text),
-            _ => bail!("{} is no number and no word", self.field),
+            _ => bail!("{} is neither a number nor a text", self.field),
         })
     }
 }
@@ -178,7 +180,7 @@ fn lines(text: &str, columns: &[&str]) -> anyhow::Result<String> {
     let columns: anyhow::Result<Vec<Column<'_>>> =
         columns.iter().map(|column| Column::parse(column)).collect();
     let columns = columns?;
-    ensure!(!columns.is_empty(), "a table of lines names its columns");
+    ensure!(!columns.is_empty(), "a table of lines must name its columns");
     let heads: Vec<String> = columns.iter().map(|column| escaped(column.heading)).collect();
     let mut table = format!("| {} |\n|{}\n", heads.join(" | "), " --- |".repeat(columns.len()));
     let (mut commands, mut origins) = (Vec::new(), Vec::new());
@@ -320,8 +322,8 @@ mod tests {
             (&["search"][..], "heading=field"),
             (&["a=paths:x"], "a=paths:x"),
             (&["a=nothing"], "no line has nothing"),
-            (&["a=points"], "no number and no word"),
-            (&[], "names its columns"),
+            (&["a=points"], "neither a number nor a text"),
+            (&[], "must name its columns"),
         ] {
             let error = table(columns).expect_err("it is refused");
             assert!(format!("{error:#}").contains(wanted), "{error:#}");

@@ -1,6 +1,7 @@
-//! Figures as SVG: no two series of a panel have the same colour, mark and dashes, so that each can
-//! be told, of lines also without colour; bars stand in the order of the legend, printed ones
-//! hollow. Grounds are transparent, and ink follows the reader's light or dark page.
+//! Draws figures as SVG. No two series of a panel have the same colour, mark and dashes, so lines
+//! can be distinguished even without colour. Bars are in the order of the legend, and printed
+//! numbers have hollow bars. The background is transparent, and the ink follows the light or dark
+//! page of the reader.
 
 use std::ops::Range;
 
@@ -16,20 +17,20 @@ use super::point::Point;
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 360;
 const LEGEND_LINE: i32 = 18;
-/// Of a digit above a bar, roughly.
+/// The approximate width of a digit above a bar, in pixels.
 const DIGIT_WIDTH: i32 = 6;
 const DIGIT_HEIGHT: i32 = 10;
 
 const INK: RGBColor = RGBColor(28, 32, 38);
 const GRID: RGBColor = RGBColor(214, 219, 226);
 
-/// What makes ink light on a dark page.
+/// The style that makes ink light on a dark page.
 const STYLE: &str = "<style>@media (prefers-color-scheme: dark) {\
     [fill=\"#1C2026\"] { fill: #E6E9EE } [stroke=\"#1C2026\"] { stroke: #E6E9EE }\
     [stroke=\"#D6DBE2\"] { stroke: #3A414C } }</style>";
 
-/// Colours that colour-blind readers tell apart (Okabe and Ito), darkened to stand on white; each
-/// engine has the same one in all figures.
+/// Colours that colour-blind readers can distinguish (Okabe and Ito), darkened for contrast with
+/// white. An engine has the same colour in all figures.
 const COLORS: &[(&str, RGBColor)] = &[
     ("mercury", RGBColor(213, 94, 0)),
     ("hotring-r", RGBColor(204, 121, 167)),
@@ -48,7 +49,7 @@ const COLORS: &[(&str, RGBColor)] = &[
     ("MongoDB", RGBColor(150, 110, 60)),
 ];
 
-/// For series that have no colour of their own, in order.
+/// The colours of series that are not in [`COLORS`], in order.
 const OTHERS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -62,20 +63,20 @@ const OTHERS: [RGBColor; 8] = [
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// How a series is drawn.
+/// The colour, mark and dashes of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Look {
     color: RGBColor,
     mark: usize,
     dash: usize,
-    /// Printed, not measured here.
+    /// Whether bars are hollow: the numbers are the paper's.
     is_hollow: bool,
 }
 
-/// What a model says of a series stands behind its name; each has dashes of its own, and what was
-/// measured none.
+/// The suffixes of series that the model computes from a measured one. Each has its own dashes;
+/// measured series have solid lines.
 const KINDS: [&str; 3] = [", predicted", ", at least", ", at most"];
-/// Ends the name of what a paper prints.
+/// The suffix of a series whose numbers the paper prints.
 const PRINTED: &str = ", printed";
 
 /// Draws a figure's panels, one below the other.
@@ -102,7 +103,7 @@ pub fn draw(panels: &[(&Panel, &[Point])]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The series of a panel, in the order in which they come.
+/// The names of the series of a panel, in the order of their first points.
 fn series(points: &[Point]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for point in points {
@@ -113,7 +114,7 @@ fn series(points: &[Point]) -> Vec<&str> {
     names
 }
 
-/// How each of the series of a panel is drawn. "memc3, predicted" has memc3's colour and mark.
+/// The look of each series of a panel. "memc3, predicted" has the colour and mark of memc3.
 fn looks(names: &[&str]) -> Vec<Look> {
     let engine = |name: &str| name.split(", ").next().unwrap_or(name).to_owned();
     let own = |name: &str| {
@@ -136,7 +137,7 @@ fn looks(names: &[&str]) -> Vec<Look> {
         let (mark, dash) = match kind(name) {
             Some(kind) => (of_engine % 4, kind + 1),
             None if is_model => (of_engine % 4, 0),
-            // Sixteen pairs.
+            // Four marks and four kinds of dashes make sixteen pairs.
             None => (index % 4, (index + index / 4) % 4),
         };
         looks.push(Look { color, mark, dash, is_hollow: name.ends_with(PRINTED) });
@@ -144,7 +145,7 @@ fn looks(names: &[&str]) -> Vec<Look> {
     looks
 }
 
-/// Three names a line.
+/// The height of a legend that has three names per line.
 fn legend_height(points: &[Point]) -> u32 {
     (series(points).len().div_ceil(3) as i32 * LEGEND_LINE + 12) as u32
 }
@@ -179,8 +180,8 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, points: &[Point], legend: i32) -> 
     Ok(())
 }
 
-/// From zero, or from a little below the lowest point, to a little above the highest. A share of a
-/// difference is below zero where noise is larger than the difference.
+/// The range of the vertical axis: from zero, or a little below the lowest point, to a little above
+/// the highest. A share of a difference is below zero where noise is larger than the difference.
 fn heights(points: &[Point]) -> Range<f64> {
     let values = || points.iter().map(|point| point.value);
     let (least, most) = (values().fold(0.0, f64::min), values().fold(0.0, f64::max));
@@ -196,7 +197,7 @@ fn places(points: &[Point]) -> Range<f64> {
     let numbers = points.iter().map(|point| point.place.number);
     let least = numbers.clone().fold(f64::INFINITY, f64::min);
     let most = numbers.fold(f64::NEG_INFINITY, f64::max);
-    // One place alone gets room for labels that are not all its own.
+    // A single place gets enough width for the labels.
     let margin = if most > least { (most - least) * 0.03 } else { (least.abs() * 0.5).max(1.0) };
     least - margin..most + margin
 }
@@ -243,7 +244,7 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::Result
         let text = number(point.value);
         let (x, half) = (top.0 - own.0, text.len() as i32 * DIGIT_WIDTH / 2);
         let mut y = top.1 - own.1 - 7;
-        // Above a neighbour's that is as high, and wider than its bar.
+        // A number wider than its bar moves above the number of an equally high neighbour.
         let covers = |y: i32, other: &(i32, i32, i32)| {
             (x - other.0).abs() < half + other.2 && (y - other.1).abs() < DIGIT_HEIGHT
         };
@@ -280,7 +281,8 @@ fn draw_log_lines(area: &Area<'_>, panel: &Panel, points: &[Point]) -> anyhow::R
     draw_chart(area, panel, &positive, across, up)
 }
 
-/// Only powers of ten are written: a range that has less than two grows to the next ones.
+/// Widens the range of a logarithmic axis so that it includes at least two powers of ten, because
+/// only those are labelled.
 fn with_tens(range: Range<f64>) -> Range<f64> {
     let (first, last) = (range.start.log10(), range.end.log10());
     if last.floor() - first.ceil() >= 1.0 {
@@ -309,10 +311,10 @@ where
     let is_whole = |point: &Point| point.place.number.fract() == 0.0;
     let are_whole = points.iter().all(is_whole);
     let label = |value: &f64| {
-        // No half threads.
+        // Counts have no labels between whole numbers.
         if are_whole && value.fract().abs() > 1e-9 { String::new() } else { number(*value) }
     };
-    // With more, a logarithmic axis has lines between powers of ten, and each power twice.
+    // With more labels, the library draws lines between powers of ten, and each power twice.
     let most_labels = if panel.shape == Shape::LogLines { 8 } else { 11 };
     chart
         .configure_mesh()
@@ -339,7 +341,7 @@ where
             .map(|(x, y)| (x - own.0, y - own.1))
             .collect();
         draw_dashed(area, &at, look)?;
-        // A mark on each of many points would hide the line.
+        // Marks on many points would hide the line.
         let step = at.len().div_ceil(24).max(1);
         for at in at.iter().step_by(step) {
             area.draw(&mark(look, *at))?;
@@ -348,12 +350,12 @@ where
     Ok(())
 }
 
-/// What a series' bars are filled with.
+/// The style of a series' bars.
 fn filling(look: Look) -> ShapeStyle {
     if look.is_hollow { look.color.stroke_width(2) } else { look.color.filled() }
 }
 
-/// A line in the series' dashes.
+/// Draws a line with the dashes of its series.
 fn draw_dashed(area: &Area<'_>, line: &[(i32, i32)], look: Look) -> anyhow::Result<()> {
     let style = look.color.stroke_width(2);
     match look.dash {
@@ -366,7 +368,7 @@ fn draw_dashed(area: &Area<'_>, line: &[(i32, i32)], look: Look) -> anyhow::Resu
     Ok(())
 }
 
-/// A series' mark.
+/// The mark of a series.
 fn mark<'a>(look: Look, at: (i32, i32)) -> DynElement<'static, SVGBackend<'a>, (i32, i32)> {
     match look.mark {
         0 => Circle::new(at, 4, look.color.filled()).into_dyn(),
@@ -377,7 +379,7 @@ fn mark<'a>(look: Look, at: (i32, i32)) -> DynElement<'static, SVGBackend<'a>, (
     }
 }
 
-/// Three digits, as far as they say something.
+/// A number for people, with three significant digits at most.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     let text = match size {

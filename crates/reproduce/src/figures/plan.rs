@@ -1,4 +1,5 @@
-//! What a figure is made of: panels, the runs behind their points, and what the paper prints.
+//! The plan of a figure: its panels, the runs that measure their points, and the numbers that the
+//! paper prints.
 
 use std::collections::HashSet;
 
@@ -23,7 +24,7 @@ pub enum Paper {
 }
 
 impl Paper {
-    /// As the command line and file names have it.
+    /// The name on the command line and in file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mercury => "mercury",
@@ -37,32 +38,32 @@ impl Paper {
 
 /// A table or figure of a paper, as it is measured here.
 pub struct Figure {
-    /// Whose it is.
+    /// The paper that prints it.
     pub paper: Paper,
-    /// `figure-10`, `table-2`: as the command line and file names have it.
+    /// The name on the command line and in file names, such as `figure-10` or `table-2`.
     pub name: &'static str,
     /// What it shows.
     pub title: &'static str,
-    /// What the paper measured it with.
+    /// The setting in which the paper measured it.
     pub printed_setting: &'static str,
-    /// How ours differs, and why.
+    /// How the setting here differs, and why.
     pub our_setting: String,
-    /// Its parts.
+    /// The parts of the figure.
     pub panels: Vec<Panel>,
-    /// Numbers that the paper's text states, beside ours.
+    /// The numbers that the paper states, each with where ours is found.
     pub claims: Vec<Claim>,
 }
 
 impl Figure {
-    /// What is measured for it in a pass, the first of which is 0.
+    /// The runs that a pass measures for this figure; the first pass is 0.
     pub fn runs_of(&self, pass: usize) -> impl Iterator<Item = &Run> {
         let runs = self.panels.iter().flat_map(|panel| &panel.runs);
         runs.filter(move |run| pass == 0 || run.repeats)
     }
 }
 
-/// Of runs with the same command, of whichever figures, the first takes its time and the others
-/// none: what it printed is kept.
+/// Sets the expected time to 0 for each run whose command an earlier run of any figure has: the
+/// output of that run is used again.
 pub fn count_each_command_once(figures: &mut [Figure]) {
     let mut seen = HashSet::new();
     let panels = figures.iter_mut().flat_map(|figure| &mut figure.panels);
@@ -73,31 +74,32 @@ pub fn count_each_command_once(figures: &mut [Figure]) {
     }
 }
 
-/// Makes points of those of one round, as ratios or shares.
+/// Computes points, such as ratios or shares, from the points of one round.
 pub type Derive = fn(&[Point]) -> Vec<Point>;
 
-/// Makes points of those of all rounds, as predictions and their bands.
+/// Computes points, such as predictions and their bands, from the points of all rounds.
 pub type Predict = fn(&Rounds<Vec<Point>>) -> Vec<Point>;
 
 /// A part of a figure: one pair of axes.
 #[derive(Default)]
 pub struct Panel {
-    /// What tells it from the other parts.
+    /// The heading that distinguishes the panel from the figure's others; empty if there is one.
     pub title: String,
-    /// The horizontal axis.
+    /// The label of the horizontal axis.
     pub x: &'static str,
-    /// The vertical axis, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y: &'static str,
-    /// How it is drawn.
+    /// How the panel is drawn.
     pub shape: Shape,
-    /// What is measured for it.
+    /// The runs that measure the panel's points.
     pub runs: Vec<Run>,
-    /// Points that follow from a formula or from the paper.
+    /// Points that are not measured: from a formula or from the paper.
     pub given: Vec<Point>,
-    /// Turns what was measured in a round into what is shown of it.
+    /// Computes the points that are shown from those that a round measured; None shows them as they
+    /// are.
     pub derive: Option<Derive>,
-    /// Turns what was measured in all rounds into what is shown, in place of the middle of each
-    /// point and what its rounds differ by.
+    /// Computes the points that are shown from those of all rounds. None shows the median of each
+    /// point, with a spread from how its rounds differ.
     pub predict: Option<Predict>,
 }
 
@@ -109,38 +111,38 @@ pub enum Shape {
     Bars,
     /// A line for each series.
     Lines,
-    /// The same, both axes by powers of ten.
+    /// A line for each series, with both axes logarithmic.
     LogLines,
 }
 
-/// Which program a run is of. All are looked for beside the one that asks.
+/// The program of a run. Each is looked for in the folder of the running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// This one.
+    /// The running program itself.
     Own,
     /// The hardware under Verilator: the example `figures` of `amalgam-rtl`.
     Hardware,
-    /// This one, after servers were started: engines or memcached, with so many threads each.
+    /// The running program, after servers were started: the names of their engines or memcached,
+    /// and the number of threads of each.
     Servers(&'static [&'static str], usize),
-    /// A script of the source tree where its tools are there, and otherwise what it printed before,
-    /// line by line.
+    /// A script of the source tree: None to run it, or Some with the lines that it printed before
+    /// where its tools are missing.
     Script(Option<&'static str>),
 }
 
-/// A command, and what becomes of the lines of JSON that it prints.
+/// A command, and how the lines of JSON that it prints become points.
 pub struct Run {
-    /// Where its points stand.
+    /// The place of the points on the horizontal axis.
     pub place: Place,
-    /// What is run.
+    /// The program to run.
     pub program: Program,
-    /// With what.
+    /// The program's arguments.
     pub arguments: Vec<String>,
-    /// What its lines say.
+    /// How the lines become points.
     pub reading: Reading,
-    /// How long it is expected to take.
+    /// The expected time in seconds.
     pub seconds: f64,
-    /// Whether each pass measures it: not where it counts what is always the same, or shows one
-    /// stretch of time.
+    /// Whether every pass measures it; false for a count that never varies, or for a run over time.
     pub repeats: bool,
 }
 
@@ -160,89 +162,91 @@ pub fn command_line(run: &Run) -> String {
 /// The script that maps the hardware to a chip's cells; a path from the source tree's root.
 pub const SYNTHESIS: &str = "rtl/scripts/synthesize";
 
-/// What ends the names of series that are predicted.
+/// The suffix of the name of a predicted series.
 pub const PREDICTED: &str = ", predicted";
-/// What ends the names of series that are the ends of another's band.
+/// The suffix of the name of a series that is the lower end of another's band.
 pub const AT_LEAST: &str = ", at least";
-/// See [`AT_LEAST`].
+/// The suffix of the name of a series that is the upper end of another's band.
 pub const AT_MOST: &str = ", at most";
 
 /// How a line of a result becomes points.
 pub enum Reading {
-    /// A point a line: its series is the line's engine (or structure), its value a field over a
+    /// One point per line: its series is the line's engine (or structure), its value a field over a
     /// divisor. Lines without the field have no point.
     Field(&'static str, f64),
-    /// The same, with a series of the figure's own.
+    /// One point per line, as for `Field`, but of the named series.
     Named(String, &'static str, f64),
-    /// A point a line and field, whose series is what stands beside the field.
+    /// One point per line and field: the series, the field and the divisor of each.
     Fields(Vec<(String, &'static str, f64)>),
-    /// A list in a field: a point each, so many units of the horizontal axis apart.
+    /// One point per element of the list in a field: the field, the distance of two points on the
+    /// horizontal axis, and the divisor.
     Timeline(&'static str, f64, f64),
-    /// All points of a line: the hardware's say where they stand.
+    /// The points that the line itself lists with their places, as the hardware's does.
     Points,
 }
 
 /// A number that the paper's text states.
 pub struct Claim {
-    /// What it is of.
+    /// What the number is of.
     pub what: String,
-    /// The number.
+    /// The number in the paper.
     pub printed: f64,
-    /// Ours.
+    /// Where our number is found.
     pub ours: Ours,
-    /// Which is better.
+    /// Which of the two numbers would be better.
     pub better: Better,
 }
 
-/// What we want beside a printed number.
+/// How our number must compare with the printed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// At least as much.
     More,
     /// At most as much.
     Less,
-    /// About the same: it is a property of what is measured.
+    /// Neither more nor less is better: the number describes what is measured.
     Same,
 }
 
-/// Where our number beside a printed one comes from.
+/// Where the counterpart of a printed number is found.
 pub enum Ours {
-    /// The value of a series of a panel at a place, by its label.
+    /// A value: the number of the panel, the series, and the label of the place.
     Value(usize, String, String),
-    /// The same over that of another series.
+    /// The ratio of two values: panel, series, the other series, and the label of the place.
     Ratio(usize, String, String, String),
-    /// How much less it is than that of another series.
+    /// The difference of two values: panel, series, the other series (which has more), and the
+    /// label of the place.
     Fewer(usize, String, String, String),
-    /// Nowhere: what it takes is not to be had here, and why.
+    /// There is none, and the reason why.
     Absent(&'static str),
 }
 
 impl Claim {
-    /// `printed` of `series` at `place` in the first panel.
+    /// The claim that `series` has `printed` at `place` in the first panel.
     pub fn value(what: &str, printed: f64, series: &str, place: &str) -> Self {
         let ours = Ours::Value(0, series.to_owned(), place.to_owned());
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
-    /// `printed` times `to` by `series` at `place` in the first panel.
+    /// The claim that `series` has `printed` times as much as `to` at `place` in the first panel.
     pub fn ratio(what: &str, printed: f64, series: &str, to: &str, place: &str) -> Self {
         let ours = Ours::Ratio(0, series.to_owned(), to.to_owned(), place.to_owned());
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
-    /// `printed` less than `to` by `series` at `place` in the first panel.
+    /// The claim that `series` has `printed` less than `to` at `place` in the first panel.
     pub fn fewer(what: &str, printed: f64, series: &str, to: &str, place: &str) -> Self {
         let ours = Ours::Fewer(0, series.to_owned(), to.to_owned(), place.to_owned());
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
-    /// `printed`, beside which nothing of ours can stand.
+    /// A claim that has no counterpart here.
     pub fn absent(what: &str, printed: f64, why: &'static str) -> Self {
         let ours = Ours::Absent(why);
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
-    /// The same number, of another panel.
+    /// The same claim of another panel.
     #[must_use]
     pub fn of_panel(mut self, number: usize) -> Self {
         match &mut self.ours {
@@ -254,19 +258,19 @@ impl Claim {
         self
     }
 
-    /// The same of which less is wanted.
+    /// The same claim of a number of which less is better.
     #[must_use]
     pub fn less(self) -> Self {
         Self { better: Better::Less, ..self }
     }
 
-    /// The same of which neither more nor less is wanted.
+    /// The same claim of a number of which neither more nor less is better.
     #[must_use]
     pub fn same(self) -> Self {
         Self { better: Better::Same, ..self }
     }
 
-    /// Why nothing of ours can stand beside it, where that is so.
+    /// Why the claim has no counterpart here; None if it has one.
     pub fn absence(&self) -> Option<&'static str> {
         match self.ours {
             Ours::Absent(why) => Some(why),
@@ -274,7 +278,7 @@ impl Claim {
         }
     }
 
-    /// Of which panel it is.
+    /// The number of the panel that has our number; None if there is none.
     pub fn panel(&self) -> Option<usize> {
         match self.ours {
             Ours::Value(panel, ..) | Ours::Ratio(panel, ..) | Ours::Fewer(panel, ..) => Some(panel),
@@ -282,7 +286,7 @@ impl Claim {
         }
     }
 
-    /// Whether ours is of a series that is predicted.
+    /// Whether our number is of a predicted series.
     pub fn names_a_prediction(&self) -> bool {
         match &self.ours {
             Ours::Value(_, series, _) | Ours::Ratio(_, series, ..) | Ours::Fewer(_, series, ..) => {
@@ -292,12 +296,12 @@ impl Claim {
         }
     }
 
-    /// Whether it is made of two numbers.
+    /// Whether our number is made of two measured ones.
     pub fn is_of_two(&self) -> bool {
         matches!(self.ours, Ours::Ratio(..) | Ours::Fewer(..))
     }
 
-    /// Our number and how far it may be off, where it was measured.
+    /// Our number and how far it may be off as a part of it; None where it was not measured.
     pub fn ours(&self, panels: &[Vec<Point>]) -> Option<(f64, Option<f64>)> {
         let find = |panel: usize, series: &str, place: &str| {
             let points = panels.get(panel)?;
@@ -316,7 +320,7 @@ impl Claim {
             }
             Ours::Fewer(panel, series, to, place) => {
                 let (one, to) = (find(*panel, series, place)?, find(*panel, to, place)?);
-                // Those of both, over what is left of them.
+                // The sum of both errors, as a part of the difference.
                 let both = one.spread.zip(to.spread);
                 let apart = both.map(|(spread, other)| spread * one.value + other * to.value);
                 let fewer = to.value - one.value;
@@ -324,12 +328,12 @@ impl Claim {
             }
             Ours::Absent(_) => return None,
         };
-        // Nothing over nothing was not measured.
+        // A ratio of two zeros does not count as measured.
         ours.is_finite().then_some((ours, spread))
     }
 }
 
-/// `bench index …` of one place, in the making.
+/// Builds a run of `bench index …`, whose points have one place.
 pub struct IndexRun {
     engines: Vec<&'static str>,
     arguments: Vec<String>,
@@ -341,7 +345,7 @@ pub struct IndexRun {
 }
 
 impl IndexRun {
-    /// `workload` on `engines`, with `keys` keys.
+    /// Begins a run of `workload` on `engines`, with `keys` keys.
     pub fn new(
         setting: &ScaleProfile,
         engines: &[&'static str],
@@ -360,28 +364,28 @@ impl IndexRun {
         .with(format!("--requests={}", setting.requests()))
     }
 
-    /// One more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn with(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Several more, as they would be typed.
+    /// Adds several arguments, separated by spaces.
     #[must_use]
     pub fn with_all(mut self, arguments: &str) -> Self {
         self.arguments.extend(arguments.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// Of one engine alone.
+    /// Limits the run to one engine.
     #[must_use]
     pub fn only(mut self, engine: &'static str) -> Self {
         self.engines = vec![engine];
         self
     }
 
-    /// So many times the usual seconds of a round, and of the warm-up.
+    /// Multiplies the usual seconds of a round and of the warm-up.
     #[must_use]
     pub fn lasting(mut self, round: f64, warm_up: f64) -> Self {
         self.seconds *= round;
@@ -389,14 +393,14 @@ impl IndexRun {
         self
     }
 
-    /// One round only, in one pass.
+    /// Limits the run to one round in one pass.
     #[must_use]
     pub fn once(mut self) -> Self {
         (self.rounds, self.repeats) = (1, false);
         self
     }
 
-    /// The run, whose points stand at `place`.
+    /// The finished run, whose points have `place`.
     pub fn at(self, place: Place, reading: Reading) -> Run {
         let engines = self.engines.len() as f64;
         let mut arguments = vec!["bench".to_owned(), "index".to_owned()];
@@ -418,7 +422,7 @@ impl IndexRun {
         Run { place, program: Program::Own, arguments, reading, seconds, repeats }
     }
 
-    /// The run, whose points are millions of operations a second.
+    /// The finished run, whose points are millions of operations a second at `place`.
     pub fn rates_at(self, place: Place) -> Run {
         self.at(place, Reading::Field("ops_per_second", 1e6))
     }

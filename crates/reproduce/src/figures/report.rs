@@ -1,4 +1,4 @@
-//! What was found, as JSON, as a table for terminals and as a page.
+//! Reports the results: as JSON, as a table for terminals and as an HTML page.
 
 use std::fmt::Write;
 
@@ -13,45 +13,47 @@ use amalgam_bench::measure::commit;
 
 /// A figure whose runs are over.
 pub struct Finished {
-    /// What was planned.
+    /// The plan of the figure.
     pub figure: Figure,
-    /// What was measured, by panel.
+    /// The measured points of each panel.
     pub panels: Vec<Vec<Point>>,
-    /// Runs that failed, and why.
+    /// For each run that failed, a line that says why.
     pub failures: Vec<String>,
-    /// By number of the paper's text: ours, and how far it may be off.
+    /// For each claim of the figure, our number and how far it may be off; None where it was not
+    /// measured.
     ours: Vec<Option<(f64, Option<f64>)>>,
 }
 
-/// A printed number beside ours, as the JSON has it.
+/// A printed number and ours, as the JSON has them.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Compared {
-    /// What it is of.
+    /// What the number is of.
     pub what: String,
-    /// The number.
+    /// The number in the paper.
     pub printed: f64,
-    /// Ours, where it was measured.
+    /// Our number; None where it was not measured.
     pub ours: Option<f64>,
-    /// How far it may be off, as of a point.
+    /// How far our number may be off, as a part of it; None as for a point.
     pub spread: Option<f64>,
-    /// Ours over the printed one.
+    /// Our number over the printed one.
     pub ratio: Option<f64>,
-    /// Whether ours is as good, where one is better than the other.
+    /// Whether our number is at least as good; None where neither more nor less is better, or where
+    /// that cannot be said.
     pub reached: Option<bool>,
-    /// Why there is none of ours, where it cannot be had.
+    /// Why our number cannot be measured here; None if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
-    /// Whether ours is a prediction whose band the printed number lies in: what was measured does
-    /// not tell which is more.
+    /// Whether our number is a prediction whose band includes the printed number: then the
+    /// measurements do not tell which of the two is more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_open: bool,
 }
 
-/// What stands in our number's place where it could have been measured.
+/// The text in place of a number that could have been measured but was not.
 const NOT_MEASURED: &str = "not measured";
 
 impl Compared {
-    /// For people: the cells of its row in a table, with what it is of as `escaped` has it.
+    /// The cells of a row in a table for people. `escaped` escapes what the number is of.
     pub fn cells(&self, escaped: fn(&str) -> String) -> [String; 6] {
         [
             escaped(&self.what),
@@ -63,22 +65,22 @@ impl Compared {
         ]
     }
 
-    /// For people.
+    /// Our number for people.
     fn ours(&self) -> String {
         self.ours.map_or_else(|| self.absent.as_deref().unwrap_or(NOT_MEASURED).to_owned(), number)
     }
 
-    /// See [`Self::ours`].
+    /// The spread for people, in percent.
     fn spread(&self) -> String {
         self.spread.map_or(String::new(), |part| format!("± {} %", number(100.0 * part)))
     }
 
-    /// See [`Self::ours`].
+    /// The ratio for people.
     fn ratio(&self) -> String {
         self.ratio.map_or("–".to_owned(), number)
     }
 
-    /// Whether ours is as good; in words that need no column of their own to be understood.
+    /// Whether our number is as good, in words that are understood without a column heading.
     fn verdict(&self) -> &'static str {
         match self.reached {
             Some(true) => "reached",
@@ -90,25 +92,26 @@ impl Compared {
 }
 
 impl Finished {
-    /// Before anything was measured.
+    /// A figure of which nothing was measured yet.
     pub fn planned(figure: Figure) -> Self {
         Self { figure, panels: Vec::new(), failures: Vec::new(), ours: Vec::new() }
     }
 
-    /// Takes the points of all rounds, by panel, for what was measured.
+    /// Sums up the points of all rounds, which are by panel.
     pub fn sum_up(&mut self, rounds: Rounds<Vec<Vec<Point>>>, failures: Vec<String>) {
         let panels = self.figure.panels.iter().enumerate().map(|(number, panel)| {
             let of_panel = rounds.map(|panels| panels[number].clone());
             panel.predict.unwrap_or(middle)(&of_panel)
         });
         self.panels = panels.collect();
-        // What two numbers of a round share is not in their ratio. A prediction has its band.
+        // A ratio is computed round by round, so that conditions which both numbers of a round
+        // share cancel out. The error of a prediction is its band.
         let claims = &self.figure.claims;
         let is_by_round = |claim: &Claim| claim.is_of_two() && !self.is_predicted(claim);
         let of_two = claims.iter().filter(|claim| is_by_round(claim));
         let by_round =
             |claim: &Claim| rounds.map(|panels| claim.ours(panels).map(|(ours, _)| ours));
-        let mut estimates = Estimate::beside(of_two.map(by_round).collect()).into_iter();
+        let mut estimates = Estimate::together(of_two.map(by_round).collect()).into_iter();
         let ours = claims.iter().map(|claim| match is_by_round(claim) {
             true => estimates.next().flatten().map(|one| (one.value, one.error)),
             false => claim.ours(&self.panels),
@@ -153,8 +156,8 @@ impl Finished {
         })
     }
 
-    /// Whether it stands in a picture as predicted; what was measured there as well has few rounds
-    /// that tell it from that.
+    /// Whether our number is shown as a prediction. A number that was measured as well counts as
+    /// one, because few rounds distinguish it from the prediction.
     fn is_predicted(&self, claim: &Claim) -> bool {
         let is_predicted = |panel: usize| self.figure.panels[panel].predict.is_some();
         claim.panel().is_some_and(is_predicted) && claim.names_a_prediction()
@@ -168,7 +171,7 @@ impl Finished {
     }
 }
 
-/// A figure as its JSON has it.
+/// The JSON of a figure.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct Kept {
     pub paper: String,
@@ -184,7 +187,7 @@ pub struct Kept {
     pub failures: Vec<String>,
 }
 
-/// A panel as its figure's JSON has it.
+/// A panel in the JSON of a figure.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct KeptPanel {
     pub title: String,
@@ -193,7 +196,7 @@ pub struct KeptPanel {
     pub points: Vec<Point>,
 }
 
-/// A figure as JSON.
+/// The JSON of a figure that was measured.
 pub fn object(setting: &ScaleProfile, done: &Finished) -> Value {
     let figure = &done.figure;
     let panels = figure.panels.iter().zip(&done.panels).map(|(panel, points)| {
@@ -214,7 +217,7 @@ pub fn object(setting: &ScaleProfile, done: &Finished) -> Value {
     })
 }
 
-/// All printed numbers beside ours, for a terminal.
+/// A table of all printed numbers and ours, for a terminal.
 pub fn table(finished: &[Finished]) -> String {
     let mut text =
         format!("{:<20} {:<58} {:>9} {:>8} {:>9} {:>6}\n", "", "", "ours", "±", "paper", "ratio");
@@ -235,7 +238,7 @@ pub fn table(finished: &[Finished]) -> String {
     text
 }
 
-/// All figures on a page that needs nothing else.
+/// An HTML page with all figures, which needs no other file.
 pub fn page(setting: &ScaleProfile, finished: &[Finished]) -> String {
     let mut text = String::from(HEAD);
     let machine = &setting.machine;
@@ -261,7 +264,7 @@ pub fn page(setting: &ScaleProfile, finished: &[Finished]) -> String {
     text
 }
 
-/// What falls short stands first, then everything.
+/// Appends a table of the numbers that fall short, then one of all numbers.
 fn summary(text: &mut String, finished: &[Finished]) {
     text.push_str("<h2>What falls short</h2>");
     if !rows(text, finished, |one| one.reached == Some(false)) {
@@ -271,7 +274,7 @@ fn summary(text: &mut String, finished: &[Finished]) {
     rows(text, finished, |_| true);
 }
 
-/// A table of the printed numbers that are wanted; whether there are any.
+/// Appends a table of the printed numbers that are wanted. Returns whether there are any.
 fn rows(text: &mut String, finished: &[Finished], is_wanted: fn(&Compared) -> bool) -> bool {
     let mut rows = String::new();
     for done in finished {
@@ -330,7 +333,7 @@ fn section(text: &mut String, done: &Finished) {
     text.push_str("</section>");
 }
 
-/// More rows than anybody reads are left to the JSON.
+/// The most rows of a table of points; further points are only in the JSON.
 const MOST_ROWS: usize = 200;
 
 fn numbers(text: &mut String, done: &Finished) {
@@ -435,7 +438,7 @@ mod tests {
         assert_eq!(compared[0].cells(escaped)[1], "FASTER is not here");
         assert_eq!((compared[1].ours, compared[1].reached), (Some(6.0), Some(true)));
         assert_eq!(compared[2].cells(escaped)[1], NOT_MEASURED);
-        // A pass had twice the pace: the difference was as much larger, the ratio was the same.
+        // A pass was twice as fast: the difference doubled with it, and the ratio stayed the same.
         assert!(compared[1].spread.expect("it differs") > 0.5);
         assert_eq!((compared[3].ours, compared[3].spread), (Some(0.4), None));
         assert!(done.panels[0].iter().all(|point| point.spread.is_some_and(|part| part > 0.5)));

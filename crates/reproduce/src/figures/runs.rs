@@ -1,5 +1,6 @@
-//! Runs of figures: each a process of its own, kept, so that what was interrupted goes on. A
-//! command that several figures have is carried out for the first of them.
+//! Executes the runs of figures, each in its own process. Their output is kept in files, so that an
+//! interrupted reproduction goes on where it was. A command that several figures share is executed
+//! once.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,30 +18,31 @@ use super::servers::Servers;
 use crate::programs::AMALGAM;
 use amalgam_bench::measure::commit;
 
-/// Carries runs out, and remembers them in a folder.
+/// Executes runs, and keeps their output in a folder.
 pub struct Runs {
     folder: PathBuf,
     own: PathBuf,
-    /// Which build this is.
+    /// Identifies this build: the output of another build is not used.
     build: String,
     passes: usize,
-    /// What was carried out, by pass and command.
+    /// The output of the runs that were executed, by pass and command.
     printed: HashMap<(usize, String), Vec<Value>>,
     progress: Progress,
 }
 
-/// Of all runs that are planned.
+/// The progress over all planned runs.
 struct Progress {
     started: Instant,
     count: usize,
     done: usize,
-    /// Expected seconds of all runs, of those that are over, and of those that were measured now.
+    /// Expected seconds of all runs (`expected`), of the runs that are over (`passed`), and of the
+    /// runs that this process measured (`measured`).
     expected: f64,
     passed: f64,
     measured: f64,
 }
 
-/// A run that was carried out, as the folder keeps it.
+/// An executed run, as the folder keeps it.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Record {
     build: String,
@@ -49,11 +51,12 @@ struct Record {
 }
 
 impl Runs {
-    /// Remembers in `folder`, and starts with `expected` seconds of `count` runs of `passes` to go.
+    /// Keeps runs in `folder`. There are `count` runs in `passes` passes to execute, which are
+    /// expected to take `expected` seconds.
     ///
     /// # Errors
     ///
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(folder: &Path, passes: usize, count: usize, expected: f64) -> anyhow::Result<Self> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let own = std::env::current_exe().context("the path of this program")?;
@@ -70,13 +73,12 @@ impl Runs {
         Ok(Self { folder, own, build, passes, printed, progress })
     }
 
-    /// Carries a run out for a pass, the first of which is 0; not where this build has done so
-    /// before.
+    /// Executes a run for a pass (the first is 0), unless this build has executed it before.
     ///
     /// # Errors
     ///
-    /// If the program is not there, fails, or prints what is no result.
-    pub fn carry_out(&mut self, figure: &str, run: &Run, pass: usize) -> anyhow::Result<()> {
+    /// If the program is missing, fails, or prints a line that is not JSON.
+    pub fn execute(&mut self, figure: &str, run: &Run, pass: usize) -> anyhow::Result<()> {
         let command = command_line(run);
         let kept = (pass, command.clone());
         if self.printed.contains_key(&kept) {
@@ -85,13 +87,13 @@ impl Runs {
         }
         let file = format!("{:016x}-{}.json", key(&command), pass + 1);
         let file = self.folder.join(file);
-        let lines = self.of_file(&file, figure, run, command, pass)?;
+        let lines = self.load_or_measure(&file, figure, run, command, pass)?;
         self.printed.insert(kept, lines);
         Ok(())
     }
 
-    /// What a run printed: read of `file`, or carried out and written there.
-    fn of_file(
+    /// The output of a run: read from `file`, or else measured and written there.
+    fn load_or_measure(
         &mut self,
         file: &Path,
         figure: &str,
@@ -110,24 +112,24 @@ impl Runs {
         let lines = self.lines(run);
         self.progress.pass(run);
         let record = Record { build: self.build.clone(), command, lines: lines? };
-        // Under its name when it is whole: an interrupted one is measured again.
+        // The file gets its name once it is complete, so an interrupted run is measured again.
         let partial = file.with_extension("partial");
         fs::write(&partial, serde_json::to_vec(&record)?)?;
         fs::rename(&partial, file)?;
         Ok(record.lines)
     }
 
-    /// How many rounds a run had in a pass, where it was carried out.
+    /// The number of rounds of a run in a pass; 0 if the run was not executed.
     pub fn rounds(&self, run: &Run, pass: usize) -> usize {
         self.of_pass(run, pass).iter().map(rounds).max().unwrap_or(0)
     }
 
-    /// The points of a round; of a run with fewer rounds than others it is one of those that it
-    /// has, and none of a run that was not carried out.
+    /// The points of a round. A run with fewer rounds than others repeats those that it has; a run
+    /// that was not executed has no points.
     ///
     /// # Errors
     ///
-    /// If it printed what is no result.
+    /// If the run's points have an invalid form.
     pub fn points(&self, run: &Run, pass: usize, round: usize) -> anyhow::Result<Vec<Point>> {
         let lines = self.of_pass(run, pass).iter();
         let points = lines.map(|line| read(run, &of_round(line, round)));
@@ -158,7 +160,7 @@ impl Runs {
             command.stdin(Stdio::null()).output().with_context(|| program.display().to_string())?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
-            let last = text.lines().last().unwrap_or("it said nothing").to_owned();
+            let last = text.lines().last().unwrap_or("it printed no error").to_owned();
             bail!("{} ended with {}: {last}", command_line(run), output.status);
         }
         let text = String::from_utf8(output.stdout)?;
@@ -180,7 +182,7 @@ impl Runs {
                 let path = self.own.with_file_name("examples").join("figures");
                 if !path.exists() {
                     bail!(
-                        "{} is not there: cargo build --release -p amalgam-rtl --features \
+                        "{} is missing, build it: cargo build --release -p amalgam-rtl --features \
                          verilated --example figures (needs Verilator)",
                         path.display()
                     );
@@ -199,7 +201,7 @@ fn parsed(lines: &str) -> serde_json::Result<Vec<Value>> {
 impl Progress {
     fn tell(&mut self, figure: &str, run: &Run, pass: usize, passes: usize) {
         let left = self.expected - self.passed;
-        // Before the first run is over only the plan is known.
+        // The plan's estimate is used until runs of a few seconds have been measured.
         let pace = if self.measured > 5.0 {
             self.started.elapsed().as_secs_f64() / self.measured
         } else {
@@ -226,14 +228,14 @@ impl Progress {
     }
 }
 
-/// What tells this build from others, of a tree with changes as well.
+/// A text that identifies this build, even of a tree with uncommitted changes.
 fn build(program: &Path) -> anyhow::Result<String> {
     let file = fs::metadata(program)?;
     let written = file.modified()?.duration_since(UNIX_EPOCH)?;
     Ok(format!("{}, {} bytes, written at {}", commit(), file.len(), written.as_secs()))
 }
 
-/// `90` is 1 min 30 s.
+/// A duration for people: 90 seconds is `1 min 30 s`.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0).round() as u64;
     match seconds {
@@ -243,17 +245,18 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Tells files of commands apart; they also say what they are of.
+/// A hash of the command for the name of its file. The file also has the command itself, so a
+/// collision is noticed.
 fn key(command: &str) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     command.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What begins the names of fields that list the rounds of another.
+/// The prefix of a field that lists the rounds of the field without the prefix.
 const ROUNDS: &str = "rounds_";
 
-/// How many rounds a line lists.
+/// The number of rounds that a line lists.
 fn rounds(line: &Value) -> usize {
     let lists = line.as_object().into_iter().flatten().filter(|(field, _)| is_list(field));
     lists.filter_map(|(_, list)| Some(list.as_array()?.len())).max().unwrap_or(1).max(1)
@@ -263,7 +266,7 @@ fn is_list(field: &str) -> bool {
     field.starts_with(ROUNDS)
 }
 
-/// The line with what it lists of a round in the place of the middle of all.
+/// The line with the values of one round in place of the medians.
 fn of_round(line: &Value, round: usize) -> Value {
     let mut one = line.clone();
     for (field, list) in line.as_object().into_iter().flatten() {
@@ -352,7 +355,7 @@ mod tests {
         };
         assert_eq!([0, 1, 2].map(|round| of(round, "ops_per_second")), [4e6, 5e6, 6e6]);
         assert_eq!(of(2, "ops_per_second_per_thread"), 3e6);
-        // What has fewer rounds, or one number for all of them.
+        // A field with fewer rounds, or with one number for all rounds.
         assert_eq!([0, 1, 2].map(|round| of(round, "get_ns")), [19.0, 23.0, 19.0]);
         assert_eq!([0, 2].map(|round| of(round, "p50_ns")), [7.0, 7.0]);
         assert_eq!(read(Reading::Field("hit_ratio", 1.0)), []);

@@ -1,4 +1,5 @@
-//! Servers for a figure's run: ours with engines, and memcached where it is installed.
+//! Starts the servers for a figure's run: Amalgam with several engines, and memcached where it is
+//! installed.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -9,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// The server that is not ours, as a run names it.
+/// The name of memcached among a run's servers.
 pub const MEMCACHED: &str = "memcached";
 
-/// How long a server may take to listen.
+/// The most time that a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Servers that end with this.
+/// Running servers, which are stopped on drop.
 #[derive(Default)]
 pub struct Servers(Vec<Server>);
 
@@ -26,12 +27,12 @@ struct Server {
 }
 
 impl Servers {
-    /// Starts one for each name, an engine or [`MEMCACHED`], with so many threads. memcached is
-    /// left out, with a word, where it is not installed.
+    /// Starts a server with `threads` threads for each name, which is an engine or [`MEMCACHED`].
+    /// Where memcached is not installed, it is left out with a message.
     ///
     /// # Errors
     ///
-    /// If one does not start, or listens to nobody in time.
+    /// If a server does not start, or does not listen in time.
     pub fn start(own: &Path, names: &[&'static str], threads: usize) -> anyhow::Result<Self> {
         let mut servers = Self::default();
         for name in names {
@@ -45,20 +46,20 @@ impl Servers {
         Ok(servers)
     }
 
-    /// As `bench server --target` takes them.
+    /// The addresses in the form of `bench server --target`.
     pub fn targets(&self) -> String {
         let addresses: Vec<&str> = self.0.iter().map(|server| server.address.as_str()).collect();
         addresses.join(",")
     }
 
-    /// As `--server-pid` takes them.
+    /// The process ids in the form of `--server-pid`.
     pub fn processes(&self) -> String {
         let processes: Vec<String> =
             self.0.iter().map(|server| server.child.id().to_string()).collect();
         processes.join(",")
     }
 
-    /// Whose address that is.
+    /// The name of the server at `address`; None if no server here has it.
     pub fn name(&self, address: &str) -> Option<&'static str> {
         self.0.iter().find(|server| server.address == address).map(|server| server.name)
     }
@@ -92,7 +93,7 @@ fn engine(own: &Path, name: &'static str, threads: usize) -> anyhow::Result<Serv
 
 fn memcached(threads: usize) -> anyhow::Result<Option<Server>> {
     let program = std::env::var_os("AMALGAM_MEMCACHED").unwrap_or(MEMCACHED.into());
-    // Nobody else is likely to take it in between.
+    // Another process is unlikely to take the port before memcached does.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let started = Command::new(program)
         .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-m", MEBIBYTES])

@@ -1,4 +1,4 @@
-//! Figure 3: the map of ranges beside hash tables.
+//! Figure 3: the map of ranges compared with hash tables.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
 use super::super::point::Place;
@@ -8,7 +8,7 @@ use super::is_installed;
 const TREE: &str = "cid-tree";
 const NO_JAVA: &str = "needs a JDK";
 
-/// Bytes an id of the largest map that is compared.
+/// Bytes per id of the largest map that is compared.
 const BYTES_AN_ID: u64 = 60;
 const IDS_PER_SECOND: f64 = 2e6;
 
@@ -19,7 +19,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         &[1_000_000, 10_000_000, 100_000_000, 1_000_000_000][..],
     );
     let fits = |ids: u64| ids * BYTES_AN_ID < profile.available_bytes / 2;
-    // It runs a program from its source.
+    // A JDK is needed because the program runs from its source.
     let has_java = is_installed("javac") && profile.choose(false, true, true);
     let run = |ids: u64, field, unit| {
         let structures = match fits(ids) {
@@ -53,7 +53,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     };
     let largest =
         sizes.iter().rev().find(|ids| fits(**ids)).map_or(String::new(), |ids| ids.to_string());
-    // A table over the tree, or the tree over a table.
+    // Memory is compared as a table over the tree, times as the tree over a table.
     let times = |what, printed, one, to| Claim::ratio(what, printed, one, to, &largest);
     let mut claims = vec![
         times("cuckoo table's memory over the tree's", 50.0, "cuckoo", TREE),
@@ -83,7 +83,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     Figure {
         paper: Paper::Dxram,
         name: "figure-3",
-        title: "the map of ranges beside hash tables",
+        title: "the map of ranges compared with hash tables",
         printed_setting: "Up to a billion ids on a node of 4 cores. The tree is about 50 times \
                           smaller than a cuckoo table and 150 times smaller than Java's; a \
                           look-up takes about twice as long as Java's, a migration 3 to 5 times \

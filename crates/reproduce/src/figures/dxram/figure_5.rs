@@ -6,36 +6,37 @@ use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 use amalgam_bench::measure::Machine;
 
-/// Actions a second that the text prints, by nodes. Of Cassandra it has the ends, of MongoDB one
-/// number for all.
+/// Actions per second that the paper's text prints, by number of nodes. For Cassandra it has the
+/// smallest and the largest cluster, for MongoDB one number for all.
 const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
 const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
 const MONGODB: f64 = 3_500.0;
 const NO_MONGODB: &str = "MongoDB is not to be had here";
 const NO_CASSANDRA: &str = "Cassandra is not measured: no client of it is kept here";
 
-/// A member's objects, and about how many a second are loaded.
+/// The number of a member's objects, and about how many objects are loaded per second.
 const OBJECTS_A_MEMBER: f64 = 104.0;
 const OBJECTS_PER_SECOND: f64 = 150_000.0;
 
-/// The larger of the paper's networks, the nodes that it was on, and the least that is printed.
+/// The members of the paper's larger network, the nodes that it was on, and the smallest printed
+/// throughput.
 const LARGE: u32 = 500_000;
 const LARGE_NODES: usize = 4;
 const LARGE_ACTIONS: [(usize, f64); 1] = [(LARGE_NODES, 17_000.0)];
-/// With more members than this, one backend is measured alone.
-const MOST_BESIDE: u32 = 10_000;
+/// With more members than this, each backend is measured alone.
+const MOST_TOGETHER: u32 = 10_000;
 /// Resident bytes of nodes and clients for a member: 50,000 of them took 1.95 GB, 5,000 took 0.28.
 const BYTES_A_MEMBER: u64 = 37_000;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
-    // A client's share must hold more members than one has friends.
+    // A client's share must have more members than a member has friends.
     let (members, clients) = profile.choose((110, 1), (500, 4), (10_000, 4));
     let most_nodes = if can_run("etcd") { profile.choose(1, 4, 8) } else { 1 };
     let counts = [1, 2, 4, 8].into_iter().filter(|nodes| *nodes <= most_nodes);
     let run = |nodes: usize, members: u32, field| {
         let mut backends = vec!["amalgam"];
-        // The large network takes all the memory there is.
-        let is_large = members > MOST_BESIDE;
+        // The large network takes all available memory.
+        let is_large = members > MOST_TOGETHER;
         if !is_large && can_run("memcached") {
             backends.push("memcached");
         }
@@ -58,7 +59,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, 1.0),
             seconds: subjects * (load + 2.1 * seconds * f64::from(rounds)) + begin,
-            // The large network takes minutes to load.
+            // The large network is measured once, as it takes minutes to load.
             repeats: !is_large,
         }
     };
@@ -100,7 +101,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     };
     let mut claims: Vec<Claim> =
         DXRAM.into_iter().filter(|one| one.0 <= most_nodes).map(claim).collect();
-    claims.extend(beside_others());
+    claims.extend(over_others());
     Figure {
         paper: Paper::Dxram,
         name: "figure-5",
@@ -121,25 +122,25 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     }
 }
 
-/// As many members of the large network as fit into memory.
+/// The number of members of the large network that fit into memory.
 fn large(profile: &ScaleProfile) -> u32 {
     let fit = profile.available_bytes / 10 * 9 / BYTES_A_MEMBER;
     (u64::from(LARGE).min(fit) / 1_000 * 1_000) as u32
 }
 
-/// Whether a program is on the path, and the two cores that the benchmark needs are there.
+/// Whether a program is on the path and the machine has the two cores that the benchmark needs.
 fn can_run(program: &str) -> bool {
     Machine::describe().cores > 1 && is_installed(program)
 }
 
-/// DXRAM's actions over those of the others, from what the text prints of both.
-fn beside_others() -> Vec<Claim> {
+/// DXRAM's actions over those of the other systems, from the numbers that the text prints.
+fn over_others() -> Vec<Claim> {
     let mut claims = Vec::new();
     for (nodes, actions) in DXRAM {
         let what = format!("times MongoDB's actions, {}", counted(nodes));
         claims.push(Claim::absent(&what, actions / MONGODB, NO_MONGODB));
     }
-    // Of Cassandra and DXRAM only one number of nodes is printed for both.
+    // The text prints both Cassandra and DXRAM for only one number of nodes.
     let ((nodes, actions), (_, of_cassandra)) = (DXRAM[0], CASSANDRA[0]);
     let what = format!("times Cassandra's actions, {}", counted(nodes));
     claims.push(Claim::absent(&what, actions / of_cassandra, NO_CASSANDRA));

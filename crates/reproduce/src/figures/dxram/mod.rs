@@ -13,7 +13,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Its figures.
+/// The figures of this paper.
 pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![figure_3::figure(profile), figure_4::figure(profile), figure_5::figure(profile)]
 }

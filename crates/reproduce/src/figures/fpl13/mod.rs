@@ -9,7 +9,7 @@ use super::plan::{Figure, Program, Reading, Run};
 use super::point::Place;
 use super::scale_profile::ScaleProfile;
 
-/// Its figures.
+/// The figures of this paper.
 pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
         table_1::figure(profile),
@@ -19,7 +19,7 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     ]
 }
 
-/// One of the hardware's own tables; its points say where they stand.
+/// A run that prints one of the hardware's own tables, whose points have their places.
 fn table(name: &str, seconds: f64) -> Run {
     Run {
         place: Place::named(0, name),

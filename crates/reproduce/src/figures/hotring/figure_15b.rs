@@ -1,11 +1,11 @@
-//! Figure 15b: how often HotRing-r looks whether a head should move.
+//! Figure 15b: throughput by how often HotRing-r checks whether a head should move.
 
 use super::super::plan::{Figure, IndexRun, Panel, Paper, Shape};
 use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{THREADS, keys, warm_up};
 
-/// R of 1, 2, 5, 10 and 50.
+/// The engines with an R of 1, 2, 5, 10 and 50.
 const ENGINES: [&str; 5] =
     ["hotring-r-1", "hotring-r-2", "hotring-r", "hotring-r-10", "hotring-r-50"];
 const BYTES_A_KEY: u64 = 200;

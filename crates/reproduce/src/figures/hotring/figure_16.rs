@@ -5,7 +5,7 @@ use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
-/// What is shown of an engine's latencies, in microseconds.
+/// The latencies that are shown for an engine, in microseconds: label and field.
 const FIELDS: [(&str, &str); 4] = [
     ("median", "p50_ns"),
     ("99 %", "p99_ns"),
@@ -28,7 +28,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         printed_setting: "100,000 accesses, 64 threads; the longest are those that choose a \
                           ring's head.",
         our_setting: format!(
-            "{} The longest of a loop that does nothing but read the clocks is shown beside: \
+            "{} The longest of a loop that does nothing but read the clocks is shown for comparison: \
              what a virtual machine's interruptions add.",
             about(profile)
         ),

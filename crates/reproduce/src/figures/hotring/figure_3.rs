@@ -1,4 +1,4 @@
-//! Figure 3: how many accesses a look-up needs at best, by formulas 1 to 3.
+//! Figure 3: the memory accesses that a look-up needs at best, by formulas 1 to 3.
 
 use super::super::plan::{Figure, Panel, Paper, Shape};
 use super::super::point::{Place, Point};
@@ -39,7 +39,8 @@ pub fn figure(_setting: &ScaleProfile) -> Figure {
     }
 }
 
-/// One access for the bucket, and `k` where the item is the `k`th hottest of its chain.
+/// The expected accesses if chains are ordered by heat: one for the bucket, and `k` where the item
+/// is the `k`th hottest of its chain.
 fn ideal(theta: f64, length: u32) -> f64 {
     let length = f64::from(length);
     let up_to = |k: f64| share_of_top(KEYS, theta, k / length);

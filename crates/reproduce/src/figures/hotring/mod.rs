@@ -19,21 +19,21 @@ use super::plan::{Figure, IndexRun, Panel, Reading, Shape};
 use super::point::Place;
 use super::scale_profile::ScaleProfile;
 
-/// All that are compared; `chaining` is the paper's baseline.
+/// The engines that are compared; `chaining` is the paper's baseline.
 const ENGINES: [&str; 3] = ["hotring-s", "hotring-r", "chaining"];
 
-/// What stands in its place: it is not among the engines, and what a reader builds of it can be
-/// mounted (`--engine external:LIB.so` of `amalgam-peers`).
+/// The text in place of numbers of FASTER, which is not among the engines. A reader who builds it
+/// can measure it with `--engine external:LIB.so` of `amalgam-peers`.
 const FASTER: &str = "FASTER is not to be had here";
 
-/// The paper's.
+/// The number of keys in the paper.
 const KEYS: u64 = 250_000_000;
 const THREADS: usize = 64;
 
-/// Bytes a key, all three engines together.
+/// Bytes per key that all three engines take together.
 const BYTES_A_KEY: u64 = 120;
 
-/// Its figures.
+/// The figures of this paper.
 pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
         table_2::figure(profile),
@@ -52,12 +52,13 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     ]
 }
 
-/// Keys here for the paper's 250 million, which `bytes` take each.
+/// The number of keys that replaces the paper's 250 million here, where a key takes `bytes` bytes.
 fn keys(profile: &ScaleProfile, bytes: u64) -> u64 {
     profile.keys(KEYS, bytes)
 }
 
-/// The paper's defaults, but for the workload: heads get time to find the hot items.
+/// A run with the paper's defaults apart from `workload`, `theta` and `ratio`. Its warm-up gives
+/// heads time to find the hot items.
 fn run(profile: &ScaleProfile, workload: &str, theta: f64, ratio: u32) -> IndexRun {
     IndexRun::new(profile, &ENGINES, workload, keys(profile, BYTES_A_KEY))
         .with(format!("--theta={theta}"))
@@ -66,12 +67,12 @@ fn run(profile: &ScaleProfile, workload: &str, theta: f64, ratio: u32) -> IndexR
         .lasting(1.0, warm_up(profile))
 }
 
-/// How many times the usual: until heads have found the hot items.
+/// The factor of the usual warm-up after which heads have found the hot items.
 fn warm_up(profile: &ScaleProfile) -> f64 {
     profile.choose(1.0, 3.0, 4.0)
 }
 
-/// Throughput of `workload` by keys a bucket.
+/// A panel of the throughput of `workload` by keys per bucket.
 fn by_ratio(profile: &ScaleProfile, workload: &str, theta: f64) -> Panel {
     let rates =
         |ratio: u32| run(profile, workload, theta, ratio).rates_at(Place::number(f64::from(ratio)));
@@ -84,7 +85,7 @@ fn by_ratio(profile: &ScaleProfile, workload: &str, theta: f64) -> Panel {
     }
 }
 
-/// Throughput in tenths of a second.
+/// A panel of throughput over time, in steps of a tenth of a second.
 fn over_time(run: IndexRun) -> Panel {
     let timeline = Reading::Timeline("timeline_ops_per_second", 0.1, 1e6);
     Panel {
@@ -96,7 +97,7 @@ fn over_time(run: IndexRun) -> Panel {
     }
 }
 
-/// What every figure says of its setting.
+/// How the setting here differs from the paper's, as all figures say.
 fn about(profile: &ScaleProfile) -> String {
     profile.about(keys(profile, BYTES_A_KEY), profile.threads_up_to(THREADS))
 }

@@ -1,4 +1,4 @@
-//! Table 2: how much the hottest items are asked for.
+//! Table 2: the share of accesses to the hottest items.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
 use super::super::point::{Place, Point};

@@ -1,4 +1,4 @@
-//! Figure 4: what each step brings.
+//! Figure 4: throughput after each step of the design.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
 use super::super::point::Place;
@@ -6,7 +6,7 @@ use super::super::scale_profile::ScaleProfile;
 
 const PRINTED_MEMC3: &str = "--slots=4 --writers=1 --paths=1";
 
-/// A step: its name, the engine on one thread and on several, its switches.
+/// A step: its name, its engine for one thread and for several, and the engine's switches.
 const STEPS: [(&str, &str, &str, &str); 8] = [
     ("chaining", "chaining-memcmp", "global-lock", "--small-pages"),
     ("+ hugepage", "chaining-memcmp", "global-lock", ""),
@@ -18,7 +18,7 @@ const STEPS: [(&str, &str, &str, &str); 8] = [
     ("ours", "memc3", "memc3", ""),
 ];
 
-/// A table of this many slots, and what share of it reads and inserts begin with.
+/// The number of slots of the table.
 fn slots(profile: &ScaleProfile) -> u64 {
     profile.choose(1 << 12, 1 << 20, 1 << 23)
 }

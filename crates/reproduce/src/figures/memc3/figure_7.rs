@@ -8,7 +8,7 @@ const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let keys = profile.keys(4_000_000, 400);
-    // A tenth of what is asked for fits.
+    // The memory holds a tenth of the items that are asked for.
     let mebibytes = profile.choose(4, 16, 1024);
     let asked = mebibytes * (10 << 20) / 80;
     let threads = profile.threads();

@@ -14,7 +14,7 @@ mod table_3;
 use super::plan::Figure;
 use super::scale_profile::ScaleProfile;
 
-/// Its figures.
+/// The figures of this paper.
 pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
         table_1::figure(profile),

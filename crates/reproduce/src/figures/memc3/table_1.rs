@@ -1,4 +1,4 @@
-//! Table 1: the table's and the cache's own bytes an item.
+//! Table 1: the bytes per item that the table and the cache take.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading};
 use super::super::point::Place;
@@ -32,7 +32,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         }],
         claims: vec![
             Claim::value("table, bytes an item", 9.7, "memc3", "memc3").less(),
-            // Of its heads alone: a chain's links lie in its items here.
+            // Only heads are counted: here a chain's links are part of its items.
             Claim::value("table of chains, bytes an item", 13.3, "global-lock", "global-lock")
                 .same(),
         ],

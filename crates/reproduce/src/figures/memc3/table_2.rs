@@ -1,31 +1,31 @@
-//! Table 2: how full the table gets until an insert fails, and how fast, beside chains.
+//! Table 2: how full the table gets until an insert fails, and how fast, compared with chains.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run};
 use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
-/// What the paper prints: walks, % full, bytes an item, million inserts a second.
+/// The numbers in the paper: walks, % full, bytes per item, million inserts per second.
 const PRINTED: [(&str, f64, f64, f64); 4] = [
     ("1", 90.84, 9.91, 6.46),
     ("2", 92.78, 9.70, 6.66),
     ("3", 94.48, 9.53, 6.19),
     ("4", 95.19, 9.45, 6.03),
 ];
-/// The same of its row of chains, which has no % full: bytes, inserts and items of the largest
-/// bucket; and the latter of its cuckoo tables.
+/// The paper's row of chains, which has no % full: bytes, inserts and items of the largest bucket;
+/// then the items of the largest bucket of its cuckoo tables.
 const CHAINS: &str = "chaining";
 const CHAINS_PRINTED: (f64, f64, f64) = (13.33, 14.38, 13.0);
 const LARGEST_BUCKET: f64 = 4.0;
 
-/// Slots that are filled in a second.
+/// The slots that are expected to be filled per second.
 const SLOTS_PER_SECOND: f64 = 4e6;
 
-/// A table of 2^27 slots is the paper's.
+/// The number of slots at this scale; the paper has 2^27.
 pub fn slots(profile: &ScaleProfile) -> u64 {
     1 << profile.choose(12, 20, 27)
 }
 
-/// `bench occupancy` with `paths`, whose points stand at `place`.
+/// A run of `bench occupancy` with `paths`, whose points have `place`.
 pub fn fill(profile: &ScaleProfile, paths: &str, place: Place, reading: Reading) -> Run {
     occupancy(profile, &format!("--slots=4 --paths={paths}"), place, reading)
 }
@@ -47,7 +47,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         let runs = PRINTED.iter().enumerate().map(run).collect();
         Panel { title: title.to_owned(), x: "paths", y, runs, ..Panel::default() }
     };
-    let beside_chains = |title: &str, y, field, unit| {
+    let with_chains = |title: &str, y, field, unit| {
         let mut panel = panel(title, y, field, unit);
         let place = Place::named(PRINTED.len(), CHAINS);
         let reading = Reading::Named(CHAINS.to_owned(), field, unit);
@@ -71,9 +71,9 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         ),
         panels: vec![
             panel("how full", "% full", "load_percent", 1.0),
-            beside_chains("memory", "bytes an item", "bytes_per_item", 1.0),
-            beside_chains("speed", "million inserts a second", "inserts_per_second", 1e6),
-            beside_chains("largest bucket", "items", "largest_bucket", 1.0),
+            with_chains("memory", "bytes an item", "bytes_per_item", 1.0),
+            with_chains("speed", "million inserts a second", "inserts_per_second", 1e6),
+            with_chains("largest bucket", "items", "largest_bucket", 1.0),
         ],
         claims: claims(),
     }
@@ -91,7 +91,7 @@ fn claims() -> Vec<Claim> {
         claims.push(claim("items of the largest bucket", LARGEST_BUCKET).of_panel(3).less());
     }
     let (bytes, inserts, largest) = CHAINS_PRINTED;
-    // What the paper compares with, and no better for being more or less.
+    // Chains are what the paper compares with, so neither more nor less of them is better.
     let claim = |what: &str, printed| {
         Claim::value(&format!("{what}, {CHAINS}"), printed, CHAINS, CHAINS).same()
     };

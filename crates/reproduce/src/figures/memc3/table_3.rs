@@ -1,10 +1,10 @@
-//! Table 3: items that a cache holds, and how often they hit.
+//! Table 3: the items that a cache holds, and its hit ratio.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
 use super::super::point::Place;
 use super::super::scale_profile::ScaleProfile;
 
-/// What the paper prints of a size: millions of items and % of hits of the three caches.
+/// The numbers in the paper by size: millions of items and % of hits of the three caches.
 const PRINTED: [(u64, [f64; 3], [f64; 3]); 6] = [
     (64, [0.60, 0.65, 0.84], [63.66, 64.13, 63.54]),
     (128, [1.20, 1.29, 1.68], [68.09, 68.58, 68.14]),
@@ -15,14 +15,14 @@ const PRINTED: [(u64, [f64; 3], [f64; 3]); 6] = [
 ];
 const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
 
-/// Operations a second of a cache that misses much.
+/// The expected operations per second of a cache with many misses.
 const OPERATIONS_PER_SECOND: f64 = 1e6;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let sizes = &PRINTED[..profile.choose(1, 1, 6)];
     let keys = profile.choose(1_000_000u64, 100_000_000, 100_000_000);
-    // More than what the cache that holds most can hold of them: one that holds all of a circle of
-    // requests always hits.
+    // More keys than the largest cache can hold: requests repeat in a cycle, and a cache that holds
+    // all of a cycle always hits.
     let requests =
         |mebibytes: u64| profile.choose(400_000, 100_000 * mebibytes, 500_000 * mebibytes);
     let panel = |y, field, unit| {
@@ -41,7 +41,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             }
         };
         let runs = sizes.iter().map(run).collect();
-        // One size makes no line.
+        // A line needs more than one size.
         let shape = if sizes.len() == 1 { Shape::Bars } else { Shape::LogLines };
         Panel { x: "MiB for items", y, shape, runs, ..Panel::default() }
     };
@@ -53,7 +53,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     for (mebibytes, items, hits) in sizes {
         let place = mebibytes.to_string();
         for (engine, (items, hits)) in ENGINES.iter().zip(items.iter().zip(hits)) {
-            // The other two stand for what the paper compares with.
+            // The other two engines represent the systems that the paper compares with.
             let own = |claim: Claim| if *engine == "memc3" { claim } else { claim.same() };
             let what = format!("million items, {engine}, {place} MiB");
             claims.push(own(Claim::value(&what, *items, engine, &place)));

@@ -7,7 +7,8 @@ use super::super::scale_profile::ScaleProfile;
 const ENGINE: &str = "mercury";
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
-    // Just under a power of two of buckets at three items to four, so that one expansion comes.
+    // Just below the size at which three items to four buckets make the table expand, so that
+    // exactly one expansion happens.
     let buckets = 1u64 << profile.choose(18, 19, 24);
     let keys = buckets * 3 / 4 - buckets / profile.choose(16, 64, 64);
     let run = |reading| {

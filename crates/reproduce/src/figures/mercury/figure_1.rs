@@ -1,4 +1,4 @@
-//! Figure 1: where a GET of memcached spends its time.
+//! Figure 1: how a GET of memcached spends its time.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
 use super::super::point::{Place, Point};
@@ -11,7 +11,7 @@ const SMALL: &str = "keys of the first-level cache";
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let keys = profile.keys(32_000_000, 280);
-    // As figure 4 has them, so that both are of the same runs.
+    // The arguments of figure 4, so that both figures share their runs.
     let time = |keys: u64, place: Place| {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
         IndexRun::new(profile, &ENGINES, "get", keys).with("--threads=1").at(place, per_operation)
@@ -77,7 +77,7 @@ fn shares(rates: &[Point]) -> Vec<Point> {
     ENGINES.iter().filter_map(share).collect()
 }
 
-/// Of the time of each of several threads, what one thread alone does not take.
+/// The share of a thread's time among several threads that a single thread would not take.
 fn waiting(rates: &[Point]) -> Vec<Point> {
     let alone = |point: &Point| {
         let is_it = |one: &&Point| one.series == point.series && one.place.number == 1.0;
@@ -85,7 +85,7 @@ fn waiting(rates: &[Point]) -> Vec<Point> {
     };
     let share = |point: &Point| {
         let value = 100.0 * (1.0 - point.value / alone(point)?);
-        // Noise may make it less than nothing, and then it says so: 0 would pass for measured.
+        // Noise may make the share negative. It is kept so, as 0 would look like a measured value.
         Some(Point { value, ..point.clone() })
     };
     rates.iter().filter(|point| point.place.number > 1.0).filter_map(share).collect()

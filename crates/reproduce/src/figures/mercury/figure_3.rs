@@ -1,4 +1,4 @@
-//! Figure 3: DRAM accesses of a GET, and the misses of the caches before.
+//! Figure 3: DRAM accesses of a GET, and the misses of the caches in front of it.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
 use super::super::point::{Place, Point};
@@ -6,17 +6,18 @@ use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];
 const ONE: &str = "1 thread";
-/// A result's fields.
+/// The fields of a result that are shown.
 const FIRST: &str = "first_level_misses_per_op";
 const LAST: &str = "dram_accesses_per_op";
-/// The paper's second level; the first has 64 KiB there and here, half of it for instructions.
+/// The size of the paper's second-level cache. The first level has 64 KiB there and here, half of
+/// it for instructions.
 const SECOND_LEVEL_KIBIBYTES: u64 = 256;
-/// Of memory, that a count takes to load and to read, at the pace of a simulated cache.
+/// The keys per second that are loaded and read with simulated caches.
 const SIMULATED_KEYS_PER_SECOND: f64 = 60e3;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let keys = profile.keys(32_000_000, 160).min(profile.choose(4_000, 500_000, 32_000_000));
-    // As many keys to a byte of it at all scales.
+    // The cache has the same size per key at all scales.
     let cache_kibibytes = profile.choose(64, 512, 32 << 10);
     let misses = |kibibytes: u64, place, field| {
         let mut run = IndexRun::new(profile, &ENGINES, "get", keys)
@@ -28,7 +29,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         run
     };
     let run = || misses(cache_kibibytes, Place::named(0, ONE), LAST);
-    // The model has one level behind the first: here that is the second.
+    // The model has one level behind the first, which is the second level here.
     let second = profile.choose(cache_kibibytes, SECOND_LEVEL_KIBIBYTES, SECOND_LEVEL_KIBIBYTES);
     let levels: Vec<Run> = vec![
         misses(cache_kibibytes, Place::named(0, "first"), FIRST),
@@ -95,7 +96,7 @@ fn of_memcached(what: &str, printed: f64, place: &str) -> Claim {
     Claim::ratio(what, printed, "mercury", "global-lock", place).less()
 }
 
-/// The item's line and its bucket's.
+/// The accesses that a GET needs: the cache lines of the bucket and of the item.
 const NEEDED: f64 = 2.0;
 
 fn useful(accesses: &[Point]) -> Vec<Point> {

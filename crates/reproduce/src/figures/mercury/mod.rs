@@ -11,7 +11,7 @@ mod figure_5;
 use super::plan::Figure;
 use super::scale_profile::ScaleProfile;
 
-/// Its figures.
+/// The figures of this paper.
 pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
     vec![
         figure_1::figure(profile),
