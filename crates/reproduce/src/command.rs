@@ -24,17 +24,18 @@ pub enum BenchCommand {
     Server(ServerArguments),
     /// Answers text requests with constants: the floor of ordinary sockets.
     NullServer(StubServerArguments),
-    /// Measures maps from chunk ids to the nodes that own them.
+    /// Measures maps from chunk ids to the nodes that own the chunks.
     Ids(IdsArguments),
-    /// Measures what a client's cache of such a map saves.
+    /// Measures how much time a client's cache of such a map saves.
     LookupCache(LookupCacheArguments),
-    /// Measures reads of a cluster beside memcached's, on two cores.
+    /// Compares reads of a cluster with memcached's, on two cores.
     ClusterRequests(RequestArguments),
-    /// Moves chunks between two nodes while clients read and write them, and checks what they saw.
+    /// Moves chunks between two nodes while clients read and write them, and checks every value
+    /// read.
     Migrate(MigrateArguments),
     /// Kills a node, and measures how fast others recover its chunks from their backups.
     Recovery(RecoveryArguments),
-    /// Computes what larger clusters would take, by a model, and writes a page with pictures.
+    /// Computes by a model what larger clusters would need, and writes a page with pictures.
     Scale(ScaleArguments),
     /// Acts as the members of a social network, on chunks and on Redis.
     Bg(BgArguments),
@@ -43,7 +44,7 @@ pub enum BenchCommand {
 }
 
 impl BenchCommand {
-    /// The engines that are asked for by name, where a command measures engines of this process.
+    /// The engines that the command names, if it measures engines of this process.
     pub fn engines(&self) -> &[String] {
         match self {
             Self::Index(arguments) => &arguments.engine,
@@ -57,7 +58,7 @@ impl BenchCommand {
 ///
 /// # Errors
 ///
-/// If an argument makes no sense or the measurement failed; the text is for the user.
+/// If an argument is invalid or the measurement failed; the text is for the user.
 pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
     match command {
         BenchCommand::Index(arguments) => {

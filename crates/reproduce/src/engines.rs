@@ -14,7 +14,7 @@ use amalgam_index::{Configuration, Store, for_each_engine};
 
 use crate::baselines::{Chaining, LruCuckoo, Memc3AsPublished, Memcached14, Null};
 
-/// The engines that serve, from the one table of them, and variants and baselines beside them.
+/// Lists the engines that serve, from the one table of them, then variants and baselines.
 macro_rules! entries {
     ($($module:ident: $engine:ty, $about:literal, $choose_for:literal;)+) => {
         &[
@@ -72,7 +72,7 @@ macro_rules! entries {
 /// The engines of this program. Other programs may add theirs.
 pub const ENGINES: &[Entry] = for_each_engine!(entries);
 
-/// hotring-r of figure 15b, whose heads follow every `R`th request.
+/// The hotring-r of figure 15b, whose heads may move at every `R`th request.
 const fn every<const R: u32>(name: &'static str, about: &'static str) -> Entry {
     entry::<EngineTarget<HotRing<RandomMovementEvery<R>>>>(name, about)
 }
@@ -88,8 +88,8 @@ const fn variants_of(name: &str) -> &'static [Variant] {
     }
 }
 
-/// Memc3 with so many slots a bucket, and a feature for each `true`: tags, optimistic reads, trust
-/// in hits.
+/// Memc3 with `SLOTS` slots per bucket, and with those features that are `true`: tags, optimistic
+/// reads, trust in hits.
 const fn memc3<const SLOTS: usize, const TAGS: bool, const OPTIMISM: bool, const TRUST: bool>(
     disabled: &'static [&'static str],
 ) -> Variant {

@@ -1,5 +1,6 @@
-//! Programs of this project that others run: `amalgam` for servers and clusters, `amalgam-peers`,
-//! `amalgam-rtl`. Each is looked for beside the running program first, then in `PATH`.
+//! Finds programs of this project that other programs run: `amalgam` for servers and clusters,
+//! `amalgam-peers`, `amalgam-rtl`. Each is looked for in the folder of the running program first,
+//! then in `PATH`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// If it is neither beside the running program nor in `PATH`; the text says how to build it.
+    /// If it is neither in the folder of the running program nor in `PATH`; the text says how to
+    /// build it.
     pub fn path(&self) -> anyhow::Result<PathBuf> {
         let own = std::env::current_exe().context("finding the path of this program")?;
         let folder = own.parent().unwrap_or(Path::new("."));
@@ -34,9 +36,9 @@ impl Companion {
         })
     }
 
-    /// The program in `beside`, or else in the first folder of `path` that has it.
-    fn find(&self, beside: &Path, path: &OsStr) -> Option<PathBuf> {
-        let folders = std::iter::once(beside.to_owned()).chain(std::env::split_paths(path));
+    /// The program in the folder `own`, or else in the first folder of `path` that has it.
+    fn find(&self, own: &Path, path: &OsStr) -> Option<PathBuf> {
+        let folders = std::iter::once(own.to_owned()).chain(std::env::split_paths(path));
         folders.map(|folder| folder.join(self.name)).find(|program| program.is_file())
     }
 }
@@ -46,16 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_beside_this_one_comes_first() {
+    fn the_program_in_the_own_folder_comes_first() {
         let name = AMALGAM.name;
         let folder = std::env::temp_dir().join(format!("{name}-programs-{}", std::process::id()));
-        let (beside, other) = (folder.join("beside"), folder.join("other"));
+        let (own, other) = (folder.join("own"), folder.join("other"));
         let path = std::env::join_paths([Path::new("/nonexistent"), &other]).unwrap();
-        assert_eq!(AMALGAM.find(&beside, &path), None);
-        for place in [&other, &beside] {
+        assert_eq!(AMALGAM.find(&own, &path), None);
+        for place in [&other, &own] {
             std::fs::create_dir_all(place).unwrap();
             std::fs::write(place.join(name), "").unwrap();
-            assert_eq!(AMALGAM.find(&beside, &path), Some(place.join(name)));
+            assert_eq!(AMALGAM.find(&own, &path), Some(place.join(name)));
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

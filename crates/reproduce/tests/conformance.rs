@@ -1,4 +1,4 @@
-//! The baselines mean what the engines mean.
+//! The baselines pass the engines' conformance tests.
 
 use amalgam_conformance::suite;
 use amalgam_reproduce::baselines::Memcached14;

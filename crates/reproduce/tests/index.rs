@@ -30,8 +30,8 @@ fn json(result: &IndexResult) -> Value {
     serde_json::to_value(result).expect("a result serializes")
 }
 
-/// All engines that hold what they are given at any time. Those of figure 15b are hotring-r with
-/// another number in it.
+/// All engines that always keep the items they are given. Those of figure 15b are left out, as they
+/// are hotring-r with another parameter.
 fn names() -> Vec<&'static str> {
     let is_tried = |name: &str| name != "null" && !name.starts_with("hotring-r-");
     let holding = ENGINES.iter().filter(|entry| !entry.is_read_only && is_tried(entry.name));
@@ -85,7 +85,7 @@ fn every_workload_runs_on_every_engine() {
             let expected = match workload {
                 Workload::Set | Workload::Grow => None,
                 Workload::Miss => Some(0.0),
-                // Nothing that is there may be missed, whatever is written beside.
+                // Present items must never be missed while other items are written.
                 _ => Some(1.0),
             };
             assert_eq!(result.hit_ratio, expected, "{engine} {name}");

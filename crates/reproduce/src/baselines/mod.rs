@@ -1,6 +1,6 @@
-//! What engines are compared with.
+//! The baselines that engines are compared with.
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. Baselines share hash function, memory room and driver with the engines, so that a difference
 //!    is one of design.
 

@@ -1,11 +1,11 @@
-//! Nothing at all: what remains is the driver's own cost.
+//! An engine that stores nothing, to measure the driver's own cost.
 
 use amalgam_index::{Configuration, Statistics};
 use amalgam_op::Key;
 
 use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 
-/// A map that forgets: writes succeed, reads miss. Keys are made and hashed all the same.
+/// A map that forgets: writes succeed and reads miss. Keys are still generated and hashed.
 pub struct Null;
 
 /// A worker of [`Null`].

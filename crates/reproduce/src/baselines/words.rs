@@ -1,11 +1,11 @@
-//! Memory that items are made of, as atomic words: whoever reads what is overwritten meanwhile gets
-//! nonsense, but nothing undefined.
+//! The memory of items as atomic words: a read that races with an overwrite gets a meaningless
+//! value, but its behaviour is defined.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_index::mem::Table;
 
-/// The words that all items lie in.
+/// The words that hold all items.
 pub(super) struct Words(pub(super) Table<AtomicU64>);
 
 impl Words {
@@ -20,7 +20,8 @@ impl Words {
         self.0[place + offset].store(value, Ordering::Relaxed);
     }
 
-    /// Whether the words from `start` on hold `bytes`, and zeros to the end of the last word.
+    /// Whether the words from `start` on hold `bytes`, padded with zeros to the end of the last
+    /// word.
     #[inline]
     pub(super) fn holds(&self, start: usize, bytes: &[u8]) -> bool {
         let (whole, rest) = bytes.as_chunks::<8>();
@@ -55,13 +56,13 @@ impl Words {
     }
 }
 
-/// At most 7 bytes as a word, filled with zeros.
+/// At most 7 bytes as a word, padded with zeros.
 #[inline]
 fn padded(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// Bytes of memcached's ` flags length\r\n` behind a key.
+/// The length of memcached's ` flags length\r\n` after a key, in bytes.
 pub(super) fn suffix_bytes(flags: u32, value_bytes: usize) -> usize {
     let digits = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1;
     4 + digits(flags as usize) + digits(value_bytes)

@@ -1,8 +1,8 @@
-//! Chunks that move from one node to another while clients read and write them.
+//! Moves chunks from one node to another while clients read and write them.
 //!
-//! Each chunk has one writer, which counts it up; everybody reads it. A read is stale if it shows
-//! less than what was answered to its writer before the read began, and wrong if it shows more than
-//! the writer ever sent.
+//! Each chunk holds a counter that one writer increments and all clients read. A read is stale if
+//! it shows less than the count that was acknowledged before the read began, and wrong if it shows
+//! more than the writer ever sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use amalgam_bench::workload::mix64;
 
 /// Chunks that are created with one call.
 const BATCH: usize = 1_024;
-/// Memory of a client for where chunks are.
+/// The memory of a client's cache of chunks' locations, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// How long the move may take.
+/// The most time that the move may take.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Parameters of `bench migrate`.
@@ -60,9 +60,9 @@ pub struct MigrateResult {
     pub writes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Reads that showed less than was answered before.
+    /// Reads that showed less than was acknowledged before.
     pub stale: u64,
-    /// Reads that showed what nobody wrote.
+    /// Reads that showed a value that was never written.
     pub wrong: u64,
     /// Requests that went to a node which did not own the chunk.
     pub misdirected: u64,
@@ -90,7 +90,7 @@ impl MigrateResult {
     }
 }
 
-/// What is known of each chunk: the count that its writer sent last, and that was answered last.
+/// For each chunk, the counts that its writer sent last, and that were acknowledged last.
 struct Known {
     sent: Vec<AtomicU64>,
     answered: Vec<AtomicU64>,
@@ -151,7 +151,7 @@ fn work(
         let Ok(id) = ChunkId::from_bits(bits) else { continue };
         let began = Instant::now();
         if number % arguments.clients == place && mixed >> 63 == 0 {
-            // One writer a chunk: nobody else changes the counts.
+            // A chunk has one writer, so no other thread changes its counts.
             let count = known.sent[number].load(Ordering::Relaxed) + 1;
             known.sent[number].store(count, Ordering::SeqCst);
             match client.put(id, &value(count, arguments.bytes)) {
@@ -206,7 +206,7 @@ pub fn run(arguments: &MigrateArguments) -> anyhow::Result<MigrateResult> {
         };
         let threads: Vec<_> = clients.into_iter().enumerate().map(start).collect();
         let moved = move_all(&mut source, &mut target, range);
-        // Some more, at the new owner.
+        // Clients go on for a while at the new owner.
         std::thread::sleep(Duration::from_millis(500));
         stops.store(true, Ordering::Relaxed);
         let tallies: Vec<Tally> = threads.into_iter().filter_map(|one| one.join().ok()).collect();
@@ -230,7 +230,7 @@ pub fn run(arguments: &MigrateArguments) -> anyhow::Result<MigrateResult> {
     })
 }
 
-/// Clients that know one node or the other.
+/// Connects clients, each to one of the two nodes.
 fn connect_to(
     address: &impl Fn(usize) -> Vec<String>,
 ) -> impl Fn(usize) -> anyhow::Result<ClusterClient> {

@@ -1,9 +1,9 @@
-//! Clusters under load: what a chunk's read costs beside memcached's, what backups add to a write,
-//! and what clients notice of chunks that move.
+//! Measures clusters under load: the cost of a chunk's read compared with memcached's, the cost
+//! that backups add to a write, and what clients notice of chunks that move.
 //!
-//! Invariants of this room:
-//! 1. Nodes run in a process of their own, so that its CPU time is theirs alone.
-//! 2. Every value that comes back is checked.
+//! Invariants of this module:
+//! 1. Nodes run in their own process, so that its CPU time is only theirs.
+//! 2. Every value that is read is checked.
 
 mod bg;
 mod migrate;
@@ -25,22 +25,22 @@ pub use migrate::{MigrateArguments, run as run_migrate};
 pub use recovery::{RecoveryArguments, run as run_recovery};
 pub use requests::{RequestArguments, run as run_requests};
 
-/// A cluster on this machine, in processes of its own, which end with it.
+/// A cluster on this machine in its own processes, which are stopped on drop.
 struct Nodes {
     processes: Vec<Child>,
-    /// Where each node listens for chunks' clients, and for memcached's.
+    /// The addresses of each node: for clients of chunks, and for those of memcached's protocol.
     addresses: Vec<(String, String)>,
-    /// Of nodes that are not in one process.
+    /// The etcd of nodes that are not in one process.
     _etcd: Option<Etcd>,
 }
 
 impl Nodes {
-    /// All in one process.
+    /// Starts all nodes in one process.
     fn start(count: usize, engine: &str, core: usize, megabytes: u64) -> anyhow::Result<Self> {
         Self::start_with(count, engine, core, megabytes, &[])
     }
 
-    /// The same, with options for all nodes.
+    /// Starts all nodes in one process, with options for each.
     fn start_with(
         count: usize,
         engine: &str,
@@ -55,8 +55,8 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Each in a process of its own, on the same cores, with options for all, and a folder of its
-    /// own in `logs` if they keep backups. etcd takes the first of our cores.
+    /// Starts each node in its own process, on the same cores, with options for each, and with its
+    /// own folder in `logs` if nodes keep backups. etcd runs on the first core of this process.
     fn start_apart(
         etcd: &Path,
         count: usize,
@@ -80,7 +80,7 @@ impl Nodes {
             Ok(command)
         };
         let commands = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        // At once: who starts together shares the keys.
+        // All are started at once: nodes that start together share the keys.
         for mut command in commands {
             nodes.processes.push(spawn(&mut command)?);
         }
@@ -119,7 +119,7 @@ impl Nodes {
         self.processes.iter().map(Child::id).collect()
     }
 
-    /// Of the process that all are in.
+    /// The id of the process that has all nodes.
     fn pid(&self) -> u32 {
         self.processes[0].id()
     }
@@ -135,7 +135,7 @@ fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     command.stdout(Stdio::piped()).spawn().context("a cluster cannot be started")
 }
 
-/// `amalgam cluster …`, on some cores.
+/// The command `amalgam cluster …` on some cores.
 fn amalgam(cores: &str, engine: &str, megabytes: u64, what: &str) -> anyhow::Result<Command> {
     let program = AMALGAM.path()?;
     let memory = format!("{megabytes}MiB");
@@ -146,7 +146,7 @@ fn amalgam(cores: &str, engine: &str, megabytes: u64, what: &str) -> anyhow::Res
     Ok(command)
 }
 
-/// etcd with an empty directory, until this ends.
+/// An etcd with an empty directory, which is stopped on drop.
 struct Etcd {
     process: Child,
     url: String,
@@ -187,12 +187,12 @@ impl Drop for Etcd {
     }
 }
 
-/// A port that nobody listens at just now.
+/// A port on which no process listens at the moment.
 fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Runs what follows on one core, or on several with commas between.
+/// A command that runs a program on one core, or on several that are separated by commas.
 fn pinned(cores: impl ToString) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &cores.to_string()]);
@@ -201,7 +201,7 @@ fn pinned(cores: impl ToString) -> Command {
 
 /// Ends a process that was started here.
 fn end(process: &mut Child) {
-    // It may have ended by itself.
+    // The process may have ended by itself.
     let _ = process.kill();
     let _ = process.wait();
 }

@@ -1,8 +1,8 @@
-//! Recovery of a node's chunks from its backups, against reading, checking and inserting as many
-//! records with as many threads and without a cluster.
+//! Measures the recovery of a node's chunks from its backups, and compares it with reading,
+//! checking and inserting as many records with as many threads but without a cluster.
 //!
 //! All processes share the cores. Time counts from when the first backup knows that the owner is
-//! gone; how long that takes after the kill is the lease's matter, and said apart.
+//! gone. The time from the kill until then depends on the lease and is reported separately.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,11 +23,11 @@ use amalgam_bench::workload::mix64;
 
 /// Chunks that are created with one call.
 const BATCH: usize = 1_024;
-/// Memory of a client for where chunks are.
+/// The memory of a client's cache of chunks' locations, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// How long a step may take.
+/// The most time that a step may take.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Bytes of a chunk in memory and in the log beside its value, generously.
+/// A generous bound of the bytes that a chunk takes on top of its value, in memory and in the log.
 const BESIDE_BYTES: u64 = 150;
 /// Chunks that are read afterwards.
 const CHECKED: u64 = 100_000;
@@ -41,7 +41,7 @@ pub struct RecoveryArguments {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = 64)]
     pub bytes: usize,
-    /// Processes beside it.
+    /// Further processes.
     #[arg(long, default_value_t = 8)]
     pub others: usize,
     /// Backups of each chunk.
@@ -85,7 +85,7 @@ pub struct RecoveryResult {
     pub readable_seconds: f64,
     /// From then until every chunk had all its backups again.
     pub full_seconds: f64,
-    /// Reading, checking and inserting as many records alone.
+    /// Seconds of reading, checking and inserting as many records without a cluster.
     pub alone_seconds: f64,
 }
 
@@ -116,7 +116,7 @@ impl RecoveryResult {
     }
 }
 
-/// A folder that goes when this ends.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {

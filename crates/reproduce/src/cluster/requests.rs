@@ -22,9 +22,9 @@ use amalgam_bench::workload::mix64;
 const VALUE_BYTES: usize = 64;
 /// Requests in flight where there are many.
 const FLIGHT: usize = 64;
-/// Copies beside the first.
+/// Copies in addition to the first.
 const REPLICAS: usize = 3;
-/// Memory of a client for where chunks are.
+/// The memory of a client's cache of chunks' locations, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 
 /// Parameters of `bench cluster-requests`.
@@ -60,9 +60,9 @@ pub struct RequestResult {
     pub commit: &'static str,
     /// See [`Machine`].
     pub machine: Machine,
-    /// What was asked.
+    /// The system that was measured.
     pub target: &'static str,
-    /// How many keys a request names.
+    /// The number of keys in a request.
     pub in_flight: usize,
     /// The median time of a request, in microseconds.
     pub p50_us: f64,
@@ -92,10 +92,10 @@ impl RequestResult {
     }
 }
 
-/// Whoever is asked for values by their numbers.
+/// A system that stores values by their numbers.
 trait Target {
     fn name(&self) -> &'static str;
-    /// Of its servers.
+    /// The process ids of its servers.
     fn pids(&self) -> Vec<u32>;
     /// See [`RequestResult::bytes_a_value`].
     fn bytes_a_value(&self) -> f64;
@@ -180,7 +180,7 @@ impl Target for Text {
     }
 }
 
-/// Chunks of a node, whose range is known.
+/// Reads of a node's chunks, whose range the client has cached.
 struct Chunks {
     pid: u32,
     client: ClusterClient,
@@ -221,7 +221,7 @@ impl Target for Chunks {
     }
 }
 
-/// Writes of chunks whose range is known.
+/// Writes of chunks whose range the client has cached.
 struct Puts(&'static str, Chunks);
 
 impl Target for Puts {
@@ -293,7 +293,7 @@ impl Redis {
             let mut command = pinned(core);
             command.arg(program).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
             command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
-            // Nothing is to be left in the folder that this runs in.
+            // Redis must not write files to the current folder.
             command.args(["--repl-diskless-load", "on-empty-db"]);
             if place > 0 {
                 command.args(["--replicaof", "127.0.0.1", &first.to_string()]);
@@ -432,7 +432,7 @@ pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
     Ok(results)
 }
 
-/// The first is what the others are compared with.
+/// Measures targets in turns. The first is the one that the others are compared with.
 fn in_turns(
     targets: &mut [Box<dyn Target>],
     arguments: &RequestArguments,

@@ -19,7 +19,7 @@ pub const LEAST_SPREAD: f64 = 0.15;
 /// The horizontal axis of panels that show a run over time.
 const SECONDS: &str = "seconds";
 
-/// The most numbers that are printed of those that do not agree.
+/// The most disagreeing numbers that are printed.
 const MOST_SHOWN: usize = 40;
 
 /// One number, as both runs have it.

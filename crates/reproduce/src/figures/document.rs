@@ -147,7 +147,8 @@ fn head(first: &Kept) -> String {
          predicted number, what lies to the farther end of its band. One without is counted, \
          computed or measured once. A prediction whose band holds the printed number is *not \
          determined* by what was measured. Two runs agree where they differ by less than both \
-         may be off, or by less than {} %. Printed numbers for 12 or 64 threads are compared with ours \
+         may be off, or by less than {} %. Printed numbers for 12 or 64 threads are compared with \
+         ours \
          for the threads of this machine, unless the line says that ours is predicted; \
          [threads.md](threads.md) explains those.",
         number(100.0 * LEAST_SPREAD)

@@ -27,7 +27,8 @@ const ONE_LOCK: [&str; 2] = ["global-lock", "lru-cuckoo"];
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shared {
     One,
-    /// So many resources that two pairs of threads never compete for the same one.
+    /// An unlimited number of resources, so that two pairs of threads never compete for the same
+    /// one.
     Spread,
 }
 

@@ -30,9 +30,9 @@ pub struct Point {
     pub place: Place,
     /// The value, in the unit of the panel's vertical axis.
     pub value: f64,
-    /// How far the value may be off, as a part of it; None where it was not measured more than once.
-    /// [`rounds`](super::rounds) says how it is estimated. A prediction's reaches to the farther
-    /// end of its band.
+    /// How far the value may be off, as a part of it; None where it was not measured more than
+    /// once. [`rounds`](super::rounds) says how it is estimated. A prediction's reaches to the
+    /// farther end of its band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
 }

@@ -92,7 +92,7 @@ impl Compared {
 }
 
 impl Finished {
-    /// A figure of which nothing was measured yet.
+    /// A figure before its first pass.
     pub fn planned(figure: Figure) -> Self {
         Self { figure, panels: Vec::new(), failures: Vec::new(), ours: Vec::new() }
     }

@@ -4,7 +4,7 @@ use anyhow::ensure;
 
 use amalgam_bench::measure::{parse_count, parse_size};
 
-/// What keeps the owners of ids.
+/// The data structure that keeps the owners of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Structure {
@@ -16,7 +16,7 @@ pub enum Structure {
     Hash,
     /// Cuckoo hashing of primitive ids, 90 % full.
     Cuckoo,
-    /// Two bytes for each id that can be.
+    /// An array with two bytes for each possible id.
     Array,
     /// Java's `HashMap<Long, Short>`, in a process of its own.
     Java,
@@ -43,10 +43,10 @@ pub struct IdsArguments {
     /// Nodes that ids migrate to.
     #[arg(long, default_value_t = 999)]
     pub nodes: u16,
-    /// Entries in a leaf of the CID-tree at most.
+    /// The most entries in a leaf of the CID-tree.
     #[arg(long, default_value_t = 128)]
     pub leaf_entries: usize,
-    /// Ids that the CID-tree is told of before it is asked for them, so that it waits for the
+    /// Ids that the CID-tree prefetches together before their lookups, so that it waits for the
     /// memory of all at once; 1 for none.
     #[arg(long, default_value_t = 1)]
     pub together: usize,

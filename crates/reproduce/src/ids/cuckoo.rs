@@ -3,28 +3,29 @@
 use amalgam_bench::workload::mix64;
 
 const SLOTS: usize = 4;
-/// No id: all creators of ids are smaller.
+/// Stands for no id: the creators of all ids are smaller.
 const EMPTY: u64 = u64::MAX;
-/// Moves before a table counts as full. At 90 % of four slots a few dozen are needed at most.
+/// The number of moves after which a table counts as full. At 90 % of four slots per bucket, an
+/// insert needs at most a few dozen.
 const KICKS_MAX: usize = 2000;
 
-/// 8 bytes of id and 2 of owner in each of four slots.
+/// Four slots, each with 8 bytes of id and 2 of owner.
 #[derive(Clone, Debug)]
 struct Bucket {
     ids: [u64; SLOTS],
     owners: [u16; SLOTS],
 }
 
-/// Ids and their owners in two buckets of four slots each.
+/// A table of ids and their owners. An id is in one of two buckets of four slots each.
 #[derive(Debug)]
 pub struct Cuckoo {
     buckets: Vec<Bucket>,
-    /// Draws the slot that an insert throws out.
+    /// The random state that draws the slot which an insert displaces.
     drawn: u64,
 }
 
 impl Cuckoo {
-    /// Room for `ids` at a fill of `fill`.
+    /// An empty table that is filled to the part `fill` by `ids` ids.
     pub fn new(ids: u64, fill: f64) -> Self {
         let buckets = (ids as f64 / fill / SLOTS as f64).ceil().max(1.0) as usize;
         let empty = Bucket { ids: [EMPTY; SLOTS], owners: [0; SLOTS] };
@@ -38,7 +39,7 @@ impl Cuckoo {
         [hash, second].map(|hash| ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize)
     }
 
-    /// The owner of an id.
+    /// The owner of an id; None if the id is not in the table.
     #[inline]
     pub fn get(&self, id: u64) -> Option<u16> {
         for place in self.places(id) {
@@ -52,7 +53,7 @@ impl Cuckoo {
         None
     }
 
-    /// Changes the owner of an id that is there. Returns whether it is.
+    /// Changes the owner of an id. Returns whether the id is in the table.
     #[inline]
     pub fn update(&mut self, id: u64, owner: u16) -> bool {
         for place in self.places(id) {
@@ -67,7 +68,7 @@ impl Cuckoo {
         false
     }
 
-    /// Adds an id that is not there. Returns whether there was room.
+    /// Adds an id. Requires: the id is not in the table. Returns whether there was room.
     pub fn insert(&mut self, mut id: u64, mut owner: u16) -> bool {
         let mut from = usize::MAX;
         for _ in 0..KICKS_MAX {

@@ -10,11 +10,11 @@ use crate::ids::arguments::Structure;
 use crate::ids::result::{Round, Run};
 
 const SOURCE: &str = include_str!("HashMapIds.java");
-/// Heap beside what the map will take.
+/// The heap in bytes on top of what the map will take.
 const SPARE_BYTES: u64 = 512 << 20;
 
-/// Measures it. Its moves are of random ids, some of them twice, and all rounds come one after the
-/// other.
+/// Measures Java's map. Its moves are of random ids, some of them twice, and its rounds follow each
+/// other without turns.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub fn measure(arguments: &IdsArguments, expected_bytes: u64) -> anyhow::Result<
         )
         .stderr(Stdio::inherit())
         .output();
-    // What was written is not needed any more, whatever came out.
+    // The source file is not needed any more, whether java succeeded or not.
     let _ = fs::remove_dir_all(&folder);
     let output = output.context("no java on this machine")?;
     ensure!(output.status.success(), "java ended with {}", output.status);

@@ -1,5 +1,5 @@
-//! What a client's cache of ranges saves (DXRAM, figure 4): lookups of owners for ids that follow
-//! each other, after ranges of 1 to 100 ids migrated.
+//! Measures how much time a client's cache of ranges saves (DXRAM, figure 4), by lookups of owners
+//! for consecutive ids, after ranges of 1 to 100 ids migrated.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use amalgam_bench::workload::mix64;
 const LENGTH_MAX: u64 = 100;
 const NODES: u64 = 999;
 
-/// A result: parameters, then figures.
+/// A result: the parameters, then the measurements.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LookupCacheResult {
     /// See [`commit`].
@@ -31,9 +31,11 @@ pub struct LookupCacheResult {
     cache_limit_bytes: u64,
     rounds: usize,
     seed: u64,
-    /// A lookup with the cache, those that it had to ask for included; the median of the rounds.
+    /// Time of a lookup with the cache, including those that asked a super peer; the median of the
+    /// rounds.
     pub cached_ns: f64,
-    /// A lookup that asks a super peer over a loopback connection.
+    /// Time of a lookup that asks a super peer over a loopback connection; the median of the
+    /// rounds.
     pub uncached_ns: f64,
     /// The median of the rounds' 1 - cached / uncached.
     pub saved: f64,
@@ -45,9 +47,9 @@ pub struct LookupCacheResult {
     pub rounds_cached_ns: Vec<f64>,
     /// As `rounds_saved`.
     pub rounds_uncached_ns: Vec<f64>,
-    /// Lookups that the cache did not answer, over all.
+    /// The share of lookups that the cache did not answer.
     pub miss_ratio: f64,
-    /// What the cache took in the end.
+    /// The bytes of the cache at the end.
     pub cache_bytes: u64,
     /// Ranges that the super peer keeps.
     pub ranges: u64,
@@ -72,7 +74,7 @@ impl LookupCacheResult {
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, a socket fails, or the cache answers wrongly.
+/// If an argument is invalid, a socket fails, or the cache answers wrongly.
 pub fn run(arguments: &LookupCacheArguments) -> anyhow::Result<LookupCacheResult> {
     arguments.check()?;
     let map = migrated_map(arguments)?;
@@ -112,7 +114,7 @@ pub fn run(arguments: &LookupCacheArguments) -> anyhow::Result<LookupCacheResult
     Ok(result(arguments, &figures, &cache, ranges))
 }
 
-/// The sum of the owners of ids: what both ways must agree on.
+/// The sum of the owners of ids, on which both ways of lookup must agree.
 fn sum(
     ids: impl Iterator<Item = ChunkId>,
     mut find: impl FnMut(ChunkId) -> anyhow::Result<Placement>,

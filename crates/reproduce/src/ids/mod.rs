@@ -1,9 +1,9 @@
-//! Which node has which chunk: the CID-tree of `amalgam-cluster` against other maps (DXRAM, figures
-//! 3 and 4).
+//! Compares the CID-tree of `amalgam-cluster`, which maps chunk ids to nodes, with other maps
+//! (DXRAM, figures 3 and 4).
 //!
-//! Invariants of this room:
+//! Invariants of this module:
 //! 1. All structures of a call get the same ids and the same migrations.
-//! 2. What they answered is compared after each round: a structure that loses a migration fails.
+//! 2. The answers are compared after each round: a structure that loses a migration fails.
 
 mod arguments;
 mod cuckoo;

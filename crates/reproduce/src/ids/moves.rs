@@ -1,4 +1,4 @@
-//! Which id migrates where.
+//! Draws the migrations: which id moves to which node.
 
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::ranges::Placement;
@@ -6,19 +6,19 @@ use amalgam_cluster::ranges::Placement;
 use crate::ids::arguments::IdsArguments;
 use amalgam_bench::workload::{Permutation, mix64};
 
-/// Who created all ids, and owns those that have not migrated.
+/// The node that created all ids, and owns those that have not migrated.
 pub const CREATOR: u16 = 1;
 /// The first node that ids migrate to.
 const FIRST_NODE: u16 = 2;
 
-/// A chunk that migrates. The counter is the id without its creator.
+/// A migration of one chunk. The counter is the chunk's id without its creator.
 #[derive(Clone, Copy, Debug)]
 pub struct Move {
     pub counter: u64,
     pub placement: Placement,
 }
 
-/// Draws migrations: all of different ids, at random.
+/// Draws migrations at random, each of another id.
 #[derive(Clone, Debug)]
 pub struct Moves {
     order: Permutation,
@@ -62,7 +62,7 @@ impl Moves {
         Move { counter, placement: self.placement(owner, drawn >> 32) }
     }
 
-    /// Where ids are that have not migrated: each cell of theirs has its own backups.
+    /// The placement of ids that have not migrated: each cell of them has its own backups.
     pub fn home(&self, cell: u64) -> Placement {
         self.placement(CREATOR, cell)
     }

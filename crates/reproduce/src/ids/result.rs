@@ -28,10 +28,10 @@ impl Run {
     }
 }
 
-/// A result: parameters, then figures.
+/// A result: the parameters, then the measurements.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct IdsResult {
-    /// What was measured.
+    /// The structure that was measured.
     pub structure: Structure,
     /// See [`commit`].
     pub commit: &'static str,
@@ -48,11 +48,11 @@ pub struct IdsResult {
     moves: u64,
     rounds: usize,
     seed: u64,
-    /// A lookup of a random id, one after the other; the median of the rounds.
+    /// Time of a lookup of a random id, one after the other; the median of the rounds.
     pub get_ns: f64,
     /// The fastest and the slowest round.
     pub get_ns_min_max: [f64; 2],
-    /// A migration of a random id that had not migrated.
+    /// Time of a migration of a random id that had not migrated; the median of the rounds.
     pub migrate_ns: f64,
     /// As `get_ns_min_max`.
     pub migrate_ns_min_max: [f64; 2],
@@ -60,12 +60,12 @@ pub struct IdsResult {
     pub rounds_get_ns: Vec<f64>,
     /// As `rounds_get_ns`.
     pub rounds_migrate_ns: Vec<f64>,
-    /// The mean over the migrations before the rounds: from no disorder to all of it.
+    /// The mean time of the migrations before the rounds, from no disorder to all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill_migrate_ns: Option<f64>,
     /// Resident memory before the rounds, less what it was without the structure.
     pub bytes: u64,
-    /// What the structure itself counts, without the allocator's share.
+    /// The bytes that the structure itself counts, without the allocator's share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted_bytes: Option<u64>,
     /// The larger of both: a small map may lie in memory that the process had before, and then
@@ -78,7 +78,7 @@ pub struct IdsResult {
     /// The median of the rounds' ratios to the structure named by `--ratio-to`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub get_ratio: Option<f64>,
-    /// The same, of migrations.
+    /// The median of the rounds' ratios of migration times to that structure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migrate_ratio: Option<f64>,
     /// How many times larger the structure named by `--ratio-to` is.

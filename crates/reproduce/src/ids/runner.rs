@@ -1,4 +1,4 @@
-//! Builds the structures one by one, then asks them in turns.
+//! Builds the structures one by one, then measures them in turns.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,27 +13,30 @@ use crate::ids::structures::{Owners, build, expected_bytes};
 use amalgam_bench::measure::{Machine, allowed_cores, anonymous_bytes, pin_to};
 use amalgam_bench::workload::mix64;
 
-/// Migrations drawn at once, before they are timed.
+/// The number of migrations that are drawn at once, before they are timed.
 const BLOCK: u64 = 1 << 16;
-/// Room beside the structures.
+/// The memory in bytes that must be left besides the structures.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// Measures all structures.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, memory does not suffice, or two structures disagree.
+/// If an argument is invalid, memory does not suffice, or two structures disagree.
 pub fn run(arguments: &IdsArguments) -> anyhow::Result<Vec<IdsResult>> {
     arguments.check()?;
     let expected = |one: &Structure| expected_bytes(*one, arguments);
     let needed = arguments.structure.iter().map(expected).sum::<u64>() + SPARE_BYTES;
     let available = Machine::available_bytes();
-    ensure!(needed <= available, "this takes some {needed} bytes; {available} can be had");
+    ensure!(
+        needed <= available,
+        "this takes about {needed} bytes, but only {available} are available"
+    );
     pin_to(&allowed_cores(), 0);
     let mut runs = Vec::new();
     let mut built = Vec::new();
     let gets: Vec<u64> = (0..arguments.gets).map(|number| mix64(!number) % arguments.ids).collect();
-    // Touched now, or its pages would count as the first structure's.
+    // The block is touched now, or its pages would count as the first structure's.
     let mut block = vec![Moves::new(arguments).get(0); BLOCK as usize];
     for structure in &arguments.structure {
         if *structure == Structure::Java {
@@ -50,7 +53,7 @@ pub fn run(arguments: &IdsArguments) -> anyhow::Result<Vec<IdsResult>> {
     Ok(runs.iter().map(|run| IdsResult::new(arguments, run, reference)).collect())
 }
 
-/// Builds one structure and lets ids migrate, from none to all that shall.
+/// Builds one structure and executes all migrations that come before the rounds.
 fn fill(
     structure: Structure,
     arguments: &IdsArguments,
@@ -94,7 +97,10 @@ fn measure_in_turns(
             let sum = black_box(owners.get(black_box(gets)));
             let get_ns = started.elapsed().as_nanos() as f64 / gets.len() as f64;
             let structure = runs[*place].structure;
-            ensure!(*answered.get_or_insert(sum) == sum, "{structure:?} answers otherwise");
+            ensure!(
+                *answered.get_or_insert(sum) == sum,
+                "{structure:?} gives other answers than the first structure"
+            );
             let started = Instant::now();
             owners.migrate(&moves);
             let migrate_ns = started.elapsed().as_nanos() as f64 / moves.len() as f64;

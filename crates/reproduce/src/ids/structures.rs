@@ -11,24 +11,25 @@ use crate::ids::arguments::{IdsArguments, Structure};
 use crate::ids::cuckoo::Cuckoo;
 use crate::ids::moves::{CREATOR, Move, Moves, id_of, ids_of};
 
-/// How full the cuckoo table is.
+/// The part of the cuckoo table that is filled.
 const CUCKOO_FILL: f64 = 0.9;
 
-/// Owners of ids. Calls take many ids, so that a virtual call is not what is measured.
+/// A map from ids to owners. Calls take many ids, so that the cost of the virtual call is
+/// negligible.
 pub trait Owners {
     /// The sum of the owners of ids.
     fn get(&self, counters: &[u64]) -> u64;
     /// Moves ids that exist.
     fn migrate(&mut self, moves: &[Move]);
-    /// How many ranges it keeps; entries, where it keeps none.
+    /// The number of ranges in the map; of entries, if it has no ranges.
     fn ranges(&self) -> u64;
-    /// What it says that it takes, in bytes, if it counts.
+    /// The bytes that the map itself counts; None if it does not count.
     fn counted_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// Builds a structure that knows all ids at home.
+/// Builds a structure with all ids at their first placement.
 ///
 /// # Errors
 ///
@@ -48,7 +49,7 @@ pub fn build(structure: Structure, arguments: &IdsArguments) -> anyhow::Result<B
     })
 }
 
-/// Bytes that a structure will take, roughly, so that too much is not begun.
+/// The approximate bytes that a structure will take, so that a run which does not fit is refused.
 pub fn expected_bytes(structure: Structure, arguments: &IdsArguments) -> u64 {
     let moved = arguments.migrations();
     match structure {
@@ -62,7 +63,7 @@ pub fn expected_bytes(structure: Structure, arguments: &IdsArguments) -> u64 {
     }
 }
 
-/// The map, and how many ids it fetches at once; 1 for none.
+/// The map, and the number of ids that it prefetches together; 1 for none.
 struct Tree(RangeMap, usize);
 
 impl Tree {
@@ -118,7 +119,7 @@ impl Owners for Tree {
     }
 }
 
-/// What the B-tree keeps of a placement: the owner, or all of it.
+/// The part of a placement that the B-tree keeps: the owner, or all of it.
 trait Kept: Copy + PartialEq {
     fn of(placement: Placement) -> Self;
     fn owner(self) -> u16;
@@ -170,7 +171,7 @@ impl<K: Kept> ByEnd<K> {
         }
         let before = self.0.range(..counter).next_back().map(|(last, kept)| (*last, *kept));
         let begins = before.map_or(0, |(last, _)| last + 1) == counter;
-        // The range to the left ends one id later, or here.
+        // The range to the left grows by this id, or the split range ends before it.
         if begins {
             if let Some((before, _)) = before.filter(|(_, kept)| *kept == to) {
                 self.0.remove(&before);
@@ -182,7 +183,7 @@ impl<K: Kept> ByEnd<K> {
             self.0.insert(counter, to);
             return;
         }
-        // The id was its range's last: it may join the range to the right.
+        // The id was the last of its range: it may become part of the range to the right.
         let after = self.0.range(counter + 1..).next().map(|(_, kept)| *kept);
         if after == Some(to) {
             self.0.remove(&counter);

@@ -12,11 +12,11 @@ use anyhow::{Context, ensure};
 use crate::ids::moves::node;
 use amalgam_bench::measure::{allowed_cores, pin_to};
 
-/// An id asks; the first and the last id of its range, owner and padding answer. An owner of 0 is
-/// nobody.
+/// A request is an id. The answer has the first and the last id of its range, the owner and
+/// padding; an owner of 0 means that the id has none.
 const REQUEST_BYTES: usize = 8;
 const ANSWER_BYTES: usize = 24;
-/// Longer than any answer takes.
+/// The timeout of a read, which is longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves one connection until it is closed.
@@ -37,7 +37,7 @@ impl SuperPeer {
         Ok(Self { address, thread })
     }
 
-    /// Waits for the end of a super peer whose client is gone.
+    /// Waits until a super peer ends whose client has closed the connection.
     pub fn join(self) -> anyhow::Result<()> {
         self.thread.join().ok().context("the super peer panicked")?
     }
@@ -63,7 +63,7 @@ fn serve(mut stream: TcpStream, map: &RangeMap) -> anyhow::Result<()> {
     }
 }
 
-/// Asks a super peer, one request in flight.
+/// A client of a super peer, with one request in flight.
 pub struct Client(TcpStream);
 
 impl Client {
@@ -74,7 +74,7 @@ impl Client {
         Ok(Self(stream))
     }
 
-    /// The range of an id that somebody owns.
+    /// Asks for the range of an id, which must have an owner.
     pub fn ask(&mut self, id: ChunkId) -> anyhow::Result<Range> {
         self.0.write_all(&id.bits().to_le_bytes())?;
         let mut answer = [0; ANSWER_BYTES];

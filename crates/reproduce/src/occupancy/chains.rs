@@ -8,16 +8,16 @@ use amalgam_index::mem::{Memory, SlotLayout, Table};
 use amalgam_index::{Configuration, OpenError};
 use amalgam_op::HashSeed;
 
-/// How many items before its own insert an item's bucket is asked for.
+/// The number of inserts by which an item's bucket is prefetched ahead of its own insert.
 const AHEAD: usize = 8;
 
-/// Memcached makes room when there are more than 3 items to 2 buckets.
+/// Memcached grows its table when there are more than 3 items to 2 buckets.
 const ITEMS: usize = 3;
 const BUCKETS: usize = 2;
 
-/// What was filled.
+/// A table of chains that was filled.
 pub struct Chains {
-    /// Of heads and links.
+    /// The bytes of heads and links.
     pub bytes: usize,
     pub items: usize,
     heads: Table<AtomicU64>,
@@ -25,7 +25,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Items of the longest chain.
+    /// The number of items in the longest chain.
     pub fn largest_bucket(&self) -> usize {
         let length = |head: &AtomicU64| {
             let (mut length, mut next) = (0, head.load(Relaxed));
@@ -47,7 +47,7 @@ impl Chains {
 ///
 /// # Panics
 ///
-/// If `buckets` is no power of two.
+/// If `buckets` is not a power of two.
 pub fn fill(buckets: usize, seed: u64) -> Result<Chains, OpenError> {
     assert!(buckets.is_power_of_two(), "{buckets} buckets");
     let items = buckets * ITEMS / BUCKETS;
@@ -62,11 +62,11 @@ pub fn fill(buckets: usize, seed: u64) -> Result<Chains, OpenError> {
     let hashes = HashSeed::new(seed);
     let bucket = |item: usize| hashes.hash(&item.to_le_bytes()) as usize & (buckets - 1);
     for item in 0..items {
-        // Of a later item, whose line comes meanwhile.
+        // Prefetches the bucket of a later item.
         chains.heads.prefetch(bucket(item + AHEAD));
         let head = &chains.heads[bucket(item)];
         chains.links[item].store(head.load(Relaxed), Relaxed);
-        // 0 is nobody, as in memory that nobody wrote.
+        // 0 stands for no item, as in memory that was never written.
         head.store(item as u64 + 1, Relaxed);
     }
     Ok(chains)

@@ -1,6 +1,6 @@
-//! `bench occupancy`: how full MemC3's table gets before an insert fails, what inserts displace on
-//! the way and how long they take, and beside it a bare table of chains (MemC3, table 2 and figure
-//! 6).
+//! `bench occupancy` measures how full MemC3's table gets before an insert fails, how many items
+//! inserts displace until then and how long they take, and compares with a bare table of chains
+//! (MemC3, table 2 and figure 6).
 
 mod chains;
 
@@ -25,7 +25,8 @@ pub struct OccupancyArguments {
     /// How paths are searched: 1 to 4 walks at once, or bfs.
     #[arg(long, value_parser = parse_paths, default_value = "2")]
     pub paths: PathSearch,
-    /// Chains instead: half as many buckets as slots, and 1.5 items to each, as memcached has them.
+    /// Measure chains instead: half as many buckets as slots, and 1.5 items to each, as in
+    /// memcached.
     #[arg(long, conflicts_with_all = ["slots", "paths"])]
     pub chaining: bool,
     /// Tables that are filled, each from a seed of its own.
@@ -51,11 +52,11 @@ pub struct OccupancyResult {
     runs: u64,
     /// Items over slots when an insert failed for the first time.
     pub load_percent: f64,
-    /// The same of each run.
+    /// The load of each run.
     pub load_percent_by_run: Vec<f64>,
     /// Bytes of the table for each item.
     pub bytes_per_item: f64,
-    /// Inserts of one thread: the median of the runs.
+    /// The inserts per second of one thread: the median of the runs.
     pub inserts_per_second: f64,
     /// The slowest and the fastest run.
     pub inserts_per_second_min_max: [f64; 2],
@@ -71,7 +72,7 @@ pub struct OccupancyResult {
     pub points: Vec<(String, f64, f64)>,
 }
 
-/// A table that was filled, and how long that took.
+/// A table that was filled, and the time that it took.
 struct Timed {
     filling: Filling,
     largest_bucket: usize,
@@ -100,7 +101,7 @@ impl Timed {
             _ => fill::<8>(size, arguments.paths, MAX_DISPLACEMENTS, seed),
         };
         let (filling, seconds) = (filling?, started.elapsed().as_secs_f64());
-        // What has failed has found its buckets full.
+        // A failed insert has found its buckets full.
         Ok(Self { filling, largest_bucket: arguments.slots, seconds })
     }
 
@@ -130,11 +131,11 @@ impl OccupancyResult {
     }
 }
 
-/// Fills as often as asked.
+/// Fills tables as often as the arguments say.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, or the system refuses the memory.
+/// If an argument is invalid, or the system refuses the memory.
 pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<OccupancyResult> {
     ensure!(matches!(arguments.slots, 4 | 8), "--slots must be 4 or 8");
     ensure!(arguments.runs >= 1, "--runs must be at least 1");
@@ -180,7 +181,7 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
         engine: if arguments.chaining { "chaining" } else { "memc3" },
         commit: commit(),
         machine: Machine::describe(),
-        // A bucket of a chain is its head alone.
+        // A bucket of chains has one slot, its head.
         slots_per_bucket: if arguments.chaining { 1 } else { arguments.slots },
         slots: arguments.size,
         runs: arguments.runs,

@@ -1,4 +1,4 @@
-//! What the model is fitted to: structures and messages as they are, and recoveries as measured.
+//! Fits the model to the real structures and messages, and to measured recoveries.
 
 use amalgam_cluster::ids::{ChunkId, Creator, IdRange, NodeId};
 use amalgam_cluster::overlay::{LastRequest, Message, Peer};
@@ -19,7 +19,7 @@ const RESIDENT: f64 = 1.03;
 const MEASURED: [(f64, f64); 4] = [(0.001, 7.33), (0.01, 6.32), (0.05, 4.45), (0.1, 4.43)];
 /// Ethernet, IP and TCP around each message that travels alone, and the frame's head.
 const PACKET_BYTES: usize = 78 + 12;
-/// What a record of the log and a message carry beside the value: head, owner, id, version, answer.
+/// The bytes of a log record and a message on top of the value: head, owner, id, version, answer.
 const COPY_BESIDE_BYTES: f64 = 100.0;
 /// Bytes of the chunks.
 pub const VALUE_BYTES: f64 = 64.0;
@@ -31,7 +31,7 @@ pub struct Fit {
     pub range_bytes: Vec<(f64, f64)>,
     /// A lookup and its answer on the wire.
     pub lookup_bytes: f64,
-    /// What is remembered of a node's last request.
+    /// The bytes that a super peer keeps of a node's last request.
     pub seen_bytes: f64,
     /// A chunk on its way to a backup.
     pub copy_bytes: f64,
@@ -42,8 +42,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Everything but recoveries, of maps with so many ids; recoveries as one core at a million
-    /// chunks a second.
+    /// Fits everything apart from recoveries, from maps with `ids` ids. Recoveries get one core at
+    /// a million chunks a second.
     pub fn of_structures(ids: u64) -> Self {
         let range_bytes = SHARES.map(|share| (share, bytes_a_range(ids, share))).to_vec();
         Self {
@@ -57,7 +57,7 @@ impl Fit {
         }
     }
 
-    /// With a measured recovery: chunks a second of so many cores.
+    /// The fit with a measured recovery: chunks per second on `cores` cores.
     pub fn with_recovery(self, readable: f64, full: f64, cores: f64) -> Self {
         let readable_core_seconds = cores / readable;
         Self { readable_core_seconds, full_core_seconds: cores / full, ..self }

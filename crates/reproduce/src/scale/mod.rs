@@ -1,8 +1,8 @@
-//! What clusters of 10 to 10,000 nodes and 10^9 to 10^13 chunks would take, by a model that is
-//! fitted to what was measured: metadata, lookups, recoveries. Writes a page and its pictures.
+//! Computes what clusters of 10 to 10,000 nodes and 10^9 to 10^13 chunks would need (metadata,
+//! lookups, recoveries), by a model that is fitted to measurements. Writes a page and its pictures.
 //!
-//! Invariants of this room:
-//! 1. Every number of the page comes out of the model or stands among its parameters.
+//! Invariants of this module:
+//! 1. Every number of the page is computed by the model or is one of its parameters.
 //! 2. Points that no machine of today could hold are left out.
 
 mod fit;
@@ -56,11 +56,11 @@ pub struct ScaleArguments {
     pub out: PathBuf,
 }
 
-/// Computes all and writes it.
+/// Computes and writes the page and its pictures.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, or the files cannot be written.
+/// If an argument is invalid, or the files cannot be written.
 pub fn run(arguments: &ScaleArguments) -> anyhow::Result<()> {
     let rates = [arguments.readable, arguments.full, arguments.cores];
     ensure!(rates.iter().all(|rate| rate.is_finite() && *rate > 0.0), "rates must be above 0");

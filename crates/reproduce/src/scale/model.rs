@@ -1,4 +1,4 @@
-//! The equations. Each says what it leaves out.
+//! The equations of the model. Each says what it leaves out.
 
 use amalgam_cluster::overlay::OverlaySettings;
 
@@ -8,7 +8,7 @@ use super::fit::Fit;
 const GROUP: f64 = 3.0;
 /// Ids of the longest range.
 pub const RANGE_IDS: f64 = 2e6;
-/// Copies that an heir makes of what it recovers.
+/// Copies that a new owner makes of the chunks that it recovers.
 const COPIES: f64 = 3.0;
 /// More chunks than one node has memory for: such points are left out.
 pub const NODE_CHUNKS_MAX: f64 = 1e10;
@@ -90,8 +90,9 @@ pub struct Recovery {
 }
 
 impl Failure {
-    /// Ranges of the dead are shared by the living as evenly as whole ranges allow; the heir with
-    /// the most ends last. It reads, checks and inserts on one core, and sends its copies.
+    /// Ranges of the failed nodes are shared by the others as evenly as whole ranges allow; the new
+    /// owner with the most ends last. It reads, checks and inserts on one core, and sends its
+    /// copies.
     pub fn recovery(self, fit: &Fit) -> Recovery {
         let Cluster { nodes, .. } = self.cluster;
         let alive = nodes - self.failed;

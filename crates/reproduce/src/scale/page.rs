@@ -1,4 +1,4 @@
-//! The page.
+//! Writes the page of the model's results.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// The whole of it.
+/// The text of the page.
 pub fn text(fit: &Fit, arguments: &ScaleArguments) -> String {
     let mut text = String::new();
     // Writing into a string does not fail.
@@ -155,7 +155,8 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
     let remembered = bytes(cluster.remembered_bytes(fit));
     writeln!(
         text,
-        "\nNext to ranges a super peer remembers each node's last request about each creator:"
+        "\nIn addition to ranges, a super peer remembers each node's last request about each \
+         creator:"
     )?;
     writeln!(
         text,

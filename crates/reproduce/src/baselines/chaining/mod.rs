@@ -36,11 +36,13 @@ pub use worker::ChainingWorker;
 /// Set in a link whose item is deleted. References are multiples of 8.
 const MARK: u64 = 1;
 
-/// Nobody expected more than this much memory behind a bucket.
+/// The memory limit per bucket, in bytes, that bounds the number of buckets from below: no
+/// configuration expects more memory than this per bucket.
 const MEMORY_PER_BUCKET_BYTES: usize = 1024;
 
-/// See the head of this module. With `MEMCMP` reads compare keys by the library's function for any
-/// length, as memcached does (a factor of MemC3's figure 4), and not by words.
+/// Lock-free chained hashing; see the head of this module. With `MEMCMP`, reads compare keys by the
+/// library's function for any length, as memcached does (a factor of MemC3's figure 4), and not by
+/// words.
 pub struct Chaining<const MEMCMP: bool = false> {
     memory: Arc<Memory>,
     table: Table<AtomicU64>,
@@ -74,7 +76,7 @@ impl<const MEMCMP: bool> Store for Chaining<MEMCMP> {
 
 impl<const MEMCMP: bool> Engine for Chaining<MEMCMP> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        // It does not grow, so it makes room for what the memory may come to hold.
+        // The table never grows, so it has room for all items that the memory may hold.
         let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
         let fitting = configuration.expected_items.max(roomy);
         let buckets = configuration.tuning.buckets.unwrap_or(fitting);
@@ -119,7 +121,7 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
         &self.table[self.place_of(hash)]
     }
 
-    /// The item behind a link.
+    /// The item that a link refers to.
     #[inline]
     fn item<'g>(&'g self, link: u64, guard: &'g Guard<'_>) -> Option<Item<'g>> {
         let reference = ItemRef::from_bits(link & !MARK)?;
@@ -128,7 +130,7 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
         Some(unsafe { self.memory.item(reference, guard) })
     }
 
-    /// The item of `key`, dead or alive. Changes nothing.
+    /// The item of `key`, even if it has expired. Changes nothing.
     #[inline]
     fn get<'g>(&'g self, key: &Key<'_>, guard: &'g Guard<'_>) -> Option<Item<'g>> {
         // Acquire, here and below: pairs with the release of the compare-and-swap that linked.
@@ -170,8 +172,9 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
                     continue;
                 }
                 let behind = link & !MARK;
-                // Fails if the item before was deleted itself, or another thread was faster: then
-                // what lies behind is not known. Release: whoever loads the new link may follow it.
+                // Fails if the preceding item was deleted too, or another thread changed the link:
+                // then the walk does not know what follows. Release: a thread that loads the new
+                // link may follow it.
                 if exchange(previous, next, behind).is_err() {
                     continue 'walk;
                 }
@@ -184,8 +187,9 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
         }
     }
 
-    /// Deletes `item`, putting `new` (filled, unpublished) in its place if there is one. Fails if
-    /// the item is deleted already. On success nobody reaches it any more but who holds a guard.
+    /// Deletes `item`, and puts `new` (filled, unpublished) in its place if there is one. Fails if
+    /// the item is deleted already. After success only threads with an older guard can reach the
+    /// item.
     fn replace(
         &self,
         hash: u64,
@@ -238,7 +242,7 @@ impl<const MEMCMP: bool> Chaining<MEMCMP> {
     }
 }
 
-/// Acquire and release on success; the new value on failure.
+/// A compare-and-swap with acquire and release on success; returns the new value on failure.
 #[inline]
 fn exchange(word: &AtomicU64, old: u64, new: u64) -> Result<(), u64> {
     word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)

@@ -12,14 +12,14 @@ use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, decide};
 
 use super::{Chaining, exchange};
 
-/// Keys whose buckets and first items are asked for together.
+/// The number of keys whose buckets and first items are prefetched together.
 const LANES: usize = 64;
 
 /// A worker of [`Chaining`].
 pub struct ChainingWorker<'i, const MEMCMP: bool> {
     pub(super) index: &'i Chaining<MEMCMP>,
     pub(super) pool: Pool<'i>,
-    /// For guards while `pool` is busy evicting.
+    /// The pool that gives guards while `pool` is busy evicting.
     pub(super) pins: Pool<'i>,
     predictor: HeaderPredictor,
 }
@@ -106,7 +106,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                 if slot.as_ref().is_none_or(|slot| slot.layout() != layout) {
                     return Attempt::Needs(layout);
                 }
-                // Sealed before it is copied: what is copied is final.
+                // The item is sealed before it is copied, so the copy is final.
                 if header.has_word() && !header.is_sealed() && !item.seal(header, word) {
                     return Attempt::Again;
                 }
@@ -132,7 +132,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         }
     }
 
-    /// Writes an item into the slot, if it is there and of the right layout.
+    /// Writes an item into the slot, if there is one and it has the right layout.
     fn write(
         &mut self,
         op: &Op<'_>,
@@ -265,7 +265,7 @@ impl<const MEMCMP: bool> Worker for ChainingWorker<'_, MEMCMP> {
 }
 
 impl<const MEMCMP: bool> Chaining<MEMCMP> {
-    /// Asks for the buckets of all keys, then for the first item of each.
+    /// Prefetches the buckets of all keys, then the first item of each.
     fn ask_ahead(&self, keys: &[Key<'_>]) {
         for key in keys {
             self.table.prefetch(self.place_of(key.hash()));

@@ -27,12 +27,12 @@ use super::words::Words;
 use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 use order::{Chunks, Clock, Lru, Order};
 
-/// A table is opened so large that the items expected fill this part of it at most, in 1/64: as
-/// the engine's.
+/// The part of the table that the expected items may fill when it is opened, in 1/64, as for the
+/// engine's table.
 const OPEN_LOAD: usize = 60;
-/// Nobody expected more than this much memory behind a slot.
+/// The memory limit per slot, in bytes, that bounds the number of slots from below.
 const MEMORY_PER_SLOT_BYTES: usize = 1024;
-/// A word of header and one of key.
+/// The smallest item in words: one of header and one of key.
 const SMALLEST_ITEM_WORDS: usize = 2;
 
 /// MemC3 as printed.
@@ -48,13 +48,13 @@ pub struct Printed<O: Order> {
     order: O,
     evicts: bool,
     seed: HashSeed,
-    /// That of the first item.
+    /// The layout of the first item, which all items have.
     shape: OnceLock<ItemLayout>,
     writer: Mutex<Writer>,
     kept: Mutex<O::Kept>,
 }
 
-/// What all items have in common.
+/// The lengths that all items have in common.
 #[derive(Clone, Copy)]
 struct ItemLayout {
     key_bytes: usize,
@@ -62,7 +62,7 @@ struct ItemLayout {
     chunk_words: usize,
 }
 
-/// What the one writer has.
+/// The state of the only writer.
 struct Writer {
     paths: Paths,
     free: Vec<u64>,
@@ -139,7 +139,7 @@ impl<O: Order> Printed<O> {
             None if self.directory.insert(key.hash(), new, &mut writer.paths) => {
                 writer.items += 1;
             }
-            // Full, and it stays so.
+            // The table is full and stays full.
             None => {
                 writer.free.push(new);
                 return false;
@@ -149,7 +149,7 @@ impl<O: Order> Printed<O> {
         true
     }
 
-    /// An item's memory; another's, if there is no more. Not that of `keep`.
+    /// Memory for an item: free memory, or that of an evicted item other than `keep`.
     fn allocate(&self, shape: &ItemLayout, writer: &mut Writer, keep: Option<u64>) -> Option<u64> {
         if let Some(item) = writer.free.pop() {
             return Some(item);
@@ -180,7 +180,7 @@ impl<O: Order> Target for Printed<O> {
     fn open(configuration: &Configuration) -> anyhow::Result<Self> {
         let tuning = &configuration.tuning;
         let expected = configuration.expected_items * 64 / OPEN_LOAD;
-        // It does not grow, so it makes room for what the memory may come to hold.
+        // The table never grows, so it has room for all items that the memory may hold.
         let fitting = expected.max(configuration.memory_bytes / MEMORY_PER_SLOT_BYTES);
         let slots = tuning.buckets.map_or(fitting, |buckets| 4 * buckets);
         let search = tuning.paths.unwrap_or(PathSearch::Walks(2));
@@ -281,7 +281,7 @@ mod tests {
         key
     }
 
-    /// Four words that belong together.
+    /// A value of four words that belong together.
     fn value(number: u64, round: u64) -> [u8; 32] {
         let word = (number << 32 | round).to_le_bytes();
         let mut value = [0; 32];

@@ -1,4 +1,4 @@
-//! Which item is evicted: the one that was used least recently, or one that CLOCK finds unused.
+//! Chooses the item to evict: the least recently used one, or one that CLOCK finds unused.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use amalgam_op::IgnorePoison;
 
 use super::super::words::{Words, suffix_bytes};
 
-/// No item.
+/// Stands for no item.
 const NONE: u64 = 0;
 
 /// Items by number, from 1 on, and where each begins.
@@ -38,22 +38,22 @@ pub trait Order: Send + Sync + 'static {
     /// Words in front of an item's key.
     const HEADER_WORDS: usize;
 
-    /// What changes under the lock of the cache.
+    /// The state that changes under the lock of the cache.
     type Kept: Default + Send;
 
-    /// For items numbered up to `items`.
+    /// An order for items with numbers up to `items`.
     fn new(items: usize) -> Self;
 
     /// Bytes of an item.
     fn item_bytes(key_bytes: usize, value_bytes: usize) -> usize;
 
-    /// An item was read. It may have been removed since, or be another by now.
+    /// Records a read of an item, which may have been removed or replaced since.
     fn note_read(&self, chunks: Chunks<'_>, kept: &Mutex<Self::Kept>, item: u64);
 
-    /// An item is in the cache now.
+    /// Records that an item was added to the cache.
     fn add(&self, chunks: Chunks<'_>, kept: &Mutex<Self::Kept>, item: u64);
 
-    /// An item leaves the cache.
+    /// Records that an item leaves the cache.
     fn remove(&self, chunks: Chunks<'_>, kept: &Mutex<Self::Kept>, item: u64);
 
     /// The item to evict, among those up to `last`. Not `keep`.
@@ -66,9 +66,9 @@ pub trait Order: Send + Sync + 'static {
     ) -> Option<u64>;
 }
 
-/// A doubly linked list through the items, as memcached has it: each read moves its item to the
-/// front, under a lock. Items have memcached's header but for the chain's link: links, times,
-/// lengths, flags, CAS id.
+/// A doubly linked list through the items, as in memcached: each read moves its item to the front,
+/// under a lock. Items have memcached's header except for the chain's link: links, times, lengths,
+/// flags, CAS id.
 ///
 /// The first two words of an item are its neighbours, the third tells whether it is in the list.
 pub struct Lru;
@@ -157,8 +157,8 @@ impl Order for Lru {
     }
 }
 
-/// A bit an item in an array of their own, which a hand goes round (MemC3, section 4). Items have
-/// the engines' header of a word.
+/// The CLOCK algorithm: an array with a bit for each item, through which a hand cycles (MemC3,
+/// section 4). Items have the engines' header of one word.
 pub struct Clock {
     bits: Box<[AtomicU64]>,
 }
@@ -188,7 +188,7 @@ impl Clock {
 
 impl Order for Clock {
     const HEADER_WORDS: usize = 1;
-    /// Where the hand stands.
+    /// The position of the hand.
     type Kept = u64;
 
     fn new(items: usize) -> Self {
@@ -219,7 +219,7 @@ impl Order for Clock {
         keep: Option<u64>,
     ) -> Option<u64> {
         let mut hand = lock(kept);
-        // Twice round clears every bit, unless readers set them faster.
+        // Two cycles clear every bit, unless readers set them faster.
         for _ in 0..=2 * last {
             *hand = *hand % last + 1;
             if Some(*hand) != keep && !self.clear(*hand) {

@@ -32,10 +32,10 @@ const STALE: u64 = 1 << 42;
 const WON: u64 = 1 << 43;
 const HAS_CAS: u64 = 1 << 44;
 
-/// An item: the place of its first word. 0 is none.
+/// An item, by the index of its first word. 0 stands for none.
 pub(super) type Place = usize;
 
-/// What an item's fixed words hold.
+/// The contents of an item's fixed words.
 #[derive(Clone, Copy)]
 pub(super) struct Fields {
     pub(super) key_bytes: usize,
@@ -58,7 +58,7 @@ pub(super) fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32) -> us
 }
 
 impl Words {
-    /// Writes an item's own words; links are the caller's.
+    /// Writes an item's own words. The caller writes the links.
     pub(super) fn write(
         &self,
         place: Place,
@@ -84,12 +84,12 @@ impl Words {
         self.write_bytes(place + before, value);
     }
 
-    /// An item that is linked no more.
+    /// Erases an item that is no longer linked.
     pub(super) fn erase(&self, place: Place) {
         self.store(place, MARKS, 0);
     }
 
-    /// Whether there is an item at this place, which has the form of one.
+    /// Whether there is a live item in this chunk.
     pub(super) fn is_live(&self, place: Place) -> bool {
         self.load(place, MARKS) & LIVE != 0
     }
@@ -136,7 +136,7 @@ impl Words {
         }
     }
 
-    /// A held item is not evicted.
+    /// Sets whether the item is held. A held item is not evicted.
     pub(super) fn hold(&self, place: Place, is_held: bool) {
         let lengths = self.load(place, LENGTHS) & !HELD;
         self.store(place, LENGTHS, if is_held { lengths | HELD } else { lengths });

@@ -6,20 +6,20 @@
 
 use super::layout::{Place, Words};
 
-/// The smallest chunk, in bytes: memcached's header and its default of 48 bytes beside it.
+/// The smallest chunk, in bytes: memcached's header and its default of 48 further bytes.
 const SMALLEST_CHUNK_BYTES: usize = 96;
-/// A page's usual size, and memcached's longest item.
+/// The usual size of a page in bytes, which is also the size of memcached's longest item.
 const PAGE_BYTES: usize = 1 << 20;
-/// No page.
+/// Stands for no page.
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Slabs {
     page_words: usize,
     pages: Vec<Page>,
     pub(super) classes: Vec<Class>,
-    /// Pages that were used and have no class.
+    /// Pages that were used before and belong to no class.
     free: Vec<u32>,
-    /// Pages from here on were never used.
+    /// The first page that was never used.
     fresh: u32,
 }
 
@@ -27,16 +27,16 @@ pub(super) struct Slabs {
 struct Page {
     class: u32,
     used: u32,
-    /// The first free chunk; each holds the next in its first word.
+    /// The first free chunk; each free chunk has the next one in its first word.
     free: Place,
-    /// Chunks from here on were never used.
+    /// The first chunk that was never used.
     fresh: u32,
 }
 
 pub(super) struct Class {
     pub(super) chunk_words: usize,
     chunks: u32,
-    /// Pages with room.
+    /// Pages with a free chunk.
     roomy: Vec<u32>,
     pub(super) pages: u32,
     /// Ends of the LRU.
@@ -48,7 +48,7 @@ pub(super) struct Class {
 impl Slabs {
     /// The size of a page whose items have at most `max_item_bytes`.
     pub(super) fn page_bytes_for(max_item_bytes: usize) -> usize {
-        // Word 0 of the first page is nobody's, so that 0 can be no item.
+        // Word 0 of the first page belongs to no item, so that 0 can stand for none.
         (max_item_bytes + 8).max(PAGE_BYTES).next_multiple_of(8)
     }
 
@@ -58,7 +58,7 @@ impl Slabs {
         let mut chunk_words = SMALLEST_CHUNK_BYTES / 8;
         while chunk_words < page_words / 2 {
             classes.push(Class::new(chunk_words, page_words));
-            // A quarter more, in whole words.
+            // The next class has a quarter more, in whole words.
             chunk_words = (chunk_words * 5).div_ceil(4);
         }
         classes.push(Class::new(page_words - 1, page_words));
@@ -70,7 +70,7 @@ impl Slabs {
         self.page_words * 8
     }
 
-    /// Pages that belong to a class.
+    /// The number of pages that belong to a class.
     pub(super) fn pages_in_use(&self) -> usize {
         self.fresh as usize - self.free.len()
     }
@@ -85,7 +85,7 @@ impl Slabs {
         (class < self.classes.len()).then_some(class)
     }
 
-    /// A free chunk of a class, from the pages that it has.
+    /// Takes a free chunk from the pages of a class; None if they are full.
     pub(super) fn take(&mut self, class: usize, words: &Words) -> Option<Place> {
         let shared = &mut self.classes[class];
         let number = *shared.roomy.last()?;
@@ -106,7 +106,7 @@ impl Slabs {
         Some(place)
     }
 
-    /// Gives a class another page, if there is one.
+    /// Gives a class another page. Returns false if there is none.
     pub(super) fn add_page(&mut self, class: usize) -> bool {
         let number = match self.free.pop() {
             Some(number) => number,
@@ -141,8 +141,8 @@ impl Slabs {
         }
     }
 
-    /// The chunks of a page of `class` that were ever used, some of them items': of the first page
-    /// from `from` on, going round. Also where to go on from.
+    /// The chunks that were ever used, some of which hold items, of the first page of `class` from
+    /// page `from` on, cyclically. Also returns the page to continue from.
     pub(super) fn chunks_of_a_page(
         &self,
         class: usize,
@@ -165,7 +165,7 @@ impl Slabs {
         Some((page * self.page_words + 1, step, found.fresh as usize))
     }
 
-    /// Pages that were ever used.
+    /// The number of pages that were ever used.
     pub(super) fn page_count(&self) -> usize {
         self.fresh as usize
     }

@@ -1,4 +1,4 @@
-//! What the lock protects: chains, LRU lists, slabs, growth.
+//! The state that the lock protects: chains, LRU lists, slabs, and the growth of the table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +9,13 @@ use amalgam_op::{HashSeed, Now};
 use super::layout::{CHAIN, NEXT, PREVIOUS, Place, Words};
 use super::slabs::Slabs;
 
-/// An item is moved to the front of its LRU at most this often.
+/// The shortest time between two moves of an item to the front of its LRU, in seconds.
 const BUMP_SECONDS: u32 = 60;
-/// The limit may be raised to this many times its first value.
+/// The factor of its first value up to which the memory limit may be raised.
 const RAISE: usize = 4;
-/// The smallest table.
+/// The smallest table, in buckets.
 const MIN_BUCKETS: usize = 1 << 4;
-/// Pages that one allocation takes from other classes at most.
+/// The most pages that one allocation takes from other classes.
 const STEALS: usize = 4;
 pub(super) struct State {
     pub(super) words: Words,
@@ -30,11 +30,11 @@ pub(super) struct State {
     grows: bool,
     bumps_always: bool,
     next_cas: u64,
-    /// Where the next page is taken from a class.
+    /// The page from which on the next page to take from a class is searched.
     steal_from: usize,
     sweep_from: usize,
-    /// Whether an item with an expiry was ever written: only then, and after a flush, are there
-    /// dead items to look for.
+    /// Whether an item with an expiry was ever written. Only then, and after a flush, can there be
+    /// dead items to sweep.
     has_mortal_items: bool,
     /// The generations in which the last sweep ended and the present one began.
     swept_generation: u8,
@@ -49,7 +49,7 @@ impl State {
     ) -> Result<Self, OpenError> {
         let limit = configuration.memory_bytes;
         let page_bytes = Slabs::page_bytes_for(configuration.max_item_bytes);
-        // At most one and a half items a bucket.
+        // A bucket has at most one and a half items on average.
         let fitting = configuration.expected_items.div_ceil(3) * 2;
         let buckets = configuration.tuning.buckets.unwrap_or(fitting);
         let buckets = buckets.max(MIN_BUCKETS).next_power_of_two();
@@ -64,7 +64,7 @@ impl State {
         let table = Table::unlimited(buckets)?;
         if configuration.prefault {
             table.populate();
-            // As much as the limit allows, by touching every base page once.
+            // Prefault as much as the limit allows, by touching every base page once.
             (0..limit / 8).step_by(512).for_each(|word| words.store(word, 0, 0));
         }
         Ok(Self {
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Notes an access.
+    /// Records an access.
     #[inline]
     pub(super) fn bump(&mut self, place: Place, now: &Now) {
         let is_due = now.seconds.saturating_sub(self.words.accessed(place)) >= BUMP_SECONDS;
@@ -202,7 +202,8 @@ impl State {
         }
     }
 
-    /// A chunk for an item of `bytes`, and its class; `keep` is not evicted for it.
+    /// Allocates a chunk for an item of `bytes`, and returns it with its class. `keep` is not
+    /// evicted for it.
     pub(super) fn allocate(&mut self, bytes: usize, keep: Option<Place>) -> Option<(Place, usize)> {
         let class = self.slabs.class_of(bytes)?;
         if let Some(place) = keep {
@@ -268,7 +269,8 @@ impl State {
         true
     }
 
-    /// Evicts all items of a page, which then has no class (unless one of its items is held).
+    /// Evicts all items of a page, which then belongs to no class (unless one of its items is
+    /// held).
     fn empty_a_page(&mut self, class: usize) {
         let Some((places, next)) = self.slabs.chunks_of_a_page(class, self.steal_from) else {
             return;
@@ -292,8 +294,7 @@ impl State {
         self.limit = bytes.min(highest);
     }
 
-    /// Begins to replace the table where it has become too small and there is memory for a larger
-    /// one.
+    /// Begins to replace the table if it has become too small and there is memory for a larger one.
     fn start_growth(&mut self) {
         let buckets = self.table.len();
         let is_full = self.statistics.items as usize > buckets + buckets / 2;
@@ -301,7 +302,8 @@ impl State {
             return;
         }
         if self.used() + 2 * self.table.bytes() > self.limit {
-            // A cache gives up some pages for it, one an insert; otherwise the table stays.
+            // A cache gives up pages for the larger table, one per insert; otherwise the table
+            // stays.
             if self.evicts {
                 self.empty_a_page(self.richest());
             }
@@ -311,7 +313,7 @@ impl State {
         self.old = Some((std::mem::replace(&mut self.table, table), 0));
     }
 
-    /// Moves a bucket to the new table. Returns whether more wait.
+    /// Moves a bucket to the new table. Returns whether buckets are left.
     pub(super) fn grow(&mut self) -> bool {
         let Some((old, moved)) = &mut self.old else { return false };
         let mut place = old[*moved].load(Ordering::Relaxed) as Place;
@@ -359,7 +361,7 @@ impl State {
         true
     }
 
-    /// Evicts down to a limit that was lowered, a page at a time. Returns whether that was needed.
+    /// Evicts a page if a lowered limit is exceeded. Returns whether it was.
     pub(super) fn shrink(&mut self) -> bool {
         let is_above = self.evicts && self.used() > self.limit;
         if is_above {
@@ -368,7 +370,7 @@ impl State {
         is_above
     }
 
-    /// A dead item was found and taken back.
+    /// Counts a dead item that was found and freed.
     pub(super) fn note_reclaimed(&mut self) {
         self.statistics.reclaimed += 1;
     }

@@ -1,4 +1,4 @@
-//! One thread's access: lock, do, unlock.
+//! One thread's access: each operation takes the lock.
 
 use std::ops::ControlFlow;
 
@@ -9,16 +9,16 @@ use super::Memcached14;
 use super::layout::{Place, item_bytes};
 use super::state::State;
 
-/// Buckets that a write moves while the table grows, beside those that maintenance moves.
+/// Buckets that a write moves while the table grows, in addition to those that maintenance moves.
 const BUCKETS_PER_WRITE: usize = 2;
 
 /// A worker of [`Memcached14`].
 pub struct GlobalLockWorker<'i> {
     pub(super) index: &'i Memcached14,
-    /// Where keys and values are copied to be shown.
+    /// The buffer that keys are copied to before a visitor sees them.
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Where new values are put together.
+    /// The buffer in which new values are assembled.
     fresh: Vec<u8>,
 }
 
@@ -154,7 +154,8 @@ impl Worker for GlobalLockWorker<'_> {
     }
 
     fn prefetch(&self, _key: &Key<'_>) {
-        // The table may be replaced at any time, and looking at it takes the lock.
+        // Prefetching is left out: the table may be replaced at any time, and reading it takes the
+        // lock.
     }
 
     fn scan(

@@ -1,4 +1,4 @@
-//! What a client does: BG's actions on members and resources.
+//! A client of the social network: BG's actions on members and resources.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::world::{Kind, RESOURCES, World, list, numbers_in, profile, sealed};
 use amalgam_bench::measure::{RunQueue, Timing};
 use amalgam_bench::workload::{Permutation, Popularity};
 
-/// How uneven members are asked for.
+/// The skew of the zipfian distribution by which members are chosen.
 const THETA: f64 = 0.27;
 /// Resources that a page shows.
 const TOP: usize = 5;
 
-/// How many of 100 actions write.
+/// The percentage of actions that write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 pub enum Mix {
     /// One of a thousand.
@@ -84,14 +84,14 @@ impl Mix {
     }
 }
 
-/// What a client did.
+/// The results of a client.
 #[derive(Default)]
 pub struct Tally {
-    /// Actions and how long each took.
+    /// The number of actions and their times.
     pub timing: Timing,
-    /// The same from when each was due, where actions have times.
+    /// The times from when each action was due, where actions are scheduled.
     pub since_due: Timing,
-    /// The same as `timing`, without what the client's thread waited for its core meanwhile.
+    /// The times of `timing` without the time that the client's thread waited for its core.
     pub on_core: Timing,
     /// Values read that the writes which overlap the read do not allow.
     pub unpredictable: u64,
@@ -116,7 +116,7 @@ pub struct Client<'w> {
 }
 
 impl<'w> Client<'w> {
-    /// Client `number` of those that the world was made for.
+    /// Client `number` of the clients that the world was made for.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl<'w> Client<'w> {
         })
     }
 
-    /// Acts for so long; one action each `interval`, or one after the other.
+    /// Acts for `seconds`; one action each `interval`, or one after the other.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Reads objects together, and judges what they show.
+    /// Reads objects together, and counts the values that are unpredictable.
     fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Vec<Vec<u8>>> {
         if numbers.is_empty() {
             return Ok(Vec::new());
@@ -222,7 +222,7 @@ impl<'w> Client<'w> {
 
     fn view_profiles_in(&mut self, member: u32, kind: Kind) -> anyhow::Result<()> {
         let others = numbers_in(&self.view(member, kind)?);
-        // What is no member was counted as unpredictable.
+        // A number that is not a member was counted as unpredictable.
         let others = others.into_iter().filter(|other| *other < self.world.members);
         let numbers: Vec<u32> = others.map(|other| self.world.of(other, Kind::Profile)).collect();
         self.read(&numbers).map(drop)
@@ -331,7 +331,7 @@ mod tests {
     use super::super::stores::{Values, Wish};
     use super::*;
 
-    /// A map; every `forgets`th write is lost.
+    /// A map that loses every `forgets`th write.
     struct Map {
         values: Arc<Mutex<BTreeMap<u32, Vec<u8>>>>,
         forgets: u32,

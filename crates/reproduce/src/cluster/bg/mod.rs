@@ -1,5 +1,5 @@
-//! BG: a social network's actions (Barahmand and Ghandeharizadeh, CIDR 2013), on chunks of a
-//! cluster, on Redis and memcached, with the same clients.
+//! The BG benchmark: a social network's actions (Barahmand and Ghandeharizadeh, CIDR 2013), on
+//! chunks of a cluster, on Redis and on memcached, with the same clients.
 
 mod member;
 mod shared;
@@ -21,25 +21,25 @@ use amalgam_bench::measure::{
     Machine, Spread, Timing, allowed_cores, commit, cpu_of_threads_ns, pin_to,
 };
 
-/// Part of the peak at which latencies are those that are asked for.
+/// The part of the peak rate at which latencies are measured.
 const HALF: f64 = 0.5;
 
-/// Who keeps the objects.
+/// The system that stores the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     /// Chunks of a cluster.
     Amalgam,
-    /// Redis.
+    /// A single Redis process.
     Redis,
-    /// Several memcached; clients know which has a key.
+    /// Several memcached processes; clients choose the one that has a key.
     Memcached,
 }
 
 /// Parameters of `bench bg`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BgArguments {
-    /// Who keeps the objects; several are measured in turns.
+    /// The systems that store the objects; several are measured in turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "amalgam")]
     pub backend: Vec<BackendName>,
     /// Node processes of the cluster (from two on they need etcd), or of memcached. Redis
@@ -62,13 +62,13 @@ pub struct BgArguments {
     /// Engine of the nodes.
     #[arg(long, default_value = "mercury")]
     pub engine: String,
-    /// Redis.
+    /// The program of Redis.
     #[arg(long, value_name = "FILE", default_value = "redis-server")]
     pub redis: PathBuf,
-    /// memcached.
+    /// The program of memcached.
     #[arg(long, value_name = "FILE", default_value = "memcached")]
     pub memcached: PathBuf,
-    /// etcd.
+    /// The program of etcd.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     pub etcd: PathBuf,
     /// Seconds of each part of a round.
@@ -89,19 +89,19 @@ pub struct BgResult {
     pub commit: &'static str,
     /// See [`Machine`].
     pub machine: Machine,
-    /// Who kept the objects.
+    /// The system that stored the objects.
     pub backend: &'static str,
     /// Server processes.
     pub nodes: usize,
-    /// Members.
+    /// The number of members.
     pub profiles: u32,
     /// Percent of the actions that write.
     pub mix: Mix,
-    /// Clients.
+    /// The number of clients.
     pub clients: u32,
-    /// Their connections.
+    /// The number of connections that the clients share.
     pub connections: u32,
-    /// One action after the other from each client.
+    /// The rate at which each client acts without a pause.
     pub actions_per_second: f64,
     /// CPU time of the servers an action, at that rate.
     pub server_cpu_ns_per_action: f64,
@@ -109,23 +109,24 @@ pub struct BgResult {
     pub rounds_actions_per_second: Vec<f64>,
     /// See above.
     pub rounds_server_cpu_ns_per_action: Vec<f64>,
-    /// The same over Redis's, where it was measured in the same rounds.
+    /// The ratio of the rate to that of Redis, if Redis was measured in the same rounds.
     pub ratio: Option<f64>,
-    /// Values that no write which overlaps the read explains, of all rounds.
+    /// Values in all rounds that no write which overlaps the read explains.
     pub unpredictable_reads: u64,
-    /// Actions that write, of all rounds.
+    /// Actions in all rounds that write.
     pub writes: u64,
     /// Latencies at half of that rate, from when a client began.
     pub p95_ms: f64,
     /// See above.
     pub p99_ms: f64,
-    /// The same from when the action was due: what the clients' core was late comes on top.
+    /// The 99th percentile from when the action was due, which includes delays of the clients'
+    /// core.
     pub due_p99_ms: f64,
-    /// The same from when a client began, without what its thread waited for the clients' core:
-    /// the servers' part, the network's and the client's own work. Where clients share connections,
-    /// what a client waits for another's thread is in it.
+    /// The 99th percentile from when a client began, without the time that its thread waited for
+    /// the clients' core: the servers', the network's and the client's own part. Where clients
+    /// share connections, it includes the time that a client waits for another client's thread.
     pub on_core_p99_ms: f64,
-    /// The same at the full rate.
+    /// The 99th percentile at the full rate.
     pub peak_p99_ms: f64,
 }
 
@@ -160,7 +161,7 @@ struct Round {
     writes: u64,
 }
 
-/// A backend, what its objects may show, and what was measured.
+/// A backend, the versions that its objects may show, and the measurements.
 struct Target<'w> {
     backend: Box<dyn Backend>,
     clients: Vec<Client<'w>>,
@@ -180,7 +181,7 @@ pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
     let cores = allowed_cores();
     let core = cores.get(1).copied().context("two cores are needed")?;
     pin_to(&cores, 0);
-    // A world each: versions are of what one backend keeps.
+    // Each backend has its own world, because versions differ by backend.
     let world = |_: &BackendName| World::new(arguments.profiles, arguments.clients);
     let worlds: Vec<World> = arguments.backend.iter().map(world).collect::<Result<_, _>>()?;
     let mut targets = Vec::new();
@@ -218,7 +219,7 @@ fn connect(backend: &dyn Backend, arguments: &BgArguments) -> anyhow::Result<Vec
     connections.map(|place| Ok(Shared::new(backend.connect(place)?))).collect()
 }
 
-/// All clients at once.
+/// Runs all clients at the same time.
 fn together(
     clients: &mut [Client<'_>],
     seconds: f64,
@@ -242,7 +243,7 @@ fn together(
     Ok(all)
 }
 
-/// As fast as clients go, then half as fast.
+/// Measures at the full rate of the clients, then at half of it.
 fn measure(target: &mut Target<'_>, arguments: &BgArguments) -> anyhow::Result<Round> {
     let pids = target.backend.pids();
     let cpu_ns = || pids.iter().map(|pid| cpu_of_threads_ns(*pid)).sum::<anyhow::Result<u64>>();

@@ -1,8 +1,8 @@
 //! A connection that several clients share, as the threads of an application's server do.
 //!
-//! Who finds the connection free sends for all who wait, and hands out what came back; meanwhile
-//! others' wishes gather for the next one. So requests of many clients travel together, and nobody
-//! waits for more than the round that is under way.
+//! A client that finds the connection free sends the requests of all waiting clients, and hands out
+//! the answers. Meanwhile, requests of other clients are collected for the next round. So requests
+//! of many clients travel together, and no client waits longer than for the present round.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,20 +11,20 @@ use anyhow::{Context, anyhow};
 
 use super::stores::{Store, Values, Wish};
 
-/// What clients want, and what they got, by number.
+/// The requests of clients and the answers to them, by number.
 struct State {
-    /// None while somebody uses it.
+    /// The connection; None while a client uses it.
     store: Option<Box<dyn Store>>,
     waiting: Vec<(u64, Wish)>,
     answered: BTreeMap<u64, Values>,
     next: u64,
-    /// Why the store failed, if it did: for all from then on.
+    /// Why the store failed; None if it did not. After a failure, all requests fail.
     failure: Option<String>,
 }
 
 struct Line {
     state: Mutex<State>,
-    /// Somebody came back.
+    /// Notified when a client returns the connection.
     returned: Condvar,
 }
 
@@ -33,7 +33,7 @@ struct Line {
 pub struct Shared(Arc<Line>);
 
 impl Shared {
-    /// A connection for whoever has a clone.
+    /// A connection that all clones share.
     pub fn new(store: Box<dyn Store>) -> Self {
         let (waiting, answered) = (Vec::new(), BTreeMap::new());
         let state = State { store: Some(store), waiting, answered, next: 0, failure: None };
@@ -53,7 +53,7 @@ impl Store for Shared {
             if let Some(why) = &state.failure {
                 return Err(anyhow!("{why}"));
             }
-            // All wishes of one call travel together.
+            // All requests of one call travel together.
             if numbers.is_empty() || state.answered.contains_key(&first) {
                 let take = |number| state.answered.remove(&number).context("as many answers");
                 return numbers.map(take).collect();

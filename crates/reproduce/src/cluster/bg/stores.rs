@@ -1,5 +1,5 @@
-//! What keeps the objects: chunks of a cluster, Redis, or several memcached among which clients
-//! choose. All are asked for many keys at once.
+//! The systems that store the objects: chunks of a cluster, Redis, or several memcached among which
+//! clients choose. Each request has many keys.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use amalgam_bench::workload::mix64;
 
 /// Objects that are written with one call while loading.
 const BATCH: usize = 512;
-/// Memory of a client for where chunks are.
+/// The memory of a client's cache of chunks' locations, in bytes.
 const CACHE_BYTES: usize = 16 << 20;
 /// How long Redis or memcached may take to listen, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Values in the order of the objects.
 pub type Values = Vec<Vec<u8>>;
 
-/// What a client wants of some objects.
+/// A client's request for some objects.
 pub enum Wish {
     /// To read them together.
     Read(Vec<u32>),
@@ -35,9 +35,9 @@ pub enum Wish {
     Write(Vec<(u32, Vec<u8>)>),
 }
 
-/// A connection. Objects have numbers.
+/// A connection to a store, which has objects by number.
 pub trait Store: Send {
-    /// Asks for all that is wished, then takes all answers.
+    /// Sends all requests, then receives all answers.
     fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>>;
 
     /// Reads objects together, in their order.
@@ -52,15 +52,15 @@ pub trait Store: Send {
     }
 }
 
-/// Servers that keep the objects, until this ends.
+/// Servers that store the objects, which are stopped on drop.
 pub trait Backend {
-    /// As the command line has it.
+    /// The name on the command line.
     fn name(&self) -> &'static str;
 
     /// The servers' processes.
     fn pids(&self) -> Vec<u32>;
 
-    /// Another client.
+    /// Connects another client.
     fn connect(&self, place: usize) -> anyhow::Result<Box<dyn Store>>;
 }
 
@@ -194,7 +194,7 @@ impl Redis {
     }
 }
 
-/// Until somebody listens.
+/// Waits until a server listens at `address`.
 fn wait_for(address: &str, name: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_err() {
@@ -212,7 +212,7 @@ pub fn open(address: &str) -> anyhow::Result<BufReader<TcpStream>> {
     Ok(BufReader::with_capacity(64 << 10, stream))
 }
 
-/// All objects as they are at first.
+/// Writes the first version of all objects.
 pub fn write_all(store: &mut dyn Store, world: &World) -> anyhow::Result<()> {
     let numbers: Vec<u32> = (0..world.objects()).collect();
     for batch in numbers.chunks(BATCH) {
@@ -242,7 +242,7 @@ impl Backend for Redis {
     }
 }
 
-/// As much of RESP as MGET and MSET take.
+/// The part of RESP that MGET and MSET need.
 struct RedisStore {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
@@ -408,7 +408,7 @@ impl MemcachedStore {
         &mut self.shards[shard_of(number, count)]
     }
 
-    /// To all servers, before anybody's answer is waited for.
+    /// Sends the requests to all servers before it waits for any answer.
     fn send(&mut self) -> anyhow::Result<()> {
         for shard in self.shards.iter_mut().filter(|shard| !shard.asked.is_empty()) {
             shard.stream.get_mut().write_all(&shard.out)?;
@@ -490,7 +490,7 @@ impl MemcachedStore {
     }
 }
 
-/// One wish after the other: clients do not share its connections.
+/// Executes one request after the other: clients do not share its connections.
 impl Store for MemcachedStore {
     fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
         let carry_out = |wish: &Wish| match wish {

@@ -18,19 +18,19 @@ const PROFILE_BYTES: usize = 512;
 const RESOURCE_BYTES: usize = 256;
 /// Number, version, sum.
 const HEAD_BYTES: usize = 16;
-/// What the sum covers beside the number and the version begins here.
+/// The offset of the sum, which covers the number, the version and the body.
 const SUM_AT: usize = 8;
 
-/// What a member has one of.
+/// The kinds of object of which each member has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who it is, with the numbers of its friends and invitations.
+    /// The member's profile, with the numbers of its friends and invitations.
     Profile,
-    /// Who its friends are.
+    /// The list of its friends.
     Friends,
-    /// Who invited it.
+    /// The list of the members that invited it.
     Invitations,
-    /// What it shows.
+    /// The list of its resources.
     Resources,
 }
 
@@ -38,7 +38,7 @@ const KINDS: u32 = 4;
 
 /// All objects, and which of their versions a read may show.
 pub struct World {
-    /// How many members there are.
+    /// The number of members.
     pub members: u32,
     /// Members `n * share..` to the next multiple are written by client `n` alone, and are friends
     /// of each other only.
@@ -48,7 +48,7 @@ pub struct World {
 }
 
 impl World {
-    /// Of members that `clients` write.
+    /// A world whose members are written by `clients` clients.
     ///
     /// # Errors
     ///
@@ -61,12 +61,12 @@ impl World {
         Ok(Self { members, share: members / clients, sent, answered })
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn objects(&self) -> u32 {
         self.members * (KINDS + RESOURCES)
     }
 
-    /// About what they take with keys, in bytes.
+    /// The approximate bytes of all objects with their keys.
     pub fn bytes(&self) -> u64 {
         let one = PROFILE_BYTES as u32 + 4 * (FRIENDS + RESOURCES);
         u64::from(self.members) * u64::from(one + RESOURCES * (RESOURCE_BYTES as u32 + 64))
@@ -82,7 +82,7 @@ impl World {
         self.members * KINDS + resource
     }
 
-    /// Whose an object is.
+    /// The member that an object belongs to.
     pub fn member_of(&self, number: u32) -> u32 {
         match number.checked_sub(self.members * KINDS) {
             None => number / KINDS,
@@ -110,7 +110,7 @@ impl World {
         near.map(|step| own.start + (place + step) % length).collect()
     }
 
-    /// What an object holds at first.
+    /// The first version of an object.
     pub fn first_value(&self, number: u32) -> Vec<u8> {
         let member = self.member_of(number);
         let body = if number >= self.members * KINDS {
@@ -129,25 +129,26 @@ impl World {
         sealed(number, 0, &body)
     }
 
-    /// The next version of an object, on its way from now on. Only its writer calls it.
+    /// Begins the next version of an object, which reads may show from now on. Requires: the caller
+    /// is the object's writer.
     pub fn next_version(&self, number: u32) -> u32 {
         let version = self.sent[number as usize].load(Ordering::Relaxed) + 1;
         self.sent[number as usize].store(version, Ordering::SeqCst);
         version
     }
 
-    /// The newest version was answered.
+    /// Records that the newest version was acknowledged.
     pub fn is_answered(&self, number: u32) {
         let version = self.sent[number as usize].load(Ordering::Relaxed);
         self.answered[number as usize].store(version, Ordering::SeqCst);
     }
 
-    /// Before a read: the oldest version that it may show.
+    /// The oldest version that a read which begins now may show.
     pub fn least(&self, number: u32) -> u32 {
         self.answered.get(number as usize).map_or(0, |version| version.load(Ordering::SeqCst))
     }
 
-    /// After it: whether it may show that value.
+    /// Whether a read that began with `least` may show `value`.
     pub fn allows(&self, number: u32, least: u32, value: &[u8]) -> bool {
         let most = self.sent.get(number as usize).map_or(0, |sent| sent.load(Ordering::SeqCst));
         let Some((head, body)) = value.split_at_checked(HEAD_BYTES) else { return false };

@@ -11,7 +11,7 @@ use amalgam_bench::measure::Machine;
 const DXRAM: [(usize, f64); 3] = [(1, 6_000.0), (2, 12_000.0), (4, 19_000.0)];
 const CASSANDRA: [(usize, f64); 2] = [(1, 1_800.0), (8, 3_700.0)];
 const MONGODB: f64 = 3_500.0;
-const NO_MONGODB: &str = "MongoDB is not to be had here";
+const NO_MONGODB: &str = "MongoDB is not available here";
 const NO_CASSANDRA: &str = "Cassandra is not measured: no client of it is kept here";
 
 /// The number of a member's objects, and about how many objects are loaded per second.

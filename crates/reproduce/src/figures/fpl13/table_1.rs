@@ -79,7 +79,8 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         our_setting: format!(
             "The same family of chips, keys up to 168 bytes, 18 bucket bits, mapped but neither \
              placed nor routed; LUTs that serve as memory are counted as LUTs. The hash ring is \
-             the table's hash unit; six units as the paper has them stand beside it. {source}"
+             the table's hash unit; six units, as the paper has them, are shown next to it. \
+             {source}"
         ),
         panels: vec![
             panel(&KINDS[..2], "LUTs and flip-flops"),

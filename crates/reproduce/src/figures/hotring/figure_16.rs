@@ -28,8 +28,8 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         printed_setting: "100,000 accesses, 64 threads; the longest are those that choose a \
                           ring's head.",
         our_setting: format!(
-            "{} The longest of a loop that does nothing but read the clocks is shown for comparison: \
-             what a virtual machine's interruptions add.",
+            "{} The longest of a loop that does nothing but read the clocks is shown for \
+             comparison: what a virtual machine's interruptions add.",
             about(profile)
         ),
         panels: vec![Panel {

@@ -24,7 +24,7 @@ const ENGINES: [&str; 3] = ["hotring-s", "hotring-r", "chaining"];
 
 /// The text in place of numbers of FASTER, which is not among the engines. A reader who builds it
 /// can measure it with `--engine external:LIB.so` of `amalgam-peers`.
-const FASTER: &str = "FASTER is not to be had here";
+const FASTER: &str = "FASTER is not available here";
 
 /// The number of keys in the paper.
 const KEYS: u64 = 250_000_000;
