@@ -1,5 +1,5 @@
-//! Sequences of operations, batches, flushes and time: every engine answers as the model does. The
-//! first byte says how many keys there are and how their hashes collide.
+//! Sequences of operations, batches, flushes and time: engines that evict only when memory is full
+//! answer as the model does (`pipeline` also evicts from a full bucket). The first byte says how many keys there are and how their hashes collide.
 #![no_main]
 
 use amalgam_conformance::random;

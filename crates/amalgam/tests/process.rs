@@ -73,7 +73,7 @@ fn help_says_what_to_choose_an_engine_for() {
     for option in ["-h", "--help"] {
         let help = run(&["serve", option]);
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
-        for engine in ["mercury", "memc3", "hotring-r", "hotring-s"] {
+        for engine in ["mercury", "memc3", "hotring-r", "hotring-s", "pipeline"] {
             let line = help.lines().find(|line| line.trim().starts_with(engine));
             let line = line.unwrap_or_else(|| panic!("no line for {engine} in {help}"));
             assert!(line.len() > 30, "{line}");

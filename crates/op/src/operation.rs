@@ -15,8 +15,8 @@ pub struct Op<'a> {
 /// against [`crate::Now`] when the operation runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb<'a> {
-    /// A read with side effects: gets, gat, gats, touch, meta get with any of `c E N R T`. A plain
-    /// get goes through the engine's batched read and is no `Op`.
+    /// A read with side effects or of more than the value: gets, gat, gats, touch, meta get with
+    /// any of `N T R u l h`. A plain get goes through the engine's batched read and is no `Op`.
     Get(Get),
     /// set, add, replace, append, prepend, cas and meta set.
     Store(Store<'a>),

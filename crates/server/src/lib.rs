@@ -11,7 +11,8 @@
 //! `report`; `request`; `worker`, `admin`, `acceptor`; `server`.
 //!
 //! Invariants:
-//! 1. On the path of a request, threads share nothing but the store.
+//! 1. On the path of a request, threads share the store, counters and the buffer budget; a worker
+//!    that runs may lock the reactor of one that waits for a core (`WorkStealer`).
 //! 2. The memory that clients can make the server keep is bounded and counted
 //!    (`connections::budget`).
 //! 3. Only `net::sys` has unsafe code.

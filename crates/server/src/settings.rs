@@ -1,4 +1,5 @@
-//! The settings of a server. [`Settings::default`] is the only place with their default values.
+//! The settings of a server. [`Settings::default`] has their default values; what the command line
+//! leaves out is taken from there.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -62,7 +63,8 @@ pub struct Settings {
     pub max_item_bytes: usize,
     /// Requests of one connection in one batch, at most; None for as many as one read brings.
     pub requests_per_batch: Option<usize>,
-    /// Bytes for all connections' buffers; None for a quarter of the memory limit.
+    /// Bytes for all connections' buffers; None for a quarter of the memory limit. In either case at
+    /// least 8 MiB and two of the largest items.
     pub buffer_bytes: Option<usize>,
     /// The length of the queue of connections that wait to be accepted.
     pub backlog: u32,

@@ -23,8 +23,7 @@
 //! 5. Chunks are distinguished by their ids. Items of one named id are distinguished by a checksum
 //!    of their keys in addition to the id: two keys that agree in all 92 bits would be taken for
 //!    one another.
-//! 6. Changes queued for a member are bounded in number and bytes; beyond the bound owners refuse
-//!    writes.
+//! 6. Changes queued for a backup are bounded in number; beyond the bound owners refuse writes.
 //! 7. A node that has been a backup without a break since some change has every change from there
 //!    to its last. So two nodes that seal an incarnation find the difference between them from two
 //!    versions; a node that replayed part of it from a log ([`ReplicaStore::resume`]) does not
@@ -66,7 +65,7 @@ pub struct ReplicationSettings {
     pub silent_ms: u64,
     /// Unanswered entries are sent again after this long, in milliseconds.
     pub retry_ms: u64,
-    /// The most entries queued for one backup, and the most in one message.
+    /// The most entries queued for one backup.
     pub window: usize,
     /// Number of different backup sets that the ranges of one node are spread over (Copysets); the
     /// same at all nodes. 0 gives each range a set of its own.

@@ -656,13 +656,13 @@ impl ReplicationPrimary {
             }
         }
         // Sets with silent members go first: writes wait for them.
-        wanted.sort_by_key(|(is_whole, ids, _)| (*is_whole, ids.start()));
+        wanted.sort_by_key(|(has_no_silent, ids, _)| (*has_no_silent, ids.start()));
         let is_named = |ids: IdRange| ids.first().creator().is_named();
         let changing: Vec<IdRange> = self.set_changes.values().map(|change| change.ids).collect();
         let named = changing.iter().filter(|ids| is_named(**ids)).count();
         // Changes in progress, of chunks and of named items.
         let mut begun = [changing.len() - named, named];
-        for (is_whole, ids, set) in wanted {
+        for (has_no_silent, ids, set) in wanted {
             let (begun, most) = match is_named(ids) {
                 true => (&mut begun[1], NAMED_CHANGES_MAX),
                 false => (&mut begun[0], CHANGES_MAX),
@@ -672,7 +672,7 @@ impl ReplicationPrimary {
             }
             let base: Vec<Peer> =
                 set.iter().filter(|peer| !silent.contains(peer)).copied().collect();
-            if !is_whole && base.len() + 1 >= self.min_replicas() {
+            if !has_no_silent && base.len() + 1 >= self.min_replicas() {
                 let number = self.begin_catch_up(ids, base.clone(), Vec::new(), true);
                 self.begin_commit(number);
                 out.push(ReplicationCommand::Commit(number, ids, base));
@@ -682,14 +682,14 @@ impl ReplicationPrimary {
             // The silent backup may be the last one with all contents, so it is replaced rather
             // than dropped.
             let learners = self.choose_missing_backups(ids, &base);
-            let is_enough = is_whole || base.len() + learners.len() + 1 >= self.min_replicas();
-            if is_enough && !(is_whole && learners.is_empty()) {
+            let is_enough = has_no_silent || base.len() + learners.len() + 1 >= self.min_replicas();
+            if is_enough && !(has_no_silent && learners.is_empty()) {
                 self.begin_catch_up(ids, base, learners, false);
                 *begun += 1;
-            } else if is_whole
-                && let Some((out, better)) = self.placement().better(ids.start(), &base)
+            } else if has_no_silent
+                && let Some((leaving, better)) = self.placement().better(ids.start(), &base)
             {
-                let rest = base.into_iter().filter(|peer| *peer != out).collect();
+                let rest = base.into_iter().filter(|peer| *peer != leaving).collect();
                 self.begin_catch_up(ids, rest, vec![better], false);
                 *begun += 1;
             }

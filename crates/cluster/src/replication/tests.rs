@@ -323,8 +323,16 @@ proptest! {
         catalog.start_recording();
         let (versions, firsts, answered_below) = ([0, 0], [0, 0], [0, 0]);
         let (links, is_over, is_buried) = (1, false, false);
-        let mut told =
-            Told { replica_store, catalog, versions, links, firsts, answered_below, is_over, is_buried };
+        let mut told = Told {
+            replica_store,
+            catalog,
+            versions,
+            links,
+            firsts,
+            answered_below,
+            is_over,
+            is_buried,
+        };
         let creator = Creator::from(owner().node);
         for (life, steps) in (2..).zip(steps.chunks(250)) {
             for (step, mutation) in (1..).zip(steps) {
@@ -333,7 +341,8 @@ proptest! {
             let store = &told.replica_store;
             prop_assert_eq!((store.failure(), store.metadata_failure()), (None, None));
             let before = Told::all(&mut told.replica_store);
-            let (mut replica_store, recovered) = resume(told.replica_store.into_storage(), 2 * life);
+            let storage = told.replica_store.into_storage();
+            let (mut replica_store, recovered) = resume(storage, 2 * life);
             prop_assert_eq!(recovered.since, 1);
             let both = Told::all(&mut replica_store).into_iter().zip(before);
             for ((found, before), below) in both.zip(told.answered_below) {

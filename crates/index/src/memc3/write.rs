@@ -1,6 +1,6 @@
-//! Writes. A write finds its item, decides and fills the new item without a lock. Then it exchanges
-//! the word that it saw for the new one, under the lock of one stripe, and starts over if the word
-//! is gone. Only inserts of new keys lock two stripes, and only they displace other items.
+//! How writes run. A write finds its item, decides and fills the new item without a lock. Then it
+//! exchanges the word that it saw for the new one, under the lock of one stripe, and starts over if
+//! the word is gone. Only inserts of new keys lock two stripes, and only they displace other items.
 
 use std::sync::atomic::Ordering;
 

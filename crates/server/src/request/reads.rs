@@ -204,7 +204,7 @@ pub fn execute_reads<S: Store>(
     context.counts.get_flushed += answers.flushed;
 }
 
-/// ReadAnswers a key whose item has to change for it, such as one that gets its CAS id now.
+/// Answers a key whose item has to change for it, such as one that gets its CAS id now.
 fn apply_read<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     key: &Key<'_>,

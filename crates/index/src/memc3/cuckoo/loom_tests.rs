@@ -205,7 +205,7 @@ fn join<R>(thread: thread::JoinHandle<R>) -> R {
     thread.join().expect("it ends")
 }
 
-// ---- Readers beside displacements.
+// ---- Readers during displacements.
 
 /// The reader looks at bucket 1 first, to which the insert of B moves A while it looks.
 #[test]
@@ -234,7 +234,7 @@ fn a_key_is_found_although_it_comes_back() {
     });
 }
 
-// ---- Readers beside evictions.
+// ---- Readers during evictions.
 
 /// One store evicts a key and inserts another in its place: a reader finds one of the two.
 #[test]
@@ -267,7 +267,7 @@ fn an_evicted_key_stays_gone() {
     });
 }
 
-/// Who takes an item out retires it, so exactly one may.
+/// The thread that removes an item retires it, so exactly one may.
 #[test]
 fn one_of_an_eviction_and_a_replacement_takes_an_item_out() {
     for new in [Some(1), None] {
@@ -300,7 +300,7 @@ fn a_key_that_is_replaced_and_displaced_is_found() {
     });
 }
 
-// ---- Writers beside writers.
+// ---- Concurrent writers.
 
 #[test]
 fn one_of_two_inserts_of_a_key_succeeds() {
@@ -379,7 +379,7 @@ fn a_removal_beside_a_displacement_of_another() {
     });
 }
 
-// ---- Growth beside everybody.
+// ---- Growth during everything else.
 
 /// Keys that growth parts: their buckets are 0 and 1, then 4 of them.
 const LOW: Key = Key { first: 0, other: 1, serial: 0 };
@@ -404,8 +404,8 @@ fn keys_are_found_while_the_table_grows() {
     });
 }
 
-/// A reader that came before the growth, beside one who displaces in the new table: the key moves
-/// from a bucket of the old table to the other bucket in the new one.
+/// A reader from before the growth runs next to a writer that displaces in the new table: the key
+/// moves from a bucket of the old table to the other bucket in the new one.
 #[test]
 fn a_key_is_found_that_growth_and_a_displacement_move() {
     model(|| {
@@ -491,7 +491,7 @@ fn a_third_party_ends_a_growth() {
     });
 }
 
-// ---- Scans beside displacements.
+// ---- Scans during displacements.
 
 /// The position passes bucket 0, then 2, then 1 (their bits reversed): A moves behind it.
 #[test]

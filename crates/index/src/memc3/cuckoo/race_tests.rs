@@ -14,8 +14,8 @@ use crate::{Configuration, PathSearch};
 
 const SLOTS: usize = 4;
 const BUCKETS: usize = 16;
-/// Keys that are always there, in 64 slots; and others of each writer that come and go, so many at
-/// a time. A new one seldom fits where the last one left.
+/// Keys that are always there, in 64 slots, and the number of other keys that each writer has in
+/// the table at a time. A new one seldom fits where the last one left.
 const PRESENT: u64 = 50;
 const NEIGHBOURS: u64 = 1000;
 const AT_A_TIME: u64 = 5;
