@@ -1,5 +1,6 @@
 //! Sequences of operations, batches, flushes and time: engines that evict only when memory is full
-//! answer as the model does (`pipeline` also evicts from a full bucket). The first byte says how many keys there are and how their hashes collide.
+//! answer as the model does (`pipeline` also evicts from a full bucket). The first byte says how
+//! many keys there are and how their hashes collide.
 #![no_main]
 
 use amalgam_conformance::random;

@@ -128,7 +128,7 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
     let id = head.strip_prefix("key k1: ").expect("the key's id");
     assert_eq!(ask(["--id", id]), (true, rest.to_owned()));
     assert!(!ask(["--id", "7:1"]).0, "nobody owns it");
-    assert!(!ask(["--key", ""]).0 && !ask(["--id", "7"]).0, "what is none is refused");
+    assert!(!ask(["--key", ""]).0 && !ask(["--id", "7"]).0, "a malformed key or id is refused");
 }
 
 /// The rows of `amalgam cluster status` by the names of its columns.

@@ -272,7 +272,10 @@ impl Client {
             Answer::Unowned(token, _) | Answer::Unanswered(token, _) => (*token, None),
             Answer::Changed(..) => return,
         };
-        let waits = |pending: &PendingOperation| matches!(pending.state, OperationState::Locating(asked) if asked == token);
+        let waits = |pending: &PendingOperation| match pending.state {
+            OperationState::Locating(asked) => asked == token,
+            _ => false,
+        };
         let found = self.pending.iter().find(|(_, pending)| waits(pending));
         let Some(number) = found.map(|(number, _)| *number) else { return };
         match (located, answer) {

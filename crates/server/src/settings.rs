@@ -63,8 +63,8 @@ pub struct Settings {
     pub max_item_bytes: usize,
     /// Requests of one connection in one batch, at most; None for as many as one read brings.
     pub requests_per_batch: Option<usize>,
-    /// Bytes for all connections' buffers; None for a quarter of the memory limit. In either case at
-    /// least 8 MiB and two of the largest items.
+    /// Bytes for all connections' buffers; None for a quarter of the memory limit. In either case
+    /// at least 8 MiB and two of the largest items.
     pub buffer_bytes: Option<usize>,
     /// The length of the queue of connections that wait to be accepted.
     pub backlog: u32,
