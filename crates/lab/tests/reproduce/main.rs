@@ -27,7 +27,7 @@ const FIGURES: [&str; 7] = [
 fn build_the_product() {
     let own = Path::new(env!("CARGO_BIN_EXE_amalgam-lab"));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "--bin", "amalgam"]);
+    cargo.args(["build", "-q", "--workspace", "--bin", "amalgam"]);
     if own.parent().is_some_and(|folder| folder.ends_with("release")) {
         cargo.arg("--release");
     }
