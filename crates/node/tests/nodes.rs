@@ -172,12 +172,12 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
         of.snapshot().expect("it is here").members().map(|(peer, _)| peer).collect()
     };
     // Started twice by mistake: the first life goes on.
-    let error = start(&with_backups("one", &folder), &own).err().expect("the folder is in use");
+    let error = start(&with_backups("one", &folder), &own).expect_err("the folder is in use");
     assert!(error.to_string().contains("another process"), "{error}");
     assert_eq!(members(&own), [first.peer()]);
     first.stop();
     let other: Arc<dyn Membership> = Arc::new(Embedded::new(9, 8, LEASE_MS));
-    let error = start(&with_backups("one", &folder), &other).err().expect("it is not its log");
+    let error = start(&with_backups("one", &folder), &other).expect_err("it is not its log");
     assert!(error.to_string().contains("the log belongs to cluster"), "{error}");
     assert_eq!(members(&other), [], "nobody counts on it");
     let mut again = start(&with_backups("one", &folder), &own).expect("the log is as it was");
@@ -254,7 +254,7 @@ fn who_speaks_no_version_that_a_member_does_is_no_member() {
         let before = own.snapshot().expect("it is here");
         let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
         let started = RunningNode::start::<Model>(&configuration, Arc::clone(&own));
-        let error = started.err().expect("nobody would hear it").to_string();
+        let error = started.expect_err("nobody would hear it").to_string();
         assert!(error.contains(&format!("speaks version {version}")), "{error}");
         assert_eq!(own.snapshot().expect("it is here"), before, "nobody counts on it");
     }

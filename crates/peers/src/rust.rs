@@ -1,7 +1,7 @@
 //! Peers written in Rust.
 
 use std::hash::BuildHasher;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 use amalgam_index::{Configuration, Statistics};
