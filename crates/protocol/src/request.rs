@@ -11,7 +11,7 @@ pub enum Step<'a> {
     Incomplete {
         /// The total number of bytes that must be there before parsing again can yield more. It is
         /// exact once the length of a value was read, and then bounded by
-        /// [`Limits::max_item_bytes`].
+        /// [`crate::Limits::max_item_bytes`].
         at_least: usize,
     },
     /// A request.

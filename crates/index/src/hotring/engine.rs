@@ -39,7 +39,7 @@ pub trait Strategy: Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether heads move by samples; else they move to what the R-th request touched.
     const SAMPLES: bool;
-    /// R, see [`REQUESTS_PER_LOOK`]. A constant, since every request divides by it.
+    /// R, see `REQUESTS_PER_LOOK`. A constant, since every request divides by it.
     const REQUESTS_PER_LOOK: u32 = REQUESTS_PER_LOOK;
     /// Whether heads move at all.
     const MOVES_HEADS: bool = true;

@@ -294,7 +294,7 @@ impl Memory {
         self.budget.release(bytes);
     }
 
-    /// Changes the limit, to at most [`RAISE`] times the first one. After it is lowered,
+    /// Changes the limit, to at most `RAISE` times the first one. After it is lowered,
     /// maintenance frees memory step by step.
     pub fn set_limit(&self, bytes: usize) {
         let highest = self.pages.len() << self.page_shift;
