@@ -21,7 +21,7 @@ const LARGE_MAX: usize = 640;
 /// Chunks that are damaged where they are kept.
 const PATTERNS: u8 = 20;
 const YEAR_SECONDS: i64 = 365 * 86_400;
-const REFUSES: &str = "no more backups are kept here";
+const REFUSES: &str = "the backup log failed";
 
 /// What a chunk holds that is told apart in a file, by the time at which it was made.
 fn pattern(made: u64, number: u8) -> Vec<u8> {
@@ -215,7 +215,7 @@ impl Trial {
             "a full disk of a super peer",
             |t| {
                 t.nodes[victim].fill_disk(true);
-                let stops = "metadata cannot be kept: the node stops";
+                let stops = "the node stops: it cannot keep metadata";
                 t.store_until(&owners, |t| t.says(victim, from, stops));
                 assert!(t.says(victim, from, "No space left"), "{}", t.nodes[victim].log());
                 vec![victim]
