@@ -13,38 +13,51 @@ use super::counters::add;
 use super::header::{Header, ItemLayout};
 use super::large::Large;
 use super::page::PageState;
-use super::pool::Need;
+use super::pool::{NO_TRADE, Need};
 use super::{Item, ItemRef, Memory, Pool, Shortage};
 
 /// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
 /// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
 pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
 
-/// The number of items that one call evicts, so that one barrier serves them all; fewer where items
-/// are large: see [`EVICT_BYTES`].
-const EVICT_ITEMS: usize = 256;
-/// The bytes of items that one call evicts at most (but always at least one item).
-const EVICT_BYTES: usize = 256 << 10;
-/// Classes with slots of at least this size evict one item for each item stored once memory is
-/// full: an eviction is cheap compared with copying such an item, and no more items are lost than
-/// needed.
-const TRADED_SLOT_BYTES: usize = 8 << 10;
-/// The number of slots that a thread claims from the hand at a time, under its lock; at most as
-/// many as items are to be evicted.
+/// A full class keeps 1/AHEAD_SHARE of its items' slots (and [`LEAST_AHEAD`]) free or waiting for a
+/// grace period: a worker that needs a slot then finds one whose grace period is over.
+const AHEAD_SHARE: u64 = 64;
+/// See [`AHEAD_SHARE`].
+const LEAST_AHEAD: u64 = 2;
+/// The most slots that a class keeps free, however many items it has.
+const MOST_AHEAD: u64 = 1024;
+/// The most bytes of slots that a class keeps free; at least one slot.
+const MOST_BYTES_AHEAD: u64 = 256 << 10;
+/// One call evicts 1/STEPS of what a class keeps free: a request does not wait for more.
+const STEPS: u64 = 4;
+/// Slots of at least this size are evicted one at a time: an eviction is cheap compared with
+/// copying such an item.
+const SINGLE_SLOT_BYTES: u32 = 8 << 10;
+/// The most items that one call evicts.
+const EVICT_ITEMS: u64 = 64;
+/// Fewer retired items than this wait for their grace period to begin until a slot is needed: a
+/// barrier for each would cost more than it gains.
+const SEALED_ITEMS: usize = 8;
+/// The number of slots that a thread claims from the hand at a time, under its lock. It returns
+/// those that it did not look at.
 const STRIDE_SLOTS: u32 = 64;
 /// After this many slots without a victim the hand also takes recently used items: a request must
 /// not wait for a full revolution of the hand.
 const PATIENCE_SLOTS: usize = 4096;
-/// The number of attempts to find memory for a request before it is refused.
-const ROUNDS: usize = 512;
+/// The number of attempts to find memory for a request before it is refused; about half a second.
+const ROUNDS: usize = 1024;
 /// One round in this many evicts; the others wait for grace periods.
 const ROUNDS_PER_EVICTION: usize = 128;
 /// The first rounds only yield the processor; later ones sleep for [`PAUSE`].
 const EAGER_ROUNDS: usize = 16;
-/// The number of rounds before the first eviction if the end of a grace period may be enough: about
-/// 15 ms, in which a worker that was preempted between pin and unpin runs again.
+/// The number of rounds before the first eviction if another worker's grace period may be enough:
+/// about 15 ms, in which a worker that was preempted between pin and unpin runs again.
 const GRACE_ROUNDS: usize = 120;
-/// The sleep in a later round; 50 ms in all.
+/// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.3 s. An
+/// eviction would wait for the same workers, and longer.
+const OWN_GRACE_ROUNDS: usize = 768;
+/// The sleep in a later round: this, and as much again for each [`ROUNDS_PER_EVICTION`] rounds.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 /// The number of maintenance steps in which a sweep covers all pages.
 const SWEEP_STEPS: usize = 64;
@@ -80,6 +93,13 @@ pub(super) enum Take {
     All,
 }
 
+/// What a walk takes, and how many items at most.
+#[derive(Clone, Copy)]
+struct Quota {
+    take: Take,
+    most: usize,
+}
+
 impl Pool<'_> {
     /// Evicts until memory for the refused item is likely to be found. Returns whether to try
     /// again; false means out of memory. Requires: the caller holds no guard and no lock of the
@@ -87,16 +107,15 @@ impl Pool<'_> {
     #[cold]
     pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
         if let Need::Class(class) = shortage.0
-            && self.is_trading(class)
+            && self.memory.evicts
             && self.trade(class, now, swap)
         {
             return true;
         }
-        let first = if self.waits_for_grace(shortage.0) { GRACE_ROUNDS } else { 0 };
+        let first = self.rounds_of_grace(shortage.0);
         for round in 0..ROUNDS {
-            if round % ROUNDS_PER_EVICTION == first {
+            if round % ROUNDS_PER_EVICTION == first % ROUNDS_PER_EVICTION && round >= first {
                 self.evict_for(shortage.0, now, swap);
-                self.begin_trade(shortage.0);
             }
             self.flush();
             let has_room = match shortage.0 {
@@ -118,48 +137,42 @@ impl Pool<'_> {
             }
             match round < EAGER_ROUNDS {
                 true => std::thread::yield_now(),
-                false => std::thread::sleep(PAUSE),
+                false => std::thread::sleep(PAUSE * (1 + round / ROUNDS_PER_EVICTION) as u32),
             }
         }
         add(&self.counters().out_of_memory, 1);
         false
     }
 
-    /// Starts to evict one item for each item stored, if `need` is a class of large slots.
-    fn begin_trade(&mut self, need: Need) {
-        let memory = self.memory;
-        if let Need::Class(class) = need {
-            let is_large = memory.geometries[class].slot_bytes as usize >= TRADED_SLOT_BYTES;
-            self.trade_limit_bytes = memory.budget.limit();
-            self.set_trading(class, is_large && memory.evicts);
-        }
-    }
-
-    /// Takes a slot that an earlier eviction freed, and evicts an item to replace that slot.
-    /// Returns whether there was such a slot. Ends trading if the class has, or may get, more free
-    /// slots than its evictions leave.
+    /// Evicts as many items of a full class as it stores: what is evicted now is past its grace
+    /// period when a later request needs its slot, so that no request waits. Returns whether a slot
+    /// was found. A class *trades* from its first shortage until it has, or may get, more free
+    /// slots than it keeps.
     fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
-        let mut has_slot = self.set_slot_aside(class, false);
-        for round in 0..EAGER_ROUNDS {
-            if has_slot {
-                break;
-            }
-            // The items evicted ahead wait for a worker that does not run now.
-            if round > 0 {
-                std::thread::yield_now();
-            }
-            self.flush();
-            has_slot = self.set_slot_aside(class, false);
+        let memory = self.memory;
+        let kept = self.kept_free(class);
+        let step = self.eviction_step(class);
+        let free = self.slots_of(class).saturating_sub(memory.items_of(class));
+        let has_spare = free > 2 * kept || memory.supply() > memory.reserve_pages();
+        let credit = self.credit(class);
+        if credit == 0 && has_spare && self.set_slot_aside(class, false) {
+            self.set_credit(class, NO_TRADE);
+            return true;
         }
-        let free = self.slots_of(class).saturating_sub(self.memory.items_of(class));
-        // If the limit was raised since trading began, a new page may spare the eviction.
-        let has_grown = self.memory.budget.limit() > self.trade_limit_bytes;
-        let goes_on = has_slot && !has_grown && free <= 2 * self.evictions_ahead(class) as u64;
-        if goes_on {
-            self.evict_class(class, 1, Take::Cold, now, swap);
+        if credit == 0 {
+            let target = if free < kept { 2 * step } else { step };
+            self.evict_class(class, target, Take::Cold, now, swap);
+            self.seal_from((kept as usize / 2).max(SEALED_ITEMS));
         }
-        self.set_trading(class, goes_on);
-        has_slot
+        // A shortage before the credit is used up only waits for a grace period.
+        if credit == 0 || credit as usize > step {
+            self.set_credit(class, step as u32);
+        }
+        if self.set_slot_aside(class, false) {
+            return true;
+        }
+        self.flush();
+        self.set_slot_aside(class, false)
     }
 
     /// The number of slots in all pages of a class.
@@ -168,9 +181,19 @@ impl Pool<'_> {
         pages * u64::from(self.memory.geometries[class].slots)
     }
 
-    fn evictions_ahead(&self, class: usize) -> usize {
-        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-        (EVICT_BYTES / slot_bytes).clamp(1, EVICT_ITEMS)
+    /// The number of slots that the class keeps free or waiting for a grace period once it is full.
+    fn kept_free(&self, class: usize) -> u64 {
+        let most = MOST_BYTES_AHEAD / u64::from(self.memory.geometries[class].slot_bytes);
+        let share = LEAST_AHEAD + self.memory.items_of(class) / AHEAD_SHARE;
+        share.min(MOST_AHEAD).min(most).max(1)
+    }
+
+    /// The number of items that one call evicts.
+    fn eviction_step(&self, class: usize) -> usize {
+        if self.memory.geometries[class].slot_bytes >= SINGLE_SLOT_BYTES {
+            return 1;
+        }
+        (self.kept_free(class) / STEPS).clamp(1, EVICT_ITEMS) as usize
     }
 
     /// Whether most slots of the class are free or hold retired items: one of them is free soon,
@@ -183,12 +206,21 @@ impl Pool<'_> {
         2 * self.memory.items_of(class) < self.slots_of(class)
     }
 
+    /// The number of rounds to wait for grace periods before an item is evicted.
+    fn rounds_of_grace(&self, need: Need) -> usize {
+        match need {
+            Need::Class(class) if self.memory.evicts && self.has_waiting(class) => OWN_GRACE_ROUNDS,
+            _ if self.waits_for_grace(need) => GRACE_ROUNDS,
+            _ => 0,
+        }
+    }
+
     fn evict_for(&mut self, need: Need, now: &Now, swap: &mut Swap<'_>) {
         let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
         match need {
             Need::TooLarge => {}
             Need::Class(class) => {
-                let target = self.evictions_ahead(class);
+                let target = self.eviction_step(class);
                 if self.evict_class(class, target, take, now, swap) == 0 && self.memory.evicts {
                     self.take_page_from_others(class, now, swap);
                 }
@@ -241,7 +273,6 @@ impl Pool<'_> {
     ) -> usize {
         let memory = self.memory;
         let slots = self.slots_of(class) as usize;
-        let stride = STRIDE_SLOTS.min(target.try_into().unwrap_or(STRIDE_SLOTS));
         let bound = match take {
             Take::Dead => slots.min(PATIENCE_SLOTS),
             // Where few items live, a second revolution would take items read a moment ago.
@@ -250,46 +281,52 @@ impl Pool<'_> {
         };
         let (mut evicted, mut examined, mut fruitless) = (0, 0, 0);
         while evicted < target && examined <= bound {
-            let Some((page, from, to)) = memory.advance_hand(class, stride) else { break };
+            let Some((page, from, to)) = memory.advance_hand(class) else { break };
             let take = match take {
                 Take::Cold if fruitless >= PATIENCE_SLOTS => Take::All,
                 take => take,
             };
-            let found = self.walk(page, class, from..to, take, now, swap);
+            let quota = Quota { take, most: target - evicted };
+            let (found, seen) = self.walk(page, class, from..to, quota, now, swap);
+            memory.put_hand_back(class, (page, to), from + seen);
             evicted += found;
-            examined += (to - from) as usize;
-            fruitless = if found == 0 { fruitless + (to - from) as usize } else { 0 };
+            examined += seen as usize;
+            fruitless = if found == 0 { fruitless + seen as usize } else { 0 };
         }
         evicted
     }
 
-    /// Unlinks and retires those items in `slots` of a page that `take` selects. Returns their
-    /// number.
+    /// Unlinks and retires items in `slots` of a page, as `quota` says. Returns their number and
+    /// that of the slots looked at.
     fn walk(
         &mut self,
         page_number: u32,
         class: usize,
         slots: std::ops::Range<u32>,
-        take: Take,
+        quota: Quota,
         now: &Now,
         swap: &mut Swap<'_>,
-    ) -> usize {
+    ) -> (usize, u32) {
         let memory = self.memory;
         let guard = self.pin();
         // Checked under the guard: a page that is in the class now keeps its format during the
         // walk.
         let (state, page_class) = memory.pages[page_number as usize].state();
         if page_class != class || matches!(state, PageState::Free | PageState::Emptied) {
-            return 0;
+            return (0, slots.len() as u32);
         }
         let start = memory.page_start(page_number);
-        let mut taken = 0;
+        let (mut taken, mut seen) = (0, 0);
         for slot in slots {
+            if taken == quota.most {
+                break;
+            }
+            seen += 1;
             let offset = start + memory.geometries[class].header_of(slot);
             let Some(item) = memory.live_item_at(offset, &guard) else { continue };
-            taken += usize::from(self.take_item(item, Some(class), take, now, swap));
+            taken += usize::from(self.take_item(item, Some(class), quota.take, now, swap));
         }
-        taken
+        (taken, seen)
     }
 
     /// Unlinks and retires one item if `take` selects it; returns whether it did. With
@@ -546,7 +583,8 @@ impl Pool<'_> {
             for page in from..to {
                 let class = memory.pages[page as usize].state().1;
                 let slots = memory.geometries[class].slots;
-                self.walk(page, class, 0..slots, Take::Dead, now, swap);
+                let quota = Quota { take: Take::Dead, most: usize::MAX };
+                self.walk(page, class, 0..slots, quota, now, swap);
             }
             if to == pages {
                 self.evict_large(usize::MAX, Take::Dead, now, swap);
@@ -576,9 +614,9 @@ impl Memory {
         header.is_live().then_some(item)
     }
 
-    /// Advances the hand of a class by up to `stride` slots of one page. Returns the page, the
-    /// first slot and the one past the last; None if the class has no page. Locks the hand.
-    fn advance_hand(&self, class: usize, stride: u32) -> Option<(u32, u32, u32)> {
+    /// Advances the hand of a class by up to [`STRIDE_SLOTS`] slots of one page. Returns the page,
+    /// the first slot and the one past the last; None if the class has no page. Locks the hand.
+    fn advance_hand(&self, class: usize) -> Option<(u32, u32, u32)> {
         let pages = self.lock_fresh().next;
         let hand = &self.class_states[class].hand;
         let mut hand = hand.lock().ignore_poison();
@@ -590,13 +628,22 @@ impl Memory {
         for _ in 0..=pages {
             if hand.page < pages && hand.slot < slots && is_ours(hand.page) {
                 let from = hand.slot;
-                hand.slot = (from + stride).min(slots);
+                hand.slot = (from + STRIDE_SLOTS).min(slots);
                 return Some((hand.page, from, hand.slot));
             }
             hand.page = if hand.page + 1 < pages { hand.page + 1 } else { 0 };
             hand.slot = 0;
         }
         None
+    }
+
+    /// Moves the hand of a class back to slot `next` of the page that it stands in, unless another
+    /// thread has moved it on from `at`, its page and slot. Locks the hand.
+    fn put_hand_back(&self, class: usize, at: (u32, u32), next: u32) {
+        let mut hand = self.class_states[class].hand.lock().ignore_poison();
+        if next < at.1 && (hand.page, hand.slot) == at {
+            hand.slot = next;
+        }
     }
 
     /// Puts the page of a class that has most free slots into state Draining, for evacuation. None

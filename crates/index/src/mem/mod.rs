@@ -32,6 +32,7 @@ mod large;
 mod page;
 mod pin;
 mod pool;
+mod retired;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -68,7 +69,7 @@ use counters::Counters;
 use epoch::Epochs;
 use large::Large;
 use page::{BitmapWord, Geometry, Page, PageState};
-use pool::{Bag, Retired};
+use retired::{Bag, Retired};
 
 /// Whether an engine's items have a link word, and how their slots are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

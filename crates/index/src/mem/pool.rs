@@ -17,6 +17,7 @@ use super::header::{Header, ItemLayout};
 use super::item::NewItem;
 use super::large::Large;
 use super::page::{LINE_BYTES, PageState};
+use super::retired::{Bag, Retired};
 use super::{Item, ItemRef, Memory, prefetch_for_write};
 
 /// A bag is sealed when it holds this many items or [`BAG_BYTES`]: one membarrier serves them all.
@@ -29,6 +30,8 @@ const BAG_SHARE: usize = 256;
 const FREES_AHEAD: usize = 8;
 /// The largest number of slots in a magazine; fewer for long items, whose bags hold fewer.
 const MAGAZINE_SLOTS: usize = BAG_ITEMS;
+/// The credit of a class that has free slots or pages to take: it does not run out.
+pub(super) const NO_TRADE: u32 = u32::MAX;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 /// Cache lines of the next slot that are prefetched; the processor detects the stream of the rest.
@@ -51,8 +54,6 @@ pub struct Pool<'m> {
     cas_ids: CasIds,
     /// A slot that `make_room` found for an item of the class.
     pub(super) aside: Option<(usize, ItemRef)>,
-    /// The memory limit when a class last began to trade slots.
-    pub(super) trade_limit_bytes: usize,
     /// The value of [`Memory::pressure`] when this pool last gave up its pages.
     pressure: u64,
 }
@@ -79,15 +80,22 @@ impl<'m> Pinner<'m> {
 pub struct Grace(u64);
 
 /// The page that a pool takes slots of one class from, and its position in the page.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Current {
     page: Option<u32>,
     /// The next bitmap word to claim slots from.
     next_word: u32,
-    /// Whether one item is evicted for each item stored: see [`Pool::make_room`].
-    is_trading: bool,
+    /// The number of slots that may be taken before [`Pool::make_room`] is called to evict for
+    /// them; [`NO_TRADE`] or a little less while the class does not trade.
+    credit: u32,
     /// Slots claimed from the bitmap word before `next_word` and not taken yet, as bits.
     claimed: u64,
+}
+
+impl Current {
+    const fn without_page(credit: u32) -> Self {
+        Self { page: None, next_word: 0, credit, claimed: 0 }
+    }
 }
 
 /// Slots that are reused without going through the bitmap. They were in use a short while ago, so
@@ -97,32 +105,6 @@ struct Magazine {
     slots: Vec<ItemRef>,
     /// The number of slots taken since a bag was last emptied: the magazine need not hold more.
     taken: usize,
-}
-
-/// An item, or an emptied page (odd number), that waits for its grace period.
-#[derive(Clone, Copy)]
-pub(super) struct Retired(u64);
-
-impl Retired {
-    pub(super) fn item(item: ItemRef) -> Self {
-        Self(item.to_bits())
-    }
-
-    fn page(page: u32) -> Self {
-        Self(u64::from(page) << 1 | 1)
-    }
-
-    /// The item; None for a page.
-    pub(super) fn as_item(self) -> Option<ItemRef> {
-        ItemRef::from_bits(self.0).filter(|_| self.0 & 1 == 0)
-    }
-}
-
-/// A batch of retired memory that waits for the same grace period.
-pub(super) struct Bag {
-    pub(super) epoch: u64,
-    pub(super) retired: Vec<Retired>,
-    pub(super) bytes: usize,
 }
 
 /// Memory for one item, owned by the pool's thread until it is filled or given back.
@@ -172,7 +154,7 @@ impl<'m> Pool<'m> {
         Self {
             memory,
             slot,
-            current: vec![Current::default(); memory.classes.count()].into(),
+            current: vec![Current::without_page(NO_TRADE); memory.classes.count()].into(),
             magazines: (0..memory.classes.count()).map(|_| Magazine::default()).collect(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
@@ -181,7 +163,6 @@ impl<'m> Pool<'m> {
             spare_bags: Vec::new(),
             cas_ids: CasIds::default(),
             aside: None,
-            trade_limit_bytes: 0,
             pressure: 0,
         }
     }
@@ -257,7 +238,8 @@ impl<'m> Pool<'m> {
     pub fn reserve_at_hand(&mut self, layout: ItemLayout) -> Option<Slot> {
         let bytes = layout.bytes() + self.memory.layout.link_bytes();
         let class = self.memory.classes.of(bytes)?;
-        if bytes > self.memory.max_item_bytes || self.is_trading(class) {
+        let credit = self.current[class].credit;
+        if bytes > self.memory.max_item_bytes || credit == 0 {
             return None;
         }
         let reference = match self.take_from_magazine(class) {
@@ -265,6 +247,7 @@ impl<'m> Pool<'m> {
             None if self.current[class].claimed == 0 => return None,
             None => self.take_claimed(class),
         };
+        self.current[class].credit = credit - 1;
         Some(Slot { reference, layout })
     }
 
@@ -505,7 +488,7 @@ impl<'m> Pool<'m> {
                     self.retire_page(page);
                 }
             }
-            None => self.memory.free_page((retired.0 >> 1) as u32),
+            None => self.memory.free_page(retired.as_page()),
         }
     }
 
@@ -527,7 +510,11 @@ impl<'m> Pool<'m> {
 
     #[inline]
     pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
-        let slot = if self.is_trading(class) { None } else { self.take_free_slot(class) };
+        let credit = self.current[class].credit;
+        let slot = if credit == 0 { None } else { self.take_free_slot(class) };
+        if slot.is_some() {
+            self.current[class].credit = credit - 1;
+        }
         slot.or_else(|| self.take_aside(class)).ok_or(Shortage(Need::Class(class)))
     }
 
@@ -540,13 +527,27 @@ impl<'m> Pool<'m> {
         has_free.then(|| self.take_claimed(class))
     }
 
-    #[inline]
-    pub(super) fn is_trading(&self, class: usize) -> bool {
-        self.current[class].is_trading
+    /// The number of slots of the class that may be taken before the next eviction.
+    pub(super) fn credit(&self, class: usize) -> u32 {
+        self.current[class].credit
     }
 
-    pub(super) fn set_trading(&mut self, class: usize, is_trading: bool) {
-        self.current[class].is_trading = is_trading;
+    pub(super) fn set_credit(&mut self, class: usize, credit: u32) {
+        self.current[class].credit = credit;
+    }
+
+    /// Whether an item of the class that this pool retired waits for its grace period.
+    pub(super) fn has_waiting(&self, class: usize) -> bool {
+        let bags = self.limbo.iter().map(|bag| &bag.retired).chain([&self.bag]);
+        let mut waiting = bags.flatten().filter_map(|retired| retired.as_item());
+        waiting.any(|item| !self.memory.is_large(item) && self.memory.place_of(item).1 == class)
+    }
+
+    /// Begins the grace period of what was retired, if it is at least `items` items.
+    pub(super) fn seal_from(&mut self, items: usize) {
+        if self.bag.len() >= items {
+            self.seal();
+        }
     }
 
     /// Takes the slot that `make_room` set aside, if it is for `class`.
@@ -673,7 +674,7 @@ impl<'m> Pool<'m> {
 
     /// Stops owning the page of `class`, if any.
     fn give_up(&mut self, class: usize) {
-        let none = Current { is_trading: self.is_trading(class), ..Current::default() };
+        let none = Current::without_page(self.credit(class));
         let current = std::mem::replace(&mut self.current[class], none);
         // The fresh magazine has `taken` 0, so it keeps no slot until one is taken.
         for slot in std::mem::take(&mut self.magazines[class]).slots {
@@ -713,8 +714,8 @@ impl<'m> Pool<'m> {
     }
 
     fn own(&mut self, class: usize, page: u32) {
-        let is_trading = self.is_trading(class);
-        self.current[class] = Current { page: Some(page), is_trading, ..Current::default() };
+        let credit = self.credit(class);
+        self.current[class] = Current { page: Some(page), ..Current::without_page(credit) };
     }
 
     fn take_partial(&mut self, class: usize) -> bool {

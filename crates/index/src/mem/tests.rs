@@ -250,6 +250,27 @@ fn one_item_of_a_large_slot_leaves_for_each_that_comes() {
 
 #[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
+fn a_small_class_loses_a_few_items_at_a_time() {
+    let lengths: [usize; 12] = std::array::from_fn(|class| 400 + 60 * class);
+    let keys = 24_000;
+    let toy = Toy::new(2 << 20, 32 << 10, true, keys);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..keys {
+        assert!(toy.set(&mut pool, &helper, number, lengths[number % lengths.len()]));
+        pool.quiesce();
+        if number < keys / 2 {
+            continue;
+        }
+        for class in toy.memory.statistics().classes.iter().filter(|class| class.evictions > 0) {
+            // A 64th and two are on their way, and twice as many at the most.
+            let kept = class.used_slots + 2 * (class.slots / 64 + 3);
+            assert!(kept >= class.slots, "by item {number}: {class:?}");
+        }
+    }
+}
+
+#[cfg(not(miri))] // too many bytes for an interpreter
+#[test]
 fn large_items_leave_oldest_first() {
     let toy = Toy::new(8 << 20, 200 << 10, true, 400);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
