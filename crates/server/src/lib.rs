@@ -38,6 +38,7 @@ mod threads;
 mod uri;
 mod watch;
 mod worker;
+mod yielding;
 
 pub use amalgam_protocol::append_base64;
 pub use amalgam_tls::{Security, TlsSettings, Verify};

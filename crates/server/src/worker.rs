@@ -34,6 +34,7 @@ use crate::request::observer::Observer;
 use crate::request::slot::RequestSlot;
 use crate::state::server_state::ServerState;
 use crate::watch::events::Events;
+use crate::yielding::Yielder;
 
 /// Bytes received for all connections of one batch, at most: requests and answers of a batch should
 /// stay in the core's own cache between being written and being sent.
@@ -47,11 +48,6 @@ const SPARE_BUFFER_BYTES: usize = 256 << 10;
 
 /// The longest wait for events; after it the worker looks at the clock.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-
-/// Iterations after which a worker yields its core, if there are several workers. Where more
-/// threads are busy than there are cores, a waiting thread would otherwise wait until a time slice
-/// ends, which takes milliseconds.
-const ITERATIONS_PER_YIELD: u32 = 4;
 
 /// How long a stopping worker tries to send the remaining output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -131,7 +127,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let reactor = &reactors[self.number];
         let mut events = Vec::with_capacity(MAX_EVENTS);
         let mut has_more = false;
-        let mut iterations = 0_u32;
+        let mut yielder = Yielder::default();
         while !self.state.is_stopping() {
             reactor.wait(&mut events, if has_more { Duration::ZERO } else { MAX_WAIT })?;
             let lap = self.stopwatch.start(self.counters());
@@ -150,9 +146,8 @@ impl<'s, S: Store> Worker<'s, S> {
                 }
             }
             self.index.quiesce();
-            iterations = iterations.wrapping_add(1);
-            if reactors.len() > 1 && iterations.is_multiple_of(ITERATIONS_PER_YIELD) {
-                std::thread::yield_now();
+            if reactors.len() > 1 {
+                yielder.iterate();
             }
         }
         self.drain(&mut reactor.lock(), &mut events);
