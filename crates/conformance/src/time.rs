@@ -131,6 +131,55 @@ pub fn sweep<I: Engine>() {
     assert_eq!(statistics.evictions, 0, "taking back the dead is no eviction");
 }
 
+/// When background work ends at a second, no item that had expired by then is left, whatever became
+/// of the item since it was given its expiry, and no other is gone.
+pub fn every_second_reclaims_what_has_expired<I: Engine>() {
+    const KEYS: i64 = 2000;
+    let index: I = open(&configuration());
+    let mut session = Session::new(&index);
+    let large = vec![b'v'; 20_000];
+    let mut expiries = Vec::new();
+    for number in 0..KEYS {
+        let (key, ttl) = (number.to_string(), 1 + number % 40);
+        set(&mut session, key.as_bytes(), ttl);
+        let ttl = match number % 6 {
+            0 => {
+                let get = Get { touch: Some(ttl + 7), ..Get::default() };
+                let outcome = session.apply(key.as_bytes(), Verb::Get(get)).0;
+                assert!(matches!(outcome, Outcome::Hit(_)), "{outcome:?}");
+                ttl + 7
+            }
+            1 => {
+                set(&mut session, key.as_bytes(), 0);
+                continue;
+            }
+            2 => {
+                session.delete(key.as_bytes());
+                continue;
+            }
+            3 => {
+                set(&mut session, key.as_bytes(), 45 - ttl);
+                45 - ttl
+            }
+            4 if number % 5 == 0 => {
+                let store = Store::new(StoreMode::Set, &large, 0, ttl);
+                assert_eq!(session.apply(key.as_bytes(), Verb::Store(store)).0, stored(20_000));
+                ttl
+            }
+            _ => ttl,
+        };
+        expiries.push(ttl);
+    }
+    let start = session.now.seconds;
+    let immortal = (0..KEYS).filter(|number| number % 6 == 1).count();
+    for second in 0..50 {
+        session.now.seconds = start + second;
+        session.settle();
+        let live = expiries.iter().filter(|expiry| **expiry > i64::from(second)).count();
+        assert_eq!(index.statistics().items, (live + immortal) as u64, "second {second}");
+    }
+}
+
 /// The last access: a write of a whole item, or the first read after it; a quiet read is none.
 pub fn last_access<I: Engine>() {
     let index: I = open(&configuration());

@@ -89,6 +89,7 @@ pub use engine::Engine;
 pub use engine::{Cursor, Flush, Found, NullSink, Sink, Store, Worker};
 #[cfg(not(loom))]
 pub use engines::{DEFAULT_ENGINE, ENGINES, EngineInfo, EngineVisitor, with_engine};
+pub use statistics::MemoryLosses;
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 
 pub use amalgam_op as op;

@@ -58,8 +58,41 @@ pub struct MemoryStatistics {
     pub page_bytes: u64,
     /// Pages moved from one size class to another.
     pub pages_moved: u64,
+    /// No item expires before this [`Now::seconds`](amalgam_op::Now::seconds); None if no item has
+    /// an expiry. An item that was replaced may count until that time has come. If it lies in the
+    /// past, expired items may wait for maintenance since then.
+    pub first_expiry_seconds: Option<u32>,
+    /// The age of expired items, in seconds: the largest among the items that maintenance reclaimed
+    /// last, counted from their expiry.
+    pub reclaim_lag_seconds: u32,
+    /// Bytes of pages and runs that hold no key and no value, by cause.
+    pub losses: MemoryLosses,
     /// Size classes that have pages or have evicted.
     pub classes: Vec<ClassStatistics>,
+}
+
+/// Bytes of pages and runs that hold no key and no value, by cause. (Optional fields of items, such
+/// as CAS ids and expiries, count as items.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryLosses {
+    /// Headers and links of items.
+    pub headers: u64,
+    /// Slots and runs longer than their items.
+    pub rounding: u64,
+    /// Bitmaps of pages, and ends of pages shorter than a slot.
+    pub page_tails: u64,
+    /// Items that wait for a grace period.
+    pub grace: u64,
+    /// Other free slots of pages that belong to a size class.
+    pub free_slots: u64,
+}
+
+impl MemoryStatistics {
+    /// The time in seconds for which an expired item may have waited for maintenance, at second
+    /// `now_seconds` of [`Now::seconds`](amalgam_op::Now::seconds); 0 if none waits.
+    pub fn expiry_lag_seconds(&self, now_seconds: u32) -> u32 {
+        self.first_expiry_seconds.map_or(0, |first| now_seconds.saturating_sub(first))
+    }
 }
 
 /// One size class. Items that are too large for a class of slots are counted by length, as if each

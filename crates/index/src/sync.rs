@@ -4,7 +4,7 @@
 #[cfg(not(loom))]
 pub(crate) use std::sync::Mutex;
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(all(loom, not(shuttle)))]
 use loom as checker;
@@ -14,7 +14,9 @@ use shuttle as checker;
 #[cfg(loom)]
 pub(crate) use checker::sync::Mutex;
 #[cfg(loom)]
-pub(crate) use checker::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use checker::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(all(test, loom))]
 pub(crate) use checker::{sync::Arc, thread};
 

@@ -1,4 +1,4 @@
-//! CLOCK eviction within a size class, moving pages between classes, and sweeping dead items.
+//! CLOCK eviction within a size class, moving pages between classes, and sweeping flushed items.
 //!
 //! Each of these walks memory page by page under a guard and asks the engine to unlink *exactly*
 //! the item at an address (by reference, not by key). If the engine returns `true`, this thread
@@ -71,7 +71,7 @@ pub(super) struct Hand {
     slot: u32,
 }
 
-/// Progress of the sweep for dead items, and of evacuations.
+/// Progress of the sweep for flushed items, and of evacuations.
 #[derive(Default)]
 pub(super) struct Sweep {
     page: u32,
@@ -332,7 +332,7 @@ impl Pool<'_> {
     /// Unlinks and retires one item if `take` selects it; returns whether it did. With
     /// [`Take::Cold`] it clears the recency bit of an item that it spares. `class` is the class
     /// whose statistics count the item, if any. Requires: the caller holds a guard.
-    fn take_item(
+    pub(super) fn take_item(
         &mut self,
         item: Item<'_>,
         class: Option<usize>,
@@ -542,7 +542,7 @@ impl Pool<'_> {
         }
         self.shrink_to_limit(now, swap);
         self.balance(now, swap);
-        let more = self.sweep(now, swap);
+        let more = self.expire(now, swap) | self.sweep(now, swap);
         self.flush();
         more
     }
@@ -566,8 +566,8 @@ impl Pool<'_> {
         }
     }
 
-    /// Reclaims dead items in the next pages of the pass. Returns whether items of an earlier flush
-    /// generation may remain until a later step.
+    /// After a flush, reclaims dead items in the next pages of the pass. Returns whether items of
+    /// an earlier flush generation may remain until a later step.
     fn sweep(&mut self, now: &Now, swap: &mut Swap<'_>) -> bool {
         let memory = self.memory;
         let pages = memory.lock_fresh().next;
@@ -579,7 +579,7 @@ impl Pool<'_> {
         let to = (from + pages / SWEEP_STEPS as u32 + 1).min(pages);
         let is_behind = state.swept_generation != now.generation;
         drop(state);
-        if memory.has_mortal_items.load(Ordering::Relaxed) || is_behind {
+        if is_behind {
             for page in from..to {
                 let class = memory.pages[page as usize].state().1;
                 let slots = memory.geometries[class].slots;
@@ -601,7 +601,11 @@ impl Pool<'_> {
 
 impl Memory {
     /// The item whose header lies at `offset`, if it is live.
-    fn live_item_at<'g>(&'g self, offset: u64, _guard: &'g super::Guard<'_>) -> Option<Item<'g>> {
+    pub(super) fn live_item_at<'g>(
+        &'g self,
+        offset: u64,
+        _guard: &'g super::Guard<'_>,
+    ) -> Option<Item<'g>> {
         let reference = ItemRef::from_bits(offset)?;
         // SAFETY: `offset` is that of a slot in a page that keeps its format under the guard, or of
         // a large item that was not retired when the guard was taken; its header is initialised

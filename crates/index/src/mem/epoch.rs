@@ -83,14 +83,29 @@ impl Epochs {
         if depth == 0 {
             // Acquire pairs with the increment in `seal` (case 1 above).
             slot.epoch.store(self.global.load(Ordering::Acquire), Ordering::Relaxed);
-            match self.barrier {
-                // Pairs with the membarrier in `oldest_pin` (case 3).
-                Barrier::Scan => compiler_fence(),
-                Barrier::Both => fence(Ordering::SeqCst),
-            }
+            // Pairs with the heavy fence in `oldest_pin` (case 3).
+            self.light_fence();
         }
         slot.depth.store(depth + 1, Ordering::Relaxed);
         Guard { slot, not_send: std::marker::PhantomData }
+    }
+
+    /// The cheap half of an asymmetric fence. Of two threads that each store, fence (one lightly,
+    /// one heavily) and load what the other stores, at least one sees the other's store.
+    #[inline]
+    pub(super) fn light_fence(&self) {
+        match self.barrier {
+            Barrier::Scan => compiler_fence(),
+            Barrier::Both => fence(Ordering::SeqCst),
+        }
+    }
+
+    /// The expensive half (about 10 microseconds): see [`Epochs::light_fence`].
+    pub(super) fn heavy_fence(&self) {
+        match self.barrier {
+            Barrier::Scan => membarrier(),
+            Barrier::Both => fence(Ordering::SeqCst),
+        }
     }
 
     /// Ends the current epoch and returns it: items that the calling thread unlinked before belong
@@ -103,10 +118,7 @@ impl Epochs {
     /// The oldest epoch at which a thread is pinned, or `u64::MAX` if none is. Bags of older epochs
     /// may be freed.
     pub(super) fn oldest_pin(&self) -> u64 {
-        match self.barrier {
-            Barrier::Scan => membarrier(),
-            Barrier::Both => fence(Ordering::SeqCst),
-        }
+        self.heavy_fence();
         // Acquire pairs with the release in `Guard::drop`: a thread's reads under its pin come
         // before the memory is reused.
         let pins = self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire));

@@ -1,9 +1,9 @@
 //! Items too large for a slot: each has a run of address space, a multiple of 4 KiB.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
-use amalgam_op::IgnorePoison;
+use amalgam_op::{Expiry, IgnorePoison};
 
 /// The granularity of runs, in bytes.
 const STEP: u64 = 4096;
@@ -34,6 +34,10 @@ struct State {
     sizes: BTreeMap<u64, Counts>,
     /// Runs that were not retired: start to number.
     live: HashMap<u64, u64>,
+    /// Expiries and starts of the runs of `live` whose items have an expiry, the earliest first.
+    expiries: BTreeSet<(u32, u64)>,
+    /// The expiry of each run in `expiries`.
+    expiry_of: HashMap<u64, u32>,
     /// The CLOCK ring from the hand on, the newest run last: starts and numbers. The hand drops
     /// entries of retired runs when it meets them.
     ring: VecDeque<(u64, u64)>,
@@ -60,6 +64,8 @@ impl Large {
             held_bytes: 0,
             sizes: BTreeMap::new(),
             live: HashMap::new(),
+            expiries: BTreeSet::new(),
+            expiry_of: HashMap::new(),
             next_number: 0,
             ring: VecDeque::new(),
         };
@@ -129,11 +135,34 @@ impl Large {
         let mut state = self.lock();
         let bytes = state.used.get(&start).copied();
         let was_live = state.live.remove(&start).is_some();
+        if let Some(expiry) = state.expiry_of.remove(&start) {
+            state.expiries.remove(&(expiry, start));
+        }
         if let Some(counts) = bytes.and_then(|bytes| state.sizes.get_mut(&Self::size_class(bytes)))
             && was_live
         {
             counts.items -= 1;
         }
+    }
+
+    /// Records the expiry of the item at `start`. Requires: the run is in use and not retired.
+    pub(super) fn note_expiry(&self, start: u64, expiry: Expiry) {
+        let mut state = self.lock();
+        debug_assert!(state.live.contains_key(&start), "an item that was not retired");
+        state.expiry_of.insert(start, expiry.0);
+        state.expiries.insert((expiry.0, start));
+    }
+
+    /// The starts of up to `most` runs, not retired, whose items have expired at `seconds`.
+    pub(super) fn due(&self, seconds: u32, most: usize) -> Vec<u64> {
+        let state = self.lock();
+        let due = state.expiries.range(..=(seconds, u64::MAX)).take(most);
+        due.map(|(_, start)| *start).collect()
+    }
+
+    /// The earliest expiry.
+    pub(super) fn first_expiry_seconds(&self) -> Option<u32> {
+        self.lock().expiries.first().map(|(expiry, _)| *expiry)
     }
 
     /// Counts the item at `start` as evicted for lack of memory. `is_mortal` says whether it had an

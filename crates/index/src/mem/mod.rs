@@ -24,6 +24,7 @@ mod counters;
 mod epoch;
 mod evictions;
 mod exchange;
+mod expiry;
 mod header;
 mod header_predictor;
 mod header_template;
@@ -59,7 +60,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use amalgam_op::{HashSeed, IgnorePoison};
 
 use crate::sync::CachePadded;
-use crate::{ClassStatistics, Configuration, MemoryStatistics, OpenError};
+use crate::{ClassStatistics, Configuration, MemoryLosses, MemoryStatistics, OpenError};
 use arena::Arena;
 use balance::Balance;
 use budget::Budget;
@@ -67,6 +68,7 @@ use class::Classes;
 use clock::Hand;
 use counters::Counters;
 use epoch::Epochs;
+use expiry::ExpiryMap;
 use large::Large;
 use page::{BitmapWord, Geometry, Page, PageState};
 use retired::{Bag, Retired};
@@ -150,8 +152,7 @@ pub struct Memory {
     /// The number of times that a worker asked the others to give up their pages and free their
     /// bags.
     pressure: AtomicU64,
-    /// Whether an item with an expiry was ever written.
-    has_mortal_items: AtomicBool,
+    expiries: ExpiryMap,
     pins: pin::Pins,
     evictions: Evictions,
     counters: Box<[CachePadded<Counters>]>,
@@ -226,8 +227,11 @@ impl Memory {
         let page_count = limit * RAISE / page_bytes;
         let large_start = page_count * page_bytes;
         let large_bytes = limit.next_multiple_of(page_bytes) * LARGE_SPACE;
-        let arena = Arena::reserve(large_start + large_bytes, large_start)?;
         let classes = Classes::new(layout.step_bytes(), page_bytes / LARGE_DIVISOR);
+        let geometries = page::geometries(&classes, page_bytes, layout);
+        let map_start = large_start + large_bytes;
+        let map_bytes = ExpiryMap::arena_bytes(page_count, &geometries);
+        let arena = Arena::reserve(map_start + map_bytes, large_start)?;
         let memory = Self {
             arena,
             layout,
@@ -237,7 +241,8 @@ impl Memory {
             page_shift: page_bytes.trailing_zeros(),
             pages: (0..page_count).map(|_| Page::default()).collect(),
             fresh: Mutex::new(Fresh { list: vec![], discarded: vec![], next: 0 }),
-            geometries: page::geometries(&classes, page_bytes, layout),
+            expiries: ExpiryMap::new(page_count, &geometries, map_start as u64),
+            geometries,
             class_states: (0..classes.count()).map(|_| CachePadded::default()).collect(),
             counters: (0..configuration.workers)
                 .map(|_| CachePadded(Counters::new(classes.count())))
@@ -251,7 +256,6 @@ impl Memory {
             has_orphans: AtomicBool::new(false),
             empty_pages: AtomicU64::new(0),
             pressure: AtomicU64::new(0),
-            has_mortal_items: AtomicBool::new(false),
             pins: pin::Pins::default(),
             evictions: Evictions::default(),
             cas: AtomicU64::new(configuration.first_cas),
@@ -361,6 +365,11 @@ impl Memory {
         item.to_bits() >= self.large_start
     }
 
+    /// The start of a large item's run.
+    fn run_of(&self, item: ItemRef) -> u64 {
+        item.to_bits() - 8 - self.layout.link_bytes() as u64
+    }
+
     fn page_start(&self, page: u32) -> u64 {
         u64::from(page) << self.page_shift
     }
@@ -453,7 +462,7 @@ impl Memory {
     /// on.
     fn note_retired(&self, retired: Retired) {
         if let Some(item) = retired.as_item().filter(|item| self.is_large(*item)) {
-            self.large.retire(item.to_bits() - 8 - self.layout.link_bytes() as u64);
+            self.large.retire(self.run_of(item));
         }
     }
 
@@ -515,12 +524,13 @@ impl Memory {
         for word in 0..geometry.words {
             self.bitmap(page_number, word).store(geometry.mask(word), Ordering::Relaxed);
         }
+        self.forget_expiries(page_number, geometry);
         page.set_free(geometry.slots);
         page.set(PageState::Owned, class);
     }
 
     fn free_large(&self, item: ItemRef) {
-        let start = item.to_bits() - 8 - self.layout.link_bytes() as u64;
+        let start = self.run_of(item);
         let bytes = self.large.length(start);
         // SAFETY: the item is past its grace period and not pinned, so no thread uses it.
         unsafe { self.arena.discard(start, bytes) };
@@ -568,6 +578,7 @@ impl Memory {
     pub fn statistics(&self) -> MemoryStatistics {
         let fresh_pages = self.lock_fresh().list.len() as u64;
         let classes = (0..self.classes.count()).filter_map(|class| self.class_statistics(class));
+        let classes: Vec<_> = classes.collect();
         MemoryStatistics {
             limit: self.budget.limit() as u64,
             used: self.budget.used() as u64,
@@ -577,7 +588,31 @@ impl Memory {
             free_pages: fresh_pages,
             page_bytes: self.page_bytes() as u64,
             pages_moved: self.pages_moved.load(Ordering::Relaxed),
-            classes: classes.chain(self.large_statistics()).collect(),
+            first_expiry_seconds: self.first_expiry_seconds(),
+            reclaim_lag_seconds: self.reclaim_lag_seconds(),
+            losses: self.losses(&classes),
+            classes: classes.into_iter().chain(self.large_statistics()).collect(),
+        }
+    }
+
+    /// Bytes lost by cause; `classes` are the statistics of all size classes with pages. The
+    /// counters that it adds up are read one after the other, so that a cause may be off by what
+    /// changes meanwhile.
+    fn losses(&self, classes: &[ClassStatistics]) -> MemoryLosses {
+        let of_slots = |slots: fn(&ClassStatistics) -> u64| -> u64 {
+            classes.iter().map(|class| slots(class) * class.slot_bytes).sum()
+        };
+        let pages: u64 = classes.iter().map(|class| class.pages).sum();
+        let (used, all) = (of_slots(|class| class.used_slots), of_slots(|class| class.slots));
+        let links = self.items() * self.layout.link_bytes() as u64;
+        let items = self.sum(|counters| &counters.bytes) + links;
+        let grace = self.sum(|counters| &counters.waiting_bytes);
+        MemoryLosses {
+            headers: self.items() * size_of::<u64>() as u64 + links,
+            rounding: (used + self.large.held_bytes()).saturating_sub(items),
+            page_tails: (pages * self.page_bytes() as u64).saturating_sub(all),
+            grace,
+            free_slots: all.saturating_sub(used + grace),
         }
     }
 

@@ -294,9 +294,8 @@ impl<'m> Pool<'m> {
             item_write,
             current,
         );
-        let has_mortal_items = &self.memory.has_mortal_items;
-        if !layout.header.never_expires() && !has_mortal_items.load(Ordering::Relaxed) {
-            has_mortal_items.store(true, Ordering::Relaxed);
+        if !layout.header.never_expires() {
+            self.memory.note_expiry(slot, item_write.expiry);
         }
         let counters = self.counters();
         add(&counters.items, 1);

@@ -64,8 +64,20 @@ impl Toy {
 
     /// Returns false where there is no memory.
     fn set(&self, pool: &mut Pool<'_>, helper: &Pool<'_>, number: usize, length: usize) -> bool {
+        self.set_until(pool, helper, number, length, Expiry::NEVER)
+    }
+
+    /// As `set`, with an expiry.
+    fn set_until(
+        &self,
+        pool: &mut Pool<'_>,
+        helper: &Pool<'_>,
+        number: usize,
+        length: usize,
+        expiry: Expiry,
+    ) -> bool {
         let (key, value) = (key(number), value(number, length));
-        let item_write = item_write(&value);
+        let item_write = ItemWrite { expiry, ..item_write(&value) };
         let layout =
             pool.item_layout(key.as_bytes(), &item_write, 0, &NOW).expect("it fits a header");
         let slot = loop {
@@ -296,6 +308,96 @@ fn the_dead_are_swept() {
     assert!((0..keys).all(|number| !toy.check(&pool, number)));
 }
 
+/// Random numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % bound
+    }
+}
+
+/// Items of changing sizes are set, replaced and deleted, so that slots are reused and pages change
+/// their class. At every second, exactly the items that have expired are reclaimed.
+#[test]
+fn each_second_reclaims_what_has_expired_and_nothing_else() {
+    let (keys, seconds, writes) = if cfg!(miri) { (24, 8, 12) } else { (2000, 120, 1500) };
+    let toy = Toy::new(if cfg!(miri) { 1 << 20 } else { 16 << 20 }, 64 << 10, true, keys);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let mut maintainer = Pool::new(&toy.memory);
+    let mut random = Random(88_172_645_463_325_252);
+    // For each key that is set: the expiry; 0 is never.
+    let mut expiries = std::collections::HashMap::new();
+    for second in 10..10 + seconds {
+        // The sizes drift, so that pages of some classes become empty.
+        let longest = if second as usize * 4 / seconds as usize % 2 == 0 { 300 } else { 3000 };
+        for _ in 0..writes {
+            let number = random.below(keys);
+            match random.below(8) {
+                0 => {
+                    assert_eq!(toy.delete(&mut pool, number), expiries.remove(&number).is_some());
+                    continue;
+                }
+                choice => {
+                    let length = match random.below(400) {
+                        0 => 30_000,
+                        _ => random.below(longest),
+                    };
+                    let until = if choice == 1 { 0 } else { second + 1 + random.below(20) as u32 };
+                    let expiry = Expiry(until);
+                    assert!(toy.set_until(&mut pool, &helper, number, length, expiry));
+                    expiries.insert(number, until);
+                }
+            }
+        }
+        pool.give_up_all();
+        pool.flush();
+        let now = Now::at(second + 1);
+        while maintainer.step(&now, &mut |_, old, new| toy.swap(old, new, &helper)) {}
+        expiries.retain(|_, until| !Expiry(*until).has_passed(&now));
+        assert_eq!(toy.memory.items(), expiries.len() as u64, "second {second}");
+        (0..keys).for_each(|number| {
+            assert_eq!(toy.check(&pool, number), expiries.contains_key(&number));
+        });
+        let statistics = toy.memory.statistics();
+        assert!(statistics.first_expiry_seconds.is_none_or(|first| first > second + 1));
+        assert_eq!(statistics.reclaim_lag_seconds, 0);
+    }
+    assert_eq!(toy.memory.index_statistics().evictions, 0, "there was room for all");
+}
+
+/// In the worst case each expired item lies in a group of its own.
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn the_work_for_ten_thousand_expiries_is_bounded() {
+    let (keys, stride) = (320_000, 32);
+    let toy = Toy::new(64 << 20, 32 << 10, true, keys);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    for number in 0..keys {
+        let expiry = Expiry(if number % stride == 0 { 20 } else { 30 });
+        assert!(toy.set_until(&mut pool, &helper, number, 50, expiry));
+    }
+    let mut swaps = 0;
+    let mut steps = 0;
+    loop {
+        let before = swaps;
+        let more = pool.step(&Now::at(20), &mut |_, old, new| {
+            swaps += 1;
+            toy.swap(old, new, &helper)
+        });
+        steps += 1;
+        assert!(swaps - before <= 4096, "one step unlinked {}", swaps - before);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!((swaps, toy.memory.items()), (keys / stride, (keys - keys / stride) as u64));
+    assert!(steps < 200, "{steps} steps");
+}
+
 #[test]
 fn a_pinned_value_outlives_its_item() {
     let toy = Toy::new(1 << 20, 200 << 10, true, 4);
@@ -333,6 +435,7 @@ fn readers_never_see_memory_that_was_reused() {
     let (keys, rounds, longest) = if cfg!(miri) { (8, 40, 60) } else { (512, 60_000, 6000) };
     let limit = if cfg!(miri) { 2 << 20 } else { 1 << 20 };
     let toy = Toy::new(limit, 16 << 10, true, keys);
+    let second = &std::sync::atomic::AtomicU32::new(20);
     let running = AtomicU64::new(2);
     let start = Barrier::new(4);
     std::thread::scope(|scope| {
@@ -352,8 +455,10 @@ fn readers_never_see_memory_that_was_reused() {
                         toy.delete(&mut pool, number);
                     } else {
                         let length = (random >> 20) as usize % longest;
+                        let ttl = (random >> 50) as u32 % 3;
+                        let expiry = Expiry(second.load(Ordering::Relaxed) + ttl);
                         assert!(
-                            toy.set(&mut pool, &helper, number, length),
+                            toy.set_until(&mut pool, &helper, number, length, expiry),
                             "{:?}",
                             toy.memory.statistics()
                         );
@@ -375,9 +480,8 @@ fn readers_never_see_memory_that_was_reused() {
         });
         let (mut maintainer, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
         start.wait();
-        let mut second = 20;
         while running.load(Ordering::Relaxed) > 0 {
-            second += 1;
+            let second = second.fetch_add(1, Ordering::Relaxed) + 1;
             let mut swap = |_, old, new| toy.swap(old, new, &helper);
             // A few steps are enough for an interpreter.
             if !cfg!(miri) || second < 24 {
@@ -386,5 +490,9 @@ fn readers_never_see_memory_that_was_reused() {
             std::thread::yield_now();
         }
         assert!(reader.join().expect("the reader ends") > 0);
+        // No race has hidden an item from the map of expiries.
+        let now = Now::at(second.load(Ordering::Relaxed) + 3);
+        while maintainer.step(&now, &mut |_, old, new| toy.swap(old, new, &helper)) {}
+        assert_eq!(toy.memory.items(), 0);
     });
 }

@@ -208,6 +208,19 @@ fn memory(text: &mut MetricsText, snapshot: &Snapshot) {
     for (purpose, bytes) in rows {
         text.sample(name, &[("use", &purpose)], bytes);
     }
+    let losses = memory.losses;
+    let name = "amalgam_memory_lost_bytes";
+    text.family(name, "gauge", "Memory of pages that holds no key and no value, by cause.");
+    let rows = [
+        ("headers", losses.headers),
+        ("rounding", losses.rounding),
+        ("page_tails", losses.page_tails),
+        ("grace", losses.grace),
+        ("free_slots", losses.free_slots),
+    ];
+    for (cause, bytes) in rows {
+        text.sample(name, &[("cause", &cause)], bytes);
+    }
     let moved = memory.pages_moved;
     text.counter("amalgam_pages_moved_total", "Pages moved between size classes.", moved);
 }
@@ -248,12 +261,27 @@ fn index(text: &mut MetricsText, snapshot: &Snapshot) {
         ),
         ("amalgam_evictions_total", "Live items evicted to make room.", index.evictions),
         ("amalgam_reclaimed_total", "Dead items whose memory was reclaimed.", index.reclaimed),
+        (
+            "amalgam_expired_unfetched_total",
+            "Of the reclaimed items, those that nobody had read.",
+            index.expired_unfetched,
+        ),
         ("amalgam_out_of_memory_total", "Stores that found no memory.", index.out_of_memory),
         ("amalgam_index_expansions_total", "Completed expansions of the table.", index.expansions),
     ];
     for (name, help, value) in rows {
         text.counter(name, help, value);
     }
+    text.gauge(
+        "amalgam_expiry_lag_seconds",
+        "Time for which an expired item may have waited to be reclaimed.",
+        index.memory.expiry_lag_seconds(snapshot.now_seconds),
+    );
+    text.gauge(
+        "amalgam_reclaim_lag_seconds",
+        "Time since the expiry of the oldest item of those reclaimed last.",
+        index.memory.reclaim_lag_seconds,
+    );
     text.gauge("amalgam_index_buckets", "Buckets of the table.", index.buckets);
     text.gauge("amalgam_index_slots", "Items that the table holds at load factor 1.", index.slots);
     text.gauge("amalgam_index_load_factor", "Items divided by slots.", snapshot.load_factor());

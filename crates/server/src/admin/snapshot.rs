@@ -16,6 +16,8 @@ pub struct Snapshot {
     pub engine: &'static str,
     /// Seconds since the start.
     pub uptime_seconds: u32,
+    /// The time of the server's clock, in the unit of expiries.
+    pub now_seconds: u32,
     /// The Unix time of the start.
     pub start_unix_seconds: i64,
     /// CPU time of the process in seconds.
@@ -56,6 +58,7 @@ impl Snapshot {
         Self {
             engine: S::NAME,
             uptime_seconds,
+            now_seconds: state.clock.seconds(),
             start_unix_seconds: state.clock.unix_seconds() - i64::from(uptime_seconds),
             cpu_seconds: user + system,
             resident_bytes: resident_bytes().unwrap_or(0),

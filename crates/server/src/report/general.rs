@@ -210,6 +210,14 @@ pub fn engine<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     stat("bytes_used", &index.memory.used);
     stat("bytes_waiting", &index.memory.waiting);
     stat("out_of_memory", &index.out_of_memory);
+    stat("expiry_lag_seconds", &index.memory.expiry_lag_seconds(state.clock.seconds()));
+    stat("reclaim_lag_seconds", &index.memory.reclaim_lag_seconds);
+    let losses = index.memory.losses;
+    stat("bytes_lost_headers", &losses.headers);
+    stat("bytes_lost_rounding", &losses.rounding);
+    stat("bytes_lost_page_tails", &losses.page_tails);
+    stat("bytes_lost_grace", &losses.grace);
+    stat("bytes_lost_free_slots", &losses.free_slots);
 }
 
 /// Reports `stats hotkeys`: each key with its share of the accesses of the last seconds, and the
