@@ -1,7 +1,8 @@
-//! What a driver measures: any concurrent map, reduced to what workloads need.
+//! The interface through which a driver measures any concurrent map: the few operations that
+//! workloads need.
 //!
-//! Every [`amalgam_index::Engine`] is a target through [`EngineTarget`]; maps that are none (other
-//! people's) implement [`Target`] themselves. Both run under the same driver.
+//! Every [`amalgam_index::Engine`] is a target through [`EngineTarget`]; maps that are not engines
+//! (other people's) implement [`Target`] themselves. Both run under the same driver.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +11,13 @@ use std::time::Instant;
 use amalgam_index::{Configuration, Engine, Found, Sink, Statistics, Worker, maintenance};
 use amalgam_op::{HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Value, Verb};
 
-/// Requests stand still in time: nothing expires.
+/// The time that every request carries. It never advances, so nothing expires.
 const NOW: Now = Now::at(FIRST_SECOND);
 const FIRST_SECOND: u32 = 1000;
 
 /// A map under measurement, shared by threads.
 pub trait Target: Send + Sync + Sized {
-    /// What a thread works through.
+    /// One thread's access to the map.
     type Worker<'s>: TargetWorker
     where
         Self: 's;
@@ -25,7 +26,7 @@ pub trait Target: Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// If it cannot be built so.
+    /// If the map cannot be built with this configuration, for want of memory say.
     fn open(configuration: &Configuration) -> anyhow::Result<Self>;
 
     /// The seed that keys must be hashed with, in a map built from `configuration`.
@@ -36,56 +37,57 @@ pub trait Target: Send + Sync + Sized {
     /// Registers the calling thread.
     fn worker(&self) -> Self::Worker<'_>;
 
-    /// What is known of the inside; zeros where nothing is.
+    /// Counts of items, buckets and memory; a count that the map does not keep is 0.
     fn statistics(&self) -> Statistics;
 
-    /// Background work, on a thread of its own until `stop` is set.
+    /// Does the map's background work until `stop` is set. The driver calls it on a thread of its
+    /// own.
     fn maintain(&self, stop: &AtomicBool) {
         let _ = stop;
     }
 
-    /// Ends [`Target::maintain`] soon after `stop` was set.
+    /// Wakes [`Target::maintain`], so that it sees soon that `stop` was set.
     fn wake(&self) {}
 }
 
 /// One thread's access to a [`Target`].
 pub trait TargetWorker {
-    /// Reads all `keys`, handing hits to `sink` under the key's position.
+    /// Reads all `keys` and hands each hit to `sink` with the key's position in `keys`.
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink);
 
-    /// Writes `value`, over whatever was there. Returns whether it is there now.
+    /// Stores `value` under `key`, over any older value. Returns whether the map accepted it.
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> bool;
 
-    /// A hint that `key` is written soon.
+    /// Hints that `key` will be written soon, so that the map can prefetch its bucket.
     fn prefetch(&self, _key: &Key<'_>) {}
 
-    /// The thread holds nothing from earlier calls.
+    /// States that this thread holds no reference from earlier calls (a quiescent state).
     fn quiesce(&mut self) {}
 }
 
-/// Takes what reads find, as an answer being built would: a word into a register, more bytes by a
-/// copy.
+/// Consumes the values that reads find at the cost of building a reply: a value of one word is
+/// taken in a register, a longer one is copied.
 pub struct ReadSink {
-    /// Reads that hit.
+    /// The number of reads that found their key.
     pub hits: u64,
     words: u64,
     copy: Vec<u8>,
-    /// Under debug assertions: which ids the values must carry, by position.
+    /// With debug assertions, the id that the value at each position must carry; otherwise empty.
     expected_ids: Vec<u32>,
 }
 
 impl ReadSink {
-    /// For values of at most `value_bytes`.
+    /// A sink that copies at most `value_bytes` of each value.
     pub fn new(value_bytes: usize) -> Self {
         Self { hits: 0, words: 0, copy: vec![0; value_bytes], expected_ids: Vec::new() }
     }
 
-    /// The length of the longest value that is looked at whole.
+    /// The length in bytes of the longest value that is copied whole.
     pub fn value_bytes(&self) -> usize {
         self.copy.len()
     }
 
-    /// The key at `position` was found with a value of at most 8 bytes, `length` of which count.
+    /// Takes the value of the key at `position`: the first `length` bytes of `word`.
     #[inline]
     pub fn hit_word(&mut self, position: usize, word: [u8; 8], length: usize) {
         self.hits += 1;
@@ -93,7 +95,7 @@ impl ReadSink {
         self.check(position, &word[..length]);
     }
 
-    /// The key at `position` was found with `value`; what exceeds the longest value is cut.
+    /// Takes `value` of the key at `position`; bytes beyond the longest value are not copied.
     #[inline]
     pub fn hit_bytes(&mut self, position: usize, value: &[u8]) {
         self.hits += 1;
@@ -102,7 +104,7 @@ impl ReadSink {
         self.check(position, value);
     }
 
-    /// The key at `position` was found with `value`.
+    /// Takes `value` of the key at `position`.
     #[inline]
     pub fn hit_value(&mut self, position: usize, value: Value<'_>) {
         match value {
@@ -111,7 +113,7 @@ impl ReadSink {
         }
     }
 
-    /// Names the ids that the next batch asks for.
+    /// Names the ids that the next batch reads, in order.
     #[inline]
     pub fn expect(&mut self, ids: impl Iterator<Item = u32>) {
         if cfg!(debug_assertions) {
@@ -120,7 +122,7 @@ impl ReadSink {
         }
     }
 
-    /// Names one more.
+    /// Appends one id to those that the next batch reads.
     #[inline]
     pub fn expect_also(&mut self, id: u32) {
         if cfg!(debug_assertions) {
@@ -128,12 +130,13 @@ impl ReadSink {
         }
     }
 
-    /// Keeps the compiler from seeing that nobody looks at what was read.
+    /// Keeps the compiler from removing the reads whose values are not used.
     pub fn finish(&self) {
         std::hint::black_box((self.words, &self.copy));
     }
 
-    /// The driver writes the id to the front of each value.
+    /// Compares the id at the front of a value, which the driver wrote there, with the expected
+    /// one.
     #[inline]
     fn check(&self, position: usize, value: &[u8]) {
         if cfg!(debug_assertions)
@@ -188,8 +191,8 @@ impl<I: Engine> Target for EngineTarget<I> {
 
     fn maintain(&self, stop: &AtomicBool) {
         if !stop.load(Ordering::Relaxed) {
-            // Engines try again in another second what could not be done: an expansion that did not
-            // get all workers to stand still, say. So here time goes on.
+            // Maintenance needs a clock that advances: an engine retries work that failed (an
+            // expansion for which not all workers became quiescent, say) in a later second.
             let begin = Instant::now();
             let now = || Now::at(FIRST_SECOND + begin.elapsed().as_secs() as u32);
             maintenance::run(&self.0, now, stop);
@@ -205,7 +208,7 @@ impl<W: Worker> TargetWorker for EngineWorker<W> {
     #[inline]
     fn get_batch(&mut self, keys: &[Key<'_>], sink: &mut ReadSink) {
         let answered = self.0.get_batch(keys, &NOW, sink);
-        debug_assert_eq!(answered, keys.len(), "this sink never breaks");
+        debug_assert_eq!(answered, keys.len(), "ReadSink never ends a batch early");
     }
 
     #[inline]
@@ -225,7 +228,7 @@ impl<W: Worker> TargetWorker for EngineWorker<W> {
     }
 }
 
-/// A write shows no item.
+/// The sink of writes, which shows no item.
 pub struct ReadSinkOfWrites;
 
 impl Sink for ReadSinkOfWrites {

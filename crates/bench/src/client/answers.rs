@@ -1,11 +1,11 @@
-//! Answers: how many requests they complete, and how many keys they hold.
+//! A parser of replies that counts the requests they complete and the keys they contain.
 
 use memchr::memchr;
 
 use crate::client::arguments::Protocol;
 use crate::client::script::{FRAME_BYTES, opcode};
 
-/// What answers said.
+/// Counts over a sequence of replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// Requests that were answered.
@@ -14,12 +14,12 @@ pub struct Answers {
     pub hits: u64,
     /// Requests that were answered by an error.
     pub errors: u64,
-    /// Keys found by a request whose answer is not complete yet.
+    /// Keys found so far by the request whose reply is not complete yet.
     pub begun_hits: u64,
 }
 
 impl Answers {
-    /// A request's answer is complete.
+    /// Counts a complete reply.
     #[inline]
     fn end(&mut self) {
         self.requests += 1;
@@ -27,51 +27,52 @@ impl Answers {
     }
 }
 
-/// Reads the answers of one protocol.
+/// The reply parser of one protocol.
 #[derive(Clone, Debug)]
 pub struct Reader {
     protocol: Protocol,
     is_multi: bool,
     key_bytes: usize,
     value_bytes: usize,
-    /// What lies between key and value of an item as it was stored: its first bytes as a number,
-    /// and which of the number's bits they are.
+    /// The bytes between key and value in a hit on an item as it was stored (` 0 LENGTH\r\n`): the
+    /// first eight as a little-endian number, and the mask of the bits that are used.
     middle: u64,
     middle_mask: u64,
     middle_bytes: usize,
     verifies: bool,
 }
 
-/// Little-endian, as answers are read.
+/// The first eight of `bytes` as a little-endian number.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// The longest line that is no value: an error's text.
+/// The longest line that is accepted outside of a value. Error texts are the longest.
 const LONGEST_LINE_BYTES: usize = 4096;
 
-/// A server that announces more means no harm, or means it; either way there is no room.
+/// The largest value that a reply may announce: a bound on memory against a faulty server.
 const LONGEST_VALUE_BYTES: usize = 1 << 30;
 
-/// Bytes of a binary header.
+/// The length of a header of the binary protocol.
 const HEADER_BYTES: usize = 24;
 
-/// One answer, or a part of one.
+/// One reply, or a part of one. The numbers are lengths in bytes.
 enum Piece {
     /// The piece is incomplete: more bytes must be read.
     Cut,
-    /// A key's value; the piece takes this many bytes in all.
+    /// A key's value with its header line.
     Hit(usize),
-    /// The end of a request's answer.
+    /// The end of a request's reply.
     End(usize),
-    /// A key's value, which is the whole answer.
+    /// A key's value that is a whole reply.
     HitAndEnd(usize),
-    /// An error instead of an answer.
+    /// An error in place of a reply.
     Error(usize),
 }
 
 impl Reader {
-    /// For answers to requests of this form.
+    /// A parser of the replies to gets of `multi` keys. With `verifies` it compares every value
+    /// with the one that was stored.
     pub fn new(
         protocol: Protocol,
         multi: usize,
@@ -92,12 +93,12 @@ impl Reader {
         }
     }
 
-    /// Reads as many whole pieces as `bytes` holds, adding to `answers`. Returns how many bytes
-    /// they took. What is left of an answer is read later, with the same `begun_hits`.
+    /// Parses all whole pieces at the start of `bytes`, adds them to `answers` and returns their
+    /// length. The rest must be passed again, with more bytes and the same `begun_hits`.
     ///
     /// # Errors
     ///
-    /// If this is no answer in the protocol.
+    /// If the bytes are not a reply in the protocol, or a value is not the one that was stored.
     #[inline]
     pub fn read(&self, bytes: &[u8], answers: &mut Answers) -> anyhow::Result<usize> {
         let mut at = 0;
@@ -138,8 +139,8 @@ impl Reader {
         }
     }
 
-    /// The hits that `bytes` begins with, as far as they have the form in which items were stored:
-    /// how many, and their length. What is not found here takes the long way.
+    /// A fast path for hits on items as they were stored: counts those at the start of `bytes` and
+    /// returns their number and length in all. Every other form is left to [`Reader::text`].
     #[inline]
     fn text_hits(&self, bytes: &[u8]) -> (u64, usize) {
         const HEAD: &[u8; 6] = b"VALUE ";
@@ -147,7 +148,8 @@ impl Reader {
         let whole = middle + self.middle_bytes + self.value_bytes + 2;
         let mut hits = 0;
         for hit in bytes.chunks_exact(whole) {
-            // A middle has six bytes at least, and a value with its end three.
+            // At least 9 bytes follow: the middle has at least six, a value with its end at least
+            // three.
             let seen = hit[middle..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
             let is_stored_form = hit.starts_with(HEAD)
                 && seen & self.middle_mask == self.middle
@@ -239,7 +241,7 @@ impl Reader {
         })
     }
 
-    /// A datagram holds one whole answer.
+    /// Parses a datagram, which holds one whole reply.
     fn datagram(&self, bytes: &[u8], answers: &mut Answers) -> anyhow::Result<usize> {
         let piece = self.binary(bytes.get(FRAME_BYTES..).unwrap_or_default())?;
         match piece {
@@ -257,7 +259,7 @@ fn check_length(bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the first line ends, if it does.
+/// The position after the end of the first line; `None` if it is not complete.
 #[inline]
 fn line_end(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
     match memchr(b'\n', &bytes[..bytes.len().min(LONGEST_LINE_BYTES)]) {
@@ -271,7 +273,7 @@ fn line_end(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// Reads `bytes` whole, and cut at every place; both must agree.
+    /// Parses `bytes` whole, and cut at every position; both must give the same counts.
     fn answers(reader: &Reader, bytes: &[u8]) -> Answers {
         let mut whole = Answers::default();
         assert_eq!(reader.read(bytes, &mut whole).expect("valid"), bytes.len());

@@ -15,18 +15,18 @@ use crate::client::answers::{Answers, Reader};
 use crate::client::script::{FRAME_BYTES, Script};
 use crate::measure::thread_cpu_ns;
 
-/// Received at once: an answer that is longer comes in pieces.
+/// The size of a receive buffer; a longer reply arrives in pieces.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Events taken at once.
+/// The most events taken from epoll in one call.
 const EVENTS: usize = 256;
 /// A batch of datagrams that is not answered after this time is sent again.
 const RESEND_AFTER: Duration = Duration::from_millis(200);
-/// A server that has not answered what it was asked after this time will not.
+/// How long the client waits for outstanding replies before it gives the server up.
 const LONGEST_DRAIN: Duration = Duration::from_secs(10);
-/// Longer latencies count as this one, in nanoseconds.
+/// The upper end of the latency histogram in nanoseconds; longer latencies count as this one.
 const LONGEST_NS: u64 = 100_000_000_000;
 
-/// What all threads do now, for one atomic.
+/// The phase of a round, which all client threads read.
 pub struct Phase(AtomicU8);
 
 impl Phase {
@@ -34,15 +34,15 @@ impl Phase {
     pub const WARM_UP: u8 = 0;
     /// Requests are sent and counted.
     pub const MEASURE: u8 = 1;
-    /// Connections end.
+    /// No more requests are sent; connections are drained and closed.
     pub const STOP: u8 = 2;
 
-    /// Warming up.
+    /// A phase that starts with [`Phase::WARM_UP`].
     pub fn new() -> Self {
         Self(AtomicU8::new(Self::WARM_UP))
     }
 
-    /// Goes on to `phase`.
+    /// Moves all threads on to `phase`.
     pub fn set(&self, phase: u8) {
         self.0.store(phase, Ordering::Release);
     }
@@ -52,26 +52,26 @@ impl Phase {
     }
 }
 
-/// What a thread counted while it was measured.
+/// What a thread counted during [`Phase::MEASURE`].
 pub struct Tally {
-    /// What the answers said.
+    /// Counts of replies, hits and errors.
     pub answers: Answers,
-    /// Keys that were asked for by the gets that were answered.
+    /// Keys in the gets that were answered.
     pub asked: u64,
     /// Sets that were answered.
     pub sets: u64,
-    /// From the sending of a batch to the answer, in nanoseconds.
+    /// The times from the sending of a batch to each reply, in nanoseconds.
     pub latencies: Histogram<u64>,
-    /// CPU time of this thread, in nanoseconds.
+    /// CPU time of this thread in nanoseconds; after a merge, of the busiest thread.
     pub cpu_ns: u64,
-    /// Time that was measured, in seconds.
+    /// The length of the measured phase in seconds.
     pub seconds: f64,
     /// Datagrams that were sent again.
     pub resent: u64,
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// An empty tally.
     pub fn new() -> Self {
         Self {
             answers: Answers::default(),
@@ -84,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// Adds another thread's.
+    /// Adds the tally of another thread.
     pub fn merge(&mut self, other: &Self) {
         self.answers.requests += other.answers.requests;
         self.answers.hits += other.answers.hits;
@@ -115,19 +115,19 @@ impl Socket {
 
 struct Connection {
     socket: Socket,
-    /// The next request of the script.
+    /// The index in the script of the next request to send.
     next: usize,
-    /// The first request in flight, and how many are.
+    /// The index of the first request of the batch, and the number of those in flight.
     first: usize,
     in_flight: usize,
     sent_at: Instant,
-    /// How much of the batch could not be sent yet.
+    /// The number of bytes of the batch that could not be sent yet.
     unsent: usize,
-    /// The start of an answer whose rest is to come.
+    /// The received start of a reply whose end has not arrived.
     leftover: Vec<u8>,
-    /// Keys that the answer which is not complete yet has found.
+    /// Keys found so far by the reply that is not complete yet.
     begun_hits: u64,
-    /// Datagrams of the batch that were answered, by place.
+    /// Which datagrams of the batch were answered, by position.
     answered: Vec<bool>,
 }
 
@@ -145,11 +145,11 @@ pub struct Connections<'s> {
 }
 
 impl<'s> Connections<'s> {
-    /// Opens the connections to the server.
+    /// Opens this thread's connections to the server.
     ///
     /// # Errors
     ///
-    /// If the server refuses or descriptors run out.
+    /// If the server refuses a connection or the process runs out of file descriptors.
     pub fn open(
         script: &'s Script,
         reader: Reader,
@@ -193,11 +193,11 @@ impl<'s> Connections<'s> {
         })
     }
 
-    /// Asks and counts until the phase is over.
+    /// Sends requests and counts replies until the phase is [`Phase::STOP`].
     ///
     /// # Errors
     ///
-    /// If a connection ends, or an answer makes no sense or does not come.
+    /// If a connection ends, or a reply is malformed or does not arrive in time.
     pub fn run(mut self, phase: &Phase) -> anyhow::Result<Tally> {
         for number in 0..self.connections.len() {
             self.send_batch(number)?;
@@ -222,8 +222,8 @@ impl<'s> Connections<'s> {
         Ok(self.tally)
     }
 
-    /// Waits for the answers that are under way. A server may carry out what it received after the
-    /// connection is closed, in somebody else's turn, and over what is stored by then.
+    /// Waits for the outstanding replies. Without this a server could execute requests that it had
+    /// received after the connection closed: during another target's turn, over newer values.
     fn drain(&mut self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
         self.is_ending = true;
         let end = Instant::now() + LONGEST_DRAIN;
@@ -298,7 +298,8 @@ impl<'s> Connections<'s> {
             }
             Socket::Datagrams(socket) => {
                 for place in (0..self.depth).filter(|place| !connection.answered[*place]) {
-                    // What the system does not take now is lost, and sent again later.
+                    // A datagram that the system does not accept now is treated as lost and sent
+                    // again later.
                     match socket.send(self.script.slice(connection.first + place, 1)) {
                         Ok(_) => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -356,7 +357,7 @@ impl<'s> Connections<'s> {
             let datagram = &self.buffer[..received];
             anyhow::ensure!(received > FRAME_BYTES, "a datagram of {received} bytes");
             let id = u16::from_be_bytes([datagram[0], datagram[1]]);
-            // An answer that comes after its request was sent again is nobody's.
+            // A reply may arrive after its request was sent again: the second one is ignored.
             let place = usize::from(id.wrapping_sub(connection.first as u16));
             if place >= self.depth || connection.in_flight == 0 || connection.answered[place] {
                 continue;
@@ -371,8 +372,8 @@ impl<'s> Connections<'s> {
         }
     }
 
-    /// Notes answers; over a stream they come in order, and over datagrams every request has one
-    /// key or none, so it does not matter which they are.
+    /// Counts replies. Over a stream they arrive in order. Over datagrams any order will do,
+    /// because every request has at most one key.
     fn count(&mut self, number: usize, answers: &Answers) -> anyhow::Result<()> {
         let connection = &mut self.connections[number];
         let completed = answers.requests as usize;
@@ -393,13 +394,13 @@ impl<'s> Connections<'s> {
                 self.tally.sets += u64::from(keys == 0);
             }
             let waited = connection.sent_at.elapsed().as_nanos() as u64;
-            // Cannot fail: the latency is brought into the bounds.
+            // Cannot fail: the latency is clamped to the histogram's bounds.
             let _ = self.tally.latencies.record_n(waited.clamp(1, LONGEST_NS), completed as u64);
         }
         Ok(())
     }
 
-    /// Sends the unanswered datagrams of batches that wait for too long.
+    /// Sends the unanswered datagrams again of batches older than [`RESEND_AFTER`].
     fn resend_lost(&mut self) -> anyhow::Result<()> {
         for number in 0..self.connections.len() {
             let connection = &mut self.connections[number];

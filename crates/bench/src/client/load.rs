@@ -1,4 +1,4 @@
-//! Storing the keys before they are asked for.
+//! Stores all keys before the first round.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use crate::client::script::Writer;
 /// Bytes of sets that are sent before their answers are read.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// How long the server may take to answer.
+/// The longest wait for the server's next reply.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Stores all keys over one connection, in the text protocol; returns how many were refused.
 ///
 /// # Errors
 ///
-/// If the server answers something else than sets are answered with.
+/// If the connection fails, or a reply is neither `STORED` nor an out-of-memory error.
 pub fn load(arguments: &ServerArguments, address: SocketAddr) -> anyhow::Result<u64> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("no {address}"))?;
     stream.set_nodelay(true)?;

@@ -1,10 +1,12 @@
-//! `bench server`: a client that asks a server as fast as it can, and `bench null-server`, which
+//! `bench server`, a closed-loop client that keeps a server busy, and `bench null-server`, which
 //! answers as fast as sockets allow.
 //!
 //! Invariants of this module:
-//! 1. The bytes of all requests are made before the clock starts; a batch is one write of a slice.
-//! 2. A connection sends a batch of `--depth` requests, and the next one when all answers are in.
-//! 3. The client says when it was the limit: a figure taken then is one of the client.
+//! 1. The bytes of all requests are generated before the clock starts; a batch is one write of a
+//!    slice.
+//! 2. A connection sends a batch of `--depth` requests, and the next one when all replies have
+//!    arrived.
+//! 3. A result says whether the client was the bottleneck: such a figure describes the client.
 
 mod answers;
 mod arguments;

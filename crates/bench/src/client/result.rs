@@ -4,10 +4,10 @@ use crate::client::arguments::{Protocol, ServerArguments};
 use crate::client::connections::Tally;
 use crate::measure::{Machine, Spread, commit};
 
-/// A busier thread than this has no time to spare.
+/// The share of its time above which a thread counts as saturated.
 const SATURATED: f64 = 0.95;
 
-/// What one round gave.
+/// The figures of one round.
 #[derive(Clone, Debug)]
 pub struct Round {
     pub(super) requests_per_second: f64,
@@ -24,7 +24,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Of what all threads counted, and the CPU time that the server took meanwhile.
+    /// The figures of a round from the merged tally of all threads and the CPU time in nanoseconds
+    /// that the server used meanwhile; `None` where no process id was given.
     pub fn new(tally: &Tally, server_cpu_ns: Option<u64>) -> Self {
         let keys = tally.asked + tally.sets;
         let seconds = tally.seconds.max(1e-9);
@@ -44,20 +45,20 @@ impl Round {
         }
     }
 
-    /// Whether the client had no time left while the server had.
+    /// Whether the client was saturated and the server, as far as known, was not.
     fn client_limited(&self) -> bool {
         self.client_share >= SATURATED && self.server_share.is_none_or(|share| share < SATURATED)
     }
 }
 
-/// A result: parameters, then figures. One key is one operation.
+/// The result of one target: parameters, then figures.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ServerResult {
     /// The server that was measured, as it was named on the command line.
     pub target: String,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     protocol: Protocol,
     connections: usize,
@@ -73,50 +74,52 @@ pub struct ServerResult {
     rounds: usize,
     threads: usize,
     seed: u64,
-    /// The median of the rounds; so are all figures without another note.
+    /// Requests a second. This figure, like every one without another note, is the median of the
+    /// rounds.
     pub requests_per_second: f64,
-    /// The slowest round.
+    /// Requests a second in the slowest round.
     pub min: f64,
-    /// The fastest round.
+    /// Requests a second in the fastest round.
     pub max: f64,
-    /// Keys asked for and keys set.
+    /// Keys read and keys set, a second.
     pub keys_per_second: f64,
-    /// From the sending of a batch to the answer.
+    /// The median latency in microseconds, from the sending of a batch to each reply.
     pub p50_us: f64,
-    /// As `p50_us`.
+    /// The 99th percentile of the latency in microseconds.
     pub p99_us: f64,
-    /// As `p50_us`.
+    /// The 99.9th percentile of the latency in microseconds.
     pub p999_us: f64,
-    /// CPU time of the server's threads over keys; absent without `--server-pid`.
+    /// CPU time of the server's threads in nanoseconds a key; absent without `--server-pid`.
     pub server_cpu_ns_per_key: Option<f64>,
-    /// The smallest and the largest of the rounds.
+    /// The smallest and the largest `server_cpu_ns_per_key` of the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns_per_key_min_max: Option<[f64; 2]>,
-    /// All rounds, in order; empty without `--server-pid`.
+    /// `server_cpu_ns_per_key` of all rounds, in order; empty without `--server-pid`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rounds_server_cpu_ns_per_key: Vec<f64>,
-    /// All rounds, in order.
+    /// `keys_per_second` of all rounds, in order.
     pub rounds_keys_per_second: Vec<f64>,
-    /// The median of the rounds' ratios to the target named by `--ratio-to`: of CPU time a key.
+    /// CPU time a key over that of the target named by `--ratio-to`: the median of the ratios round
+    /// by round. Absent without `--ratio-to` or process ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// The same, of requests a second.
+    /// Requests a second over those of the target named by `--ratio-to`, computed like `ratio`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_ratio: Option<f64>,
-    /// The same, of the 99th percentile.
+    /// `p99_us` over that of the target named by `--ratio-to`, computed like `ratio`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ratio: Option<f64>,
-    /// Keys found over keys asked for; absent where none were.
+    /// Keys found over keys read; absent where no key was read.
     pub hit_ratio: Option<f64>,
-    /// Whether, in most rounds, the client had no time left while the server had.
+    /// Whether, in most rounds, the client was saturated and the server was not.
     pub client_limited: bool,
-    /// CPU time of the busiest client thread over time.
+    /// CPU time of the busiest client thread over elapsed time, at most 1.
     pub client_cpu_share: f64,
-    /// CPU time of the server over time: 2 is two cores.
+    /// CPU time of the server over elapsed time (2 means two cores); absent without `--server-pid`.
     pub server_cpu_share: Option<f64>,
     /// Requests answered by an error, over all rounds.
     pub errors: u64,
-    /// Datagrams sent again, over all rounds.
+    /// Datagrams that were sent again, over all rounds.
     pub resent: u64,
     /// Sets refused before the first round.
     pub refused_at_load: u64,
@@ -131,7 +134,7 @@ fn spread_of_some(rounds: &[Round], figure: impl Fn(&Round) -> Option<f64>) -> O
     Spread::of(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
 }
 
-/// The median of the ratios, round by round.
+/// The median over rounds of the ratio between a figure and the same figure of the reference.
 fn paired(
     rounds: &[Round],
     reference: Option<&[Round]>,
@@ -143,7 +146,7 @@ fn paired(
 }
 
 impl ServerResult {
-    /// Sums up the rounds of a target.
+    /// Summarizes the rounds of a target.
     pub fn new(
         arguments: &ServerArguments,
         target: &str,
@@ -206,7 +209,7 @@ impl ServerResult {
         }
     }
 
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
         format!(

@@ -1,4 +1,4 @@
-//! Targets in turns: A B A B ….
+//! Runs rounds of the targets in alternation: A B A B ….
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -14,28 +14,29 @@ use crate::client::result::{Round, ServerResult};
 use crate::client::script::Script;
 use crate::measure::{cpu_of_threads_ns, pin_to};
 
-/// Asking before counting, as a share of a round.
+/// The length of the warm-up, as a share of a round.
 const WARM_UP_SHARE: f64 = 0.2;
 
-/// Descriptors for everything but connections.
+/// File descriptors for everything but connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// One server.
+/// One server under measurement.
 struct Target<'a> {
     name: &'a str,
     address: SocketAddr,
     pid: Option<u32>,
     rounds: Vec<Round>,
     refused_at_load: u64,
-    /// Kept open.
+    /// The idle connections of `--idle`, kept open until the end.
     _idle: Vec<TcpStream>,
 }
 
-/// Measures what `arguments` ask for; one result a target.
+/// Measures every target of `arguments` and returns one result for each.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, or a server cannot be reached, ends or answers nonsense.
+/// If an argument is invalid, or a server cannot be reached, closes a connection or sends a
+/// malformed reply.
 pub fn run(arguments: &ServerArguments) -> anyhow::Result<Vec<ServerResult>> {
     arguments.check()?;
     allow_descriptors(arguments)?;
@@ -63,7 +64,7 @@ pub fn run(arguments: &ServerArguments) -> anyhow::Result<Vec<ServerResult>> {
     Ok(targets.iter().map(result).collect())
 }
 
-/// Raises this process's limit to what the connections take.
+/// Raises this process's limit of open files to what the connections need.
 fn allow_descriptors(arguments: &ServerArguments) -> anyhow::Result<()> {
     let idle = arguments.idle * arguments.target.len();
     let needed = (arguments.connections + idle) as u64 + OTHER_DESCRIPTORS;
@@ -114,7 +115,7 @@ fn measure(
     );
     let run_thread = |thread: usize, script| -> anyhow::Result<Tally> {
         pin_to(&arguments.cores, thread);
-        // The first threads take one more where they do not divide.
+        // The first threads take one connection more where the number does not divide.
         let extra = usize::from(thread < arguments.connections % arguments.threads);
         let count = arguments.connections / arguments.threads + extra;
         let is_udp = arguments.protocol == Protocol::Udp;
@@ -134,7 +135,7 @@ fn measure(
         let spawn = |(thread, script)| scope.spawn(move || run_thread(thread, script));
         let threads: Vec<_> = scripts.iter().enumerate().map(spawn).collect();
         let _stopper = Stopper(phase);
-        // A thread ends early only by an error, which then comes out below.
+        // A thread ends early only by an error, which the join below returns.
         let is_over = || threads.iter().any(|thread| thread.is_finished());
         wait(arguments.seconds * WARM_UP_SHARE, is_over);
         let before = cpu()?;
@@ -152,7 +153,7 @@ fn measure(
     })
 }
 
-/// Ends the threads, also when this one returns early.
+/// Stops the client threads when it is dropped, also on an early return.
 struct Stopper<'p>(&'p Phase);
 
 impl Drop for Stopper<'_> {
@@ -161,7 +162,7 @@ impl Drop for Stopper<'_> {
     }
 }
 
-/// Sleeps, but not on when it is over.
+/// Sleeps for `seconds`, or until `is_over`.
 fn wait(seconds: f64, is_over: impl Fn() -> bool) {
     let end = std::time::Instant::now() + Duration::from_secs_f64(seconds);
     while !is_over() {

@@ -1,4 +1,4 @@
-//! The bytes of requests, made ahead.
+//! The bytes of all requests, generated before the clock starts.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -6,15 +6,16 @@ use rand::{RngExt, SeedableRng};
 use crate::client::arguments::{Protocol, ServerArguments};
 use crate::workload::{KeySpace, Permutation, Popularity, mix64};
 
-/// Bytes before a request in a datagram: request id, sequence number, datagrams, reserved.
+/// The length of the frame header of a datagram: request id, sequence number, count of datagrams,
+/// reserved.
 pub const FRAME_BYTES: usize = 8;
 
-/// A circle of requests, one behind the other.
+/// A sequence of requests in one buffer, sent cyclically.
 pub struct Script {
     bytes: Vec<u8>,
-    /// Where each request starts; one more at the end.
+    /// The offset of each request in `bytes`, and at the end the length of `bytes`.
     starts: Vec<usize>,
-    /// Keys that each request asks for: 0 for a set.
+    /// The number of keys that each request reads; 0 for a set.
     keys: Vec<u16>,
 }
 
@@ -26,7 +27,7 @@ pub mod opcode {
     pub const SET: u8 = 0x01;
     /// The command `getq`: a get that is silent on a miss.
     pub const GET_QUIETLY: u8 = 0x09;
-    /// Answers at once: the end of a row of quiet requests.
+    /// The command `noop`, whose reply marks the end of a row of quiet requests.
     pub const NOOP: u8 = 0x0a;
 }
 
@@ -35,7 +36,7 @@ impl Script {
     ///
     /// # Errors
     ///
-    /// If the number of keys or theta makes no sense.
+    /// If the number of keys, their length or theta is invalid.
     pub fn new(arguments: &ServerArguments, thread: usize) -> anyhow::Result<Self> {
         let popularity = Popularity::new(arguments.keys, arguments.theta)?;
         let scatter = Permutation::new(arguments.keys, mix64(arguments.seed));
@@ -60,17 +61,17 @@ impl Script {
         Ok(script)
     }
 
-    /// How many requests there are; at least one batch.
+    /// The number of requests.
     pub fn count(&self) -> usize {
         self.keys.len()
     }
 
-    /// The bytes of `count` requests from `first` on.
+    /// The bytes of `count` requests, the first of which has index `first`.
     pub fn slice(&self, first: usize, count: usize) -> &[u8] {
         &self.bytes[self.starts[first]..self.starts[first + count]]
     }
 
-    /// Keys that a request asks for: 0 for a set.
+    /// The number of keys that a request reads; 0 for a set.
     pub fn keys(&self, request: usize) -> u64 {
         u64::from(self.keys[request])
     }
@@ -85,17 +86,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// For keys and values of these lengths.
+    /// A writer for keys of `key_bytes` bytes and values of `value_bytes` bytes.
     ///
     /// # Errors
     ///
-    /// If keys cannot have that length.
+    /// If `key_bytes` is too short or too long for a [`KeySpace`].
     pub fn new(protocol: Protocol, key_bytes: usize, value_bytes: usize) -> anyhow::Result<Self> {
         let key_space = KeySpace::new(key_bytes)?;
         Ok(Self { protocol, key_space, key: vec![0; key_bytes], value_bytes })
     }
 
-    /// Appends a set; its value is the key, repeated.
+    /// Appends a set of key `id` to `target`; the value is the key, repeated. `number` is the
+    /// request id of a datagram.
     pub fn set(&mut self, number: u16, id: u32, target: &mut Vec<u8>) {
         self.key_space.write_text(id, &mut self.key);
         match self.protocol {
@@ -122,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Appends a get of all `ids`.
+    /// Appends a get of all `ids` to `target`. `number` is the request id of a datagram.
     pub fn get(&mut self, number: u16, ids: &[u32], target: &mut Vec<u8>) {
         let is_multi = ids.len() > 1;
         match self.protocol {

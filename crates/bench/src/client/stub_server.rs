@@ -1,5 +1,5 @@
-//! A server that knows nothing: it finds the ends of text requests and answers with constants. What
-//! it costs is what sockets cost, the floor for any server.
+//! A server without a store: it finds the ends of text requests and answers with constants. Its
+//! cost is that of the sockets, the floor for any server.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,20 +15,20 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::client::arguments::StubServerArguments;
 use crate::measure::pin_to;
 
-/// The listener, among the connections' numbers.
+/// The epoll number of the listener; connections have their index.
 const LISTENER: u64 = u64::MAX;
-/// Received at once.
+/// The size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// The longest request that is kept in parts.
+/// The longest incomplete request that is kept; a longer one ends its connection.
 const LONGEST_REQUEST_BYTES: usize = 2 << 20;
 
-/// See the head of this module. One thread.
+/// A server with one thread that answers every request with a constant.
 pub struct StubServer {
     listener: TcpListener,
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
     hits: Vec<u8>,
-    /// Bytes of a set's value with its end of line.
+    /// The length of a set's value with its end of line.
     value_bytes: usize,
     core: Option<usize>,
     is_stopped: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl StubServer {
     ///
     /// # Errors
     ///
-    /// If the port is taken.
+    /// If the port is in use.
     pub fn open(arguments: &StubServerArguments) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", arguments.port))
             .with_context(|| format!("port {}", arguments.port))?;
@@ -67,21 +67,21 @@ impl StubServer {
         })
     }
 
-    /// The port it listens on.
+    /// The port that the server listens on.
     pub fn port(&self) -> anyhow::Result<u16> {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// Set it to end the server within a tenth of a second.
+    /// The flag that ends the server: it returns within a tenth of a second after the flag is set.
     pub fn stopper(&self) -> Arc<AtomicBool> {
         self.is_stopped.clone()
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the flag of [`StubServer::stopper`] is set.
     ///
     /// # Errors
     ///
-    /// If the system refuses to go on.
+    /// If a system call on the listener or on epoll fails. A connection that fails is only closed.
     pub fn run(mut self) -> anyhow::Result<()> {
         pin_to(self.core.as_slice(), 0);
         let nap = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -130,7 +130,7 @@ impl StubServer {
         }
     }
 
-    /// Answers what has arrived. An error ends the connection.
+    /// Answers all whole requests that have arrived. The caller closes the connection on an error.
     fn serve(
         &mut self,
         number: usize,
@@ -167,7 +167,7 @@ impl StubServer {
     }
 }
 
-/// Answers all whole requests in `bytes`; returns how many bytes they took.
+/// Appends the replies to all whole requests in `bytes`; returns the length of those requests.
 fn answer(bytes: &[u8], value_bytes: usize, hits: &[u8], answers: &mut Vec<u8>) -> usize {
     let mut at = 0;
     while let Some(end) = memchr(b'\n', &bytes[at..]) {
@@ -183,7 +183,8 @@ fn answer(bytes: &[u8], value_bytes: usize, hits: &[u8], answers: &mut Vec<u8>) 
 }
 
 impl Connection {
-    /// Sends what is left from before, then `bytes`; keeps what the system does not take.
+    /// Sends what earlier calls could not send, then `bytes`; keeps what the system does not
+    /// accept.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.unsent.is_empty() || bytes.is_empty() {
             self.unsent.extend_from_slice(bytes);

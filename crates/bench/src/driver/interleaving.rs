@@ -1,4 +1,4 @@
-//! Engines in turns: A B A B ….
+//! Runs rounds of the engines in alternation: A B A B ….
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::driver::runner::{Report, Runner};
 use crate::measure::{Machine, resident_bytes_of, time_null_loop};
 use crate::workload::{KeySpace, Stream, generate};
 
-/// Engines are kept side by side as long as together they take at most this share of the memory
-/// that is available.
+/// The largest share of available memory that the engines may take together to be kept side by
+/// side.
 pub const LARGEST_SHARE: f64 = 0.7;
 
-/// Measures what `arguments` ask for, among `engines`; one result an engine.
+/// Measures the engines that `arguments` name, chosen from `engines`; one result for each.
 ///
 /// # Errors
 ///
-/// If an argument makes no sense or an engine cannot be built.
+/// If an argument is invalid or an engine cannot be built.
 pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<IndexResult>> {
     arguments.check()?;
     if arguments.small_pages {
@@ -51,7 +51,7 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
     Ok(results)
 }
 
-/// Opens and loads the engines side by side, if they fit. Returns whether they are kept from round
+/// Opens and loads all engines side by side if they fit. Returns whether they are kept from round
 /// to round.
 fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bool> {
     let starts_empty = plan.arguments.workload.starts_empty();
@@ -62,7 +62,8 @@ fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bo
             let before = Machine::available_bytes();
             contest.mount(plan)?;
             let taken = before.saturating_sub(Machine::available_bytes()) as f64;
-            // The first one tells: where not all fit, each is loaded anew for its turn.
+            // The first engine's memory predicts that of all: where they do not fit, each is loaded
+            // anew for each round.
             side_by_side =
                 taken * others as f64 <= LARGEST_SHARE * Machine::available_bytes() as f64;
         }
@@ -76,7 +77,7 @@ fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bo
     Ok(keeps)
 }
 
-/// Prepares engines that are there for the next workload. Returns true: they are kept.
+/// Prepares the loaded engines for the next workload. Returns true: they are kept.
 fn go_on(contests: &mut [Contest], plan: &Plan<'_>) -> anyhow::Result<bool> {
     for contest in contests {
         let before = std::mem::take(&mut contest.measured);
@@ -89,7 +90,7 @@ fn go_on(contests: &mut [Contest], plan: &Plan<'_>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// All rounds of one workload, and its timed passes.
+/// Runs all rounds of one workload and its timed passes.
 fn measure(
     contests: &mut [Contest],
     plan: &mut Plan<'_>,
@@ -129,7 +130,7 @@ fn measure(
     Ok(results)
 }
 
-/// Loads, warms up and runs a number of operations, for somebody who counts from outside.
+/// Loads, warms up and runs a fixed number of operations, for a tool that counts from outside.
 fn run_to_count(
     arguments: &IndexArguments,
     entries: &[Entry],
@@ -149,12 +150,12 @@ fn run_to_count(
     Ok(())
 }
 
-/// What all engines have in common.
+/// What all engines of a run share: arguments, keys and requests.
 struct Plan<'a> {
     arguments: &'a IndexArguments,
     key_space: KeySpace,
     streams: Vec<Stream>,
-    /// How many keys to load, or to grow to.
+    /// The number of keys to load, or to grow to.
     keys: u64,
 }
 
@@ -195,7 +196,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What to build an engine with.
+    /// The configuration to build an engine with.
     fn configuration(&self, entry: &Entry) -> anyhow::Result<Configuration> {
         let mut configuration = self.arguments.configuration();
         if self.arguments.table_apart {
@@ -205,7 +206,7 @@ impl<'a> Plan<'a> {
         Ok(configuration)
     }
 
-    /// How long a round is: growing ends by itself.
+    /// The length of a round; a workload that grows the index ends when all keys are inserted.
     fn round_limit(&self) -> Limit {
         if self.arguments.workload.starts_empty() {
             self.growth_limit()
@@ -214,7 +215,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A stretch of this time, or once round all requests.
+    /// A limit of `time`, or of one cycle of all requests where misses are filled.
     fn limit_of(&self, time: Duration) -> Limit {
         match self.arguments.workload.fills_misses() {
             true => Limit::Operations(self.arguments.requests),
@@ -246,7 +247,7 @@ impl Contest {
         Self { entry, mounted: None, positions: Vec::new(), measured, is_pinned: true }
     }
 
-    /// Opens and loads the engine, and warms it up, if it is not there.
+    /// Opens, loads and warms up the engine, unless it is mounted.
     fn mount(&mut self, plan: &mut Plan<'_>) -> anyhow::Result<()> {
         if self.mounted.is_some() {
             return Ok(());
@@ -270,7 +271,8 @@ impl Contest {
         Ok(())
     }
 
-    /// Writes all keys and weighs them; `before` bytes were resident then.
+    /// Writes all keys and measures the memory they take; `before` is the resident memory in bytes
+    /// before the engine was opened.
     fn load(
         &mut self,
         plan: &Plan<'_>,

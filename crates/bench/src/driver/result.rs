@@ -7,107 +7,114 @@ use crate::driver::requests::Tally;
 use crate::driver::watch::Watch;
 use crate::measure::{Machine, Spread, Timing, commit};
 
-/// A result: parameters, then figures. One operation is one key.
+/// The result of one engine: parameters, then figures. One operation is one key.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct IndexResult {
-    /// What was measured.
+    /// The name of the engine that was measured.
     pub engine: String,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
-    /// With what.
+    /// The parameters of the measurement.
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// Of all threads: the median of the rounds.
+    /// Operations a second of all threads together: the median of the rounds.
     pub ops_per_second: f64,
-    /// The slowest round.
+    /// Operations a second in the slowest round.
     pub min: f64,
-    /// The fastest round.
+    /// Operations a second in the fastest round.
     pub max: f64,
-    /// The median by thread.
+    /// The median of the rounds over the number of threads.
     pub ops_per_second_per_thread: f64,
-    /// All rounds, in order.
+    /// Operations a second of all rounds, in order.
     pub rounds_ops_per_second: Vec<f64>,
-    /// The median of the rounds' ratios to the engine named by `--ratio-to`.
+    /// Operations a second over those of the engine named by `--ratio-to`: the median of the ratios
+    /// round by round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// The smallest and the largest of them.
+    /// The smallest and the largest of these ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_min_max: Option<[f64; 2]>,
-    /// Resident memory after load, less before, over items. Absent where memory was touched ahead.
+    /// Growth of resident memory by the load, in bytes an item. Absent where all memory was touched
+    /// when the engine was opened.
     pub bytes_per_item: Option<f64>,
-    /// Tables alone, over items. Absent where the engine does not tell.
+    /// Memory of the tables alone, in bytes an item. Absent where the engine does not count it.
     pub index_bytes_per_item: Option<f64>,
-    /// Last-level misses an operation, the driver's own subtracted.
+    /// Last-level cache misses an operation, without those of the driver itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_accesses_per_op: Option<f64>,
-    /// First-level misses an operation, counted in the same way.
+    /// First-level cache misses an operation, without those of the driver itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_level_misses_per_op: Option<f64>,
-    /// How they were counted.
+    /// The means by which cache misses were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_counted_by: Option<String>,
-    /// Items that an operation passed before it came to its own, where the engine counts.
+    /// Items that an operation inspected before it found its own. Absent where the engine does not
+    /// count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items_passed_per_op: Option<f64>,
-    /// Latencies on the wall, operations one by one, clock reading included.
+    /// The median latency of single operations in nanoseconds, clock reading included.
     pub p50_ns: u64,
-    /// As `p50_ns`.
+    /// The 99th percentile of the same latency.
     pub p99_ns: u64,
-    /// As `p50_ns`.
+    /// The 99.9th percentile of the same latency.
     pub p999_ns: u64,
-    /// The median of a loop that does nothing but read the clocks.
+    /// The median latency of a loop that only reads the clocks, in nanoseconds.
     pub null_p50_ns: u64,
-    /// How many operations were timed.
+    /// The number of operations that were timed.
     pub timed_operations: u64,
-    /// Reads that hit over reads; absent where nothing was read.
+    /// Reads that found their key over all reads; absent where nothing was read.
     pub hit_ratio: Option<f64>,
-    /// Expansions (or rehashes) since the index was opened.
+    /// The number of expansions (or rehashes) since the index was opened.
     pub expansions: u64,
-    /// The longest operation by the thread's CPU clock.
+    /// The longest operation by the thread's CPU clock, in nanoseconds.
     pub longest_pause_ns: u64,
-    /// The longest gap of a null loop by the same clock.
+    /// The longest iteration of the null loop by the same clock, in nanoseconds.
     pub longest_null_ns: u64,
-    /// The longest operation on the wall.
+    /// The longest operation by the wall clock, in nanoseconds.
     pub longest_pause_wall_ns: u64,
-    /// The longest gap of the null loop on the wall.
+    /// The longest iteration of the null loop by the wall clock, in nanoseconds.
     pub longest_null_wall_ns: u64,
-    /// The longest time that an expansion kept all threads out, as the engine counted it.
+    /// The longest time in nanoseconds that an expansion excluded all threads, as the engine
+    /// counted it; 0 where none did.
     pub longest_exclusion_ns: u64,
-    /// Throughput while the table expanded, where it was seen to.
+    /// Operations a second while the table expanded. Absent where no expansion was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_per_second_expanding: Option<f64>,
-    /// Throughput while it did not, in the same rounds.
+    /// Operations a second while the table did not expand, in the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_per_second_steady: Option<f64>,
-    /// The median over expansions of throughput during one to that right before and after it.
+    /// Throughput during an expansion over the mean of that right before and right after it: the
+    /// median over all expansions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expansion_ratio: Option<f64>,
-    /// As `expansion_ratio`, of the last round, to the throughput before: of the same table.
+    /// Throughput during an expansion over that right before it, of the same table: the median over
+    /// the expansions of the last round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expansion_ratio_to_before: Option<f64>,
-    /// The same, to the throughput after: of the table with half the load.
+    /// Throughput during an expansion over that right after it, of the table with half the load:
+    /// the median over the expansions of the last round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expansion_ratio_to_after: Option<f64>,
-    /// Operations a second by tenths of a second, of the last round.
+    /// Operations a second in each tenth of a second of the last round.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline_ops_per_second: Vec<f64>,
-    /// Items at the end.
+    /// The number of items at the end.
     pub items: u64,
-    /// Buckets at the end.
+    /// The number of buckets at the end.
     pub buckets: u64,
     /// Items evicted over the whole run.
     pub evictions: u64,
-    /// Writes that found no memory, over the whole run.
+    /// Writes refused for want of memory, over the whole run.
     pub refused: u64,
 }
 
-/// What a result was measured with.
+/// The parameters of a measurement: the options of the command line after defaults.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Parameters {
     workload: crate::workload::Workload,
-    /// Keys that were loaded.
+    /// The number of keys that were loaded.
     keys: u64,
     key_bytes: usize,
     value_bytes: usize,
@@ -137,12 +144,13 @@ pub struct Parameters {
     seed: u64,
     prefault: bool,
     pinned: bool,
-    /// Engines were kept side by side; otherwise each was loaded anew for each of its turns.
+    /// Whether all engines were kept in memory; otherwise each was loaded anew for each round.
     side_by_side: bool,
 }
 
 impl Parameters {
-    /// As given, for `keys` keys that were loaded.
+    /// The parameters of `arguments` with `keys` loaded keys. `pinned` and `side_by_side` are facts
+    /// of the run.
     pub fn new(arguments: &IndexArguments, keys: u64, pinned: bool, side_by_side: bool) -> Self {
         let configuration = arguments.configuration();
         Self {
@@ -175,33 +183,33 @@ impl Parameters {
     }
 }
 
-/// What was measured of one engine, over all its turns.
+/// The measurements of one engine over all its rounds.
 #[derive(Default)]
 pub struct Measured {
-    /// By round.
+    /// Operations a second of each round.
     pub rates: Vec<f64>,
-    /// The counts over all rounds.
+    /// The counts of operations over all rounds.
     pub tally: Tally,
-    /// The timing of the timed pass.
+    /// The latencies of the timed pass.
     pub timing: Timing,
-    /// The timing of the null loop, measured in alternation with it.
+    /// The latencies of the null loop, measured right after the timed pass.
     pub null: Timing,
-    /// After load.
+    /// Growth of resident memory by the load, in bytes an item; `None` where it was not measured.
     pub bytes_per_item: Option<f64>,
-    /// At the end.
+    /// The engine's statistics after the last round.
     pub statistics: Statistics,
-    /// After load.
+    /// Memory of the tables in bytes an item; `None` where the engine does not count it.
     pub index_bytes_per_item: Option<f64>,
-    /// Of the last round.
+    /// Throughput over time in the last round.
     pub watch: Watch,
-    /// By round, where the table expanded in it.
+    /// The expansion ratio of each round in which the table expanded.
     pub expansion_ratios: Vec<f64>,
-    /// Writes refused at load.
+    /// The number of writes that were refused during the load.
     pub refused_at_load: u64,
 }
 
 impl IndexResult {
-    /// Sums up.
+    /// Summarizes the measurements of `engine`.
     pub fn new(
         engine: &str,
         parameters: Parameters,
@@ -260,7 +268,7 @@ impl IndexResult {
         })
     }
 
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
         let counted = |name: &str, value: Option<f64>| {

@@ -11,16 +11,16 @@ use crate::target::Target;
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_millis(5);
 
-/// Time between two looks at whether a round is over, where nothing is sampled.
+/// Time between two checks whether a round is over, where nothing is sampled.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Samples are summed up to points of this many seconds.
+/// The width in seconds of a point of the timeline.
 const POINT_SECONDS: f64 = 0.1;
 
-/// Stretches shorter than this many samples say nothing about throughput.
+/// The least number of samples of a stretch whose throughput counts.
 const SHORTEST_STRETCH: usize = 4;
 
-/// How throughput went over a round that was watched; empty for one that was not.
+/// Throughput over the time of a round; empty for a round that was not sampled.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     samples: Vec<Sample>,
@@ -33,7 +33,7 @@ struct Sample {
     is_expanding: bool,
 }
 
-/// A run of samples during all of which the table did, or did not, expand.
+/// Consecutive samples during all of which the table expanded, or during all of which it did not.
 struct Stretch {
     is_expanding: bool,
     samples: usize,
@@ -48,7 +48,8 @@ impl Stretch {
 }
 
 impl Watch {
-    /// Operations a second while the table expanded (`true`) or did not.
+    /// Operations a second while the table expanded (`true`) or did not (`false`). `None` if no
+    /// sample was of that kind.
     pub fn rate(&self, is_expanding: bool) -> Option<f64> {
         let stretches = self.stretches();
         let chosen = stretches.iter().filter(|stretch| stretch.is_expanding == is_expanding);
@@ -58,24 +59,26 @@ impl Watch {
         (seconds > 0.0).then(|| operations as f64 / seconds)
     }
 
-    /// The throughput of expansions over that of the time right before and after each: the median.
-    /// Tables of different sizes differ in speed, so only neighbours are compared.
+    /// The median over expansions of throughput during one over the mean of that right before and
+    /// right after it. Tables of different sizes differ in speed, so only neighbours are compared.
     pub fn expansion_ratio(&self) -> Option<f64> {
         self.median_over(|before, after| (before + after) / 2.0)
     }
 
-    /// The throughput of expansions over that of the same table right before each: the median.
+    /// The median over expansions of throughput during one over that of the same table right before
+    /// it.
     pub fn expansion_ratio_to_before(&self) -> Option<f64> {
         self.median_over(|before, _| before)
     }
 
-    /// The same over that of the table twice as large right after each.
+    /// The median over expansions of throughput during one over that right after it, when the table
+    /// is twice as large.
     pub fn expansion_ratio_to_after(&self) -> Option<f64> {
         self.median_over(|_, after| after)
     }
 
-    /// The median of the throughput of expansions over what `reference` makes of the throughput
-    /// right before and after each.
+    /// The median over expansions of throughput during one over `reference(before, after)`, a
+    /// function of the throughput right before and right after it.
     fn median_over(&self, reference: impl Fn(f64, f64) -> f64) -> Option<f64> {
         let stretches = self.stretches();
         let long = |stretch: &&Stretch| stretch.samples >= SHORTEST_STRETCH;
@@ -105,7 +108,7 @@ impl Watch {
         let mut stretches: Vec<Stretch> = Vec::new();
         for pair in self.samples.windows(2) {
             let [from, to] = pair else { continue };
-            // A change within the sample: it belongs to neither.
+            // An expansion began or ended within the sample, so it belongs to neither kind.
             if from.is_expanding != to.is_expanding {
                 continue;
             }
@@ -124,8 +127,8 @@ impl Watch {
     }
 }
 
-/// Waits until the round is over, sampling where that was ordered, and shifts the hot spot half
-/// way.
+/// Waits until the round is over. Takes samples if the run's configuration asks for them, and sets
+/// `is_shifted` when half of the time is over.
 pub fn watch<S: Target>(
     target: &S,
     config: &RunConfig<'_>,

@@ -1,4 +1,4 @@
-//! CPU clocks and resident memory.
+//! The clocks of CPU time and the measures of resident memory.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU time of the calling thread in nanoseconds. A system call: about a quarter of a microsecond.
+/// CPU time of the calling thread in nanoseconds. The call is a system call and takes about 250 ns.
 #[inline]
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
@@ -24,19 +24,19 @@ pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// CPU time of all the threads that process `pid` has now, in nanoseconds.
+/// CPU time in nanoseconds of all threads that process `pid` has now. The time of threads that have
+/// ended is not included.
 ///
 /// # Errors
 ///
-/// If there is no such process or it cannot be looked at.
+/// If there is no such process or its files in `/proc` cannot be read.
 pub fn cpu_of_threads_ns(pid: u32) -> anyhow::Result<u64> {
     let tasks = Path::new("/proc").join(pid.to_string()).join("task");
-    let listed =
-        fs::read_dir(&tasks).with_context(|| format!("no process {pid} to account for"))?;
+    let listed = fs::read_dir(&tasks).with_context(|| format!("process {pid} cannot be found"))?;
     let mut total = 0;
     for task in listed {
         let file = task?.path().join("schedstat");
-        // A thread may end between the listing and the reading.
+        // A thread may have ended since the directory was listed.
         let Ok(text) = fs::read_to_string(&file) else { continue };
         let first = text.split_whitespace().next().context("an empty schedstat")?;
         total += first.parse::<u64>().with_context(|| format!("{}: '{text}'", file.display()))?;
@@ -44,12 +44,12 @@ pub fn cpu_of_threads_ns(pid: u32) -> anyhow::Result<u64> {
     Ok(total)
 }
 
-/// How long the thread that opened it waited for a core, as the scheduler counts.
+/// The time that one thread has waited for a core, as the scheduler counts it.
 #[derive(Debug)]
 pub struct RunQueue(fs::File);
 
 impl RunQueue {
-    /// Of the calling thread.
+    /// Opens the scheduler's count of the calling thread.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl RunQueue {
         Ok(Self(fs::File::open("/proc/thread-self/schedstat").context("time in the run queue")?))
     }
 
-    /// All its waiting so far, in nanoseconds.
+    /// The time in nanoseconds that the thread has waited since it began.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl RunQueue {
     }
 }
 
-/// Memory of this process that is resident, in bytes, without pages of files: what it allocated,
-/// and not what of its own code was read meanwhile.
+/// Resident memory of this process in bytes without the pages of files, so that pages of the
+/// program's code that are read meanwhile do not count.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub fn anonymous_bytes() -> anyhow::Result<u64> {
     Ok(kibibytes.parse::<u64>()? << 10)
 }
 
-/// Memory of a process that is resident, in bytes.
+/// Resident memory of process `pid` in bytes, the pages of files included.
 ///
 /// # Errors
 ///
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_process_is_accounted_for_by_its_number() {
-        // Another process: in this one threads end, and what they used leaves the sum.
+        // Another process is measured, because threads of this one end and leave the sum.
         let mut shell = std::process::Command::new("sh");
         let mut child = shell.args(["-c", "while :; do :; done"]).spawn().expect("a shell");
         let cpu = || cpu_of_threads_ns(child.id()).expect("it runs");

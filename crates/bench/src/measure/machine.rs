@@ -1,25 +1,25 @@
-//! Where and from what a figure comes.
+//! The machine and the commit that a figure belongs to.
 
 use std::fs;
 
 /// The machine that a figure was measured on.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Machine {
-    /// CPU model, as the system names it.
+    /// CPU model, as the system names it; `unknown` where it does not.
     pub cpu: String,
-    /// Cores that the system has online.
+    /// The number of cores that the system has online.
     pub cores: usize,
-    /// Memory in bytes.
+    /// The machine's memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// The commit this program was built from, `unknown` outside of a clone.
+/// The commit that this program was built from; `unknown` where it was not built from a clone.
 pub fn commit() -> &'static str {
     env!("AMALGAM_COMMIT")
 }
 
 impl Machine {
-    /// Describes this machine; what it does not tell is `unknown` or 0.
+    /// Describes this machine; a fact that the system does not reveal is `unknown` or 0.
     pub fn describe() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = field(&info, "model name").unwrap_or("unknown").to_owned();
@@ -28,7 +28,7 @@ impl Machine {
         Self { cpu, cores, memory_bytes: memory }
     }
 
-    /// Bytes that can still be had without pushing anything out.
+    /// The bytes of memory that a program can allocate without making the system swap.
     pub fn available_bytes() -> u64 {
         memory_field("MemAvailable")
     }
@@ -40,7 +40,7 @@ fn memory_field(name: &str) -> u64 {
     kilobytes.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// The value of the first `name : value` line.
+/// The value of the first line of the form `name : value` with this name.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))

@@ -1,4 +1,4 @@
-//! Numbers as people write them, and what becomes of several rounds.
+//! Numbers as people write them, and the spread of a few measurements.
 
 use anyhow::Context;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 ///
 /// # Errors
 ///
-/// If it is no number, or not a whole one, or too large.
+/// If the text is not a number, or the number is not whole, negative or above 9 * 10^15.
 pub fn parse_count(text: &str) -> anyhow::Result<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit: f64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -32,24 +32,24 @@ pub fn parse_count(text: &str) -> anyhow::Result<u64> {
 ///
 /// # Errors
 ///
-/// As [`parse_count`].
+/// If [`parse_count`] refuses the number without its `B`.
 pub fn parse_size(text: &str) -> anyhow::Result<u64> {
     parse_count(text.strip_suffix(['b', 'B']).unwrap_or(text))
 }
 
-/// The median and the ends of a few measurements.
+/// The median, the minimum and the maximum of a few measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one (of an even count the mean of the two).
+    /// The middle measurement; of an even count, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// The smallest measurement.
     pub min: f64,
-    /// The largest.
+    /// The largest measurement.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of at least one number.
+    /// The spread of `numbers`; `None` if there are none.
     pub fn of(numbers: &[f64]) -> Option<Self> {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Threads and cores.
+//! The pinning of threads to cores.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -10,8 +10,8 @@ pub fn allowed_cores() -> Vec<usize> {
     }
 }
 
-/// Keeps the calling thread on the core that `place` falls on when threads are dealt round `cores`.
-/// Returns whether it worked: a figure from threads that wander is worth less.
+/// Pins the calling thread to core number `place` of `cores`, counted cyclically. Returns whether
+/// it succeeded; a figure from threads that migrate between cores is less reliable.
 pub fn pin_to(cores: &[usize], place: usize) -> bool {
     let Some(core) = cores.get(place % cores.len().max(1)) else { return false };
     let mut set = CpuSet::new();

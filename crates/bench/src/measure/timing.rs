@@ -7,13 +7,13 @@ use hdrhistogram::Histogram;
 
 use crate::measure::thread_cpu_ns;
 
-/// Longer latencies count as this one.
+/// The upper end of the histogram in nanoseconds; longer latencies count as this one.
 const LONGEST_NS: u64 = 100_000_000_000;
 
-/// Times operations one by one, on the wall and by the thread's CPU clock.
+/// A timer of single operations, by the wall clock and by the thread's CPU clock.
 ///
-/// Reading both clocks costs some 300 ns and keeps operations from overlapping, so this belongs
-/// into a pass of its own; [`time_null_loop`] tells what the same readings give for no operation.
+/// Reading both clocks costs about 300 ns and keeps operations from overlapping, so operations are
+/// timed in a pass of their own; [`time_null_loop`] measures what the readings alone give.
 pub struct Timing {
     wall: Histogram<u64>,
     /// The longest operation by the thread's CPU clock, in nanoseconds.
@@ -30,22 +30,23 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Before the first operation, and wherever the caller did something else in between.
+    /// Starts the first operation; also called when the caller has done something else in between.
     #[inline]
     pub fn start(&mut self) {
         self.cpu_before = thread_cpu_ns();
         self.started = Instant::now();
     }
 
-    /// The next operation should have begun at `due`, and counts from there.
+    /// Starts an operation that was due at `due`: its latency counts from then, so that a late
+    /// start is included.
     #[inline]
     pub fn start_at(&mut self, due: Instant) {
         self.cpu_before = thread_cpu_ns();
         self.started = due;
     }
 
-    /// After a call that carried out `operations`, each of which took as long as the call. Starts
-    /// the next one.
+    /// Ends a call that executed `operations`, each of which is recorded with the time of the whole
+    /// call, and starts the next one.
     #[inline]
     pub fn lap(&mut self, operations: u64) {
         let wall = self.started.elapsed().as_nanos() as u64;
@@ -53,37 +54,38 @@ impl Timing {
         self.longest_cpu_ns = self.longest_cpu_ns.max(cpu.saturating_sub(self.cpu_before));
         self.wall.saturating_record(wall.max(1));
         if operations > 1 {
-            // Cannot fail: what saturating_record took is in range.
+            // Cannot fail: the latency is clamped to the histogram's bounds.
             let _ = self.wall.record_n(wall.clamp(1, LONGEST_NS), operations - 1);
         }
         self.cpu_before = cpu;
         self.started = Instant::now();
     }
 
-    /// Adds what another thread timed.
+    /// Adds the operations that another thread timed.
     pub fn merge(&mut self, other: &Self) {
         // Cannot fail: the bounds are the same.
         let _ = self.wall.add(&other.wall);
         self.longest_cpu_ns = self.longest_cpu_ns.max(other.longest_cpu_ns);
     }
 
-    /// The latency on the wall that a share of operations stays below, in nanoseconds.
+    /// The latency by the wall clock, in nanoseconds, that a `share` (0 to 1) of operations stays
+    /// below.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         self.wall.value_at_quantile(share)
     }
 
-    /// The longest operation on the wall, in nanoseconds.
+    /// The longest operation by the wall clock, in nanoseconds.
     pub fn longest_wall_ns(&self) -> u64 {
         self.wall.max()
     }
 
-    /// How many operations were timed.
+    /// The number of operations that were timed.
     pub fn operations(&self) -> u64 {
         self.wall.len()
     }
 }
 
-/// Times `laps` operations that do nothing: what the machine and the clocks add by themselves.
+/// Times `laps` empty operations, which shows the share of the machine and the clocks in a latency.
 pub fn time_null_loop(laps: u64) -> Timing {
     let mut timing = Timing::default();
     timing.start();

@@ -1,17 +1,17 @@
-//! Keys from numbers.
+//! The mapping of key ids to keys.
 
 use crate::workload::mix64;
 
-/// The longest key that a workload may have, in bytes.
+/// The length in bytes of the longest key that a workload may have.
 pub const LONGEST_KEY_BYTES: usize = 248;
 
-/// The shortest: enough for every id that a request can hold.
+/// The length in bytes of the shortest binary key: long enough for every id of a request.
 pub const SHORTEST_KEY_BYTES: usize = 4;
 
-/// The same for keys of letters.
+/// The length in bytes of the shortest text key: long enough for every id of a request.
 pub const SHORTEST_TEXT_KEY_BYTES: usize = 7;
 
-/// Turns key ids into keys of one length: cheap, one to one, and in no order.
+/// A cheap one-to-one mapping of key ids to keys of one length, in no particular order.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySpace {
     key_bytes: usize,
@@ -20,11 +20,11 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// Keys of `key_bytes` bytes.
+    /// A mapping to keys of `key_bytes` bytes.
     ///
     /// # Errors
     ///
-    /// If that is too short to tell ids apart or longer than drivers carry.
+    /// If `key_bytes` is below [`SHORTEST_KEY_BYTES`] or above [`LONGEST_KEY_BYTES`].
     pub fn new(key_bytes: usize) -> anyhow::Result<Self> {
         anyhow::ensure!(
             (SHORTEST_KEY_BYTES..=LONGEST_KEY_BYTES).contains(&key_bytes),
@@ -40,7 +40,7 @@ impl KeySpace {
         self.key_bytes
     }
 
-    /// Writes the key of `id` to the front of `slot`, which has a key's bytes in whole words.
+    /// Writes the key of `id` to the front of `slot`, which has at least the words of a key.
     #[inline]
     pub fn write(&self, id: u32, slot: &mut [[u8; 8]]) {
         let mut word = self.mix(id);
@@ -50,7 +50,7 @@ impl KeySpace {
         }
     }
 
-    /// The key of `id`, where keys have `KEY_BYTES` bytes: whole words.
+    /// The key of `id`. Requires: keys have `KEY_BYTES` bytes, a multiple of eight.
     #[inline]
     pub fn array<const KEY_BYTES: usize>(&self, id: u32) -> [u8; KEY_BYTES] {
         let mut bytes = [0; KEY_BYTES];
@@ -62,11 +62,11 @@ impl KeySpace {
         bytes
     }
 
-    /// The key of `id` as letters and digits, for protocols that allow no other bytes.
+    /// Writes the key of `id` as letters and digits, for protocols that allow no other bytes.
     pub fn write_text(&self, id: u32, target: &mut [u8]) {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let mut rest = mix64(u64::from(id));
-        // The id itself in the first letters keeps keys apart.
+        // The first letters are the id itself, which makes every key distinct.
         let mut id = u64::from(id);
         for (position, letter) in target.iter_mut().enumerate() {
             let source = if position < SHORTEST_TEXT_KEY_BYTES { &mut id } else { &mut rest };
@@ -75,7 +75,7 @@ impl KeySpace {
         }
     }
 
-    /// One to one within the bits that the key's first word has room for.
+    /// A bijection on the bits that fit the key's first word.
     #[inline]
     fn mix(&self, id: u32) -> u64 {
         let x = (u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.mask;
@@ -84,7 +84,7 @@ impl KeySpace {
     }
 }
 
-/// The word of a key behind `word`.
+/// The word of a key that follows `word`.
 #[inline]
 fn following(word: u64) -> u64 {
     word.rotate_left(23) ^ 0x6a09_e667_f3bc_c908

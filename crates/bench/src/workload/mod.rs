@@ -1,7 +1,7 @@
 //! The workload of an engine or a server: requests that are generated in advance.
 //!
 //! Invariants of this module:
-//! 1. The same seed gives the same requests, whatever is measured with them.
+//! 1. Equal seeds give equal requests, whatever is measured with them.
 //! 2. A request takes four bytes, so that tens of millions fit in memory together with the
 //!    index, and reading them costs a sixteenth of a cache line each.
 //! 3. Nothing here knows an engine or a protocol.
@@ -21,7 +21,7 @@ pub use popularity::{Popularity, share_of_top};
 /// The most keys that a workload may load: requests for absent keys need as many ids again.
 pub const MOST_KEYS: u64 = 1 << 29;
 
-/// The workloads by name.
+/// The workloads, by the names of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -53,12 +53,12 @@ pub enum Workload {
     Cache,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reads a key.
     Read,
-    /// Writes a key that is (or was) there.
+    /// Writes a key that was loaded.
     Update,
     /// Writes the next new key.
     Insert,
@@ -85,7 +85,7 @@ impl Request {
         Self((action as u32) << NUMBER_BITS | number)
     }
 
-    /// What to do.
+    /// The operation that the request asks for.
     #[inline]
     pub fn action(self) -> Action {
         match self.0 >> NUMBER_BITS {
@@ -96,15 +96,15 @@ impl Request {
         }
     }
 
-    /// The key's id; for a read of a [`Workload::reads_latest`] how many keys were inserted after
-    /// it. Inserts have none: the driver counts them.
+    /// The key's id. For a read of a [`Workload::reads_latest`] it is the number of keys that were
+    /// inserted after the key; an insert has none (0), because the driver counts inserts.
     #[inline]
     pub fn number(self) -> u32 {
         self.0 & ((1 << NUMBER_BITS) - 1)
     }
 }
 
-/// Shares of actions in percent.
+/// The shares of the actions in percent.
 struct Mix {
     updates: u32,
     inserts: u32,
@@ -112,7 +112,7 @@ struct Mix {
 }
 
 impl Workload {
-    /// The skew used where none is given.
+    /// The skew (theta) where none is given.
     pub fn default_theta(self) -> f64 {
         match self {
             Self::Get | Self::Set | Self::Miss | Self::Grow | Self::Insert10 => 0.0,
@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Whether the numbers of reads count back from the key that was inserted last.
+    /// Whether the number of a read counts back from the key that was inserted last.
     pub fn reads_latest(self) -> bool {
         self == Self::D
     }
@@ -130,7 +130,7 @@ impl Workload {
         self.mix().inserts > 0
     }
 
-    /// Whether anything but reads is asked for.
+    /// Whether the workload has any operation but reads.
     pub fn writes(self) -> bool {
         let mix = self.mix();
         mix.updates + mix.inserts + mix.read_modify_writes > 0
@@ -146,8 +146,8 @@ impl Workload {
         !self.starts_empty() && !self.fills_misses()
     }
 
-    /// Whether what a read misses is written. Such a workload is measured over whole circles of its
-    /// requests: how often it hits shall not depend on how fast it is.
+    /// Whether a read that misses is followed by a write of its key. Such a workload is measured
+    /// over whole cycles of its requests, so that the hit ratio does not depend on speed.
     pub fn fills_misses(self) -> bool {
         self == Self::Cache
     }
@@ -183,27 +183,27 @@ impl Mix {
     }
 }
 
-/// What [`generate`] makes requests from.
+/// The parameters of [`generate`].
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// The workload.
+    /// The workload to generate.
     pub workload: Workload,
-    /// How many keys are there (or will be), at most [`MOST_KEYS`].
+    /// The number of keys that are loaded, or that the index grows to; at most [`MOST_KEYS`].
     pub keys: u64,
-    /// The skew; 0 is uniform.
+    /// The skew of the keys' popularity; 0 is uniform.
     pub theta: f64,
-    /// How many requests to generate for a thread.
+    /// The number of requests to generate for a thread.
     pub requests: usize,
-    /// Equal seeds give equal requests.
+    /// The seed of the requests; equal seeds give equal requests.
     pub seed: u64,
 }
 
-/// The requests of one thread, to be repeated in a circle.
+/// The requests of one thread, to be repeated cyclically.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// What to ask for first.
+    /// The requests up to the shift, or all of them where there is none.
     pub first: Vec<Request>,
-    /// What to ask for after the hot spot has shifted, where it shifts.
+    /// The requests after the hot spot has shifted; `None` where the workload does not shift it.
     pub shifted: Option<Vec<Request>>,
 }
 
@@ -211,7 +211,7 @@ pub struct Stream {
 ///
 /// # Errors
 ///
-/// If there are too many keys, or none, or no requests, or theta makes no sense.
+/// If the recipe has no keys, more than [`MOST_KEYS`], no requests or an invalid theta.
 pub fn generate(recipe: &Recipe, thread: usize) -> anyhow::Result<Stream> {
     anyhow::ensure!(recipe.keys <= MOST_KEYS, "at most {MOST_KEYS} keys");
     anyhow::ensure!(recipe.requests > 0, "at least one request");

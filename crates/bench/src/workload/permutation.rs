@@ -1,8 +1,8 @@
-//! A permutation of the numbers below a bound, so that what is popular lies nowhere in particular.
+//! A permutation of the numbers below a bound, which spreads popular keys over memory.
 
 use amalgam_op::mix64;
 
-/// Permutes `0..count` in constant memory, differently for each seed.
+/// A permutation of `0..count` that takes constant memory and differs from seed to seed.
 ///
 /// Popular ranks are small numbers, and keys are loaded in the order of their ids: without this
 /// step the hottest items would lie side by side in memory.
@@ -32,16 +32,16 @@ impl Permutation {
         }
     }
 
-    /// Where `number` goes.
+    /// The image of `number`.
     ///
     /// # Panics
     ///
     /// If `number` is not below the count.
     pub fn apply(&self, number: u64) -> u64 {
         assert!(number < self.count, "{number} lies outside of the permutation");
-        // Walks the cycle of a permutation of the next power of two until it comes back inside:
-        // fewer than two steps on average, because more than half of the numbers are inside (of
-        // the smallest bounds a quarter).
+        // Cycle walking: a permutation of the next power of two is applied until the result is
+        // below `count`. That takes fewer than two steps on average, because more than half of the
+        // numbers are below `count` (of the smallest bounds a quarter).
         let mut place = number;
         loop {
             place = self.permute_bits(place);
@@ -51,8 +51,8 @@ impl Permutation {
         }
     }
 
-    /// Odd multiplications, additions and shifted exclusive-ors can each be undone, so this is one
-    /// to one.
+    /// A bijection on the bits of the power of two: odd multiplications, additions and shifted
+    /// exclusive-ors are each invertible.
     fn permute_bits(&self, number: u64) -> u64 {
         self.multipliers.iter().fold(number, |x, multiplier| {
             let x = x.wrapping_mul(*multiplier).wrapping_add(*multiplier >> 7) & self.mask;

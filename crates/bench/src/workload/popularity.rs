@@ -1,26 +1,26 @@
-//! How often each key is asked for.
+//! The distribution of requests over keys.
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Zipf};
 
-/// Draws ranks: 0 is the most popular.
+/// A distribution of ranks, of which 0 is the most popular.
 ///
-/// Zipfian ranks are exact for every theta, above 1 too: the generator that YCSB uses is an
-/// approximation that holds below 1 only. Takes constant memory at any count.
+/// Zipfian ranks are exact for every theta, above 1 too; YCSB's generator is an approximation that
+/// holds below 1 only. The memory is constant at any count.
 #[derive(Clone, Copy, Debug)]
 pub enum Popularity {
-    /// All ranks below the count alike.
+    /// Every rank below the count is equally likely.
     Uniform(u64),
     /// Rank r with a probability proportional to 1 / (r + 1)^theta.
     Zipfian(u64, Zipf<f64>),
 }
 
 impl Popularity {
-    /// Ranks below `count`, skewed by `theta`; 0 is uniform.
+    /// A distribution of the ranks below `count` with skew `theta`; 0 is uniform.
     ///
     /// # Errors
     ///
-    /// If `count` is 0 or `theta` is negative or no number.
+    /// If `count` is 0, or `theta` is negative or not finite.
     pub fn new(count: u64, theta: f64) -> anyhow::Result<Self> {
         anyhow::ensure!(count > 0, "there must be at least one key");
         anyhow::ensure!(theta >= 0.0 && theta.is_finite(), "theta must be 0 or more");
@@ -30,18 +30,19 @@ impl Popularity {
         Ok(Self::Zipfian(count, Zipf::new(count as f64, theta)?))
     }
 
-    /// A rank.
+    /// Draws a rank.
     #[inline]
     pub fn draw(&self, random: &mut impl Rng) -> u64 {
         match self {
             Self::Uniform(count) => random.random_range(0..*count),
-            // Rounding may carry a sample one past either end.
+            // Rounding may move a sample one beyond either end.
             Self::Zipfian(count, zipf) => (zipf.sample(random) as u64).clamp(1, *count) - 1,
         }
     }
 }
 
-/// The share of accesses that goes to the hottest `part` of `count` keys (HotRing, formula 2).
+/// The share of accesses that goes to the hottest `part` (0 to 1) of `count` keys (HotRing, formula
+/// 2).
 pub fn share_of_top(count: u64, theta: f64, part: f64) -> f64 {
     let top = (count as f64 * part).round() as u64;
     harmonic(top, theta) / harmonic(count, theta)
