@@ -1,21 +1,21 @@
-//! `-d`: the server goes on in a process of its own, in a session of its own.
+//! `-d`: runs the server as a daemon, in a process and a session of its own.
 //!
-//! The process starts itself again, without a terminal, and ends when the new one says that it
-//! listens. Nothing is forked in the middle of its life.
+//! The process starts the program again without a terminal, waits until the new process listens,
+//! and ends. A process with threads is never forked.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Tells the new process that it is the daemon.
+/// The environment variable that marks the new process as the daemon.
 const MARK: &str = "AMALGAM_DAEMON";
 
-/// Whether this process is the daemon already. If so it leaves the session of its parent.
+/// Whether this process is the daemon. If it is, it leaves the session of its parent.
 pub fn is_daemon() -> bool {
     let is_daemon = std::env::var_os(MARK).is_some();
     if is_daemon {
-        // Fails only where the process leads a session already.
+        // This fails only if the process leads a session already.
         let _ = rustix::process::setsid();
     }
     is_daemon
@@ -25,7 +25,7 @@ pub fn is_daemon() -> bool {
 ///
 /// # Errors
 ///
-/// If it does not come to that.
+/// If the daemon cannot be started, or ends before it listens.
 pub fn start() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the program to run")?;
     let mut child = Command::new(program)
@@ -38,7 +38,7 @@ pub fn start() -> anyhow::Result<()> {
         .context("cannot start the daemon")?;
     let output = child.stdout.take().context("the daemon has no output")?;
     let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).context("cannot hear from the daemon")?;
+    BufReader::new(output).read_line(&mut line).context("cannot read the daemon's output")?;
     if !line.starts_with("listening on ") {
         let status = child.wait()?;
         bail!("the daemon did not start ({status}); run it without -d to see why");
@@ -46,7 +46,8 @@ pub fn start() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes on the name that the program was called by: `memcached` means other arguments.
+/// Starts a program under the name that this one was called by, because options mean something else
+/// under the name `memcached`.
 trait SameName {
     fn arg0_of_this_process(&mut self) -> &mut Self;
 }

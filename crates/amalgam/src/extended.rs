@@ -1,29 +1,33 @@
-//! memcached's `-o` options.
+//! memcached's extended options, the comma-separated list of `-o`.
 
 use anyhow::{Context, bail};
 
 use crate::tls::TlsOptions;
 
-/// What `-o` may set here.
+/// The extended options that were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
-    /// `idle_timeout`.
+    /// `idle_timeout`: seconds without a request after which a connection is closed, 0 for never;
+    /// `None` where it was not given.
     pub idle_timeout_seconds: Option<u32>,
-    /// `maxconns_fast` or `no_maxconns_fast`.
+    /// `maxconns_fast` or `no_maxconns_fast`: whether connections above the limit are refused with
+    /// an error; `None` where neither was given.
     pub refuses_fast: Option<bool>,
-    /// `hashpower`: the table starts with two to this power of buckets.
+    /// `hashpower`: the binary logarithm of the number of items that the table is built for; `None`
+    /// where it was not given.
     pub hash_power: Option<u32>,
-    /// `read_buf_mem_limit`: for what connections receive and are answered.
+    /// `read_buf_mem_limit`: the limit in bytes of all connections' buffers; `None` for the
+    /// default.
     pub buffer_bytes: Option<usize>,
-    /// `ssl_*`.
+    /// The options of TLS (`ssl_*`).
     pub tls: TlsOptions,
-    /// Options that mean nothing here, to be mentioned.
+    /// The names of given options that have no effect; a warning lists them.
     pub ignored: Vec<String>,
-    /// What such options make `stats settings` show.
+    /// The names and values that `stats settings` shows for options without effect.
     pub tunables: Vec<(String, String)>,
 }
 
-/// What memcached knows and this server has no use for, with and without a `no_` before it.
+/// memcached's options that have no effect on this server, with and without a leading `no_`.
 const WITHOUT_MEANING: &[&str] = &[
     "tail_repair_time",
     "hash_algorithm",
@@ -57,11 +61,11 @@ const WITHOUT_MEANING: &[&str] = &[
     "chunk_max",
 ];
 
-/// Reads a comma separated list of extended options.
+/// Parses a comma-separated list of extended options.
 ///
 /// # Errors
 ///
-/// If an option is unknown or its value is none.
+/// If an option is unknown or its value is invalid.
 pub fn parse(list: &str) -> anyhow::Result<Extended> {
     let mut extended = Extended::default();
     for option in list.split(',').filter(|option| !option.is_empty()) {
@@ -71,7 +75,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
         };
         let number = || -> anyhow::Result<u32> {
             let value = value.with_context(|| format!("-o {name} needs a value: {name}=N"))?;
-            value.parse().with_context(|| format!("-o {name}: '{value}' is no number"))
+            value.parse().with_context(|| format!("-o {name}: '{value}' is not a number"))
         };
         match name {
             "idle_timeout" => extended.idle_timeout_seconds = Some(number()?),
@@ -100,7 +104,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
     Ok(extended)
 }
 
-/// What `stats settings` shows of an option that means nothing here.
+/// The values that `stats settings` shows for an option without effect.
 fn tunables(name: &str, value: Option<&str>) -> Vec<(String, String)> {
     let bytes = |unit: u64| {
         let number: u64 = value.and_then(|value| value.parse().ok()).unwrap_or(0);

@@ -1,10 +1,11 @@
 //! The server's log on standard error: one line per event, as text or as JSON.
 //!
 //! Invariants of this module:
-//! 1. No line holds a key, a value or a password: those who log pass addresses, numbers, options
-//!    and the system's errors. What comes from outside cannot begin a line of its own.
-//! 2. At most [`BURST`] lines come at once and [`LINES_PER_SECOND`] over time; how many were left
-//!    out is told by the next one.
+//! 1. No line holds a key, a value or a password: callers pass addresses, numbers, options and the
+//!    system's errors. Control characters are escaped, so that text from outside cannot begin a
+//!    line.
+//! 2. At most [`BURST`] lines are written at once and [`LINES_PER_SECOND`] over time; the next line
+//!    says how many were left out.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -15,13 +16,13 @@ use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::{Deserialize, Serialize};
 
-/// Lines that may come at once.
+/// The capacity of the token bucket: the most lines at once.
 const BURST: u32 = 100;
 
-/// Lines that may come over time.
+/// The rate at which the token bucket refills, in lines a second.
 const LINES_PER_SECOND: u32 = 20;
 
-/// How lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -31,7 +32,7 @@ pub enum Format {
     Json,
 }
 
-/// What is worth a line.
+/// The lowest severity that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threshold {
@@ -56,10 +57,10 @@ impl From<Threshold> for LevelFilter {
     }
 }
 
-/// From here on the program logs so; a panic is logged like anything else.
+/// Installs the logger of the process, and a hook that logs panics. Later calls have no effect.
 pub fn start(threshold: Threshold, format: Format) {
-    let logger = Logger { format, valve: Mutex::new(Valve::new(Instant::now())) };
-    // Fails only where this was called before: that logger stays.
+    let logger = Logger { format, limiter: Mutex::new(RateLimiter::new(Instant::now())) };
+    // This fails only after an earlier call, whose logger stays.
     if log::set_boxed_logger(Box::new(logger)).is_err() {
         return;
     }
@@ -77,12 +78,12 @@ pub fn start(threshold: Threshold, format: Format) {
 
 struct Logger {
     format: Format,
-    valve: Mutex<Valve>,
+    limiter: Mutex<RateLimiter>,
 }
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Libraries log too, perhaps what this log must not hold.
+        // Libraries are left out: they might log what invariant 1 forbids.
         metadata.level() <= log::max_level() && metadata.target().starts_with("amalgam")
     }
 
@@ -90,36 +91,37 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let mut valve = self.valve.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(left_out) = valve.pass(Instant::now()) else { return };
-        drop(valve);
+        let mut limiter = self.limiter.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Some(left_out) = limiter.take(Instant::now()) else { return };
+        drop(limiter);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seconds, millis) = (time.as_secs(), time.subsec_millis());
         let line = match self.format {
             Format::Text => text(record, seconds, millis, left_out),
             Format::Json => json(record, seconds, millis, left_out),
         };
-        // There is nobody to tell if that fails.
+        // A failure to write the log cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 
     fn flush(&self) {}
 }
 
-/// Limits the rate of log lines with a token bucket.
-struct Valve {
+/// A token bucket that limits the rate of log lines.
+struct RateLimiter {
     tokens: f64,
     filled: Instant,
     left_out: u64,
 }
 
-impl Valve {
+impl RateLimiter {
     fn new(now: Instant) -> Self {
         Self { tokens: BURST.into(), filled: now, left_out: 0 }
     }
 
-    /// How many lines were left out before this one, or none if it is one of them.
-    fn pass(&mut self, now: Instant) -> Option<u64> {
+    /// Takes a token for one line. Returns the number of lines that were left out since the last
+    /// line; `None` if there is no token, so that this line is left out too.
+    fn take(&mut self, now: Instant) -> Option<u64> {
         let seconds = now.saturating_duration_since(self.filled).as_secs_f64();
         self.filled = now;
         let tokens = self.tokens + seconds * f64::from(LINES_PER_SECOND);
@@ -142,10 +144,11 @@ fn level(record: &Record<'_>) -> &'static str {
     }
 }
 
-/// UTC as in RFC 3339.
+/// A time since the Unix epoch in UTC, as RFC 3339 writes it.
 fn timestamp(seconds: u64, millis: u32) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1 March of year 0, in cycles of 400 years: leap days come last in each year.
+    // Days since 1 March of year 0, in cycles of 400 years: a year that begins in March has its
+    // leap day at the end.
     let days = days + 719_468;
     let (cycle, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -169,7 +172,7 @@ fn text(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String
         }
     }
     let mut pairs = Pairs(record.args().to_string());
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = record.key_values().visit(&mut pairs);
     if left_out > 0 {
         let _ = write!(pairs.0, " lines_left_out={left_out}");
@@ -178,7 +181,7 @@ fn text(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String
     format!("{} {:<5} {words}\n", timestamp(seconds, millis), level(record))
 }
 
-/// A letter, or how it is written where it would do something to a line or a terminal.
+/// A character, escaped if it is a control character of lines or terminals.
 fn on_one_line(letter: char) -> impl Iterator<Item = char> {
     let escaped = letter.is_control().then(|| letter.escape_default());
     let plain = (!letter.is_control()).then_some(letter);
@@ -199,7 +202,7 @@ fn json(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String
         }
     }
     let mut pairs = Pairs(serde_json::Map::new());
-    // Inserting does not fail.
+    // Inserting into a map cannot fail.
     let _ = record.key_values().visit(&mut pairs);
     pairs.0.insert("time".into(), timestamp(seconds, millis).into());
     pairs.0.insert("level".into(), level(record).into());
@@ -216,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// What both formats make of a warning.
+    /// The same warning in both formats.
     fn lines(message: &str, pairs: &[(&str, Value<'_>)], left_out: u64) -> (String, String) {
         let arguments = format_args!("{message}");
         let record =
@@ -267,12 +270,12 @@ mod tests {
     #[test]
     fn a_flood_is_cut_and_told_of() {
         let start = Instant::now();
-        let mut valve = Valve::new(start);
-        let passed = (0..1000).filter(|_| valve.pass(start).is_some()).count();
+        let mut limiter = RateLimiter::new(start);
+        let passed = (0..1000).filter(|_| limiter.take(start).is_some()).count();
         assert_eq!(passed, BURST as usize);
         let later = start + Duration::from_millis(500);
-        assert_eq!(valve.pass(later), Some(900));
-        let passed = (0..1000).filter(|_| valve.pass(later).is_some()).count();
+        assert_eq!(limiter.take(later), Some(900));
+        let passed = (0..1000).filter(|_| limiter.take(later).is_some()).count();
         assert_eq!(passed, LINES_PER_SECOND as usize / 2 - 1);
     }
 }

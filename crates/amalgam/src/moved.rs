@@ -1,13 +1,14 @@
-//! Commands that `amalgam` had and `amalgam-lab` has now. Somebody who types one is told the
-//! command to type instead.
+//! The commands that moved from `amalgam` to `amalgam-lab`: each is answered with the command to
+//! type instead.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The program that has them.
+/// The program that the commands moved to.
 const LABORATORY: &str = "amalgam-lab";
 
-/// The benches that went there; `bench server` stayed.
+/// The subcommands of `bench` that moved. The set is closed: commands that the laboratory gains
+/// later never were in `amalgam`.
 const BENCHES: [&str; 12] = [
     "index",
     "caches",
@@ -23,9 +24,9 @@ const BENCHES: [&str; 12] = [
     "trace",
 ];
 
-/// What to tell somebody who typed a command that moved: one line. `None` for other commands.
+/// One line that names the command to type instead of one that moved; `None` for other commands.
 ///
-/// `arguments` begin with the path of this program.
+/// The first of `arguments` is the path of this program.
 pub fn advice(arguments: &[OsString]) -> Option<String> {
     let words: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
     let (program, words) = words.split_first()?;
@@ -46,7 +47,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// A word as a shell reads it.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_=.,:/@%+".contains(sign);
     if !word.is_empty() && word.chars().all(is_plain) {

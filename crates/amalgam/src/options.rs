@@ -222,6 +222,13 @@ impl Options {
     }
 }
 
+/// The TCP port where none is given. It is not among [`Options::defaults`], because it depends on
+/// the UDP port.
+pub fn default_port() -> i32 {
+    let listen = Settings::default().listen;
+    listen.first().map_or(0, |listening| listening.address.port().into())
+}
+
 /// Merges three layers of options: `given` overrides the configuration file, which overrides
 /// `defaults`.
 ///
@@ -264,6 +271,20 @@ mod tests {
         let error = format!("{:#}", options.effective().unwrap_err());
         assert!(error.contains("unknown field `thread`"), "{error}");
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// The options of the packaged configuration repeat defaults, so that an operator sees them;
+    /// only the addresses are its own.
+    #[test]
+    fn the_packaged_configuration_repeats_the_defaults() {
+        let packaged = include_str!("../../../packaging/amalgam.toml");
+        let mut packaged: toml::Table = toml::from_str(packaged).unwrap();
+        assert!(packaged.remove("listen").is_some() && packaged.remove("admin").is_some());
+        let mut defaults = toml::Table::try_from(Options::defaults()).unwrap();
+        defaults.insert("port".to_owned(), default_port().into());
+        for (name, value) in &packaged {
+            assert_eq!(defaults.get(name), Some(value), "{name}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `amalgam serve`.
+//! `amalgam serve`: checks the options, turns them into the server's settings and runs the server
+//! with the chosen engine.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -17,20 +18,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
 use crate::logs::{self, Format, Threshold};
-use crate::options::Options;
+use crate::options::{Options, default_port};
 use crate::size::Size;
 use crate::{daemon, user};
 
-/// The engines, a line each, for people.
+/// The table of engines for `--help` and error texts, one line an engine.
 pub fn engine_list() -> String {
     let line = |engine: &EngineInfo| format!("  {:<11} {}\n", engine.name, engine.choose_for);
     ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
 }
 
-/// memcached's port.
-const DEFAULT_PORT: i32 = 11211;
-
-/// SIGINT and SIGTERM.
+/// The numbers of SIGINT and SIGTERM, which stop the server.
 pub const STOP_SIGNALS: &[i32] = &[2, 15];
 
 /// The number of SIGUSR1, which stops the server and saves its items.
@@ -42,22 +40,22 @@ const RELOAD_SIGNAL: i32 = 1;
 /// File descriptors reserved for uses other than client connections.
 const OTHER_FILES: u64 = 64;
 
-/// Memory for the table and for item pages, which the minimum of `-m` adds to two of the largest
-/// items.
+/// The part of the minimum of `-m` that is not for items of the largest size: the table and the
+/// pages of other items.
 const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 
-/// memcached's bounds of `-I`, except for the bound that depends on `-m`.
+/// The bounds of `-I`, as in memcached; one more bound depends on `-m`.
 const LEAST_ITEM_BYTES: usize = 1 << 10;
 const LARGEST_ITEM_BYTES: usize = 1 << 30;
 
-/// Names under which the program is as lenient as memcached.
+/// The names under which the program accepts options as leniently as memcached.
 const MEMCACHED_NAMES: &[&str] = &["memcached", "memcached-debug"];
 
 /// Runs the server until it is told to stop.
 ///
 /// # Errors
 ///
-/// If an option makes no sense or the server cannot start; the text says what to do.
+/// If an option is invalid or the server cannot start; the text says what to do.
 pub fn serve(given: &Options) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
     if given.version {
@@ -82,11 +80,12 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     }
     let extended = extended::parse(&options.extended.join(","))?;
     let settings = settings(&options, &extended)?;
+    let defaults = Configuration::default();
     let configuration = Configuration {
         prefault: options.lock_memory,
-        expected_items: 1 << extended.hash_power.unwrap_or(16),
+        expected_items: extended.hash_power.map_or(defaults.expected_items, |power| 1 << power),
         seed: HashSeed::new(random_seed()),
-        ..Configuration::default()
+        ..defaults
     };
     mention_ignored(&options, &extended);
     log_configuration(&options);
@@ -109,7 +108,7 @@ fn unknown_engine(name: &str) -> anyhow::Error {
     anyhow!("{problem}: choose among\n{}", engine_list())
 }
 
-/// The server, for whichever engine is chosen.
+/// Runs the server with the engine that the table of engines passes to it.
 struct Serve<'o> {
     settings: Settings,
     configuration: Configuration,
@@ -144,10 +143,10 @@ fn serve_with<E: Engine>(
     }
     let mut output = std::io::stdout();
     for address in server.addresses() {
-        // Nobody may be reading.
+        // Standard output may be closed.
         let _ = writeln!(output, "listening on {address}");
     }
-    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "the server listens");
+    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "server listening");
     if let Some(address) = server.admin_address() {
         let _ = writeln!(output, "admin on http://{address}/");
     }
@@ -159,8 +158,8 @@ fn serve_with<E: Engine>(
     Ok(result?)
 }
 
-/// Keys must be hashed with a secret that clients cannot know; the standard library's hasher has
-/// one from the system.
+/// A seed for hashing keys that clients cannot guess. The standard library's hasher takes its
+/// randomness from the system.
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_nanos());
@@ -177,13 +176,15 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
     let (protocol, users_file) = protocol_and_users(options)?;
     let (listen, listen_udp) = listen(options)?;
-    let mask = options.unix_mask.as_deref().unwrap_or("700");
     Ok(Settings {
         listen,
         listen_udp,
         tls: extended.tls.settings(options.enable_ssl)?,
         unix_socket: options.unix_socket.clone(),
-        unix_mode: u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
+        unix_mode: match options.unix_mask.as_deref() {
+            Some(mask) => u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
+            None => defaults.unix_mode,
+        },
         admin: admin(options.admin.as_deref(), options.admin_public)?,
         threads,
         memory_bytes,
@@ -206,7 +207,9 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         allows_watch: !options.disable_watch,
         verbosity: options.verbose,
         pins_threads: options.pin_threads,
-        prefix_delimiter: options.stats_delimiter.map_or(b':', |delimiter| delimiter as u8),
+        prefix_delimiter: options
+            .stats_delimiter
+            .map_or(defaults.prefix_delimiter, |delimiter| delimiter as u8),
         counts_prefixes: options.stats_delimiter.is_some(),
         tunables: tunables(options, extended),
         memory_file: options.memory_file.clone(),
@@ -214,7 +217,8 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     })
 }
 
-/// The bytes of `-m` and `-I`. A complaint names the option that has to change.
+/// The memory limit (`-m`) and the largest item (`-I`) in bytes. An error names the option that has
+/// to change.
 fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     let defaults = Settings::default();
     let default_item_bytes = defaults.max_item_bytes;
@@ -229,7 +233,7 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     let least = 2 * item_bytes + REST_OF_MEMORY_BYTES;
     if memory_bytes < least {
         if called_as(MEMCACHED_NAMES) && item_bytes <= default_item_bytes {
-            log::warn!(bytes = least; "-m is less than what works: it is raised");
+            log::warn!(bytes = least; "-m is below the minimum, so the minimum is used");
             return Ok((least, item_bytes));
         }
         let least = least.div_ceil(1 << 20);
@@ -245,7 +249,7 @@ fn sizes(options: &Options) -> anyhow::Result<(usize, usize)> {
     Ok((memory_bytes, item_bytes))
 }
 
-/// What `stats settings` shows of options that mean nothing here.
+/// The values that `stats settings` shows for options that have no effect here.
 fn tunables(options: &Options, extended: &Extended) -> Vec<(String, String)> {
     let mut tunables = extended.tunables.clone();
     let growth = options.slab_growth_factor.map(|factor| format!("{factor:.2}"));
@@ -264,8 +268,8 @@ fn called_as(names: &[&str]) -> bool {
     name.is_some_and(|name| names.iter().any(|known| name == *known))
 }
 
-/// How connections speak, and where their users are listed. Each way to authenticate belongs to one
-/// protocol, and the other must be shut then.
+/// The protocol of connections, and the file of users if clients must authenticate. Each way to
+/// authenticate belongs to one protocol, so the other protocol is refused then.
 fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option<PathBuf>)> {
     let protocol = match options.protocol.as_deref() {
         None | Some("auto") => WireProtocol::Negotiated,
@@ -276,7 +280,7 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
     let has_udp = options.udp_port.unwrap_or(0) != 0;
     match (options.enable_sasl, &options.auth_file) {
         (false, None) => Ok((protocol, None)),
-        (true, Some(_)) => bail!("-S and -Y exclude each other"),
+        (true, Some(_)) => bail!("-S and -Y cannot be combined: use one of them"),
         _ if has_udp => bail!("UDP (-U) has no authentication: leave out -U, or -S and -Y"),
         (true, None) => {
             let named = options.protocol.as_deref().unwrap_or("binary");
@@ -292,17 +296,17 @@ fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option
     }
 }
 
-/// Where to listen for TCP and for UDP.
+/// The addresses to listen on for TCP and for UDP.
 fn listen(options: &Options) -> anyhow::Result<(Vec<ListenAddress>, Vec<SocketAddr>)> {
     let udp = options.udp_port.unwrap_or(0);
-    // A port given for UDP alone is that of TCP too, as in memcached.
-    let tcp = options.port.unwrap_or(if udp == 0 { DEFAULT_PORT } else { udp });
-    // For a program that is called memcached 0 is no port, not any port.
+    // A port that is given for UDP alone is also the TCP port, as in memcached.
+    let tcp = options.port.unwrap_or(if udp == 0 { default_port() } else { udp });
+    // For a program that is called memcached, port 0 turns TCP off; otherwise it is any free port.
     let is_off = tcp == 0 && (udp != 0 || called_as(MEMCACHED_NAMES));
     let over_tcp = if is_off { Vec::new() } else { addresses(options, tcp)? };
     let over_udp = if udp == 0 { Vec::new() } else { addresses(options, udp)? };
     let mut over_udp: Vec<_> = over_udp.iter().map(|listening| listening.address).collect();
-    // A port given with -l is for TCP; addresses that differ in it alone are one for UDP.
+    // A port in -l is for TCP, so addresses that differ in it alone are one UDP address.
     if udp > 0 {
         over_udp.iter_mut().for_each(|address| address.set_port(udp as u16));
         over_udp.sort_unstable();
@@ -311,11 +315,13 @@ fn listen(options: &Options) -> anyhow::Result<(Vec<ListenAddress>, Vec<SocketAd
     Ok((over_tcp, over_udp))
 }
 
-/// Each `-l`, at its own port or at `port`.
+/// The address of each `-l`, with its own port or `port` (-1 and 0: any free port).
 fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>> {
     let port = match port {
         -1 => 0,
-        port => u16::try_from(port).ok().with_context(|| format!("there is no port {port}"))?,
+        port => u16::try_from(port)
+            .ok()
+            .with_context(|| format!("a port must be -1 to 65535, not {port}"))?,
     };
     let mut addresses = Vec::new();
     for name in options.listen.iter().flat_map(|list| list.split([',', ';'])) {
@@ -331,7 +337,7 @@ fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>>
     Ok(addresses)
 }
 
-/// What the prefix of an address says of its connections, and the rest.
+/// Splits the TLS prefix off an address: how its connections are secured, and the address.
 fn security(name: &str) -> (Security, &str) {
     const PREFIXES: [(&str, Security); 3] =
         [("notls:", Security::Plain), ("btls:", Security::ServerOnly), ("mtls:", Security::Mutual)];
@@ -359,7 +365,8 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(found.collect())
 }
 
-/// Where to answer the operator. Keys and statistics are shown there to whoever asks.
+/// The address of `--admin`, if it is given. Everybody who can reach it can read keys and
+/// statistics, so an address that other machines can reach needs `is_public`.
 pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<SocketAddr>> {
     let Some(name) = name else { return Ok(None) };
     let mut found = name
@@ -374,7 +381,8 @@ pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<Socke
     Ok(Some(address))
 }
 
-/// Logs what the server runs with, an option a field. No option holds a secret: users are in files.
+/// Logs the effective configuration, one field an option. No option holds a secret, because users
+/// and keys are in files.
 fn log_configuration(options: &Options) {
     let table = toml::Table::try_from(options).unwrap_or_default();
     let plain = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), Into::into);
@@ -399,14 +407,14 @@ fn mention_ignored(options: &Options, extended: &Extended) {
     let ignored: Vec<_> = ignored.chain(extended.ignored.iter().map(String::as_str)).collect();
     if !ignored.is_empty() {
         let options = ignored.join(",");
-        log::warn!(options; "these options mean nothing here");
+        log::warn!(options; "these options have no effect");
     }
 }
 
 fn raise_to_maximum(resource: Resource) {
     let maximum = getrlimit(resource).maximum;
     if setrlimit(resource, Rlimit { current: maximum, maximum }).is_err() {
-        log::warn!("a limit of the system could not be raised");
+        log::warn!("a resource limit could not be raised to its hard limit");
     }
 }
 
@@ -418,7 +426,7 @@ fn raise_file_limit(files: u64) {
         let wanted = Rlimit { current: Some(files), maximum: Some(maximum) };
         if setrlimit(Resource::Nofile, wanted).is_err() {
             raise_to_maximum(Resource::Nofile);
-            log::warn!(files; "the limit of open files could not be raised to what -c asks for");
+            log::warn!(files; "the limit of open files is too low for -c and could not be raised");
         }
     }
 }

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "Written", into = "String")]
 pub struct Size {
     number: u64,
-    /// Bytes of the unit; none for a bare number.
+    /// The unit in bytes; `None` for a bare number.
     unit: Option<u64>,
 }
 
-/// A size in a configuration file.
+/// A size as a configuration file may write it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -28,7 +28,7 @@ impl Size {
         Self { number, unit: Some(1 << 20) }
     }
 
-    /// A size of `bytes`, which are whole mebibytes, or else rounded down to them.
+    /// A size of `bytes`, rounded down to whole mebibytes.
     pub const fn whole_mebibytes(bytes: usize) -> Self {
         Self::mebibytes(bytes as u64 >> 20)
     }
@@ -37,7 +37,7 @@ impl Size {
     ///
     /// # Errors
     ///
-    /// If it is out of range.
+    /// If the number of bytes does not fit a `usize`.
     pub fn in_bytes(self, bare_unit: u64) -> anyhow::Result<usize> {
         let bytes = self.number.checked_mul(self.unit.unwrap_or(bare_unit));
         bytes
@@ -52,7 +52,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);
-        let number = number.parse().map_err(|_| format!("'{text}' is no size; try 64 or 1GiB"))?;
+        let number =
+            number.parse().map_err(|_| format!("'{text}' is not a size; try 64 or 1GiB"))?;
         let unit = match unit.trim().to_ascii_lowercase().as_str() {
             "" => None,
             "b" => Some(1),

@@ -1,11 +1,11 @@
-//! memcached's `-o ssl_*` options.
+//! memcached's `-o ssl_*` options: reads them and builds the server's TLS settings.
 
 use std::path::PathBuf;
 
 use amalgam_server::{TlsSettings, Verify};
 use anyhow::{Context, bail, ensure};
 
-/// The names in the order of `stats settings`, with what is shown unless another is set.
+/// The options in the order of `stats settings`, with the values shown for those not given.
 const SHOWN: &[(&str, &str)] = &[
     ("ssl_chain_cert", "(null)"),
     ("ssl_key", "(null)"),
@@ -19,13 +19,13 @@ const SHOWN: &[(&str, &str)] = &[
     ("ssl_min_version", "tlsv1.2"),
 ];
 
-/// Encrypted at once unless `ssl_wbuf_size` says otherwise: what a batch answers a connection.
+/// The default number of bytes that are encrypted at once: the replies of a batch to a connection.
 const SEND_BYTES: usize = 64 << 10;
 
-/// The largest `ssl_wbuf_size`, in kilobytes.
+/// The largest value of `ssl_wbuf_size`, in kilobytes.
 const MOST_SEND_KILOBYTES: usize = 16 << 10;
 
-/// What was given.
+/// The `ssl_*` options that were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     chain: Option<PathBuf>,
@@ -41,16 +41,16 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Takes an option.
+    /// Sets the option `name` to `value`.
     ///
     /// # Errors
     ///
-    /// If it is unknown or its value is none.
+    /// If the option is unknown or its value is invalid.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> anyhow::Result<()> {
         let text = || value.with_context(|| format!("-o {name} needs a value: {name}=..."));
         let number = || -> anyhow::Result<usize> {
             let value = text()?;
-            value.parse().with_context(|| format!("-o {name}: '{value}' is no number"))
+            value.parse().with_context(|| format!("-o {name}: '{value}' is not a number"))
         };
         let mut shown = value.unwrap_or("yes").to_owned();
         match name {
@@ -77,7 +77,7 @@ impl TlsOptions {
                 let version = number()?;
                 ensure!(version <= 3, "-o ssl_min_version must be 2 (TLS 1.2) or 3 (TLS 1.3)");
                 self.needs_tls13 = version == 3;
-                // Those before 1.2 are not spoken, whatever was asked for.
+                // Versions before 1.2 are not supported, whatever the option asks for.
                 shown = format!("tlsv1.{}", version.max(2));
             }
             "ssl_session_cache" => self.resumes = true,
@@ -91,7 +91,7 @@ impl TlsOptions {
                 shown = (kilobytes << 10).to_string();
             }
             "ssl_kernel_tls" => {
-                bail!("-o ssl_kernel_tls: the kernel's TLS is not used here; leave it out")
+                bail!("-o ssl_kernel_tls: TLS in the kernel is not supported; leave the option out")
             }
             _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
         }
@@ -99,11 +99,11 @@ impl TlsOptions {
         Ok(())
     }
 
-    /// The settings, if TLS is on.
+    /// The TLS settings of the server; `None` if TLS is off (`is_on`, option `-Z`).
     ///
     /// # Errors
     ///
-    /// If there is no certificate.
+    /// If TLS is on and no certificate is given.
     pub fn settings(&self, is_on: bool) -> anyhow::Result<Option<TlsSettings>> {
         if !is_on {
             return Ok(None);

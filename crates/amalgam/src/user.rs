@@ -1,21 +1,23 @@
-//! `-u`: gives up the rights of root before any client is heard.
+//! `-u`: drops the privileges of root before the server accepts a client.
 
 use anyhow::{Context, ensure};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use rustix::{process::Gid, process::Uid};
 
-/// Becomes the user called `name`, if this process is root's; else stays who it is. To be called
-/// while the process has one thread: later ones inherit.
+/// Makes this process run as the user `name` if it runs as root; otherwise changes nothing.
+///
+/// Requires: the process has one thread, because only the calling thread and those it starts later
+/// are changed.
 ///
 /// # Errors
 ///
-/// If there is no such user or the system refuses.
+/// If there is no such user or the system refuses the change.
 pub fn become_user(name: &str) -> anyhow::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    let users = std::fs::read_to_string("/etc/passwd").context("cannot read the list of users")?;
+    let users = std::fs::read_to_string("/etc/passwd").context("-u: cannot read /etc/passwd")?;
     let (uid, gid) =
         find(&users, name).with_context(|| format!("-u: there is no user '{name}'"))?;
     set_thread_groups(&[gid]).context("cannot give up the groups of root")?;
@@ -25,7 +27,7 @@ pub fn become_user(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ids of a user in a list as `/etc/passwd` has it.
+/// The user and group id of `name` in a list in the format of `/etc/passwd`.
 fn find(users: &str, name: &str) -> Option<(Uid, Gid)> {
     let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
     let mut fields = line.split(':').skip(2);

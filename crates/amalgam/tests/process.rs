@@ -53,7 +53,7 @@ fn an_unknown_option_is_named() {
         (&["serve", "-m", "99999999t"], "-m: the size 99999999TiB is out of range"),
         (&["serve", "-I", "0"], "-I must be 1k to 1024m, not 0"),
         (&["serve", "-I", "2g"], "-I must be 1k to 1024m, not 2GiB"),
-        (&["serve", "-m", "x"], "'x' is no size"),
+        (&["serve", "-m", "x"], "'x' is not a size"),
         (&["serve", "-l", "127.0.0.1:http"], "'http' is no port"),
         (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
         (&["serve", "--admin", "9150"], "must be HOST:PORT"),

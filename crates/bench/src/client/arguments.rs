@@ -120,11 +120,14 @@ impl ServerArguments {
             "--threads must be 1 to the number of connections"
         );
         let pids = self.server_pid.len();
-        ensure!(pids == 0 || pids == self.target.len(), "--server-pid needs one a --target");
+        ensure!(
+            pids == 0 || pids == self.target.len(),
+            "--server-pid needs one process id for each --target"
+        );
         if let Some(name) = &self.ratio_to {
             ensure!(self.target.contains(name), "--ratio-to {name} is not among --target");
         }
-        ensure!(!self.verify || self.protocol == Protocol::Text, "--verify goes with text only");
+        ensure!(!self.verify || self.protocol == Protocol::Text, "--verify needs --protocol text");
         if self.protocol == Protocol::Udp {
             ensure!(self.multi == 1, "--multi over UDP would be answered in several datagrams");
             let largest = LARGEST_DATAGRAM_VALUE_BYTES;
@@ -152,7 +155,7 @@ impl ServerArguments {
 /// The first address that a name resolves to.
 pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
     let mut addresses =
-        target.to_socket_addrs().with_context(|| format!("'{target}' is no HOST:PORT"))?;
+        target.to_socket_addrs().with_context(|| format!("'{target}' is not HOST:PORT"))?;
     addresses.next().with_context(|| format!("'{target}' has no address"))
 }
 

@@ -228,7 +228,7 @@ impl<'s> Connections<'s> {
         self.is_ending = true;
         let end = Instant::now() + LONGEST_DRAIN;
         while self.connections.iter().any(|connection| connection.in_flight > 0) {
-            anyhow::ensure!(Instant::now() < end, "no answer for {LONGEST_DRAIN:?}");
+            anyhow::ensure!(Instant::now() < end, "the server sent no reply for {LONGEST_DRAIN:?}");
             self.serve_events(events)?;
         }
         Ok(())
@@ -292,7 +292,9 @@ impl<'s> Connections<'s> {
                         Ok(sent) => connection.unsent -= sent,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Err(error).context("the server closed"),
+                        Err(error) => {
+                            return Err(error).context("the server closed the connection");
+                        }
                     }
                 }
             }

@@ -45,7 +45,7 @@ fn read_answers(stream: &mut TcpStream, mut pending: u64) -> anyhow::Result<u64>
     let (mut line, mut refused) = (Vec::new(), 0);
     while pending > 0 {
         let received = stream.read(&mut buffer).context("while the keys were stored")?;
-        ensure!(received > 0, "the server closed while the keys were stored");
+        ensure!(received > 0, "the server closed the connection while the keys were stored");
         for byte in &buffer[..received] {
             line.push(*byte);
             ensure!(line.len() < 4096, "the server answered a set with an endless line");

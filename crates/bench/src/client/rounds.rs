@@ -74,7 +74,7 @@ fn allow_descriptors(arguments: &ServerArguments) -> anyhow::Result<()> {
     }
     ensure!(
         limit.maximum.is_none_or(|maximum| maximum >= needed),
-        "this takes {needed} open files; raise the limit (ulimit -n)"
+        "the connections need {needed} open files; raise the limit (ulimit -n)"
     );
     let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).context("raising the limit of open files")

@@ -213,8 +213,12 @@ pub struct Stream {
 ///
 /// If the recipe has no keys, more than [`MOST_KEYS`], no requests or an invalid theta.
 pub fn generate(recipe: &Recipe, thread: usize) -> anyhow::Result<Stream> {
-    anyhow::ensure!(recipe.keys <= MOST_KEYS, "at most {MOST_KEYS} keys");
-    anyhow::ensure!(recipe.requests > 0, "at least one request");
+    anyhow::ensure!(
+        recipe.keys <= MOST_KEYS,
+        "a workload has at most {MOST_KEYS} keys, not {}",
+        recipe.keys
+    );
+    anyhow::ensure!(recipe.requests > 0, "a workload needs at least one request");
     let popularity = Popularity::new(recipe.keys, recipe.theta)?;
     let phase = |phase: u64| {
         let scatter = Permutation::new(recipe.keys, mix64(recipe.seed ^ phase));
