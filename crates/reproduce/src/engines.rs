@@ -34,9 +34,9 @@ macro_rules! entries {
                 )
             },
             every::<1>("hotring-r-1", "hotring-r, every request"),
-            every::<2>("hotring-r-2", "every second"),
-            every::<10>("hotring-r-10", "every tenth"),
-            every::<50>("hotring-r-50", "every fiftieth"),
+            every::<2>("hotring-r-2", "hotring-r, every second request"),
+            every::<10>("hotring-r-10", "hotring-r, every tenth request"),
+            every::<50>("hotring-r-50", "hotring-r, every fiftieth request"),
             entry::<EngineTarget<HotRingSWithoutPredecessor>>(
                 "hotring-s-wo",
                 "hotring-s that counts updates at the item itself",
@@ -47,7 +47,7 @@ macro_rules! entries {
             ),
             entry::<EngineTarget<Chaining<true>>>(
                 "chaining-memcmp",
-                "the same, keys compared byte by byte",
+                "chaining whose reads compare keys byte by byte",
             ),
             Entry {
                 variants: GLOBAL_LOCK,

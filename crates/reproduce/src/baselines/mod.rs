@@ -1,8 +1,8 @@
 //! The baselines that engines are compared with.
 //!
 //! Invariants of this module:
-//! 1. Baselines share hash function, memory room and driver with the engines, so that a difference
-//!    is one of design.
+//! 1. Baselines share the hash function, the memory limit and the driver with the engines, so that
+//!    a difference in a figure is one of design.
 
 mod chaining;
 mod memc3_as_published;

@@ -5,7 +5,7 @@ use amalgam_op::Key;
 
 use amalgam_bench::target::{ReadSink, Target, TargetWorker};
 
-/// A map that forgets: writes succeed and reads miss. Keys are still generated and hashed.
+/// A map that stores nothing: writes succeed and reads miss. Keys are still generated and hashed.
 pub struct Null;
 
 /// A worker of [`Null`].

@@ -43,22 +43,22 @@ pub struct MigrateArguments {
     pub json: bool,
 }
 
-/// A result.
+/// The result of a migration.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct MigrateResult {
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
-    /// Chunks that moved.
+    /// The number of chunks that moved.
     pub chunks: u64,
-    /// From the order until the target served all of them and the source none.
+    /// The time in seconds from the command until the target served all chunks and the source none.
     pub seconds: f64,
-    /// Reads and writes of clients meanwhile and some time after.
+    /// Reads by clients during the move and half a second after it.
     pub reads: u64,
-    /// See above.
+    /// Writes by clients during the same time.
     pub writes: u64,
-    /// Operations that failed.
+    /// Reads and writes that failed.
     pub errors: u64,
     /// Reads that showed less than was acknowledged before.
     pub stale: u64,
@@ -66,12 +66,12 @@ pub struct MigrateResult {
     pub wrong: u64,
     /// Requests that went to a node which did not own the chunk.
     pub misdirected: u64,
-    /// The longest operation, in milliseconds.
+    /// The longest read or write, in milliseconds.
     pub longest_ms: f64,
 }
 
 impl MigrateResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         format!(
             "{} chunks in {:.2} s, {:.0} k/s; meanwhile {} reads and {} writes: {} errors, {} \
@@ -186,7 +186,8 @@ fn work(
 ///
 /// If the cluster cannot be started, or the chunks do not move in time.
 pub fn run(arguments: &MigrateArguments) -> anyhow::Result<MigrateResult> {
-    ensure!(arguments.clients > 0 && arguments.bytes >= 8, "no clients, or no room for a count");
+    ensure!(arguments.clients > 0, "--clients must be at least 1");
+    ensure!(arguments.bytes >= 8, "--bytes must be at least 8");
     ensure!((1..=2_000_000).contains(&arguments.chunks), "--chunks must be 1 to 2 million");
     let megabytes = 64 + (arguments.chunks * (arguments.bytes as u64 + 100)) / (1 << 20);
     let nodes = Nodes::start(2, &arguments.engine, 1, megabytes)?;
@@ -245,12 +246,12 @@ fn move_all(
 ) -> anyhow::Result<f64> {
     let began = Instant::now();
     let is_moving = source.migrate(range, target.home().node)?;
-    ensure!(is_moving, "the node does not move them");
+    ensure!(is_moving, "the node refused to move the chunks");
     while began.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
         if source.status()?.moves.0 == 0 && target.status()?.moves.1 == 0 {
             let is_there = target.status()?.ids >= range.len();
-            ensure!(is_there, "the move was given up");
+            ensure!(is_there, "the node gave up the move");
             return Ok(began.elapsed().as_secs_f64());
         }
     }

@@ -27,7 +27,8 @@ const BATCH: usize = 1_024;
 const CACHE_BYTES: usize = 4 << 20;
 /// The most time that a step may take.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// A generous bound of the bytes that a chunk takes on top of its value, in memory and in the log.
+/// An upper bound of the bytes that a chunk takes in addition to its value, in memory and in the
+/// log.
 const BESIDE_BYTES: u64 = 150;
 /// Chunks that are read afterwards.
 const CHECKED: u64 = 100_000;
@@ -64,33 +65,33 @@ pub struct RecoveryArguments {
     pub json: bool,
 }
 
-/// A result.
+/// The result of a recovery.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RecoveryResult {
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
-    /// Chunks that were recovered.
+    /// The number of chunks that were recovered.
     pub chunks: u64,
-    /// Bytes of each.
+    /// The size of each chunk in bytes.
     pub bytes: usize,
-    /// Processes that recovered them.
+    /// The number of processes that recovered them.
     pub others: usize,
-    /// Seconds that writing them took, with their backups.
+    /// Seconds to write the chunks with their backups.
     pub load_seconds: f64,
-    /// From the kill until a node knew.
+    /// Seconds from the kill until a node detected it.
     pub detect_seconds: f64,
-    /// From then until every chunk was served again.
+    /// Seconds from the detection until every chunk was served again.
     pub readable_seconds: f64,
-    /// From then until every chunk had all its backups again.
+    /// Seconds from the detection until every chunk had all its backups again.
     pub full_seconds: f64,
-    /// Seconds of reading, checking and inserting as many records without a cluster.
+    /// Seconds to read, check and insert as many records without a cluster.
     pub alone_seconds: f64,
 }
 
 impl RecoveryResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         let rate = |seconds: f64| {
             let millions = self.chunks as f64 / seconds / 1e6;
@@ -136,7 +137,7 @@ fn value(number: u64, bytes: usize) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// If the cluster cannot be started, or does not recover, or a chunk is not as it was.
+/// If the cluster cannot be started, or does not recover, or a chunk has another value afterwards.
 pub fn run(arguments: &RecoveryArguments) -> anyhow::Result<RecoveryResult> {
     ensure!(arguments.bytes >= 8 && arguments.chunks > 0, "a value has at least 8 bytes");
     ensure!((1..=3).contains(&arguments.backups), "--backups must be 1 to 3");
@@ -234,7 +235,7 @@ fn is_whole(statuses: &[NodeStatus]) -> bool {
 fn wait(mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let began = Instant::now();
     while !is_so()? {
-        ensure!(began.elapsed() < PATIENCE, "the cluster does not get there");
+        ensure!(began.elapsed() < PATIENCE, "the cluster did not recover within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())

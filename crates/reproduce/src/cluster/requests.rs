@@ -1,5 +1,6 @@
-//! Small values, one and many in flight: reads from chunks, through a gateway, from memcached, and
-//! writes of chunks without backups and with three, and of Redis with three replicas.
+//! Measures requests for small values, one and many in flight: reads of chunks, reads through a
+//! gateway and reads from memcached; writes of chunks without backups and with three, and writes to
+//! Redis with three replicas.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -53,12 +54,12 @@ pub struct RequestArguments {
     pub json: bool,
 }
 
-/// A result: medians of the rounds.
+/// The result of one system: medians of the rounds.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RequestResult {
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     /// The system that was measured.
     pub target: &'static str,
@@ -66,17 +67,18 @@ pub struct RequestResult {
     pub in_flight: usize,
     /// The median time of a request, in microseconds.
     pub p50_us: f64,
-    /// CPU time of the servers a key, in microseconds.
+    /// CPU time of the servers in microseconds a key.
     pub cpu_us: f64,
-    /// The median of the rounds' ratios to memcached, of both; of writes, to those without backups.
+    /// The ratios of `p50_us` and `cpu_us` to those of memcached (for writes, to those of chunks
+    /// without backups): each the median of the rounds' ratios.
     pub ratios: [f64; 2],
-    /// Memory that the servers took for a value with its key or id, in bytes: what became resident
-    /// while the values were written. Means something where there are many of them.
+    /// Memory of the servers in bytes for a value with its key or id: the growth of resident memory
+    /// while the values were written. The figure is meaningful only with many values.
     pub bytes_a_value: f64,
 }
 
 impl RequestResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         format!(
             "{:<9} {:>3} in flight  p50 {:>7.1} us ({:.2})  CPU a key {:>6.2} us ({:.2})  {:.0} \
@@ -97,7 +99,7 @@ trait Target {
     fn name(&self) -> &'static str;
     /// The process ids of its servers.
     fn pids(&self) -> Vec<u32>;
-    /// See [`RequestResult::bytes_a_value`].
+    /// The memory of a value in bytes; see [`RequestResult::bytes_a_value`].
     fn bytes_a_value(&self) -> f64;
     /// Reads values and checks them, or writes them.
     fn request(&mut self, numbers: &[usize]) -> anyhow::Result<()>;

@@ -157,7 +157,7 @@ fn told(what: &str, pairs: &mut [Pair]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::Place;
+    use super::super::point::AxisPosition;
     use super::*;
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn points_are_found_by_series_and_place_and_those_apart_are_named() {
-        let point = |series: &str, at, value| Point::new(series, Place::number(at), value);
+        let point = |series: &str, at, value| Point::new(series, AxisPosition::number(at), value);
         let one = [point("memc3", 1.0, 10.0), point("memc3", 2.0, 20.0), point("gone", 1.0, 1.0)];
         let other = [point("memc3", 2.0, 5.0), point("memc3", 1.0, 10.5)];
         let mut pairs = points_of("memc3-figure-5", &one, &other);

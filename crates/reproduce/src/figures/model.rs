@@ -13,7 +13,7 @@
 //! errors of the two measurements.
 
 use super::plan::{AT_LEAST, AT_MOST, IndexRun, PREDICTED, Panel, Shape};
-use super::point::{Place, Point};
+use super::point::{AxisPosition, Point};
 use super::rounds::{Estimate, Rounds, middle};
 use super::scale_profile::ScaleProfile;
 
@@ -98,7 +98,7 @@ fn predict(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
             let farther = (value - ends[0]).max(ends[1] - value) / value;
             let spread = Some(farther).filter(|part| part.is_finite() && one.error.is_some());
             let point = |name: &str, value, spread| {
-                let place = Place::number(threads as f64);
+                let place = AxisPosition::number(threads as f64);
                 Point { spread, ..Point::new(format!("{engine}{name}"), place, value) }
             };
             shown.push(point(PREDICTED, value, spread));
@@ -128,7 +128,7 @@ fn engines_order(engines: &[String], series: &str) -> (usize, usize) {
 pub fn panel(profile: &ScaleProfile, runs: impl Fn() -> IndexRun) -> Panel {
     let threads = profile.threads().into_iter();
     let run = |threads: usize| {
-        runs().with(format!("--threads={threads}")).rates_at(Place::number(threads as f64))
+        runs().with(format!("--threads={threads}")).rates_at(AxisPosition::number(threads as f64))
     };
     Panel {
         x: "threads",
@@ -206,7 +206,7 @@ mod tests {
 
     /// Rounds of one and of two threads, two to a pass.
     fn rounds(one: [f64; 4], two: [f64; 4]) -> Rounds<Vec<Point>> {
-        let point = |threads, value| Point::new("mercury", Place::number(threads), value);
+        let point = |threads, value| Point::new("mercury", AxisPosition::number(threads), value);
         let round = |at: usize| vec![point(1.0, one[at]), point(2.0, two[at])];
         Rounds(vec![vec![round(0), round(1)], vec![round(2), round(3)]])
     }
@@ -256,7 +256,7 @@ mod tests {
             assert!(ends[0].value <= alone && alone <= ends[1].value, "{alone}");
         }
         // One core: nothing to fit, so nothing is said.
-        let one = vec![Point::new("mercury", Place::number(1.0), 10.0)];
+        let one = vec![Point::new("mercury", AxisPosition::number(1.0), 10.0)];
         assert_eq!(predict(&Rounds(vec![vec![one]])).len(), 1);
     }
 }

@@ -409,14 +409,16 @@ fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: f64, side: HPos) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::Place;
+    use super::super::point::AxisPosition;
     use super::*;
 
     #[test]
     fn every_shape_is_drawn_with_all_its_names() {
         let points: Vec<Point> = ["mercury", "memc3", "a fifth <thing>"]
             .iter()
-            .flat_map(|name| (1..4).map(|x| Point::new(*name, Place::number(f64::from(x)), 7.5)))
+            .flat_map(|name| {
+                (1..4).map(|x| Point::new(*name, AxisPosition::number(f64::from(x)), 7.5))
+            })
             .collect();
         for shape in [Shape::Bars, Shape::Lines, Shape::LogLines] {
             let panel = Panel { y: "M/s", x: "threads", shape, ..Panel::default() };
@@ -463,7 +465,7 @@ mod tests {
     #[test]
     fn what_is_below_zero_has_room() {
         let heights = |values: &[f64]| {
-            let point = |value: &f64| Point::new("mercury", Place::number(1.0), *value);
+            let point = |value: &f64| Point::new("mercury", AxisPosition::number(1.0), *value);
             heights(&values.iter().map(point).collect::<Vec<_>>())
         };
         assert_eq!(heights(&[50.0, 100.0]), 0.0..112.0);
@@ -474,9 +476,9 @@ mod tests {
 
     #[test]
     fn one_place_alone_has_room() {
-        let points = [Point::new("memc3", Place::number(64.0), 1.0)];
+        let points = [Point::new("memc3", AxisPosition::number(64.0), 1.0)];
         assert_eq!(places(&points), 32.0..96.0);
-        let points = [0.0, 100.0].map(|x| Point::new("memc3", Place::number(x), 1.0));
+        let points = [0.0, 100.0].map(|x| Point::new("memc3", AxisPosition::number(x), 1.0));
         assert_eq!(places(&points), -3.0..103.0);
     }
 

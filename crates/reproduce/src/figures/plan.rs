@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::point::{Place, Point};
+use super::point::{AxisPosition, Point};
 use super::rounds::Rounds;
 use super::scale_profile::ScaleProfile;
 
@@ -132,8 +132,8 @@ pub enum Program {
 
 /// A command, and how the lines of JSON that it prints become points.
 pub struct Run {
-    /// The place of the points on the horizontal axis.
-    pub place: Place,
+    /// The position of the points on the horizontal axis.
+    pub place: AxisPosition,
     /// The program to run.
     pub program: Program,
     /// The program's arguments.
@@ -200,9 +200,9 @@ pub struct Claim {
 /// How our number must compare with the printed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// At least as much.
+    /// Our number must be at least as large.
     More,
-    /// At most as much.
+    /// Our number must be at most as large.
     Less,
     /// Neither more nor less is better: the number describes what is measured.
     Same,
@@ -246,7 +246,7 @@ impl Claim {
         Self { what: what.to_owned(), printed, ours, better: Better::More }
     }
 
-    /// The same claim of another panel.
+    /// This claim about the panel with this number.
     #[must_use]
     pub fn of_panel(mut self, number: usize) -> Self {
         match &mut self.ours {
@@ -258,13 +258,13 @@ impl Claim {
         self
     }
 
-    /// The same claim of a number of which less is better.
+    /// This claim about a number of which less is better.
     #[must_use]
     pub fn less(self) -> Self {
         Self { better: Better::Less, ..self }
     }
 
-    /// The same claim of a number of which neither more nor less is better.
+    /// This claim about a number of which neither more nor less is better.
     #[must_use]
     pub fn same(self) -> Self {
         Self { better: Better::Same, ..self }
@@ -401,7 +401,7 @@ impl IndexRun {
     }
 
     /// The finished run, whose points have `place`.
-    pub fn at(self, place: Place, reading: Reading) -> Run {
+    pub fn at(self, place: AxisPosition, reading: Reading) -> Run {
         let engines = self.engines.len() as f64;
         let mut arguments = vec!["bench".to_owned(), "index".to_owned()];
         arguments.push(format!("--engine={}", self.engines.join(",")));
@@ -423,7 +423,7 @@ impl IndexRun {
     }
 
     /// The finished run, whose points are millions of operations a second at `place`.
-    pub fn rates_at(self, place: Place) -> Run {
+    pub fn rates_at(self, place: AxisPosition) -> Run {
         self.at(place, Reading::Field("ops_per_second", 1e6))
     }
 }

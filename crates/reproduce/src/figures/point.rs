@@ -1,21 +1,21 @@
-//! The points of a figure: a value of a series at a place on the horizontal axis.
+//! The points of a figure: a value of a series at a position on the horizontal axis.
 
-/// A place on the horizontal axis of a panel.
+/// A position on the horizontal axis of a panel.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Place {
-    /// What the axis shows there.
+pub struct AxisPosition {
+    /// The text that the axis shows at the position.
     pub label: String,
-    /// Its position: where the axis is linear, distances are those of these numbers.
+    /// The coordinate: on a linear axis, distances are proportional to differences of it.
     pub number: f64,
 }
 
-impl Place {
-    /// The place of a number, labelled with the number itself.
+impl AxisPosition {
+    /// The position of a number, labelled with the number itself.
     pub fn number(number: f64) -> Self {
         Self { label: number.to_string(), number }
     }
 
-    /// The place of the `index`th group of bars, labelled with a name.
+    /// The position of the `index`th group of bars, labelled with a name.
     pub fn named(index: usize, label: impl Into<String>) -> Self {
         Self { label: label.into(), number: index as f64 }
     }
@@ -27,7 +27,7 @@ pub struct Point {
     /// The series that the point belongs to, usually an engine's name.
     pub series: String,
     /// The point's position on the horizontal axis.
-    pub place: Place,
+    pub place: AxisPosition,
     /// The value, in the unit of the panel's vertical axis.
     pub value: f64,
     /// How far the value may be off, as a part of it; None where it was not measured more than
@@ -39,7 +39,7 @@ pub struct Point {
 
 impl Point {
     /// A point of `series` at `place`, of unknown spread.
-    pub fn new(series: impl Into<String>, place: Place, value: f64) -> Self {
+    pub fn new(series: impl Into<String>, place: AxisPosition, value: f64) -> Self {
         Self { series: series.into(), place, value, spread: None }
     }
 }

@@ -386,7 +386,7 @@ pre { overflow-x: auto } .failure { border-left: 4px solid #d55e00; padding-left
 #[cfg(test)]
 mod tests {
     use super::super::plan::{Claim, Panel, Paper};
-    use super::super::point::Place;
+    use super::super::point::AxisPosition;
     use super::*;
 
     fn finished(ours: f64, points: usize) -> Finished {
@@ -399,7 +399,7 @@ mod tests {
             panels: vec![Panel { y: "%", ..Panel::default() }],
             claims: vec![Claim::value("% full", 90.0, "memc3", "0")],
         };
-        let point = |index: usize| Point::new("memc3", Place::number(index as f64), ours);
+        let point = |index: usize| Point::new("memc3", AxisPosition::number(index as f64), ours);
         let mut done = Finished::planned(figure);
         let panels = vec![(0..points).map(point).collect()];
         done.sum_up(Rounds(vec![vec![panels]]), Vec::new());
@@ -427,7 +427,7 @@ mod tests {
             Claim::fewer("fewer than nobody", 1.2, "memc3", "nobody", "0"),
             Claim::ratio("times chains", 0.5, "memc3", "chains", "0"),
         ];
-        let point = |series: &str, value| Point::new(series, Place::number(0.0), value);
+        let point = |series: &str, value| Point::new(series, AxisPosition::number(0.0), value);
         let pass = |pace: f64| {
             let points = vec![point("memc3", 4.0 * pace), point("chains", 10.0 * pace)];
             vec![vec![points]]

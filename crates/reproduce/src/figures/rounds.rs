@@ -127,7 +127,7 @@ pub fn middle(rounds: &Rounds<Vec<Point>>) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::Place;
+    use super::super::point::AxisPosition;
     use super::*;
 
     fn rounds(passes: &[&[f64]]) -> Rounds<Option<f64>> {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn points_that_lack_in_a_round_are_left_out() {
-        let point = |series: &str, value| Point::new(series, Place::number(1.0), value);
+        let point = |series: &str, value| Point::new(series, AxisPosition::number(1.0), value);
         let both = vec![point("hotring-s", 4.0), point("chaining", 2.0)];
         let passes = vec![vec![both.clone()], vec![vec![point("hotring-s", 6.0)]]];
         let shown = middle(&Rounds(passes));

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::plan::{Program, Reading, Run, SYNTHESIS, command_line};
-use super::point::{Place, Point};
+use super::point::{AxisPosition, Point};
 use super::servers::Servers;
 use crate::programs::AMALGAM;
 use amalgam_bench::measure::commit;
@@ -307,14 +307,14 @@ fn read(run: &Run, line: &Value) -> anyhow::Result<Vec<Point>> {
         Reading::Timeline(field, step, unit) => {
             let values = line.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();
             let values = values.iter().filter_map(Value::as_f64).enumerate();
-            let at = |index: usize| Place::number((index as f64 * step * 1e6).round() / 1e6);
+            let at = |index: usize| AxisPosition::number((index as f64 * step * 1e6).round() / 1e6);
             values.map(|(index, value)| Point::new(name(), at(index), value / unit)).collect()
         }
         Reading::Points => {
             let points = line.get("points").cloned().unwrap_or_default();
             let points: Vec<(String, f64, f64)> = serde_json::from_value(points)
                 .with_context(|| format!("the points of {}", command_line(run)))?;
-            let point = |(series, at, value)| Point::new(series, Place::number(at), value);
+            let point = |(series, at, value)| Point::new(series, AxisPosition::number(at), value);
             points.into_iter().map(point).collect()
         }
     };
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     fn run(reading: Reading) -> Run {
-        let place = Place::number(2.0);
+        let place = AxisPosition::number(2.0);
         let arguments = vec!["bench".into()];
         Run { place, program: Program::Own, arguments, reading, seconds: 1.0, repeats: true }
     }
@@ -338,7 +338,7 @@ mod tests {
             "points": [["six lanes", 24.0, 31.25]],
         });
         let read = |reading| read(&run(reading), &line).unwrap();
-        let two = Place::number(2.0);
+        let two = AxisPosition::number(2.0);
         assert_eq!(
             read(Reading::Field("ops_per_second", 1e6)),
             [Point::new("memc3", two.clone(), 5.0)]
@@ -362,8 +362,11 @@ mod tests {
         let named = Reading::Named("+ tag".into(), "p50_ns", 1.0);
         assert_eq!(read(named), [Point::new("+ tag", two, 70.0)]);
         let timeline = read(Reading::Timeline("timeline", 0.1, 1e6));
-        assert_eq!(timeline[1], Point::new("memc3", Place::number(0.1), 2.0));
-        assert_eq!(read(Reading::Points), [Point::new("six lanes", Place::number(24.0), 31.25)]);
+        assert_eq!(timeline[1], Point::new("memc3", AxisPosition::number(0.1), 2.0));
+        assert_eq!(
+            read(Reading::Points),
+            [Point::new("six lanes", AxisPosition::number(24.0), 31.25)]
+        );
     }
 
     #[test]

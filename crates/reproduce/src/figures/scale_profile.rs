@@ -1,42 +1,45 @@
-//! How large and how long: what a machine and a user's patience allow of a paper's setting.
+//! The scale of a reproduction: how many keys, threads and seconds the machine and the chosen scale
+//! allow of a paper's setting.
 
 use amalgam_bench::measure::Machine;
 
-/// How much is measured.
+/// The scale of a reproduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Numbers that mean nothing, in seconds: whether every figure can be had.
+    /// A test that every figure can be produced, in seconds; its numbers mean nothing.
     Toy,
-    /// Ten minutes on two cores for all of them.
+    /// Fewer keys and shorter rounds than the papers': about ten minutes on two cores for all
+    /// figures.
     Quick,
-    /// The papers' sizes, as far as memory goes; hours.
+    /// The papers' sizes as far as memory allows, which takes hours.
     Full,
 }
 
-/// What figures are planned for.
+/// The scale and the machine that figures are planned for.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ScaleProfile {
-    /// How much is asked for.
+    /// The scale that the user chose.
     pub scale: Scale,
-    /// Where it runs.
+    /// The machine that measures.
     pub machine: Machine,
-    /// Memory that may be used, in bytes.
+    /// The memory that runs may use, in bytes.
     pub available_bytes: u64,
 }
 
-/// Keys of a figure at most, by scale: beyond the caches of today's machines but at toy scale.
+/// The most keys of a figure at toy scale.
 const TOY_KEYS: u64 = 4_000;
 const QUICK_KEYS: u64 = 1_000_000;
 
 impl ScaleProfile {
-    /// This machine.
+    /// The profile of this machine at `scale`.
     pub fn of_this_machine(scale: Scale) -> Self {
         let available_bytes = Machine::available_bytes();
         Self { scale, machine: Machine::describe(), available_bytes }
     }
 
-    /// How many keys stand for `printed`, where all engines of a run take `bytes_a_key` together.
+    /// The number of keys to measure where the paper has `printed`; all engines of a run together
+    /// take `bytes_a_key` bytes for each key.
     pub fn keys(&self, printed: u64, bytes_a_key: u64) -> u64 {
         let fit = self.available_bytes / 10 * 6 / bytes_a_key;
         let most = match self.scale {
@@ -47,7 +50,7 @@ impl ScaleProfile {
         printed.min(most).min(fit).max(1_000)
     }
 
-    /// One of three numbers.
+    /// The argument that belongs to the scale.
     pub fn choose<T>(&self, toy: T, quick: T, full: T) -> T {
         match self.scale {
             Scale::Toy => toy,
@@ -56,28 +59,30 @@ impl ScaleProfile {
         }
     }
 
-    /// Of a round.
+    /// The length of a round in seconds.
     pub fn seconds(&self) -> f64 {
         self.choose(0.005, 0.1, 2.0)
     }
 
-    /// How often all figures are gone through, so that the rounds of a number lie minutes apart: a
-    /// machine is not the same then, least of all one that is shared.
+    /// The number of passes through all figures. The rounds of a number then lie minutes apart, so
+    /// that their differences include drift of the machine.
     pub fn passes(&self) -> usize {
         2
     }
 
-    /// Of each engine in a pass; the contract asks for five where a figure is to be quoted.
+    /// The number of rounds of each engine in a pass. A figure that is to be quoted needs five
+    /// rounds in all.
     pub fn rounds(&self) -> usize {
         self.choose(1, 2, 3)
     }
 
-    /// Generated for each thread; they are repeated in a circle.
+    /// The number of requests that are generated for each thread and repeated cyclically.
     pub fn requests(&self) -> u64 {
         self.choose(20_000, 1 << 20, 1 << 24)
     }
 
-    /// Counts of threads: powers of two up to the cores, and all of them.
+    /// The numbers of threads to measure: the powers of two up to the number of cores, and that
+    /// number.
     pub fn threads(&self) -> Vec<usize> {
         let cores = self.machine.cores.max(1);
         let powers = (0..).map(|power| 1 << power).take_while(|threads| *threads <= cores);
@@ -88,7 +93,8 @@ impl ScaleProfile {
         threads
     }
 
-    /// As many threads as the paper had, or as there are.
+    /// The number of threads for a paper's `printed` threads: as many, but at most the number of
+    /// cores.
     pub fn threads_up_to(&self, printed: usize) -> usize {
         printed.min(self.machine.cores.max(1))
     }

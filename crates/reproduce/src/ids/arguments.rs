@@ -71,11 +71,11 @@ pub struct IdsArguments {
 }
 
 impl IdsArguments {
-    /// Refuses what cannot be run.
+    /// Checks that the options can be run.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with which option.
+    /// If an option is invalid; the error names it and says what is wrong.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=1 << 40).contains(&self.ids), "--ids must be 1 to 2^40");
         ensure!((0.0..=1.0).contains(&self.migrated), "--migrated must be 0 to 1");
@@ -103,7 +103,7 @@ impl IdsArguments {
         Ok(())
     }
 
-    /// How many ids migrate before the rounds.
+    /// The number of ids that migrate before the rounds.
     pub fn migrations(&self) -> u64 {
         (self.ids as f64 * self.migrated).round() as u64
     }
@@ -139,11 +139,11 @@ pub struct LookupCacheArguments {
 }
 
 impl LookupCacheArguments {
-    /// Refuses what cannot be run.
+    /// Checks that the options can be run.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with which option.
+    /// If an option is invalid; the error names it and says what is wrong.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!((1000..=1 << 40).contains(&self.ids), "--ids must be 1000 to 2^40");
         ensure!((0.0..=1.0).contains(&self.migrated), "--migrated must be 0 to 1");

@@ -3,7 +3,7 @@
 use amalgam_bench::workload::mix64;
 
 const SLOTS: usize = 4;
-/// Stands for no id: the creators of all ids are smaller.
+/// The value of an empty slot: no id has so large a creator.
 const EMPTY: u64 = u64::MAX;
 /// The number of moves after which a table counts as full. At 90 % of four slots per bucket, an
 /// insert needs at most a few dozen.

@@ -20,9 +20,9 @@ const NODES: u64 = 999;
 /// A result: the parameters, then the measurements.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LookupCacheResult {
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     ids: u64,
     migrated: f64,
@@ -31,32 +31,32 @@ pub struct LookupCacheResult {
     cache_limit_bytes: u64,
     rounds: usize,
     seed: u64,
-    /// Time of a lookup with the cache, including those that asked a super peer; the median of the
-    /// rounds.
+    /// Time of a lookup with the cache in nanoseconds, including those that asked a super peer; the
+    /// median of the rounds.
     pub cached_ns: f64,
-    /// Time of a lookup that asks a super peer over a loopback connection; the median of the
-    /// rounds.
+    /// Time in nanoseconds of a lookup that asks a super peer over a loopback connection; the
+    /// median of the rounds.
     pub uncached_ns: f64,
-    /// The median of the rounds' 1 - cached / uncached.
+    /// The share of the time that the cache saves, 1 - cached / uncached; the median of the rounds.
     pub saved: f64,
-    /// The smallest and the largest of the rounds.
+    /// The smallest and the largest `saved` of the rounds.
     pub saved_min_max: [f64; 2],
-    /// All rounds, in order.
+    /// `saved` of all rounds, in order.
     pub rounds_saved: Vec<f64>,
-    /// As `rounds_saved`.
+    /// `cached_ns` of all rounds, in order.
     pub rounds_cached_ns: Vec<f64>,
-    /// As `rounds_saved`.
+    /// `uncached_ns` of all rounds, in order.
     pub rounds_uncached_ns: Vec<f64>,
     /// The share of lookups that the cache did not answer.
     pub miss_ratio: f64,
-    /// The bytes of the cache at the end.
+    /// The size of the cache in bytes at the end.
     pub cache_bytes: u64,
-    /// Ranges that the super peer keeps.
+    /// The number of ranges that the super peer keeps.
     pub ranges: u64,
 }
 
 impl LookupCacheResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         format!(
             "{} ids, {} % migrated  cached {} ns  uncached {} ns  saved {:.2} %  misses {:.3} %",

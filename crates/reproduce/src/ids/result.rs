@@ -10,7 +10,7 @@ pub struct Round {
     pub migrate_ns: f64,
 }
 
-/// What was measured of one structure.
+/// The measurements of one structure.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub structure: Structure,
@@ -33,9 +33,9 @@ impl Run {
 pub struct IdsResult {
     /// The structure that was measured.
     pub structure: Structure,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     ids: u64,
     migrated: f64,
@@ -48,40 +48,42 @@ pub struct IdsResult {
     moves: u64,
     rounds: usize,
     seed: u64,
-    /// Time of a lookup of a random id, one after the other; the median of the rounds.
+    /// Time in nanoseconds of a lookup of a random id, one after the other; the median of the
+    /// rounds.
     pub get_ns: f64,
-    /// The fastest and the slowest round.
+    /// `get_ns` of the fastest and of the slowest round.
     pub get_ns_min_max: [f64; 2],
-    /// Time of a migration of a random id that had not migrated; the median of the rounds.
+    /// Time in nanoseconds of a migration of a random id that had not migrated; the median of the
+    /// rounds.
     pub migrate_ns: f64,
-    /// As `get_ns_min_max`.
+    /// `migrate_ns` of the fastest and of the slowest round.
     pub migrate_ns_min_max: [f64; 2],
-    /// All rounds, in order.
+    /// `get_ns` of all rounds, in order.
     pub rounds_get_ns: Vec<f64>,
-    /// As `rounds_get_ns`.
+    /// `migrate_ns` of all rounds, in order.
     pub rounds_migrate_ns: Vec<f64>,
-    /// The mean time of the migrations before the rounds, from no disorder to all of it.
+    /// The mean time in nanoseconds of the migrations before the rounds, which create the disorder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill_migrate_ns: Option<f64>,
-    /// Resident memory before the rounds, less what it was without the structure.
+    /// The growth in bytes of resident memory by the structure, measured before the rounds.
     pub bytes: u64,
     /// The bytes that the structure itself counts, without the allocator's share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted_bytes: Option<u64>,
-    /// The larger of both: a small map may lie in memory that the process had before, and then
-    /// seems to take less than it holds.
+    /// The larger of `bytes` and `counted_bytes`: a small map may lie in memory that was resident
+    /// before, so that `bytes` is too small.
     pub size_bytes: u64,
     /// `bytes` over `ranges`.
     pub bytes_per_range: f64,
-    /// Ranges, or entries where there are no ranges.
+    /// The number of ranges; of entries, where the structure has no ranges.
     pub ranges: u64,
-    /// The median of the rounds' ratios to the structure named by `--ratio-to`.
+    /// `get_ns` over that of the structure named by `--ratio-to`: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub get_ratio: Option<f64>,
-    /// The median of the rounds' ratios of migration times to that structure.
+    /// `migrate_ns` over that of the same structure: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migrate_ratio: Option<f64>,
-    /// How many times larger the structure named by `--ratio-to` is.
+    /// `size_bytes` of the structure named by `--ratio-to` over that of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_smaller: Option<f64>,
 }
@@ -102,7 +104,7 @@ fn round_to_tenth(number: f64) -> f64 {
 }
 
 impl IdsResult {
-    /// Sums up a structure's rounds.
+    /// Summarizes the rounds of a structure.
     pub fn new(arguments: &IdsArguments, run: &Run, reference: Option<&Run>) -> Self {
         let get = spread(run, |round| round.get_ns);
         let migrate = spread(run, |round| round.migrate_ns);
@@ -144,7 +146,7 @@ impl IdsResult {
         }
     }
 
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         format!(
             "{:?}  {} ids, {} % migrated  get {} ns  migrate {} ns  {:.1} MB  {} bytes/range  \

@@ -9,7 +9,7 @@ use crate::ids::arguments::{IdsArguments, Structure};
 use crate::ids::java;
 use crate::ids::moves::{Move, Moves};
 use crate::ids::result::{IdsResult, Round, Run};
-use crate::ids::structures::{Owners, build, expected_bytes};
+use crate::ids::structures::{OwnerMap, build, expected_bytes};
 use amalgam_bench::measure::{Machine, allowed_cores, anonymous_bytes, pin_to};
 use amalgam_bench::workload::mix64;
 
@@ -58,7 +58,7 @@ fn fill(
     structure: Structure,
     arguments: &IdsArguments,
     block: &mut Vec<Move>,
-) -> anyhow::Result<(Run, Box<dyn Owners>)> {
+) -> anyhow::Result<(Run, Box<dyn OwnerMap>)> {
     let before = anonymous_bytes()?;
     let mut owners = build(structure, arguments)?;
     let moves = Moves::new(arguments);
@@ -83,7 +83,7 @@ fn fill(
 fn measure_in_turns(
     arguments: &IdsArguments,
     gets: &[u64],
-    built: &mut [(usize, Box<dyn Owners>)],
+    built: &mut [(usize, Box<dyn OwnerMap>)],
     runs: &mut [Run],
 ) -> anyhow::Result<()> {
     let source = Moves::new(arguments);

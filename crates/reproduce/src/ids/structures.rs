@@ -16,7 +16,7 @@ const CUCKOO_FILL: f64 = 0.9;
 
 /// A map from ids to owners. Calls take many ids, so that the cost of the virtual call is
 /// negligible.
-pub trait Owners {
+pub trait OwnerMap {
     /// The sum of the owners of ids.
     fn get(&self, counters: &[u64]) -> u64;
     /// Moves ids that exist.
@@ -34,7 +34,7 @@ pub trait Owners {
 /// # Errors
 ///
 /// If the cuckoo table is full too early.
-pub fn build(structure: Structure, arguments: &IdsArguments) -> anyhow::Result<Box<dyn Owners>> {
+pub fn build(structure: Structure, arguments: &IdsArguments) -> anyhow::Result<Box<dyn OwnerMap>> {
     let moves = Moves::new(arguments);
     Ok(match structure {
         Structure::CidTree => Box::new(Tree::new(arguments, &moves)),
@@ -86,7 +86,7 @@ impl Tree {
     }
 }
 
-impl Owners for Tree {
+impl OwnerMap for Tree {
     fn get(&self, counters: &[u64]) -> u64 {
         let owner = |counter: &u64| {
             self.0.placement(id_of(*counter)).map_or(0, |found| u64::from(found.owner().get()))
@@ -193,7 +193,7 @@ impl<K: Kept> ByEnd<K> {
     }
 }
 
-impl<K: Kept> Owners for ByEnd<K> {
+impl<K: Kept> OwnerMap for ByEnd<K> {
     fn get(&self, counters: &[u64]) -> u64 {
         let owner = |counter: &u64| {
             self.0.range(*counter..).next().map_or(0, |(_, kept)| u64::from(kept.owner()))
@@ -220,7 +220,7 @@ impl Hashed {
     }
 }
 
-impl Owners for Hashed {
+impl OwnerMap for Hashed {
     fn get(&self, counters: &[u64]) -> u64 {
         let owner = |counter: &u64| {
             self.0.get(&id_of(*counter).bits()).map_or(0, |owner| u64::from(*owner))
@@ -252,7 +252,7 @@ impl Kicked {
     }
 }
 
-impl Owners for Kicked {
+impl OwnerMap for Kicked {
     fn get(&self, counters: &[u64]) -> u64 {
         let owner = |counter: &u64| self.0.get(id_of(*counter).bits()).map_or(0, u64::from);
         counters.iter().map(owner).sum()
@@ -271,7 +271,7 @@ impl Owners for Kicked {
 
 struct Flat(Vec<u16>);
 
-impl Owners for Flat {
+impl OwnerMap for Flat {
     fn get(&self, counters: &[u64]) -> u64 {
         counters.iter().map(|counter| u64::from(self.0[*counter as usize])).sum()
     }

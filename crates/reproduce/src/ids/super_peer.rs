@@ -81,7 +81,7 @@ impl Client {
         self.0.read_exact(&mut answer)?;
         let word = |at: usize| u64::from_le_bytes(answer[at..at + 8].try_into().expect("8 bytes"));
         let owner = word(16) as u16;
-        ensure!(owner != 0, "nobody owns {id}");
+        ensure!(owner != 0, "{id} has no owner");
         let ids = IdRange::new(ChunkId::from_bits(word(0))?, ChunkId::from_bits(word(8))?)?;
         Ok(Range { ids, placement: Placement::of_owner(node(owner)) })
     }

@@ -42,9 +42,9 @@ pub struct OccupancyArguments {
 pub struct OccupancyResult {
     /// `memc3` or `chaining`.
     pub engine: &'static str,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     slots_per_bucket: usize,
     slots: u64,
@@ -58,17 +58,18 @@ pub struct OccupancyResult {
     pub bytes_per_item: f64,
     /// The inserts per second of one thread: the median of the runs.
     pub inserts_per_second: f64,
-    /// The slowest and the fastest run.
+    /// The inserts per second of the slowest and of the fastest run.
     pub inserts_per_second_min_max: [f64; 2],
-    /// All runs, in order.
+    /// The inserts per second of all runs, in order.
     pub rounds_inserts_per_second: Vec<f64>,
     /// Items in the fullest bucket of all runs.
     pub largest_bucket: usize,
-    /// Displacements an insert, until 80 % were full.
+    /// Displacements an insert until the table was 80 % full.
     pub displacements_below_80: f64,
-    /// Displacements an insert, in all.
+    /// Displacements an insert until an insert failed.
     pub displacements: f64,
-    /// Paths, percent full and displacements an insert until then.
+    /// The points of figure 6: the kind of path search, the percentage of slots in use, and
+    /// displacements an insert at that load.
     pub points: Vec<(String, f64, f64)>,
 }
 
@@ -80,8 +81,7 @@ struct Timed {
 }
 
 impl Timed {
-    /// The clock counts what the table's memory costs when it is touched first, as a server's
-    /// would.
+    /// Fills a table. The time includes the first touch of the table's memory, as in a server.
     fn of(arguments: &OccupancyArguments, size: usize, seed: u64) -> anyhow::Result<Self> {
         let started = Instant::now();
         if arguments.chaining {
@@ -111,7 +111,7 @@ impl Timed {
 }
 
 impl OccupancyResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         let loads: Vec<String> =
             self.load_percent_by_run.iter().map(|load| format!("{load:.2}")).collect();
@@ -193,7 +193,7 @@ pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<Occupancy
         rounds_inserts_per_second: by_run,
         largest_bucket,
         displacements_below_80: mean(&|filling| {
-            // Of chains, which displace nothing, 0: a sum of nothing would be −0.
+            // Chains displace nothing. The fold begins at 0, because the sum of no numbers is −0.
             filling.displacements.iter().take(80).fold(0.0, |sum, part| sum + part) / 80.0
         }),
         displacements: mean(&all),

@@ -7,10 +7,11 @@ use amalgam_cluster::wire::{Packet, Wire};
 
 use amalgam_bench::workload::{Permutation, mix64};
 
-/// Shares of ids that moved, at which a map is built.
+/// The shares of moved ids for which a map is built.
 const SHARES: [f64; 4] = [0.001, 0.01, 0.05, 0.1];
-/// Nodes of it, as `bench ids` has them by itself, and sets of backups that each has.
+/// The number of nodes of a map, the default of `bench ids`.
 const NODES: u64 = 1_000;
+/// The number of sets of backups of each owner.
 const SETS: u64 = 16;
 /// Resident bytes over those that a map counts, at 100 million ids and 1 % (`bench ids`).
 const RESIDENT: f64 = 1.03;
@@ -21,23 +22,24 @@ const MEASURED: [(f64, f64); 4] = [(0.001, 7.33), (0.01, 6.32), (0.05, 4.45), (0
 const PACKET_BYTES: usize = 78 + 12;
 /// The bytes of a log record and a message on top of the value: head, owner, id, version, answer.
 const COPY_BESIDE_BYTES: f64 = 100.0;
-/// Bytes of the chunks.
+/// The size of a chunk's value in bytes.
 pub const VALUE_BYTES: f64 = 64.0;
 
 /// The parameters of the model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Fit {
-    /// A share of moved ids, and bytes a range, resident, with three backups in 16 sets an owner.
+    /// Pairs of a share of moved ids and the resident bytes of a range, with three backups in 16
+    /// sets an owner.
     pub range_bytes: Vec<(f64, f64)>,
-    /// A lookup and its answer on the wire.
+    /// The bytes of a lookup and its reply on the wire.
     pub lookup_bytes: f64,
     /// The bytes that a super peer keeps of a node's last request.
     pub seen_bytes: f64,
-    /// A chunk on its way to a backup.
+    /// The bytes on the wire of a chunk that is copied to a backup.
     pub copy_bytes: f64,
-    /// Seconds of a core that a chunk takes until it is served.
+    /// CPU time in seconds that a chunk takes until it is served again.
     pub readable_core_seconds: f64,
-    /// The same until it has its backups again.
+    /// CPU time in seconds that a chunk takes until it has its backups again.
     pub full_core_seconds: f64,
 }
 
@@ -49,7 +51,7 @@ impl Fit {
         Self {
             range_bytes,
             lookup_bytes: lookup_bytes() as f64,
-            // A map's node has room for a half more.
+            // The nodes of a map have capacity for half as many entries again.
             seen_bytes: 1.5 * (size_of::<NodeId>() + size_of::<LastRequest>()) as f64,
             copy_bytes: VALUE_BYTES + COPY_BESIDE_BYTES,
             readable_core_seconds: 1e-6,
@@ -63,13 +65,14 @@ impl Fit {
         Self { readable_core_seconds, full_core_seconds: cores / full, ..self }
     }
 
-    /// How much more than measured the fit says that a range takes, where it was measured.
+    /// The relative error of the fitted bytes of a range at a share that was measured; `None` at
+    /// others.
     pub fn error_of_range_bytes(&self, share: f64) -> Option<f64> {
         let (_, measured) = MEASURED.iter().find(|(one, _)| *one == share)?;
         Some(self.bytes_a_range(share) / measured - 1.0)
     }
 
-    /// At the nearest share that was built.
+    /// The bytes of a range at the nearest share for which a map was built.
     pub fn bytes_a_range(&self, moved: f64) -> f64 {
         let distance = |share: f64| (share.ln() - moved.ln()).abs();
         let nearest = self
@@ -84,7 +87,7 @@ fn node(number: u64) -> NodeId {
     NodeId::new(number as u16).expect("a small number")
 }
 
-/// One of the sets of an owner.
+/// The placement with one of the owner's sets of backups, which `drawn` chooses.
 fn placement(owner: u64, drawn: u64) -> Placement {
     let first = (owner + 1 + drawn % SETS * 3) % NODES;
     let backups = [0, 1, 2].map(|step| (first + step) % NODES);
@@ -97,7 +100,7 @@ fn bytes_a_range(ids: u64, share: f64) -> f64 {
     let id = |counter| ChunkId::new(Creator::from(node(0)), counter).expect("an id");
     let mut map = RangeMap::new(MapLimits::default());
     map.assign(IdRange::new(id(0), id(ids - 1)).expect("a range"), Some(placement(0, 0)));
-    // The dictionary is there once, however large the map: it is not what grows.
+    // The dictionary of placements has a fixed size, so it is not counted.
     let order = Permutation::new(ids, 1);
     let moves = (ids as f64 * share) as u64;
     for owner in 1..NODES {

@@ -16,21 +16,22 @@ use anyhow::{Context, ensure};
 
 use crate::figures::picture;
 use crate::figures::plan::{Panel, Shape};
-use crate::figures::point::{Place, Point};
+use crate::figures::point::{AxisPosition, Point};
 use amalgam_bench::measure::parse_count;
 use fit::Fit;
 use model::{Cluster, Failure};
 
-/// Nodes of the clusters on paper.
+/// The numbers of nodes of the modelled clusters.
 const NODES: [f64; 7] = [10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0];
-/// Their chunks.
+/// The numbers of chunks of the modelled clusters.
 const CHUNKS: [f64; 5] = [1e9, 1e10, 1e11, 1e12, 1e13];
-/// The share of chunks that moved by themselves.
+/// The shares of chunks that moved one by one.
 const MOVED: [f64; 3] = [0.001, 0.01, 0.1];
-/// Links, in bits a second.
+/// The bandwidths of links in bits a second.
 const LINKS: [f64; 5] = [1e9, 1e10, 2.5e10, 1e11, 4e11];
-/// Chunks a second that each node's clients ask for, and what it remembers of ranges.
+/// The number of chunks a second that each node's clients ask for.
 const GETS: f64 = 100_000.0;
+/// The memory of each node's cache of ranges, in bytes.
 const CACHE_BYTES: f64 = 64e6;
 
 /// Parameters of `bench scale`. The recovery is that of docs/results/backups.md.
@@ -91,7 +92,7 @@ fn panel(title: &str, x: &'static str, y: &'static str) -> Panel {
     Panel { title: title.to_owned(), x, y, shape: Shape::LogLines, ..Panel::default() }
 }
 
-/// 10^9 and the like.
+/// A power of ten as text, such as 10^9.
 fn power(number: f64) -> String {
     format!("10^{:.0}", number.log10())
 }
@@ -109,7 +110,7 @@ fn metadata(fit: &Fit) -> Vec<(Panel, Vec<Point>)> {
                 if cluster.is_possible() {
                     let name = format!("{} chunks", power(chunks));
                     let bytes = cluster.super_peer_bytes(fit);
-                    points.push(Point::new(name, Place::number(nodes), bytes));
+                    points.push(Point::new(name, AxisPosition::number(nodes), bytes));
                 }
             }
         }
@@ -127,7 +128,7 @@ fn lookups(fit: &Fit) -> Vec<(Panel, Vec<Point>)> {
             let cluster = Cluster { nodes: 1_000.0, chunks, moved };
             let name = format!("{} moved", percent(moved));
             let lookups = cluster.lookups(GETS, CACHE_BYTES, fit);
-            points.push(Point::new(name, Place::number(chunks), lookups));
+            points.push(Point::new(name, AxisPosition::number(chunks), lookups));
         }
     }
     let title =
@@ -143,7 +144,7 @@ fn recovery(fit: &Fit, arguments: &ScaleArguments) -> Vec<(Panel, Vec<Point>)> {
             let recovery = Failure { cluster, failed, link_bits }.recovery(fit);
             let name = format!("{failed} of 100 nodes");
             let seconds = arguments.detect + recovery.readable;
-            by_link.push(Point::new(name, Place::number(link_bits / 1e9), seconds));
+            by_link.push(Point::new(name, AxisPosition::number(link_bits / 1e9), seconds));
         }
     }
     for link_bits in LINKS {
@@ -152,7 +153,7 @@ fn recovery(fit: &Fit, arguments: &ScaleArguments) -> Vec<(Panel, Vec<Point>)> {
             let recovery = Failure { cluster, failed: 1.0, link_bits }.recovery(fit);
             let name = format!("{} Gb/s", link_bits / 1e9);
             let seconds = arguments.detect + recovery.readable;
-            by_nodes.push(Point::new(name, Place::number(nodes), seconds));
+            by_nodes.push(Point::new(name, AxisPosition::number(nodes), seconds));
         }
     }
     let first = "seconds until all is readable, a billion chunks a node, by link";

@@ -4,21 +4,21 @@ use amalgam_cluster::overlay::OverlaySettings;
 
 use super::fit::Fit;
 
-/// Super peers that hold each piece of metadata.
+/// The number of super peers that hold each piece of metadata.
 const GROUP: f64 = 3.0;
-/// Ids of the longest range.
+/// The number of ids in the longest range.
 pub const RANGE_IDS: f64 = 2e6;
-/// Copies that a new owner makes of the chunks that it recovers.
+/// The number of copies that a new owner makes of the chunks that it recovers.
 const COPIES: f64 = 3.0;
-/// More chunks than one node has memory for: such points are left out.
+/// The most chunks that one node can hold; points with more are left out.
 pub const NODE_CHUNKS_MAX: f64 = 1e10;
 
-/// A cluster on paper.
+/// A modelled cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cluster {
     pub nodes: f64,
     pub chunks: f64,
-    /// The share of chunks that lie where they were not created, each moved by itself.
+    /// The share of chunks that moved from the node that created them, each by itself.
     pub moved: f64,
 }
 
@@ -31,58 +31,60 @@ impl Cluster {
         self.chunks / self.nodes
     }
 
-    /// Whether its nodes could have the memory.
+    /// Whether one node could hold its share of the chunks.
     pub fn is_possible(self) -> bool {
         self.chunks_of_a_node() <= NODE_CHUNKS_MAX
     }
 
-    /// A range ends where the next chunk has another placement: one of two neighbours moved.
+    /// The number of ranges. A range ends where the next chunk has another placement, because one
+    /// of the two neighbours moved.
     pub fn ranges(self) -> f64 {
         let apart = 2.0 * self.moved - self.moved * self.moved;
         self.chunks * apart + self.cells()
     }
 
-    /// Ranges that nothing but their length ends.
+    /// The number of ranges that only the limit on their length ends.
     fn cells(self) -> f64 {
         self.nodes * (self.chunks_of_a_node() / RANGE_IDS).ceil()
     }
 
-    /// Bytes of all ranges, once.
+    /// The bytes of one copy of all ranges.
     pub fn metadata_bytes(self, fit: &Fit) -> f64 {
         self.ranges() * fit.bytes_a_range(self.moved)
     }
 
-    /// Bytes of one super peer, if arcs hold alike. Numbers of requests that each node made of each
-    /// creator come on top ([`Self::remembered_bytes`]).
+    /// The bytes of one super peer if all ring segments have the same number of ranges, without the
+    /// table of last requests ([`Self::remembered_bytes`]).
     pub fn super_peer_bytes(self, fit: &Fit) -> f64 {
         GROUP * self.metadata_bytes(fit) / self.super_peers()
     }
 
-    /// The most that super peers remember of requests: the last one of each node about each
-    /// creator, as if everybody had moved something of everybody's.
+    /// An upper bound of the bytes of a super peer's table of last requests: one entry for each
+    /// pair of a node and a creator, as if every node had moved chunks of every creator.
     pub fn remembered_bytes(self, fit: &Fit) -> f64 {
         GROUP * self.nodes * self.nodes * fit.seen_bytes / self.super_peers()
     }
 
-    /// Lookups a second of one super peer where each node asks for `gets` chunks a second, all
-    /// alike often, and remembers ranges in `cache_bytes`. What is out of date is not counted.
+    /// The lookups a second of one super peer where each node asks for `gets` uniformly chosen
+    /// chunks a second and caches ranges in `cache_bytes`. Lookups for outdated cache entries are
+    /// left out.
     pub fn lookups(self, gets: f64, cache_bytes: f64, fit: &Fit) -> f64 {
         let missed = 1.0 - (cache_bytes / self.metadata_bytes(fit)).min(1.0);
         self.nodes * gets * missed / self.super_peers()
     }
 }
 
-/// Nodes that fail at once, none of which holds a copy for another: with more than three the model
-/// says how long recovery takes, not what is lost.
+/// A simultaneous failure of several nodes, none of which holds a copy for another. With more than
+/// three nodes the model gives the time of recovery, not what is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failure {
     pub cluster: Cluster,
     pub failed: f64,
-    /// Of each node, in bits a second.
+    /// The bandwidth of each node's link in bits a second.
     pub link_bits: f64,
 }
 
-/// How long a recovery takes, in seconds, without the time until the failure is known.
+/// The times of a recovery in seconds, from when the failure is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recovery {
     pub readable: f64,
@@ -90,9 +92,9 @@ pub struct Recovery {
 }
 
 impl Failure {
-    /// Ranges of the failed nodes are shared by the others as evenly as whole ranges allow; the new
-    /// owner with the most ends last. It reads, checks and inserts on one core, and sends its
-    /// copies.
+    /// The time of the new owner that finishes last. The other nodes share the ranges of the failed
+    /// ones as evenly as whole ranges allow; each reads, checks and inserts on one core and sends
+    /// its copies.
     pub fn recovery(self, fit: &Fit) -> Recovery {
         let Cluster { nodes, .. } = self.cluster;
         let alive = nodes - self.failed;

@@ -9,14 +9,14 @@ use crate::figures::markdown::machine;
 use crate::figures::picture::number;
 use amalgam_bench::measure::{Machine, commit};
 
-/// Bytes with their unit.
+/// A number of bytes for people, with its unit.
 fn bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB"];
     let step = (bytes.max(1.0).log10() / 3.0).floor().min(5.0);
     format!("{} {}", number(bytes / 1_000_f64.powf(step)), units[step as usize])
 }
 
-/// Seconds, from some time on in minutes or hours.
+/// A time for people, in seconds, minutes or hours.
 fn time(seconds: f64) -> String {
     match seconds {
         _ if seconds < 600.0 => format!("{} s", number(seconds)),
@@ -28,7 +28,7 @@ fn time(seconds: f64) -> String {
 /// The text of the page.
 pub fn text(fit: &Fit, arguments: &ScaleArguments) -> String {
     let mut text = String::new();
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write_all(&mut text, fit, arguments);
     text
 }
@@ -113,10 +113,10 @@ fn parameters(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::
     writeln!(text, "What the model leaves out comes on top and stands at the end.\n")
 }
 
-/// What processes took (docs/results/backups.md).
+/// The time that processes took until they detected a death (docs/results/backups.md).
 const DETECTED: &str = "2.4 to 3.4 s measured";
 
-/// With its sign.
+/// A number for people, with its sign.
 fn signed(value: f64) -> String {
     let sign = if value < 0.0 { "−" } else { "+" };
     format!("{sign}{}", number(value.abs()))

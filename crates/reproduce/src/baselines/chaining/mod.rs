@@ -40,9 +40,8 @@ const MARK: u64 = 1;
 /// configuration expects more memory than this per bucket.
 const MEMORY_PER_BUCKET_BYTES: usize = 1024;
 
-/// Lock-free chained hashing; see the head of this module. With `MEMCMP`, reads compare keys by the
-/// library's function for any length, as memcached does (a factor of MemC3's figure 4), and not by
-/// words.
+/// An engine of lock-free chained hashing. With `MEMCMP`, reads compare keys by the library's
+/// function for any length, as memcached does (a factor of MemC3's figure 4), and not by words.
 pub struct Chaining<const MEMCMP: bool = false> {
     memory: Arc<Memory>,
     table: Table<AtomicU64>,
@@ -76,7 +75,7 @@ impl<const MEMCMP: bool> Store for Chaining<MEMCMP> {
 
 impl<const MEMCMP: bool> Engine for Chaining<MEMCMP> {
     fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        // The table never grows, so it has room for all items that the memory may hold.
+        // The table never grows, so it has enough buckets for all items that the memory may hold.
         let roomy = configuration.memory_bytes / MEMORY_PER_BUCKET_BYTES;
         let fitting = configuration.expected_items.max(roomy);
         let buckets = configuration.tuning.buckets.unwrap_or(fitting);

@@ -83,7 +83,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
                 if !index.replace(hash, &item, None, &guard) {
                     return Attempt::Again;
                 }
-                // SAFETY: we marked it, and it left the chain.
+                // SAFETY: this thread marked the item, and the item left the chain.
                 unsafe { self.pool.retire(item.reference()) };
                 Attempt::Done(outcome)
             }
@@ -118,7 +118,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
         }
     }
 
-    /// The answer to an attempt that has no slot.
+    /// The result of an attempt that needs a slot and has none.
     fn needs(
         &self,
         op: &Op<'_>,
@@ -186,7 +186,7 @@ impl<'i, const MEMCMP: bool> ChainingWorker<'i, MEMCMP> {
             unsafe { self.pool.retire(new) };
             return Attempt::Again;
         }
-        // SAFETY: we marked it, and it left the chain.
+        // SAFETY: this thread marked the item, and the item left the chain.
         unsafe { self.pool.retire(old.reference()) };
         show_outcome(op, &item, view, outcome, now, &index.memory, sink);
         Attempt::Done(outcome)

@@ -1,12 +1,12 @@
 //! Caches over MemC3's table as the paper prints it: buckets of four slots with one-byte tags, one
 //! writer at a time, every read validated, and the memory of an item reused at once. With CLOCK
-//! that is the paper's own (`memc3-printed`); with memcached's list for the eviction it is what
-//! table 3 calls `LRU+cuckoo` (`lru-cuckoo`). For measurements: all items have the key and value
-//! lengths of the first one, and there is nothing but get and set.
+//! this is the paper's own cache (`memc3-printed`); with memcached's list for eviction it is what
+//! table 3 calls `LRU+cuckoo` (`lru-cuckoo`). They are for measurements only: all items have the
+//! key and value lengths of the first one, and the only operations are get and set.
 //!
 //! Invariants:
-//! 1. Items consist of relaxed atomic words; what a reader takes from them counts only if the
-//!    table's counters tell that its item was in the table all the while (`Directory::read`).
+//! 1. Items consist of relaxed atomic words; the copy that a reader takes is valid only if the
+//!    table's counters show that its item was in the table all the while (`Directory::read`).
 //! 2. Items are written, linked and unlinked under one lock. An item is overwritten only after it
 //!    left the table.
 //! 3. Every item that was ever used is in the table or in the list of free ones.
@@ -41,7 +41,7 @@ pub type Memc3AsPublished = Printed<Clock>;
 /// MemC3's table with memcached's lists.
 pub type LruCuckoo = Printed<Lru>;
 
-/// See the head of this module.
+/// A cache over MemC3's table with the eviction order `O`.
 pub struct Printed<O: Order> {
     directory: Directory<4>,
     words: Words,
@@ -139,7 +139,7 @@ impl<O: Order> Printed<O> {
             None if self.directory.insert(key.hash(), new, &mut writer.paths) => {
                 writer.items += 1;
             }
-            // The table is full and stays full.
+            // The table is full and never grows.
             None => {
                 writer.free.push(new);
                 return false;

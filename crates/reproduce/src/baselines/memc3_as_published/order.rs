@@ -7,14 +7,14 @@ use amalgam_op::IgnorePoison;
 
 use super::super::words::{Words, suffix_bytes};
 
-/// Stands for no item.
+/// The number that stands for no item.
 const NONE: u64 = 0;
 
-/// Items by number, from 1 on, and where each begins.
+/// The memory of the items. Items have numbers from 1 on, and each number has its fixed place.
 #[derive(Clone, Copy)]
 pub struct Chunks<'c> {
     pub(super) words: &'c Words,
-    /// Words of an item.
+    /// The size of an item in words.
     pub(super) chunk_words: usize,
 }
 
@@ -35,16 +35,16 @@ impl Chunks<'_> {
 
 /// An order of eviction.
 pub trait Order: Send + Sync + 'static {
-    /// Words in front of an item's key.
+    /// The number of words in front of an item's key.
     const HEADER_WORDS: usize;
 
     /// The state that changes under the lock of the cache.
     type Kept: Default + Send;
 
-    /// An order for items with numbers up to `items`.
+    /// An empty order for items with numbers up to `items`.
     fn new(items: usize) -> Self;
 
-    /// Bytes of an item.
+    /// The size of an item in bytes.
     fn item_bytes(key_bytes: usize, value_bytes: usize) -> usize;
 
     /// Records a read of an item, which may have been removed or replaced since.
@@ -56,7 +56,7 @@ pub trait Order: Send + Sync + 'static {
     /// Records that an item leaves the cache.
     fn remove(&self, chunks: Chunks<'_>, kept: &Mutex<Self::Kept>, item: u64);
 
-    /// The item to evict, among those up to `last`. Not `keep`.
+    /// Chooses the item to evict among those with numbers up to `last`, except `keep`.
     fn choose(
         &self,
         chunks: Chunks<'_>,

@@ -32,8 +32,8 @@ const STALE: u64 = 1 << 42;
 const WON: u64 = 1 << 43;
 const HAS_CAS: u64 = 1 << 44;
 
-/// An item, by the index of its first word. 0 stands for none.
-pub(super) type Place = usize;
+/// The index of an item's first word; 0 stands for no item.
+pub(super) type ItemIndex = usize;
 
 /// The contents of an item's fixed words.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ fn words_before_value(key_bytes: usize, value_bytes: usize, flags: u32) -> usize
     KEY + (key_bytes + 1 + suffix_bytes(flags, value_bytes)).div_ceil(8)
 }
 
-/// Bytes that an item takes; the value ends with `\r\n`.
+/// The size of an item in bytes; its value ends with `\r\n`.
 pub(super) fn item_bytes(key_bytes: usize, value_bytes: usize, flags: u32) -> usize {
     words_before_value(key_bytes, value_bytes, flags) * 8 + value_bytes + 2
 }
@@ -61,7 +61,7 @@ impl Words {
     /// Writes an item's own words. The caller writes the links.
     pub(super) fn write(
         &self,
-        place: Place,
+        index: ItemIndex,
         class: usize,
         key: &[u8],
         item_write: &ItemWrite<'_>,
@@ -69,41 +69,41 @@ impl Words {
         now: &Now,
     ) {
         let choose = |condition, bit| if condition { bit } else { 0 };
-        self.store(place, TIMES, u64::from(now.seconds) | u64::from(item_write.expiry.0) << 32);
+        self.store(index, TIMES, u64::from(now.seconds) | u64::from(item_write.expiry.0) << 32);
         let lengths = value.len() as u64 | (key.len() as u64) << KEY_SHIFT;
-        self.store(place, LENGTHS, lengths | (class as u64) << CLASS_SHIFT);
+        self.store(index, LENGTHS, lengths | (class as u64) << CLASS_SHIFT);
         let marks = choose(item_write.meta_flags.fetched, FETCHED)
             | choose(item_write.meta_flags.stale, STALE)
             | choose(item_write.meta_flags.won, WON)
             | choose(item_write.cas.is_some(), HAS_CAS);
         let generation = u64::from(now.generation) << GENERATION_SHIFT;
-        self.store(place, MARKS, u64::from(item_write.flags) | generation | marks | LIVE);
-        self.store(place, CAS, item_write.cas.unwrap_or(0));
-        self.write_bytes(place + KEY, key);
+        self.store(index, MARKS, u64::from(item_write.flags) | generation | marks | LIVE);
+        self.store(index, CAS, item_write.cas.unwrap_or(0));
+        self.write_bytes(index + KEY, key);
         let before = words_before_value(key.len(), value.len(), item_write.flags);
-        self.write_bytes(place + before, value);
+        self.write_bytes(index + before, value);
     }
 
     /// Erases an item that is no longer linked.
-    pub(super) fn erase(&self, place: Place) {
-        self.store(place, MARKS, 0);
+    pub(super) fn erase(&self, index: ItemIndex) {
+        self.store(index, MARKS, 0);
     }
 
     /// Whether there is a live item in this chunk.
-    pub(super) fn is_live(&self, place: Place) -> bool {
-        self.load(place, MARKS) & LIVE != 0
+    pub(super) fn is_live(&self, index: ItemIndex) -> bool {
+        self.load(index, MARKS) & LIVE != 0
     }
 
     #[inline]
-    pub(super) fn fields(&self, place: Place) -> Fields {
+    pub(super) fn fields(&self, index: ItemIndex) -> Fields {
         let (times, lengths, marks) =
-            (self.load(place, TIMES), self.load(place, LENGTHS), self.load(place, MARKS));
+            (self.load(index, TIMES), self.load(index, LENGTHS), self.load(index, MARKS));
         Fields {
             key_bytes: (lengths >> KEY_SHIFT) as u8 as usize,
             value_bytes: lengths as u32 as usize,
             flags: marks as u32,
             expiry: Expiry((times >> 32) as u32),
-            cas: (marks & HAS_CAS != 0).then(|| self.load(place, CAS)),
+            cas: (marks & HAS_CAS != 0).then(|| self.load(index, CAS)),
             generation: (marks >> GENERATION_SHIFT) as u8,
             meta_flags: MetaFlags {
                 fetched: marks & FETCHED != 0,
@@ -113,62 +113,62 @@ impl Words {
         }
     }
 
-    pub(super) fn class(&self, place: Place) -> usize {
-        (self.load(place, LENGTHS) >> CLASS_SHIFT) as u8 as usize
+    pub(super) fn class(&self, index: ItemIndex) -> usize {
+        (self.load(index, LENGTHS) >> CLASS_SHIFT) as u8 as usize
     }
 
-    /// The second of the last access.
+    /// The second of the item's last access.
     #[inline]
-    pub(super) fn accessed(&self, place: Place) -> u32 {
-        self.load(place, TIMES) as u32
+    pub(super) fn accessed(&self, index: ItemIndex) -> u32 {
+        self.load(index, TIMES) as u32
     }
 
-    pub(super) fn set_accessed(&self, place: Place, seconds: u32) {
-        let expiry = self.load(place, TIMES) >> 32 << 32;
-        self.store(place, TIMES, expiry | u64::from(seconds));
+    pub(super) fn set_accessed(&self, index: ItemIndex, seconds: u32) {
+        let expiry = self.load(index, TIMES) >> 32 << 32;
+        self.store(index, TIMES, expiry | u64::from(seconds));
     }
 
     #[inline]
-    pub(super) fn set_fetched(&self, place: Place) {
-        let marks = self.load(place, MARKS);
+    pub(super) fn set_fetched(&self, index: ItemIndex) {
+        let marks = self.load(index, MARKS);
         if marks & FETCHED == 0 {
-            self.store(place, MARKS, marks | FETCHED);
+            self.store(index, MARKS, marks | FETCHED);
         }
     }
 
     /// Sets whether the item is held. A held item is not evicted.
-    pub(super) fn hold(&self, place: Place, is_held: bool) {
-        let lengths = self.load(place, LENGTHS) & !HELD;
-        self.store(place, LENGTHS, if is_held { lengths | HELD } else { lengths });
+    pub(super) fn hold(&self, index: ItemIndex, is_held: bool) {
+        let lengths = self.load(index, LENGTHS) & !HELD;
+        self.store(index, LENGTHS, if is_held { lengths | HELD } else { lengths });
     }
 
-    pub(super) fn is_held(&self, place: Place) -> bool {
-        self.load(place, LENGTHS) & HELD != 0
+    pub(super) fn is_held(&self, index: ItemIndex) -> bool {
+        self.load(index, LENGTHS) & HELD != 0
     }
 
     #[inline]
-    pub(super) fn has_key(&self, place: Place, key: &[u8]) -> bool {
-        if (self.load(place, LENGTHS) >> KEY_SHIFT) as u8 as usize != key.len() {
+    pub(super) fn has_key(&self, index: ItemIndex, key: &[u8]) -> bool {
+        if (self.load(index, LENGTHS) >> KEY_SHIFT) as u8 as usize != key.len() {
             return false;
         }
-        self.holds(place + KEY, key)
+        self.holds(index + KEY, key)
     }
 
     /// Appends the key to `target`.
-    pub(super) fn read_key(&self, place: Place, fields: &Fields, target: &mut Vec<u8>) {
-        self.read_bytes(place + KEY, fields.key_bytes, target);
+    pub(super) fn read_key(&self, index: ItemIndex, fields: &Fields, target: &mut Vec<u8>) {
+        self.read_bytes(index + KEY, fields.key_bytes, target);
     }
 
     /// Appends the value to `target`.
-    pub(super) fn read_value(&self, place: Place, fields: &Fields, target: &mut Vec<u8>) {
+    pub(super) fn read_value(&self, index: ItemIndex, fields: &Fields, target: &mut Vec<u8>) {
         let before = words_before_value(fields.key_bytes, fields.value_bytes, fields.flags);
-        self.read_bytes(place + before, fields.value_bytes, target);
+        self.read_bytes(index + before, fields.value_bytes, target);
     }
 
-    /// A value of at most 8 bytes.
+    /// The value as a word. Requires: the value has at most 8 bytes.
     #[inline]
-    pub(super) fn read_word(&self, place: Place, fields: &Fields) -> [u8; 8] {
+    pub(super) fn read_word(&self, index: ItemIndex, fields: &Fields) -> [u8; 8] {
         let before = words_before_value(fields.key_bytes, fields.value_bytes, fields.flags);
-        self.load(place, before).to_le_bytes()
+        self.load(index, before).to_le_bytes()
     }
 }

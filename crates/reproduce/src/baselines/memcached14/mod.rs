@@ -7,9 +7,9 @@
 //! classes that grow by a quarter; a doubly linked LRU a class, moved to the front at most once a
 //! minute (`--disable lazy-bump`: at every access).
 //!
-//! Different, and not to the baseline's disadvantage: huge pages and the hash function are the
-//! engines'; a read takes the lock once, not twice; a class in need takes a page from one that has
-//! more, so that no size starves.
+//! Three differences, none to the baseline's disadvantage: huge pages and the hash function are the
+//! engines'; a read takes the lock once, not twice; a class in need takes a page from a class that
+//! has more, so that no size starves.
 //!
 //! Thread safety: everything lies behind one mutex, which also orders the relaxed loads and stores
 //! of the words that items are made of. The linearization point of each operation is inside its
@@ -28,12 +28,12 @@ use amalgam_index::{Configuration, Engine, OpenError, Statistics, Store};
 use amalgam_op::{HashSeed, IgnorePoison, Now};
 
 use state::State;
-pub use worker::GlobalLockWorker;
+pub use worker::Memcached14Worker;
 
 /// Buckets that a step of maintenance moves, each under the lock by itself.
 const BUCKETS_PER_STEP: usize = 1024;
 
-/// See the head of this module.
+/// An engine of chained hashing under one lock with an LRU list for each slab class.
 pub struct Memcached14 {
     state: Mutex<State>,
     seed: HashSeed,
@@ -42,10 +42,10 @@ pub struct Memcached14 {
 
 impl Store for Memcached14 {
     const NAME: &'static str = "global-lock";
-    type Worker<'i> = GlobalLockWorker<'i>;
+    type Worker<'i> = Memcached14Worker<'i>;
 
-    fn worker(&self) -> GlobalLockWorker<'_> {
-        GlobalLockWorker::new(self)
+    fn worker(&self) -> Memcached14Worker<'_> {
+        Memcached14Worker::new(self)
     }
 
     fn seed(&self) -> &HashSeed {
@@ -70,7 +70,7 @@ impl Engine for Memcached14 {
         &self.signal
     }
 
-    fn maintain(worker: &mut GlobalLockWorker<'_>, now: &Now) -> bool {
+    fn maintain(worker: &mut Memcached14Worker<'_>, now: &Now) -> bool {
         for _ in 0..BUCKETS_PER_STEP {
             if !worker.index.lock().grow() {
                 break;
@@ -83,7 +83,7 @@ impl Engine for Memcached14 {
 
     /// False always: no reference to an item leaves this engine, so a caller can have none.
     fn compare_exchange_item(
-        _: &mut GlobalLockWorker<'_>,
+        _: &mut Memcached14Worker<'_>,
         _: u64,
         _: ItemRef,
         _: Option<ItemRef>,
@@ -98,7 +98,7 @@ impl Memcached14 {
     ///
     /// # Errors
     ///
-    /// As [`Engine::open`].
+    /// If [`Engine::open`] fails with the same configuration.
     pub fn without_lazy_bump(configuration: &Configuration) -> Result<Self, OpenError> {
         Self::open_bumping(configuration, true)
     }

@@ -4,13 +4,13 @@
 //! free chunks, beyond the part of the page that was ever used, or an item's; (3) a page without
 //! items belongs to no class.
 
-use super::layout::{Place, Words};
+use super::layout::{ItemIndex, Words};
 
 /// The smallest chunk, in bytes: memcached's header and its default of 48 further bytes.
 const SMALLEST_CHUNK_BYTES: usize = 96;
 /// The usual size of a page in bytes, which is also the size of memcached's longest item.
 const PAGE_BYTES: usize = 1 << 20;
-/// Stands for no page.
+/// The number that stands for no page.
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Slabs {
@@ -28,7 +28,7 @@ struct Page {
     class: u32,
     used: u32,
     /// The first free chunk; each free chunk has the next one in its first word.
-    free: Place,
+    free: ItemIndex,
     /// The first chunk that was never used.
     fresh: u32,
 }
@@ -40,8 +40,8 @@ pub(super) struct Class {
     roomy: Vec<u32>,
     pub(super) pages: u32,
     /// Ends of the LRU.
-    pub(super) newest: Place,
-    pub(super) oldest: Place,
+    pub(super) newest: ItemIndex,
+    pub(super) oldest: ItemIndex,
     pub(super) evictions: u64,
 }
 
@@ -86,14 +86,14 @@ impl Slabs {
     }
 
     /// Takes a free chunk from the pages of a class; None if they are full.
-    pub(super) fn take(&mut self, class: usize, words: &Words) -> Option<Place> {
+    pub(super) fn take(&mut self, class: usize, words: &Words) -> Option<ItemIndex> {
         let shared = &mut self.classes[class];
         let number = *shared.roomy.last()?;
         let page = &mut self.pages[number as usize];
-        let place = if page.free != 0 {
-            let place = page.free;
-            page.free = words.load(place, 0) as Place;
-            place
+        let index = if page.free != 0 {
+            let index = page.free;
+            page.free = words.load(index, 0) as ItemIndex;
+            index
         } else {
             let start = number as usize * self.page_words + 1;
             page.fresh += 1;
@@ -103,7 +103,7 @@ impl Slabs {
         if page.used == shared.chunks {
             shared.roomy.pop();
         }
-        Some(place)
+        Some(index)
     }
 
     /// Gives a class another page. Returns false if there is none.
@@ -123,15 +123,15 @@ impl Slabs {
     }
 
     /// Takes a chunk back; an empty page leaves its class.
-    pub(super) fn give_back(&mut self, place: Place, words: &Words) {
-        let number = place / self.page_words;
+    pub(super) fn give_back(&mut self, index: ItemIndex, words: &Words) {
+        let number = index / self.page_words;
         let page = &mut self.pages[number];
         let class = &mut self.classes[page.class as usize];
         if page.used == class.chunks {
             class.roomy.push(number as u32);
         }
-        words.store(place, 0, page.free as u64);
-        page.free = place;
+        words.store(index, 0, page.free as u64);
+        page.free = index;
         page.used -= 1;
         if page.used == 0 {
             class.roomy.retain(|other| *other != number as u32);
@@ -147,19 +147,19 @@ impl Slabs {
         &self,
         class: usize,
         from: usize,
-    ) -> Option<(Vec<Place>, usize)> {
+    ) -> Option<(Vec<ItemIndex>, usize)> {
         let count = self.fresh as usize;
         let pages = (0..count).map(|step| (from + step) % count);
         let number = { pages }.find(|page| self.pages[*page].class == class as u32)?;
         let page = &self.pages[number];
         let start = number * self.page_words + 1;
         let chunk_words = self.classes[class].chunk_words;
-        let places = (0..page.fresh as usize).map(|chunk| start + chunk * chunk_words);
-        Some((places.collect(), number + 1))
+        let items = (0..page.fresh as usize).map(|chunk| start + chunk * chunk_words);
+        Some((items.collect(), number + 1))
     }
 
     /// All chunks that were ever used, page by page, as ranges `(first, step, count)`.
-    pub(super) fn page_chunks(&self, page: usize) -> Option<(Place, usize, usize)> {
+    pub(super) fn page_chunks(&self, page: usize) -> Option<(ItemIndex, usize, usize)> {
         let found = self.pages.get(page).filter(|page| page.class != NONE)?;
         let step = self.classes[found.class as usize].chunk_words;
         Some((page * self.page_words + 1, step, found.fresh as usize))

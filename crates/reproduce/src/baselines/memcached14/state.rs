@@ -6,7 +6,7 @@ use amalgam_index::mem::Table;
 use amalgam_index::{ClassStatistics, Configuration, OpenError, Statistics};
 use amalgam_op::{HashSeed, Now};
 
-use super::layout::{CHAIN, NEXT, PREVIOUS, Place, Words};
+use super::layout::{CHAIN, ItemIndex, NEXT, PREVIOUS, Words};
 use super::slabs::Slabs;
 
 /// The shortest time between two moves of an item to the front of its LRU, in seconds.
@@ -30,7 +30,7 @@ pub(super) struct State {
     grows: bool,
     bumps_always: bool,
     next_cas: u64,
-    /// The page from which on the next page to take from a class is searched.
+    /// The page where the search for the next page to take from a class begins.
     steal_from: usize,
     sweep_from: usize,
     /// Whether an item with an expiry was ever written. Only then, and after a flush, can there be
@@ -95,7 +95,7 @@ impl State {
 
     /// Buckets lie in the order of hashes, so that a scan can go on while the table grows.
     #[inline]
-    fn place_in(table: &Table<AtomicU64>, hash: u64) -> usize {
+    fn bucket_of(table: &Table<AtomicU64>, hash: u64) -> usize {
         (hash >> (64 - table.len().trailing_zeros())) as usize
     }
 
@@ -103,84 +103,84 @@ impl State {
     #[inline]
     fn bucket(&self, hash: u64) -> &AtomicU64 {
         if let Some((old, moved)) = &self.old {
-            let place = Self::place_in(old, hash);
-            if place >= *moved {
-                return &old[place];
+            let index = Self::bucket_of(old, hash);
+            if index >= *moved {
+                return &old[index];
             }
         }
-        &self.table[Self::place_in(&self.table, hash)]
+        &self.table[Self::bucket_of(&self.table, hash)]
     }
 
     #[inline]
-    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
-        let mut place = self.bucket(hash).load(Ordering::Relaxed) as Place;
-        while place != 0 {
-            if self.words.has_key(place, key) {
-                return Some(place);
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<ItemIndex> {
+        let mut index = self.bucket(hash).load(Ordering::Relaxed) as ItemIndex;
+        while index != 0 {
+            if self.words.has_key(index, key) {
+                return Some(index);
             }
-            place = self.words.load(place, CHAIN) as Place;
+            index = self.words.load(index, CHAIN) as ItemIndex;
         }
         None
     }
 
     /// Puts an item at the head of its chain and of its LRU.
-    pub(super) fn link(&mut self, hash: u64, place: Place) {
+    pub(super) fn link(&mut self, hash: u64, index: ItemIndex) {
         let bucket = self.bucket(hash);
         let head = bucket.load(Ordering::Relaxed);
-        bucket.store(place as u64, Ordering::Relaxed);
-        self.words.store(place, CHAIN, head);
-        self.push_newest(place);
-        self.has_mortal_items |= self.words.fields(place).expiry.0 != 0;
+        bucket.store(index as u64, Ordering::Relaxed);
+        self.words.store(index, CHAIN, head);
+        self.push_newest(index);
+        self.has_mortal_items |= self.words.fields(index).expiry.0 != 0;
         self.statistics.items += 1;
         self.statistics.items_total += 1;
-        let bytes = self.item_bytes(place);
+        let bytes = self.item_bytes(index);
         self.statistics.memory.items += bytes;
         self.start_growth();
     }
 
     /// Takes an item out of its chain and its LRU and frees its chunk.
-    pub(super) fn remove(&mut self, hash: u64, place: Place) {
-        let mut next = self.bucket(hash).load(Ordering::Relaxed) as Place;
-        let behind = self.words.load(place, CHAIN);
-        if next == place {
+    pub(super) fn remove(&mut self, hash: u64, index: ItemIndex) {
+        let mut next = self.bucket(hash).load(Ordering::Relaxed) as ItemIndex;
+        let behind = self.words.load(index, CHAIN);
+        if next == index {
             self.bucket(hash).store(behind, Ordering::Relaxed);
         } else {
             while next != 0 {
                 let previous = next;
-                next = self.words.load(previous, CHAIN) as Place;
-                if next == place {
+                next = self.words.load(previous, CHAIN) as ItemIndex;
+                if next == index {
                     self.words.store(previous, CHAIN, behind);
                     break;
                 }
             }
         }
-        self.take_out_of_order(place);
+        self.take_out_of_order(index);
         self.statistics.items -= 1;
-        self.statistics.memory.items -= self.item_bytes(place);
-        self.words.erase(place);
-        self.slabs.give_back(place, &self.words);
+        self.statistics.memory.items -= self.item_bytes(index);
+        self.words.erase(index);
+        self.slabs.give_back(index, &self.words);
     }
 
-    fn item_bytes(&self, place: Place) -> u64 {
-        let fields = self.words.fields(place);
+    fn item_bytes(&self, index: ItemIndex) -> u64 {
+        let fields = self.words.fields(index);
         super::layout::item_bytes(fields.key_bytes, fields.value_bytes, fields.flags) as u64
     }
 
-    fn push_newest(&mut self, place: Place) {
-        let class = &mut self.slabs.classes[self.words.class(place)];
-        self.words.store(place, NEXT, class.newest as u64);
-        self.words.store(place, PREVIOUS, 0);
+    fn push_newest(&mut self, index: ItemIndex) {
+        let class = &mut self.slabs.classes[self.words.class(index)];
+        self.words.store(index, NEXT, class.newest as u64);
+        self.words.store(index, PREVIOUS, 0);
         match class.newest {
-            0 => class.oldest = place,
-            newest => self.words.store(newest, PREVIOUS, place as u64),
+            0 => class.oldest = index,
+            newest => self.words.store(newest, PREVIOUS, index as u64),
         }
-        class.newest = place;
+        class.newest = index;
     }
 
-    fn take_out_of_order(&mut self, place: Place) {
-        let class = &mut self.slabs.classes[self.words.class(place)];
-        let next = self.words.load(place, NEXT) as Place;
-        let previous = self.words.load(place, PREVIOUS) as Place;
+    fn take_out_of_order(&mut self, index: ItemIndex) {
+        let class = &mut self.slabs.classes[self.words.class(index)];
+        let next = self.words.load(index, NEXT) as ItemIndex;
+        let previous = self.words.load(index, PREVIOUS) as ItemIndex;
         match previous {
             0 => class.newest = next,
             previous => self.words.store(previous, NEXT, next as u64),
@@ -191,38 +191,42 @@ impl State {
         }
     }
 
-    /// Records an access.
+    /// Records an access to an item.
     #[inline]
-    pub(super) fn bump(&mut self, place: Place, now: &Now) {
-        let is_due = now.seconds.saturating_sub(self.words.accessed(place)) >= BUMP_SECONDS;
+    pub(super) fn bump(&mut self, index: ItemIndex, now: &Now) {
+        let is_due = now.seconds.saturating_sub(self.words.accessed(index)) >= BUMP_SECONDS;
         if self.bumps_always || is_due {
-            self.words.set_accessed(place, now.seconds);
-            self.take_out_of_order(place);
-            self.push_newest(place);
+            self.words.set_accessed(index, now.seconds);
+            self.take_out_of_order(index);
+            self.push_newest(index);
         }
     }
 
     /// Allocates a chunk for an item of `bytes`, and returns it with its class. `keep` is not
     /// evicted for it.
-    pub(super) fn allocate(&mut self, bytes: usize, keep: Option<Place>) -> Option<(Place, usize)> {
+    pub(super) fn allocate(
+        &mut self,
+        bytes: usize,
+        keep: Option<ItemIndex>,
+    ) -> Option<(ItemIndex, usize)> {
         let class = self.slabs.class_of(bytes)?;
-        if let Some(place) = keep {
-            self.words.hold(place, true);
+        if let Some(index) = keep {
+            self.words.hold(index, true);
         }
         let found = self.allocate_in(class);
-        if let Some(place) = keep {
-            self.words.hold(place, false);
+        if let Some(index) = keep {
+            self.words.hold(index, false);
         }
         if found.is_none() {
             self.statistics.out_of_memory += 1;
         }
-        found.map(|place| (place, class))
+        found.map(|index| (index, class))
     }
 
-    fn allocate_in(&mut self, class: usize) -> Option<Place> {
+    fn allocate_in(&mut self, class: usize) -> Option<ItemIndex> {
         for _ in 0..=STEALS {
-            if let Some(place) = self.slabs.take(class, &self.words) {
-                return Some(place);
+            if let Some(index) = self.slabs.take(class, &self.words) {
+                return Some(index);
             }
             if self.used() + self.slabs.page_bytes() <= self.limit && self.slabs.add_page(class) {
                 continue;
@@ -245,40 +249,40 @@ impl State {
         classes.max_by_key(|(_, class)| class.pages).map_or(0, |(class, _)| class)
     }
 
-    fn evict(&mut self, place: Place) {
-        self.slabs.classes[self.words.class(place)].evictions += 1;
+    fn evict(&mut self, index: ItemIndex) {
+        self.slabs.classes[self.words.class(index)].evictions += 1;
         self.statistics.evictions += 1;
-        self.remove(self.hash_of(place), place);
+        self.remove(self.hash_of(index), index);
     }
 
-    fn hash_of(&self, place: Place) -> u64 {
+    fn hash_of(&self, index: ItemIndex) -> u64 {
         let mut key = Vec::new();
-        self.words.read_key(place, &self.words.fields(place), &mut key);
+        self.words.read_key(index, &self.words.fields(index), &mut key);
         self.seed.hash(&key)
     }
 
     fn evict_oldest(&mut self, class: usize) -> bool {
-        let mut place = self.slabs.classes[class].oldest;
-        if place != 0 && self.words.is_held(place) {
-            place = self.words.load(place, PREVIOUS) as Place;
+        let mut index = self.slabs.classes[class].oldest;
+        if index != 0 && self.words.is_held(index) {
+            index = self.words.load(index, PREVIOUS) as ItemIndex;
         }
-        if place == 0 {
+        if index == 0 {
             return false;
         }
-        self.evict(place);
+        self.evict(index);
         true
     }
 
     /// Evicts all items of a page, which then belongs to no class (unless one of its items is
     /// held).
     fn empty_a_page(&mut self, class: usize) {
-        let Some((places, next)) = self.slabs.chunks_of_a_page(class, self.steal_from) else {
+        let Some((items, next)) = self.slabs.chunks_of_a_page(class, self.steal_from) else {
             return;
         };
         self.steal_from = next;
-        for place in places {
-            if self.words.is_live(place) && !self.words.is_held(place) {
-                self.evict(place);
+        for index in items {
+            if self.words.is_live(index) && !self.words.is_held(index) {
+                self.evict(index);
             }
         }
     }
@@ -316,18 +320,18 @@ impl State {
     /// Moves a bucket to the new table. Returns whether buckets are left.
     pub(super) fn grow(&mut self) -> bool {
         let Some((old, moved)) = &mut self.old else { return false };
-        let mut place = old[*moved].load(Ordering::Relaxed) as Place;
+        let mut index = old[*moved].load(Ordering::Relaxed) as ItemIndex;
         *moved += 1;
         if *moved == old.len() {
             self.old = None;
             self.statistics.expansions += 1;
         }
-        while place != 0 {
-            let next = self.words.load(place, CHAIN) as Place;
-            let target = &self.table[Self::place_in(&self.table, self.hash_of(place))];
-            self.words.store(place, CHAIN, target.load(Ordering::Relaxed));
-            target.store(place as u64, Ordering::Relaxed);
-            place = next;
+        while index != 0 {
+            let next = self.words.load(index, CHAIN) as ItemIndex;
+            let target = &self.table[Self::bucket_of(&self.table, self.hash_of(index))];
+            self.words.store(index, CHAIN, target.load(Ordering::Relaxed));
+            target.store(index as u64, Ordering::Relaxed);
+            index = next;
         }
         self.old.is_some()
     }
@@ -348,13 +352,13 @@ impl State {
         let chunks = self.slabs.page_chunks(self.sweep_from);
         self.sweep_from += 1;
         let Some((first, step, count)) = chunks else { return true };
-        for place in (0..count).map(|chunk| first + chunk * step) {
-            if !self.words.is_live(place) {
+        for index in (0..count).map(|chunk| first + chunk * step) {
+            if !self.words.is_live(index) {
                 continue;
             }
-            let fields = self.words.fields(place);
+            let fields = self.words.fields(index);
             if !now.is_live(fields.expiry, fields.generation) {
-                self.remove(self.hash_of(place), place);
+                self.remove(self.hash_of(index), index);
                 self.statistics.reclaimed += 1;
             }
         }
@@ -376,20 +380,20 @@ impl State {
     }
 
     /// The items of the bucket that holds hash `from`, and where the next one begins.
-    pub(super) fn chain_at(&self, from: u64) -> (Vec<Place>, Option<u64>) {
+    pub(super) fn chain_at(&self, from: u64) -> (Vec<ItemIndex>, Option<u64>) {
         let table = match &self.old {
-            Some((old, moved)) if Self::place_in(old, from) >= *moved => old,
+            Some((old, moved)) if Self::bucket_of(old, from) >= *moved => old,
             _ => &self.table,
         };
         let bits = table.len().trailing_zeros();
         let next = (from >> (64 - bits)) + 1;
-        let mut places = Vec::new();
-        let mut place = self.bucket(from).load(Ordering::Relaxed) as Place;
-        while place != 0 {
-            places.push(place);
-            place = self.words.load(place, CHAIN) as Place;
+        let mut items = Vec::new();
+        let mut index = self.bucket(from).load(Ordering::Relaxed) as ItemIndex;
+        while index != 0 {
+            items.push(index);
+            index = self.words.load(index, CHAIN) as ItemIndex;
         }
-        (places, (next < 1 << bits).then(|| next << (64 - bits)))
+        (items, (next < 1 << bits).then(|| next << (64 - bits)))
     }
 
     pub(super) fn is_growing(&self) -> bool {

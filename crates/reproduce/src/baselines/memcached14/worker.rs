@@ -6,14 +6,14 @@ use amalgam_index::{Cursor, Found, Sink, Worker};
 use amalgam_op::{Decision, ItemView, ItemWrite, Key, Now, Op, Outcome, Value, Verb, decide};
 
 use super::Memcached14;
-use super::layout::{Place, item_bytes};
+use super::layout::{ItemIndex, item_bytes};
 use super::state::State;
 
 /// Buckets that a write moves while the table grows, in addition to those that maintenance moves.
 const BUCKETS_PER_WRITE: usize = 2;
 
 /// A worker of [`Memcached14`].
-pub struct GlobalLockWorker<'i> {
+pub struct Memcached14Worker<'i> {
     pub(super) index: &'i Memcached14,
     /// The buffer that keys are copied to before a visitor sees them.
     key: Vec<u8>,
@@ -24,13 +24,18 @@ pub struct GlobalLockWorker<'i> {
 
 /// Shows the item of `key`: a short value as a word, a longer one copied to `value`.
 #[inline]
-fn view<'c>(state: &State, place: Place, key: &'c [u8], value: &'c mut Vec<u8>) -> ItemView<'c> {
-    let fields = state.words.fields(place);
+fn view<'c>(
+    state: &State,
+    index: ItemIndex,
+    key: &'c [u8],
+    value: &'c mut Vec<u8>,
+) -> ItemView<'c> {
+    let fields = state.words.fields(index);
     let value = if fields.value_bytes <= 8 {
-        Value::Word(state.words.read_word(place, &fields), fields.value_bytes)
+        Value::Word(state.words.read_word(index, &fields), fields.value_bytes)
     } else {
         value.clear();
-        state.words.read_value(place, &fields, value);
+        state.words.read_value(index, &fields, value);
         Value::Bytes(value)
     };
     ItemView {
@@ -43,11 +48,11 @@ fn view<'c>(state: &State, place: Place, key: &'c [u8], value: &'c mut Vec<u8>) 
         fetched: fields.meta_flags.fetched,
         stale: fields.meta_flags.stale,
         won: fields.meta_flags.won,
-        last_access_seconds: Some(state.words.accessed(place)),
+        last_access_seconds: Some(state.words.accessed(index)),
     }
 }
 
-impl<'i> GlobalLockWorker<'i> {
+impl<'i> Memcached14Worker<'i> {
     pub(super) fn new(index: &'i Memcached14) -> Self {
         Self { index, key: Vec::new(), value: Vec::new(), fresh: Vec::new() }
     }
@@ -58,37 +63,37 @@ impl<'i> GlobalLockWorker<'i> {
         state: &mut State,
         op: &Op<'_>,
         item_write: &ItemWrite<'_>,
-        current: Option<Place>,
+        current: Option<ItemIndex>,
         now: &Now,
-    ) -> Result<Place, Outcome> {
+    ) -> Result<ItemIndex, Outcome> {
         let (hash, key) = (op.key.hash(), op.key.bytes());
         let bytes = item_bytes(key.len(), self.fresh.len(), item_write.flags);
         if bytes > state.max_item_bytes {
             return Err(Outcome::TooLarge);
         }
-        let Some((place, class)) = state.allocate(bytes, current) else {
+        let Some((index, class)) = state.allocate(bytes, current) else {
             return Err(Outcome::OutOfMemory);
         };
         if let Some(current) = current {
             state.remove(hash, current);
         }
-        state.words.write(place, class, key, item_write, &self.fresh, now);
-        state.link(hash, place);
-        Ok(place)
+        state.words.write(index, class, key, item_write, &self.fresh, now);
+        state.link(hash, index);
+        Ok(index)
     }
 }
 
-impl Worker for GlobalLockWorker<'_> {
+impl Worker for Memcached14Worker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         for (position, key) in keys.iter().enumerate() {
             let mut state = self.index.lock();
             let flow = match state.find(key.hash(), key.bytes()) {
-                Some(place) => match state.words.fields(place) {
+                Some(index) => match state.words.fields(index) {
                     item if now.is_live(item.expiry, item.generation) => {
-                        let shown = view(&state, place, key.bytes(), &mut self.value);
+                        let shown = view(&state, index, key.bytes(), &mut self.value);
                         let flow = sink.hit(position, &Found::new(shown));
-                        state.words.set_fetched(place);
-                        state.bump(place, now);
+                        state.words.set_fetched(index);
+                        state.bump(index, now);
                         flow
                     }
                     item => sink.dead(position, now.generations_behind(item.generation) > 0),
@@ -112,12 +117,12 @@ impl Worker for GlobalLockWorker<'_> {
         let fresh_cas = state.fresh_cas();
         let key = op.key.bytes();
         let mut value = std::mem::take(&mut self.value);
-        let shown = current.map(|place| view(state, place, key, &mut value));
-        let (outcome, place) = match decide(shown.as_ref(), op, now, fresh_cas) {
+        let shown = current.map(|index| view(state, index, key, &mut value));
+        let (outcome, index) = match decide(shown.as_ref(), op, now, fresh_cas) {
             Decision::Keep(outcome) => (outcome, current),
             Decision::Remove(outcome) => {
-                if let Some(place) = current {
-                    state.remove(op.key.hash(), place);
+                if let Some(index) = current {
+                    state.remove(op.key.hash(), index);
                 }
                 if outcome != Outcome::Deleted {
                     state.note_reclaimed();
@@ -134,19 +139,19 @@ impl Worker for GlobalLockWorker<'_> {
                     self.fresh.resize(bytes, 0);
                     item_write.write_value(old, &mut self.fresh);
                     match self.replace(state, op, &item_write, current, now) {
-                        Ok(place) => (outcome, Some(place)),
+                        Ok(index) => (outcome, Some(index)),
                         Err(refused) => (refused, None),
                     }
                 }
             }
         };
-        if let (Outcome::Hit(_), Some(place)) = (outcome, place) {
-            let _ = sink.hit(0, &Found::new(view(state, place, key, &mut value)));
+        if let (Outcome::Hit(_), Some(index)) = (outcome, index) {
+            let _ = sink.hit(0, &Found::new(view(state, index, key, &mut value)));
             if let Verb::Get(get) = op.verb
                 && !get.is_quiet_access
             {
-                state.words.set_fetched(place);
-                state.bump(place, now);
+                state.words.set_fetched(index);
+                state.bump(index, now);
             }
         }
         self.value = value;
@@ -167,11 +172,11 @@ impl Worker for GlobalLockWorker<'_> {
         let state = self.index.lock();
         let mut from = from.0;
         for _ in 0..budget.max(1) {
-            let (places, next) = state.chain_at(from);
-            for place in places {
+            let (items, next) = state.chain_at(from);
+            for index in items {
                 self.key.clear();
-                state.words.read_key(place, &state.words.fields(place), &mut self.key);
-                if visit(&view(&state, place, &self.key, &mut self.value)).is_break() {
+                state.words.read_key(index, &state.words.fields(index), &mut self.key);
+                if visit(&view(&state, index, &self.key, &mut self.value)).is_break() {
                     return Some(Cursor(from));
                 }
             }

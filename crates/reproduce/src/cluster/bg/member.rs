@@ -13,7 +13,7 @@ use amalgam_bench::workload::{Permutation, Popularity};
 
 /// The skew of the zipfian distribution by which members are chosen.
 const THETA: f64 = 0.27;
-/// Resources that a page shows.
+/// The number of resources that a page shows.
 const TOP: usize = 5;
 
 /// The percentage of actions that write.
@@ -34,7 +34,7 @@ pub enum Mix {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum BgAction {
     ViewProfile,
     ListFriends,
     ViewInvitations,
@@ -47,13 +47,13 @@ enum Act {
 }
 
 impl Mix {
-    /// Parts of ten thousand, as BG's mixes have them.
-    fn parts(self) -> [(Act, u32); 9] {
-        use Act::{
+    /// The share of each action in ten thousand, as BG defines its mixes.
+    fn parts(self) -> [(BgAction, u32); 9] {
+        use BgAction::{
             Accept, Invite, ListFriends, Reject, Thaw, ViewComments, ViewInvitations, ViewProfile,
             ViewTop,
         };
-        let acts = [
+        let actions = [
             ViewProfile,
             ListFriends,
             ViewInvitations,
@@ -69,18 +69,18 @@ impl Mix {
             Self::One => [4_000, 500, 500, 4_000, 900, 40, 20, 20, 20],
             Self::Ten => [3_500, 500, 500, 3_500, 1_000, 400, 200, 200, 200],
         };
-        std::array::from_fn(|place| (acts[place], parts[place]))
+        std::array::from_fn(|index| (actions[index], parts[index]))
     }
 
-    fn draw(self, random: &mut SmallRng) -> Act {
+    fn draw(self, random: &mut SmallRng) -> BgAction {
         let mut left = random.random_range(0..10_000);
-        for (act, part) in self.parts() {
+        for (action, part) in self.parts() {
             if left < part {
-                return act;
+                return action;
             }
             left -= part;
         }
-        Act::ViewProfile
+        BgAction::ViewProfile
     }
 }
 
@@ -108,7 +108,7 @@ pub struct Client<'w> {
     scatter: Permutation,
     mix: Mix,
     first: u32,
-    /// Friends of the members that it writes, and who invited them.
+    /// The friends of each member that this client writes, by the member's offset in its share.
     friends: Vec<Vec<u32>>,
     invitations: Vec<Vec<u32>>,
     unpredictable: u64,
@@ -120,7 +120,7 @@ impl<'w> Client<'w> {
     ///
     /// # Errors
     ///
-    /// None that the world has not refused before.
+    /// If the popularity has an invalid parameter, which [`World::new`] rules out.
     pub fn new(
         world: &'w World,
         number: u32,
@@ -178,26 +178,26 @@ impl<'w> Client<'w> {
     }
 
     fn act(&mut self) -> anyhow::Result<()> {
-        let act = self.mix.draw(&mut self.random);
+        let action = self.mix.draw(&mut self.random);
         let member = self.scatter.apply(self.popularity.draw(&mut self.random)) as u32;
-        match act {
-            Act::ViewProfile => self.view(member, Kind::Profile).map(drop),
-            Act::ListFriends => self.view_profiles_in(member, Kind::Friends),
-            Act::ViewInvitations => self.view_profiles_in(member, Kind::Invitations),
-            Act::ViewTop => {
+        match action {
+            BgAction::ViewProfile => self.view(member, Kind::Profile).map(drop),
+            BgAction::ListFriends => self.view_profiles_in(member, Kind::Friends),
+            BgAction::ViewInvitations => self.view_profiles_in(member, Kind::Invitations),
+            BgAction::ViewTop => {
                 let mut top = numbers_in(&self.view(member, Kind::Resources)?);
                 top.truncate(TOP);
                 let numbers: Vec<u32> =
                     top.into_iter().map(|resource| self.world.resource(resource)).collect();
                 self.read(&numbers).map(drop)
             }
-            Act::ViewComments => {
+            BgAction::ViewComments => {
                 let resource = member * RESOURCES + self.random.random_range(0..RESOURCES);
                 self.read(&[self.world.resource(resource)]).map(drop)
             }
-            Act::Invite | Act::Accept | Act::Reject | Act::Thaw => {
+            BgAction::Invite | BgAction::Accept | BgAction::Reject | BgAction::Thaw => {
                 self.writes += 1;
-                self.change(act, member)
+                self.change(action, member)
             }
         }
     }
@@ -229,13 +229,13 @@ impl<'w> Client<'w> {
     }
 
     /// An action that writes: on a member of this client, near the one that was drawn.
-    fn change(&mut self, act: Act, drawn: u32) -> anyhow::Result<()> {
+    fn change(&mut self, action: BgAction, drawn: u32) -> anyhow::Result<()> {
         let count = self.friends.len() as u32;
         let place = drawn % count;
         let member = self.first + place;
         let (own, inviter) = (place as usize, self.invitations[place as usize].first().copied());
-        match (act, inviter) {
-            (Act::Accept, Some(inviter)) => {
+        match (action, inviter) {
+            (BgAction::Accept, Some(inviter)) => {
                 let other = (inviter - self.first) as usize;
                 self.update(&[member, inviter], &[Kind::Friends, Kind::Invitations], |client| {
                     client.invitations[own].remove(0);
@@ -243,10 +243,10 @@ impl<'w> Client<'w> {
                     client.friends[other].push(member);
                 })
             }
-            (Act::Reject, Some(_)) => self.update(&[member], &[Kind::Invitations], |client| {
+            (BgAction::Reject, Some(_)) => self.update(&[member], &[Kind::Invitations], |client| {
                 client.invitations[own].remove(0);
             }),
-            (Act::Thaw, _) if !self.friends[own].is_empty() => {
+            (BgAction::Thaw, _) if !self.friends[own].is_empty() => {
                 let at = self.random.random_range(0..self.friends[own].len());
                 let friend = self.friends[own][at];
                 let other = (friend - self.first) as usize;
@@ -328,7 +328,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use super::super::stores::{Values, Wish};
+    use super::super::stores::{Request, Values};
     use super::*;
 
     /// A map that loses every `forgets`th write.
@@ -339,11 +339,13 @@ mod tests {
     }
 
     impl Store for Map {
-        fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
             let mut all = self.values.lock().expect("no panic");
-            let mut carry_out = |wish| match wish {
-                Wish::Read(numbers) => numbers.iter().map(|number| all[number].clone()).collect(),
-                Wish::Write(objects) => {
+            let mut execute = |request| match request {
+                Request::Read(numbers) => {
+                    numbers.iter().map(|number| all[number].clone()).collect()
+                }
+                Request::Write(objects) => {
                     self.writes += 1;
                     if self.forgets == 0 || !self.writes.is_multiple_of(self.forgets) {
                         all.extend(objects);
@@ -351,7 +353,7 @@ mod tests {
                     Vec::new()
                 }
             };
-            Ok(wishes.into_iter().map(&mut carry_out).collect())
+            Ok(requests.into_iter().map(&mut execute).collect())
         }
     }
 

@@ -82,42 +82,43 @@ pub struct BgArguments {
     pub json: bool,
 }
 
-/// A result: medians of the rounds.
+/// The result of one backend: medians of the rounds.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct BgResult {
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     /// The system that stored the objects.
     pub backend: &'static str,
-    /// Server processes.
+    /// The number of server processes.
     pub nodes: usize,
     /// The number of members.
     pub profiles: u32,
-    /// Percent of the actions that write.
+    /// The percentage of actions that write.
     pub mix: Mix,
     /// The number of clients.
     pub clients: u32,
     /// The number of connections that the clients share.
     pub connections: u32,
-    /// The rate at which each client acts without a pause.
+    /// The peak rate in actions a second, at which every client acts without a pause.
     pub actions_per_second: f64,
-    /// CPU time of the servers an action, at that rate.
+    /// CPU time of the servers in nanoseconds an action, at the peak rate.
     pub server_cpu_ns_per_action: f64,
-    /// All rounds, in order.
+    /// `actions_per_second` of all rounds, in order.
     pub rounds_actions_per_second: Vec<f64>,
-    /// See above.
+    /// `server_cpu_ns_per_action` of all rounds, in order.
     pub rounds_server_cpu_ns_per_action: Vec<f64>,
-    /// The ratio of the rate to that of Redis, if Redis was measured in the same rounds.
+    /// The peak rate over that of Redis; `None` if Redis was not measured in the same rounds.
     pub ratio: Option<f64>,
-    /// Values in all rounds that no write which overlaps the read explains.
+    /// Values read, in all rounds, that no acknowledged or overlapping write explains.
     pub unpredictable_reads: u64,
-    /// Actions in all rounds that write.
+    /// The number of actions that wrote, in all rounds.
     pub writes: u64,
-    /// Latencies at half of that rate, from when a client began.
+    /// The 95th percentile of the latency in milliseconds at half of the peak rate, from when a
+    /// client began the action.
     pub p95_ms: f64,
-    /// See above.
+    /// The 99th percentile of the same latency.
     pub p99_ms: f64,
     /// The 99th percentile from when the action was due, which includes delays of the clients'
     /// core.
@@ -126,12 +127,12 @@ pub struct BgResult {
     /// the clients' core: the servers', the network's and the client's own part. Where clients
     /// share connections, it includes the time that a client waits for another client's thread.
     pub on_core_p99_ms: f64,
-    /// The 99th percentile at the full rate.
+    /// The 99th percentile of the latency in milliseconds at the peak rate.
     pub peak_p99_ms: f64,
 }
 
 impl BgResult {
-    /// For people.
+    /// The result as one line for people.
     pub fn summary(&self) -> String {
         let ratio = self.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2})"));
         format!(
@@ -172,7 +173,7 @@ struct Target<'w> {
 ///
 /// # Errors
 ///
-/// If an argument makes no sense, or a server cannot be started or fails.
+/// If an argument is invalid, or a server cannot be started or fails.
 pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
     ensure!((1..=64).contains(&arguments.nodes), "--nodes must be 1 to 64");
     ensure!(arguments.rounds > 0 && arguments.seconds > 0.0, "no rounds, or no time");
@@ -243,7 +244,7 @@ fn together(
     Ok(all)
 }
 
-/// Measures at the full rate of the clients, then at half of it.
+/// Measures at the peak rate, then at half of it.
 fn measure(target: &mut Target<'_>, arguments: &BgArguments) -> anyhow::Result<Round> {
     let pids = target.backend.pids();
     let cpu_ns = || pids.iter().map(|pid| cpu_of_threads_ns(*pid)).sum::<anyhow::Result<u64>>();

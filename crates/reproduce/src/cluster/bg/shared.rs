@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use anyhow::{Context, anyhow};
 
-use super::stores::{Store, Values, Wish};
+use super::stores::{Request, Store, Values};
 
 /// The requests of clients and the answers to them, by number.
 struct State {
     /// The connection; None while a client uses it.
     store: Option<Box<dyn Store>>,
-    waiting: Vec<(u64, Wish)>,
+    waiting: Vec<(u64, Request)>,
     answered: BTreeMap<u64, Values>,
     next: u64,
     /// Why the store failed; None if it did not. After a failure, all requests fail.
@@ -42,13 +42,13 @@ impl Shared {
 }
 
 impl Store for Shared {
-    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+    fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
         let panicked = || anyhow!("another client panicked");
         let mut state = self.0.state.lock().map_err(|_| panicked())?;
         let first = state.next;
-        let numbers = first..first + wishes.len() as u64;
+        let numbers = first..first + requests.len() as u64;
         state.next = numbers.end;
-        state.waiting.extend(numbers.clone().zip(wishes));
+        state.waiting.extend(numbers.clone().zip(requests));
         loop {
             if let Some(why) = &state.failure {
                 return Err(anyhow!("{why}"));
@@ -62,10 +62,10 @@ impl Store for Shared {
                 state = self.0.returned.wait(state).map_err(|_| panicked())?;
                 continue;
             };
-            let (asked, wishes): (Vec<u64>, Vec<Wish>) =
+            let (asked, requests): (Vec<u64>, Vec<Request>) =
                 std::mem::take(&mut state.waiting).into_iter().unzip();
             drop(state);
-            let result = store.carry_out(wishes);
+            let result = store.execute(requests);
             state = self.0.state.lock().map_err(|_| panicked())?;
             state.store = Some(store);
             match result {
@@ -87,17 +87,17 @@ mod tests {
     struct Echo(Arc<AtomicUsize>);
 
     impl Store for Echo {
-        fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+        fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
             self.0.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(std::time::Duration::from_millis(1));
-            let answer = |wish: Wish| match wish {
-                Wish::Read(numbers) if numbers.contains(&u32::MAX) => Err(anyhow!("unknown")),
-                Wish::Read(numbers) => {
+            let answer = |request: Request| match request {
+                Request::Read(numbers) if numbers.contains(&u32::MAX) => Err(anyhow!("unknown")),
+                Request::Read(numbers) => {
                     Ok(numbers.iter().map(|number| number.to_le_bytes().to_vec()).collect())
                 }
-                Wish::Write(_) => Ok(Vec::new()),
+                Request::Write(_) => Ok(Vec::new()),
             };
-            wishes.into_iter().map(answer).collect()
+            requests.into_iter().map(answer).collect()
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
             }
         });
         let calls = calls.load(Ordering::Relaxed);
-        assert!((50..400).contains(&calls), "{calls} calls for 400 wishes");
+        assert!((50..400).contains(&calls), "{calls} calls for 400 requests");
     }
 
     #[test]

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub type Values = Vec<Vec<u8>>;
 
 /// A client's request for some objects.
-pub enum Wish {
+pub enum Request {
     /// To read them together.
     Read(Vec<u32>),
     /// To replace them together; there are no values then.
@@ -38,17 +38,17 @@ pub enum Wish {
 /// A connection to a store, which has objects by number.
 pub trait Store: Send {
     /// Sends all requests, then receives all answers.
-    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>>;
+    fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>>;
 
     /// Reads objects together, in their order.
     fn read(&mut self, numbers: &[u32]) -> anyhow::Result<Values> {
-        let values = self.carry_out(vec![Wish::Read(numbers.to_vec())])?;
+        let values = self.execute(vec![Request::Read(numbers.to_vec())])?;
         values.into_iter().next().context("an answer")
     }
 
     /// Replaces objects together.
     fn write(&mut self, objects: Vec<(u32, Vec<u8>)>) -> anyhow::Result<()> {
-        self.carry_out(vec![Wish::Write(objects)]).map(drop)
+        self.execute(vec![Request::Write(objects)]).map(drop)
     }
 }
 
@@ -76,7 +76,7 @@ impl Chunks {
     ///
     /// # Errors
     ///
-    /// If that fails.
+    /// If a node cannot be started or an object cannot be created.
     pub fn load(arguments: &BgArguments, world: &World, core: usize) -> anyhow::Result<Self> {
         let count = arguments.nodes;
         let megabytes = 64 + 2 * world.bytes() / count as u64 / (1 << 20);
@@ -129,17 +129,17 @@ struct ChunkStore {
 }
 
 impl Store for ChunkStore {
-    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+    fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
         let mut actions = Vec::new();
-        let mut reads = Vec::with_capacity(wishes.len());
-        for wish in wishes {
+        let mut reads = Vec::with_capacity(requests.len());
+        for request in requests {
             let id = |number: u32| self.ids[number as usize];
-            match wish {
-                Wish::Read(numbers) => {
+            match request {
+                Request::Read(numbers) => {
                     reads.push((true, numbers.len()));
                     actions.extend(numbers.into_iter().map(|number| Action::Get(id(number))));
                 }
-                Wish::Write(objects) => {
+                Request::Write(objects) => {
                     reads.push((false, objects.len()));
                     let put = |(number, value)| Action::Put(id(number), value);
                     actions.extend(objects.into_iter().map(put));
@@ -169,11 +169,11 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it and writes all objects.
+    /// Starts Redis and writes all objects.
     ///
     /// # Errors
     ///
-    /// If that fails.
+    /// If Redis cannot be started or refuses a write.
     pub fn load(arguments: &BgArguments, world: &World, core: usize) -> anyhow::Result<Self> {
         let port = free_port()?;
         let process = pinned(core)
@@ -278,13 +278,13 @@ fn key(number: u32) -> [u8; 8] {
 }
 
 impl RedisStore {
-    fn ask(&mut self, wish: &Wish) {
-        match wish {
-            Wish::Read(numbers) => {
+    fn ask(&mut self, request: &Request) {
+        match request {
+            Request::Read(numbers) => {
                 self.begin("MGET", numbers.len());
                 numbers.iter().for_each(|number| self.push(&key(*number)));
             }
-            Wish::Write(objects) => {
+            Request::Write(objects) => {
                 self.begin("MSET", 2 * objects.len());
                 for (number, value) in objects {
                     self.push(&key(*number));
@@ -294,8 +294,8 @@ impl RedisStore {
         }
     }
 
-    fn answer(&mut self, wish: &Wish) -> anyhow::Result<Values> {
-        let Wish::Read(numbers) = wish else {
+    fn answer(&mut self, request: &Request) -> anyhow::Result<Values> {
+        let Request::Read(numbers) = request else {
             ensure!(self.line('+')? == "OK", "Redis does not write");
             return Ok(Vec::new());
         };
@@ -314,11 +314,11 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
+    fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
         self.out.clear();
-        wishes.iter().for_each(|wish| self.ask(wish));
+        requests.iter().for_each(|request| self.ask(request));
         self.stream.get_mut().write_all(&self.out)?;
-        wishes.iter().map(|wish| self.answer(wish)).collect()
+        requests.iter().map(|request| self.answer(request)).collect()
     }
 }
 
@@ -329,11 +329,11 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Starts them and writes all objects.
+    /// Starts the processes and writes all objects.
     ///
     /// # Errors
     ///
-    /// If that fails.
+    /// If a memcached cannot be started or refuses a write.
     pub fn load(arguments: &BgArguments, world: &World, core: usize) -> anyhow::Result<Self> {
         let mut started = Self { processes: Vec::new(), addresses: Vec::new() };
         let count = arguments.nodes;
@@ -492,12 +492,12 @@ impl MemcachedStore {
 
 /// Executes one request after the other: clients do not share its connections.
 impl Store for MemcachedStore {
-    fn carry_out(&mut self, wishes: Vec<Wish>) -> anyhow::Result<Vec<Values>> {
-        let carry_out = |wish: &Wish| match wish {
-            Wish::Read(numbers) => self.read_now(numbers),
-            Wish::Write(objects) => self.write_now(objects),
+    fn execute(&mut self, requests: Vec<Request>) -> anyhow::Result<Vec<Values>> {
+        let execute = |request: &Request| match request {
+            Request::Read(numbers) => self.read_now(numbers),
+            Request::Write(objects) => self.write_now(objects),
         };
-        wishes.iter().map(carry_out).collect()
+        requests.iter().map(execute).collect()
     }
 }
 

@@ -9,14 +9,14 @@ use anyhow::ensure;
 
 use amalgam_bench::workload::mix64;
 
-/// Friends and resources of a member at first.
+/// The number of friends of a member at first.
 pub const FRIENDS: u32 = 100;
-/// See [`FRIENDS`].
+/// The number of resources of a member at first.
 pub const RESOURCES: u32 = 100;
 /// Bytes of a profile, and of a resource with the comments on it.
 const PROFILE_BYTES: usize = 512;
 const RESOURCE_BYTES: usize = 256;
-/// Number, version, sum.
+/// The length of the number, the version and the checksum at the start of a value.
 const HEAD_BYTES: usize = 16;
 /// The offset of the sum, which covers the number, the version and the body.
 const SUM_AT: usize = 8;
@@ -192,7 +192,7 @@ pub fn profile(number: u32, version: u32, friends: u32, invitations: u32) -> Vec
     body
 }
 
-/// A list of numbers as a body.
+/// The body of a value that holds a list of numbers.
 pub fn list(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }

@@ -1,7 +1,7 @@
 //! Figure 3: the map of ranges compared with hash tables.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 
@@ -35,7 +35,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
              --moves={moves} --rounds={rounds} --json"
         );
         Run {
-            place: Place::number(ids as f64),
+            place: AxisPosition::number(ids as f64),
             program: Program::Own,
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, unit),

@@ -1,7 +1,7 @@
 //! Figure 4: look-ups with and without the client's cache.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 const MIGRATED: [(&str, &str); 3] = [("1 %", "0.01"), ("5 %", "0.05"), ("10 %", "0.1")];
@@ -16,7 +16,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
              --uncached-requests={uncached} --rounds={rounds} --json"
         );
         Run {
-            place: Place::named(index, *label),
+            place: AxisPosition::named(index, *label),
             program: Program::Own,
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading,

@@ -1,7 +1,7 @@
 //! Figure 5: BG, a social network's actions, by storage nodes.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::is_installed;
 use amalgam_bench::measure::Machine;
@@ -54,7 +54,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         let subjects = backends.len() as f64;
         let load = f64::from(members) * OBJECTS_A_MEMBER / OBJECTS_PER_SECOND;
         Run {
-            place: Place::named(nodes.ilog2() as usize, nodes.to_string()),
+            place: AxisPosition::named(nodes.ilog2() as usize, nodes.to_string()),
             program: Program::Own,
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, 1.0),
@@ -65,7 +65,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     };
     let printed = |name: &str, points: &[(usize, f64)]| -> Vec<Point> {
         let point = |(nodes, actions): &(usize, f64)| {
-            let place = Place::named(nodes.ilog2() as usize, nodes.to_string());
+            let place = AxisPosition::named(nodes.ilog2() as usize, nodes.to_string());
             Point::new(format!("{name}, printed"), place, *actions)
         };
         points.iter().map(point).collect()

@@ -6,7 +6,7 @@ mod figure_9;
 mod table_1;
 
 use super::plan::{Figure, Program, Reading, Run};
-use super::point::Place;
+use super::point::AxisPosition;
 use super::scale_profile::ScaleProfile;
 
 /// The figures of this paper.
@@ -22,7 +22,7 @@ pub fn figures(profile: &ScaleProfile) -> Vec<Figure> {
 /// A run that prints one of the hardware's own tables, whose points have their places.
 fn table(name: &str, seconds: f64) -> Run {
     Run {
-        place: Place::named(0, name),
+        place: AxisPosition::named(0, name),
         program: Program::Hardware,
         arguments: vec![name.to_owned(), "--json".to_owned()],
         reading: Reading::Points,

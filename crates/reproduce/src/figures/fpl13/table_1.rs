@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, SYNTHESIS, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 
 /// The lines that `synthesize` printed, with commit, machine and tool.
@@ -31,7 +31,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     let can_run = Path::new(SYNTHESIS).exists() && Path::new(YOSYS).exists();
     let is_run = can_run && profile.choose(false, false, true);
     let run = |index: usize, (field, label, ..): (&'static str, &str, f64, f64)| Run {
-        place: Place::named(index, label),
+        place: AxisPosition::named(index, label),
         program: Program::Script((!is_run).then_some(RECORDED)),
         arguments: ARGUMENTS.split(' ').map(str::to_owned).collect(),
         reading: Reading::Field(field, 1.0),
@@ -41,7 +41,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     let panel = |kinds: &[(&'static str, &'static str, f64, f64)], y| {
         let printed = |(index, (_, label, whole, hash)): (usize, &(_, &str, f64, f64))| {
             let point =
-                |series: &str, value| Point::new(series, Place::named(index, *label), value);
+                |series: &str, value| Point::new(series, AxisPosition::named(index, *label), value);
             [point("the paper's table", *whole), point("the paper's hash units", *hash)]
         };
         Panel {

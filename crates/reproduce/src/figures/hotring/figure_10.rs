@@ -1,7 +1,7 @@
 //! Figure 10: YCSB's workloads.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
@@ -16,7 +16,7 @@ const COLD_HEADS: &str = "At quick scale, A is 1.00 times chaining because heads
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let rates = |(index, workload): (usize, &&str)| {
-        let place = Place::named(index, workload.to_uppercase());
+        let place = AxisPosition::named(index, workload.to_uppercase());
         run(profile, workload, 1.22, 8).rates_at(place)
     };
     let times = |what: &str, printed, place: &str| {

@@ -1,14 +1,14 @@
 //! Figure 11b: requests of different skew.
 
 use super::super::plan::{Figure, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
 const THETAS: [f64; 6] = [0.5, 0.7, 0.9, 0.99, 1.11, 1.22];
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
-    let rates = |theta: &f64| run(profile, "b", *theta, 8).rates_at(Place::number(*theta));
+    let rates = |theta: &f64| run(profile, "b", *theta, 8).rates_at(AxisPosition::number(*theta));
     Figure {
         paper: Paper::HotRing,
         name: "figure-11b",

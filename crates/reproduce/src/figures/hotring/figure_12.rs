@@ -1,7 +1,7 @@
 //! Figure 12: updates by read-copy-update.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::{FASTER, KEYS, THREADS, keys};
 
@@ -17,7 +17,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
                 .with_all("--theta=1.22 --value-bytes=100")
                 .with(format!("--ratio={ratio}"))
                 .with(format!("--threads={threads}"))
-                .rates_at(Place::number(f64::from(*ratio)))
+                .rates_at(AxisPosition::number(f64::from(*ratio)))
         };
         Panel {
             title: title.to_owned(),

@@ -1,7 +1,7 @@
 //! Figure 13: the time that a read spends on items other than the head's.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
@@ -11,11 +11,11 @@ const PASSED_IN_CHAINS: f64 = 4.0;
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let thetas = [(0, 1.22), (1, 0.99)];
     let passed = |(index, theta)| {
-        let place = Place::named(index, format!("theta {theta}"));
+        let place = AxisPosition::named(index, format!("theta {theta}"));
         run(profile, "c", theta, 8).once().at(place, Reading::Field("items_passed_per_op", 1.0))
     };
     let chains = |(index, theta)| {
-        let place = Place::named(index, format!("theta {theta}"));
+        let place = AxisPosition::named(index, format!("theta {theta}"));
         Point::new("chaining", place, PASSED_IN_CHAINS)
     };
     let share =

@@ -1,7 +1,7 @@
 //! Figure 15b: throughput by how often HotRing-r checks whether a head should move.
 
 use super::super::plan::{Figure, IndexRun, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::{THREADS, keys, warm_up};
 
@@ -19,7 +19,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             .with("--ratio=8")
             .with(format!("--threads={threads}"))
             .lasting(1.0, warm_up(profile))
-            .rates_at(Place::named(index, label))
+            .rates_at(AxisPosition::named(index, label))
     };
     Figure {
         paper: Paper::HotRing,

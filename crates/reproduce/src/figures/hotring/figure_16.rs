@@ -1,7 +1,7 @@
 //! Figure 16: latencies of 100,000 accesses.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::{about, run};
 
@@ -17,8 +17,10 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     let theta = |(index, theta): (usize, f64)| {
         let fields = FIELDS.map(|(name, field)| (name.to_owned(), field, 1e3));
         let run = run(profile, "b", theta, 8).with("--timed=100000");
-        run.only("hotring-s")
-            .at(Place::named(index, format!("theta {theta}")), Reading::Fields(fields.to_vec()))
+        run.only("hotring-s").at(
+            AxisPosition::named(index, format!("theta {theta}")),
+            Reading::Fields(fields.to_vec()),
+        )
     };
     let claim = |what, printed, series, place| Claim::value(what, printed, series, place).less();
     Figure {

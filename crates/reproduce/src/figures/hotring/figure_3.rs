@@ -1,7 +1,7 @@
 //! Figure 3: the memory accesses that a look-up needs at best, by formulas 1 to 3.
 
 use super::super::plan::{Figure, Panel, Paper, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;
@@ -10,7 +10,7 @@ const THETAS: [f64; 2] = [0.99, 1.22];
 const LENGTHS: [u32; 8] = [1, 2, 4, 6, 8, 10, 12, 16];
 
 pub fn figure(_setting: &ScaleProfile) -> Figure {
-    let place = |length: u32| Place::number(f64::from(length));
+    let place = |length: u32| AxisPosition::number(f64::from(length));
     let usual = |length: &u32| {
         Point::new("conventional", place(*length), 1.0 + f64::from(*length + 1) / 2.0)
     };

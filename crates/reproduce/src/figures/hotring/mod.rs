@@ -16,7 +16,7 @@ mod figure_3;
 mod table_2;
 
 use super::plan::{Figure, IndexRun, Panel, Reading, Shape};
-use super::point::Place;
+use super::point::AxisPosition;
 use super::scale_profile::ScaleProfile;
 
 /// The engines that are compared; `chaining` is the paper's baseline.
@@ -74,8 +74,9 @@ fn warm_up(profile: &ScaleProfile) -> f64 {
 
 /// A panel of the throughput of `workload` by keys per bucket.
 fn by_ratio(profile: &ScaleProfile, workload: &str, theta: f64) -> Panel {
-    let rates =
-        |ratio: u32| run(profile, workload, theta, ratio).rates_at(Place::number(f64::from(ratio)));
+    let rates = |ratio: u32| {
+        run(profile, workload, theta, ratio).rates_at(AxisPosition::number(f64::from(ratio)))
+    };
     Panel {
         x: "keys a bucket",
         y: "million operations a second",
@@ -92,7 +93,7 @@ fn over_time(run: IndexRun) -> Panel {
         x: "seconds",
         y: "million operations a second",
         shape: Shape::Lines,
-        runs: vec![run.once().at(Place::number(0.0), timeline)],
+        runs: vec![run.once().at(AxisPosition::number(0.0), timeline)],
         ..Panel::default()
     }
 }

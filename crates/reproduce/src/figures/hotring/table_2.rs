@@ -1,7 +1,7 @@
 //! Table 2: the share of accesses to the hottest items.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::KEYS;
 use amalgam_bench::workload::share_of_top;
@@ -25,7 +25,7 @@ pub fn figure(_setting: &ScaleProfile) -> Figure {
         let series = format!("theta {theta}");
         for (index, ((part, label), printed)) in PARTS.into_iter().zip(printed).enumerate() {
             let share = 100.0 * share_of_top(KEYS, theta, part);
-            given.push(Point::new(series.clone(), Place::named(index, label), share));
+            given.push(Point::new(series.clone(), AxisPosition::named(index, label), share));
             let what = format!("% of accesses to the top {label}, {series}");
             claims.push(Claim::value(&what, printed, &series, label).same());
         }

@@ -1,7 +1,7 @@
 //! Figure 4: throughput after each step of the design.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 const PRINTED_MEMC3: &str = "--slots=4 --writers=1 --paths=1";
@@ -100,5 +100,5 @@ fn run(profile: &ScaleProfile, step: usize, workload: &str, threads: usize) -> R
         run = run.with_all(if paths { "--slots=4 --writers=1" } else { PRINTED_MEMC3 });
     }
     let reading = Reading::Named(name.to_owned(), "ops_per_second", 1e6);
-    run.at(Place::named(0, "1"), reading)
+    run.at(AxisPosition::named(0, "1"), reading)
 }

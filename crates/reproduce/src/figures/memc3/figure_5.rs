@@ -1,14 +1,14 @@
 //! Figure 5: the table's throughput by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let keys = profile.keys(6_290_000, 300).min(profile.choose(2_000, 780_000, 6_290_000));
     let panel = |(workload, title): (&str, &str)| {
         let runs = profile.threads().into_iter().flat_map(|threads| {
-            let place = Place::number(threads as f64);
+            let place = AxisPosition::number(threads as f64);
             let run = |engines: &[&'static str]| {
                 IndexRun::new(profile, engines, workload, keys)
                     .with_all("--key-bytes=16 --value-bytes=8 --prefault=false")

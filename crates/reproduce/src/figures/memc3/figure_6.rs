@@ -1,13 +1,13 @@
 //! Figure 6: displacements of an insert, by how full the table is.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Reading, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::table_2::{fill, slots};
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let curve = |paths: &&str| {
-        let place = Place::named(0, format!("{paths} paths"));
+        let place = AxisPosition::named(0, format!("{paths} paths"));
         fill(profile, paths, place, Reading::Points)
     };
     Figure {

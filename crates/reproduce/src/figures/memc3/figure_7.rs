@@ -1,7 +1,7 @@
 //! Figure 7: the cache's throughput by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 3] = ["global-lock", "lru-cuckoo", "memc3"];
@@ -23,7 +23,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
                 run(*threads)
                     .with_all("--key-bytes=16 --value-bytes=32")
                     .with(format!("--threads={threads}"))
-                    .rates_at(Place::number(*threads as f64))
+                    .rates_at(AxisPosition::number(*threads as f64))
             })
             .collect(),
         ..Panel::default()

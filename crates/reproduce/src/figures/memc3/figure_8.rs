@@ -1,7 +1,7 @@
 //! Figure 8: the whole server, over sockets.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 use super::super::servers::MEMCACHED;
 
@@ -17,7 +17,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
              --requests=1M --rounds={rounds} --seconds={seconds} --json"
         );
         Run {
-            place: Place::number(*threads as f64),
+            place: AxisPosition::number(*threads as f64),
             program: Program::Servers(&SERVERS, *threads),
             arguments: arguments.split(' ').map(str::to_owned).collect(),
             reading: Reading::Field(field, unit),

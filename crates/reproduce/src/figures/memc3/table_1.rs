@@ -1,7 +1,7 @@
 //! Table 1: the bytes per item that the table and the cache take.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 pub fn figure(profile: &ScaleProfile) -> Figure {
@@ -11,7 +11,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             .with_all("--key-bytes=16 --value-bytes=32 --prefault=false")
             .with(if engine == "memc3" { "--fill=0.95" } else { "--theta=0" })
             .once()
-            .at(Place::named(index, engine), Reading::Field("index_bytes_per_item", 1.0))
+            .at(AxisPosition::named(index, engine), Reading::Field("index_bytes_per_item", 1.0))
     };
     Figure {
         paper: Paper::MemC3,

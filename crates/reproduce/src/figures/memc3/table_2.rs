@@ -1,7 +1,7 @@
 //! Table 2: how full the table gets until an insert fails, and how fast, compared with chains.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 /// The numbers in the paper: walks, % full, bytes per item, million inserts per second.
@@ -26,11 +26,11 @@ pub fn slots(profile: &ScaleProfile) -> u64 {
 }
 
 /// A run of `bench occupancy` with `paths`, whose points have `place`.
-pub fn fill(profile: &ScaleProfile, paths: &str, place: Place, reading: Reading) -> Run {
+pub fn fill(profile: &ScaleProfile, paths: &str, place: AxisPosition, reading: Reading) -> Run {
     occupancy(profile, &format!("--slots=4 --paths={paths}"), place, reading)
 }
 
-fn occupancy(profile: &ScaleProfile, table: &str, place: Place, reading: Reading) -> Run {
+fn occupancy(profile: &ScaleProfile, table: &str, place: AxisPosition, reading: Reading) -> Run {
     let (slots, runs) = (slots(profile), profile.choose(1, 3, 10));
     let arguments = format!("bench occupancy {table} --size={slots} --runs={runs} --json");
     let arguments = arguments.split(' ').map(str::to_owned).collect();
@@ -42,14 +42,14 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     let panel = |title: &str, y, field, unit| {
         let run = |(index, (paths, ..)): (usize, &(&str, f64, f64, f64))| {
             let reading = Reading::Named("memc3".to_owned(), field, unit);
-            fill(profile, paths, Place::named(index, *paths), reading)
+            fill(profile, paths, AxisPosition::named(index, *paths), reading)
         };
         let runs = PRINTED.iter().enumerate().map(run).collect();
         Panel { title: title.to_owned(), x: "paths", y, runs, ..Panel::default() }
     };
     let with_chains = |title: &str, y, field, unit| {
         let mut panel = panel(title, y, field, unit);
-        let place = Place::named(PRINTED.len(), CHAINS);
+        let place = AxisPosition::named(PRINTED.len(), CHAINS);
         let reading = Reading::Named(CHAINS.to_owned(), field, unit);
         panel.runs.push(occupancy(profile, "--chaining", place, reading));
         panel

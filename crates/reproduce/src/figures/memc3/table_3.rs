@@ -1,7 +1,7 @@
 //! Table 3: the items that a cache holds, and its hit ratio.
 
 use super::super::plan::{Claim, Figure, Panel, Paper, Program, Reading, Run, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 /// The numbers in the paper by size: millions of items and % of hits of the three caches.
@@ -32,7 +32,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             let arguments =
                 format!("bench caches --sizes={size}Mi --keys={keys} --requests={requests} --json");
             Run {
-                place: Place::number(*mebibytes as f64),
+                place: AxisPosition::number(*mebibytes as f64),
                 program: Program::Own,
                 arguments: arguments.split(' ').map(str::to_owned).collect(),
                 reading: Reading::Field(field, unit),

@@ -1,7 +1,7 @@
 //! Section 4.1: throughput while the table expands.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINE: &str = "mercury";
@@ -18,7 +18,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             .with(format!("--memory={}Gi", profile.choose(3, 1, 3)))
             .lasting(profile.choose(160.0, 30.0, 3.0), 0.25)
             .once()
-            .at(Place::named(0, "1"), reading)
+            .at(AxisPosition::named(0, "1"), reading)
     };
     let during = [
         ("to before it", "expansion_ratio_to_before"),

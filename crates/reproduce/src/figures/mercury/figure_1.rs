@@ -1,7 +1,7 @@
 //! Figure 1: how a GET of memcached spends its time.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Shape};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 use super::figure_4::ENGINES;
 
@@ -12,17 +12,20 @@ const SMALL: &str = "keys of the first-level cache";
 pub fn figure(profile: &ScaleProfile) -> Figure {
     let keys = profile.keys(32_000_000, 280);
     // The arguments of figure 4, so that both figures share their runs.
-    let time = |keys: u64, place: Place| {
+    let time = |keys: u64, place: AxisPosition| {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
         IndexRun::new(profile, &ENGINES, "get", keys).with("--threads=1").at(place, per_operation)
     };
-    let runs = vec![time(SMALL_KEYS, Place::named(0, SMALL)), time(keys, Place::named(1, LARGE))];
+    let runs = vec![
+        time(SMALL_KEYS, AxisPosition::named(0, SMALL)),
+        time(keys, AxisPosition::named(1, LARGE)),
+    ];
     let threads = profile.threads_up_to(12);
     let together = || {
         let per_operation = Reading::Field("ops_per_second_per_thread", 1.0);
         IndexRun::new(profile, &ENGINES, "get", keys)
             .with(format!("--threads={threads}"))
-            .at(Place::number(threads as f64), per_operation)
+            .at(AxisPosition::number(threads as f64), per_operation)
     };
     let mut panels = vec![Panel {
         x: "",
@@ -39,7 +42,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             x: "threads",
             y: "% of a GET's time waiting for others",
             shape: Shape::Bars,
-            runs: vec![time(keys, Place::number(1.0)), together()],
+            runs: vec![time(keys, AxisPosition::number(1.0)), together()],
             derive: Some(waiting),
             ..Panel::default()
         });
@@ -72,7 +75,7 @@ fn shares(rates: &[Point]) -> Vec<Point> {
     };
     let share = |engine: &&str| {
         let share = 100.0 * (1.0 - rate(engine, LARGE)? / rate(engine, SMALL)?);
-        Some(Point::new(*engine, Place::named(1, "1"), share))
+        Some(Point::new(*engine, AxisPosition::named(1, "1"), share))
     };
     ENGINES.iter().filter_map(share).collect()
 }

@@ -1,7 +1,7 @@
 //! Figure 3: DRAM accesses of a GET, and the misses of the caches in front of it.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Reading, Run};
-use super::super::point::{Place, Point};
+use super::super::point::{AxisPosition, Point};
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];
@@ -28,12 +28,12 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
         run.seconds += 2.0 * ENGINES.len() as f64 * keys as f64 / SIMULATED_KEYS_PER_SECOND;
         run
     };
-    let run = || misses(cache_kibibytes, Place::named(0, ONE), LAST);
+    let run = || misses(cache_kibibytes, AxisPosition::named(0, ONE), LAST);
     // The model has one level behind the first, which is the second level here.
     let second = profile.choose(cache_kibibytes, SECOND_LEVEL_KIBIBYTES, SECOND_LEVEL_KIBIBYTES);
     let levels: Vec<Run> = vec![
-        misses(cache_kibibytes, Place::named(0, "first"), FIRST),
-        misses(second, Place::named(1, "second"), LAST),
+        misses(cache_kibibytes, AxisPosition::named(0, "first"), FIRST),
+        misses(second, AxisPosition::named(1, "second"), LAST),
     ];
     Figure {
         paper: Paper::Mercury,

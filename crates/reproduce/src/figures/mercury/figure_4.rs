@@ -1,7 +1,7 @@
 //! Figure 4: GET throughput by threads and kinds of lock.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 pub const ENGINES: [&str; 4] = ["mercury", "mercury-pthread", "mercury-nolock", "global-lock"];
@@ -11,7 +11,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
     let run = |threads: &usize| {
         IndexRun::new(profile, &ENGINES, "get", keys)
             .with(format!("--threads={threads}"))
-            .rates_at(Place::number(*threads as f64))
+            .rates_at(AxisPosition::number(*threads as f64))
     };
     let threads = profile.threads();
     let most = threads.last().map_or(String::new(), ToString::to_string);

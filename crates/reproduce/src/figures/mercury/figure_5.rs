@@ -1,7 +1,7 @@
 //! Figure 5: YCSB's mixes by threads.
 
 use super::super::plan::{Claim, Figure, IndexRun, Panel, Paper, Shape};
-use super::super::point::Place;
+use super::super::point::AxisPosition;
 use super::super::scale_profile::ScaleProfile;
 
 const ENGINES: [&str; 2] = ["mercury", "global-lock"];
@@ -15,7 +15,7 @@ pub fn figure(profile: &ScaleProfile) -> Figure {
             IndexRun::new(profile, &ENGINES, workload, keys)
                 .with_all("--key-bytes=24 --value-bytes=10 --theta=0.99")
                 .with(format!("--threads={threads}"))
-                .rates_at(Place::number(*threads as f64))
+                .rates_at(AxisPosition::number(*threads as f64))
         };
         Panel {
             title: (*title).to_owned(),
