@@ -1,4 +1,4 @@
-//! Opening a [`Map`].
+//! The builder of a [`Map`]: its settings, and opening it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Default for MapBuilder {
     fn default() -> Self {
         let configuration = Configuration {
             workers: HANDLES + 1,
-            // Random for each map, so that no client can choose keys for one bucket.
+            // The seed is random for each map, so that nobody can choose keys that share a bucket.
             seed: HashSeed::new(RandomState::new().hash_one(0_u8)),
             ..Configuration::default()
         };
@@ -57,8 +57,8 @@ impl MapBuilder {
         self
     }
 
-    /// The largest item in bytes: key, value and a header of some 30 bytes. The memory must have
-    /// room for several.
+    /// The largest item in bytes: key, value and a header of about 30 bytes. The memory must be
+    /// large enough for several such items.
     #[must_use]
     pub fn max_item_bytes(mut self, bytes: usize) -> Self {
         self.configuration.max_item_bytes = bytes;
@@ -72,8 +72,8 @@ impl MapBuilder {
         self
     }
 
-    /// The number of items that the table has room for at start. It grows beyond, except that of
-    /// [`Pipeline`](crate::Pipeline), whose size follows from this number and from the memory.
+    /// The number of items that the table is built for. The table grows when there are more, except
+    /// that of [`Pipeline`](crate::Pipeline), whose size follows from this number and the memory.
     #[must_use]
     pub fn expected_items(mut self, items: usize) -> Self {
         self.configuration.expected_items = items;
@@ -96,8 +96,8 @@ impl MapBuilder {
         self
     }
 
-    /// Opens an empty map and starts its background thread, which grows the table, takes back
-    /// expired items and moves memory to where it is needed.
+    /// Opens an empty map and starts its background thread, which grows the table, reclaims expired
+    /// items and moves memory between sizes of items.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What one thread does with a [`Map`](super::Map).
+//! One thread's access to a [`Map`](super::Map).
 
 use std::fmt::{Display, Formatter, Result as FormatResult};
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use amalgam_op::{Delete, Get, HashSeed, Key, MAX_KEY_BYTES, Op, Outcome, Store, 
 use super::Shared;
 use crate::{Engine, Found, Sink, Worker};
 
-/// The longest time to live that the vocabulary takes as relative, in seconds: thirty days.
+/// The longest time to live in seconds, thirty days: memcached reads a larger number as a date.
 const LONGEST_SECONDS: u64 = 60 * 60 * 24 * 30;
 
-/// Keys looked up at once.
+/// The number of keys in a batch of the engine.
 const BATCH: usize = 64;
 
 /// One thread's access to a [`Map`](crate::Map). It stays with its thread; other threads have their
@@ -23,11 +23,11 @@ pub struct Handle<'m, E: Engine> {
     worker: E::Worker<'m>,
 }
 
-/// Why an item was not inserted.
+/// The reason why an item was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InsertError {
-    /// A key has 1 to 250 bytes.
+    /// The key does not have 1 to 250 bytes.
     KeyLength,
     /// The item is longer than [`MapBuilder::max_item_bytes`](crate::MapBuilder::max_item_bytes).
     TooLarge,
@@ -52,13 +52,14 @@ impl<'m, E: Engine> Handle<'m, E> {
         Self { shared, seed: shared.index.seed(), worker: shared.index.worker() }
     }
 
-    /// A copy of the value of `key`, if it is there and has not expired.
+    /// A copy of the value of `key`; None if the key is absent or its item has expired.
     pub fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         self.get_with(key, <[u8]>::to_vec)
     }
 
-    /// What `read` makes of the value of `key`, without a copy. `read` should be short: memory that
-    /// others give up waits for it.
+    /// Calls `read` with the value of `key`, without a copy, and returns its result; None on a
+    /// miss. `read` should be short, because memory that other threads free is not reused
+    /// meanwhile.
     pub fn get_with<R>(&mut self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (mut read, mut answer) = (Some(read), None);
         self.get_many(&[key], |_, value| {
@@ -69,10 +70,10 @@ impl<'m, E: Engine> Handle<'m, E> {
         answer
     }
 
-    /// Reads many keys, and hands each value that is there to `read` under its key's position.
-    /// Returns how many there were. The memory accesses of the keys overlap, which for a table
-    /// beyond the caches is several times faster than to read one after the other. Each read is
-    /// linearizable by itself; together they are no transaction.
+    /// Reads many keys, and calls `read` with the position in `keys` and the value of each that is
+    /// found. Returns the number found. The memory accesses of the keys overlap, which is several
+    /// times faster than single reads for a table that exceeds the caches. Each read is
+    /// linearizable by itself; together they are not a transaction.
     pub fn get_many(&mut self, keys: &[&[u8]], read: impl FnMut(usize, &[u8])) -> usize {
         let mut sink = Reads { read, positions: [0; BATCH], hits: 0 };
         let now = self.shared.now();
@@ -95,28 +96,28 @@ impl<'m, E: Engine> Handle<'m, E> {
         sink.hits
     }
 
-    /// Whether `key` is there and has not expired.
+    /// Whether there is an item of `key` that has not expired.
     pub fn contains(&mut self, key: &[u8]) -> bool {
         self.get_with(key, |_| ()).is_some()
     }
 
-    /// Puts `value` under `key`, over whatever was there.
+    /// Stores `value` under `key` in place of any older value.
     ///
     /// # Errors
     ///
-    /// If the key has no valid length, the item is too long, or there is no memory. On the last two
-    /// the item that was there may be gone.
+    /// If the length of the key is invalid, the item is too large, or there is no memory. In the
+    /// last two cases the older value may be gone.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), InsertError> {
         self.store(key, value, StoreMode::Set, 0).map(|_| ())
     }
 
-    /// As [`insert`](Self::insert), for `ttl`, in whole seconds rounded up and at most thirty days;
-    /// after that the item is gone. It may go up to a second earlier, since the map's clock ticks
-    /// in seconds.
+    /// Stores `value` under `key` like [`insert`](Self::insert), and lets it expire after `ttl`,
+    /// which is rounded up to whole seconds and cut to thirty days. The item may expire up to a
+    /// second earlier, because the map's clock ticks in seconds.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// If [`insert`](Self::insert) would fail.
     pub fn insert_for(
         &mut self,
         key: &[u8],
@@ -126,23 +127,23 @@ impl<'m, E: Engine> Handle<'m, E> {
         self.store(key, value, StoreMode::Set, expiry(ttl)).map(|_| ())
     }
 
-    /// Puts `value` under `key` only if nothing is there; returns whether it did.
+    /// Stores `value` under `key` if the key is absent; returns whether it was.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// If [`insert`](Self::insert) would fail.
     pub fn insert_if_absent(&mut self, key: &[u8], value: &[u8]) -> Result<bool, InsertError> {
         self.store(key, value, StoreMode::Add, 0)
     }
 
-    /// Lets the item under `key` live for `ttl` from now, as in [`insert_for`](Self::insert_for).
-    /// Returns whether there is one.
+    /// Lets the item of `key` expire after `ttl` from now, with the limits of
+    /// [`insert_for`](Self::insert_for). Returns whether there is such an item.
     pub fn expire_after(&mut self, key: &[u8], ttl: Duration) -> bool {
         let get = Get { touch: Some(expiry(ttl)), ..Get::default() };
         matches!(self.apply(key, Verb::Get(get)), Some(Outcome::Hit(_)))
     }
 
-    /// Removes `key`. Returns whether it was there.
+    /// Removes the item of `key`. Returns whether there was one.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         self.apply(key, Verb::Delete(Delete::default())) == Some(Outcome::Deleted)
     }
@@ -163,7 +164,7 @@ impl<'m, E: Engine> Handle<'m, E> {
         }
     }
 
-    /// None if the key has no valid length.
+    /// Applies an operation to `key`; None if the length of the key is invalid.
     fn apply(&mut self, key: &[u8], verb: Verb<'_>) -> Option<Outcome> {
         let op = Op { key: hash(key, self.seed)?, verb };
         let mut sink = Reads { read: |_, _: &[u8]| (), positions: [0; BATCH], hits: 0 };
@@ -177,16 +178,16 @@ fn hash<'k>(key: &'k [u8], seed: &HashSeed) -> Option<Key<'k>> {
     (1..=MAX_KEY_BYTES).contains(&key.len()).then(|| Key::new(key, seed))
 }
 
-/// As a client of the server would say it: 0 would be for ever.
+/// A time to live as memcached's protocols write it: at least 1, because 0 means for ever.
 fn expiry(ttl: Duration) -> i64 {
     let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
     seconds.clamp(1, LONGEST_SECONDS) as i64
 }
 
-/// Hands values on, under the positions of the keys that were asked for.
+/// A sink that passes values on with the positions of their keys in the caller's list.
 struct Reads<F> {
     read: F,
-    /// Of each key of the batch.
+    /// The position in the caller's list of each key of the batch.
     positions: [usize; BATCH],
     hits: usize,
 }

@@ -29,8 +29,8 @@ pub use handle::{Handle, InsertError};
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///
-/// Keys have 1 to 250 bytes. At the bound the map evicts items that were not used for long, unless
-/// [`MapBuilder::refuses_when_full`] was set. Operations on one key are linearizable.
+/// Keys have 1 to 250 bytes. At the bound the map evicts items that have not been used for long,
+/// unless [`MapBuilder::refuses_when_full`] was set. Operations on one key are linearizable.
 ///
 /// ```
 /// use amalgam_index::{Map, MapBuilder};
@@ -82,14 +82,14 @@ impl<E: Engine> Map<E> {
         self.len() == 0
     }
 
-    /// Items, memory by use, evictions, and the engine's numbers about its table. Visits a sample
-    /// of the table, so it is for displays and not for every request.
+    /// Counts of items, memory by use, evictions, and the engine's figures of its table. The call
+    /// visits a sample of the table, so it is meant for displays and not for every request.
     pub fn statistics(&self) -> Statistics {
         self.shared.index.statistics()
     }
 
-    /// Changes the bound of memory, in bytes, up to four times what the map was opened with. Items
-    /// above a lower one are evicted over time.
+    /// Changes the bound of memory in bytes, up to four times that at opening. After a reduction
+    /// items are evicted over time.
     pub fn set_memory_bytes(&self, bytes: usize) {
         self.shared.index.set_memory_limit(bytes);
     }
@@ -100,7 +100,7 @@ impl<E: Engine> Drop for Map<E> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.index.maintenance_signal().raise();
         if let Some(thread) = self.maintenance.take() {
-            // If the thread panicked, the message was printed then.
+            // If the thread panicked, its message has been printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What embedders rest on, on every engine.
+//! Tests of what embedders rely on, for every engine.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn keys_that_no_item_can_have_miss_or_are_refused() {
     assert_eq!(handle.get(&long[1..]), Some(Vec::new()));
 }
 
-/// Batches are longer than the engine's, hold bad keys and end in the middle of one.
+/// The list is longer than a batch, contains invalid keys, and does not end with a whole batch.
 #[test]
 fn positions_are_those_of_the_keys() {
     let map: Map<Memc3> = map();
@@ -82,7 +82,7 @@ fn items_expire() {
     assert_eq!(handle.insert_for(b"long", b"2", Duration::MAX), Ok(()));
     assert_eq!(handle.insert(b"cut", b"3"), Ok(()));
     assert!(handle.expire_after(b"cut", Duration::ZERO));
-    // The clock ticks in seconds: the items go at its second tick at the latest.
+    // The clock ticks in seconds: the items expire at its second tick at the latest.
     while handle.contains(b"short") || handle.contains(b"cut") {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -110,7 +110,7 @@ fn settings_that_make_no_sense_are_errors() {
     assert!(MapBuilder::new().max_item_bytes(1 << 30).open::<Memc3>().is_err());
 }
 
-/// Threads insert, remove and read at once; each owns its keys, so it knows what is there.
+/// Threads insert, remove and read at once. Each owns its keys, so it knows their values.
 #[test]
 fn threads_share_a_map() {
     let map: Map<HotRingR> = map();

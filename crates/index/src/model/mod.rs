@@ -1,4 +1,4 @@
-//! The oracle: a locked map, slow and obvious. Engines are tested against it.
+//! The oracle that engines are tested against: a map behind a lock, slow and obviously correct.
 //!
 //! Thread safety: one mutex around everything. The linearization point of each operation is inside
 //! its critical section.
@@ -16,8 +16,8 @@ use crate::maintenance::Signal;
 use crate::mem::ItemRef;
 use crate::{Configuration, Cursor, Engine, Found, OpenError, Sink, Statistics, Store, Worker};
 
-/// See the head of this module. Bounded like the other engines, but evicts the items that
-/// were written longest ago.
+/// The engine of the oracle. It obeys the memory limit like other engines, but evicts the items
+/// that were written longest ago.
 pub struct Model {
     state: Mutex<State>,
     seed: HashSeed,
@@ -31,15 +31,15 @@ pub struct ModelWorker<'i>(&'i Model);
 
 #[derive(Default)]
 struct State {
-    /// Ordered by hash and key, so that a cursor survives insertion and removal.
+    /// The items in the order of hash and key, so that a cursor survives insertion and removal.
     items: BTreeMap<(u64, Vec<u8>), Item>,
-    /// The places of all items by id, oldest first.
+    /// The hash and key of each item by its id, which orders items by age, oldest first.
     ages: BTreeMap<u64, (u64, Vec<u8>)>,
     next_id: u64,
     next_cas: u64,
     limit_bytes: usize,
     used_bytes: usize,
-    /// Where the sweep goes on.
+    /// The hash and key at which the sweep continues.
     swept: (u64, Vec<u8>),
     statistics: Statistics,
 }
@@ -87,7 +87,7 @@ impl Item {
     }
 }
 
-/// Items that a slice of the sweep looks at.
+/// The number of items that a slice of the sweep visits.
 const SWEEP_ITEMS: usize = 32;
 
 /// Bytes that the model charges for an item in addition to key and value.
@@ -155,7 +155,7 @@ impl Engine for Model {
         let mut places: Vec<_> = slice
             .map(|(place, item)| (place.clone(), now.is_live(item.expiry, item.generation)))
             .collect();
-        // One more than is swept says where to go on.
+        // One item more than is swept is taken: the sweep continues there.
         let rest = places.split_off(places.len().min(SWEEP_ITEMS));
         for (place, _) in places.iter().filter(|(_, is_live)| !is_live) {
             state.remove(place);
@@ -193,7 +193,8 @@ impl State {
         }
     }
 
-    /// Removes the oldest items, `except` apart, until `bytes` more fit.
+    /// Evicts the oldest items other than `except` until `bytes` more fit. Returns whether they
+    /// fit.
     fn make_room(&mut self, bytes: usize, except: &(u64, Vec<u8>)) -> bool {
         while self.used_bytes + bytes > self.limit_bytes {
             let Some(victim) = self.ages.values().find(|place| *place != except).cloned() else {
@@ -291,7 +292,7 @@ impl Worker for ModelWorker<'_> {
         let state = self.0.lock();
         let mut last = from.0;
         for (visited, ((hash, key), item)) in state.items.range((from.0, vec![])..).enumerate() {
-            // Stop between hashes only: a cursor cannot point between equal ones.
+            // A slice ends only between different hashes, because a cursor is a hash.
             if visited >= budget && *hash != last {
                 return Some(Cursor(*hash));
             }

@@ -1,5 +1,5 @@
-//! Rates by key length as a picture: what the wire carries, what was answered, and below how full
-//! the memory's port was.
+//! Draws rates by key length: above, the rate of the wire and the rate of replies; below, the
+//! utilisation of the memory's port.
 
 use std::fmt::Write;
 
@@ -11,12 +11,13 @@ const WIDTH: f64 = 900.0;
 const PANEL: f64 = 230.0;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 150.0;
-/// Bytes of the shortest key and the longest.
+/// The lengths of the shortest and of the longest key in bytes.
 const KEYS: (f64, f64) = (6.0, 168.0);
-/// Told apart by colour-blind readers; and dashes, for those without colour.
+/// The colours of the lines, which colour-blind readers can distinguish, and their dashes for
+/// readers without colour.
 const LOOKS: [(&str, &str); 3] = [("#0072b2", ""), ("#d55e00", "8 4"), ("#009e73", "2 4")];
 
-/// Of values of one byte without memcached's header.
+/// The picture of the rates of values of one byte without memcached's header.
 pub fn svg(measured: &[(Load, Rate)]) -> String {
     let rates: Vec<_> =
         measured.iter().filter(|(load, _)| load.value_bytes == 1 && !load.has_header).collect();
@@ -69,12 +70,12 @@ fn path(text: &mut String, places: &str, (color, dashes): (&str, &str)) {
     add(text, &format!("<polyline points=\"{places}\" {style} stroke-dasharray=\"{dashes}\"/>"));
 }
 
-/// A pair of axes.
+/// One pair of axes.
 struct Panel {
     y: f64,
     most: f64,
     title: &'static str,
-    /// What numbers at the axis are multiplied by.
+    /// The factor of the numbers at the axis.
     unit: f64,
 }
 
