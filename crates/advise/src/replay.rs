@@ -58,14 +58,14 @@ pub struct Orders<'o> {
     pub largest_value_bytes: usize,
 }
 
-/// When a round ends.
+/// The condition that ends a round.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// When every thread has reached the end of its trace.
+    /// The round ends when every thread has reached the end of its trace.
     OnePass,
-    /// After this duration.
+    /// The round ends after this duration.
     Time(Duration),
-    /// After N requests of each thread.
+    /// The round ends when each thread has sent this number of requests.
     Requests(u64),
 }
 

@@ -41,9 +41,9 @@ impl Measured {
 pub struct Row {
     /// The engine's name.
     pub engine: &'static str,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     /// A summary of the trace that was replayed.
     pub trace: Summary,

@@ -51,21 +51,21 @@ impl Drop for Stop<'_> {
 /// What a read showed, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// See [`ItemView::key`].
+    /// The key; see [`ItemView::key`].
     pub key: Vec<u8>,
-    /// See [`ItemView::value`].
+    /// The value; see [`ItemView::value`].
     pub value: Vec<u8>,
-    /// See [`ItemView::flags`].
+    /// The client's flags; see [`ItemView::flags`].
     pub flags: u32,
-    /// See [`ItemView::expiry`].
+    /// The time when the item expires; see [`ItemView::expiry`].
     pub expiry: Expiry,
-    /// See [`ItemView::cas`].
+    /// The CAS id, if the item has one; see [`ItemView::cas`].
     pub cas: Option<u64>,
-    /// See [`ItemView::fetched`].
+    /// Whether a client has read the item; see [`ItemView::fetched`].
     pub fetched: bool,
-    /// See [`ItemView::stale`].
+    /// Whether the item was invalidated; see [`ItemView::stale`].
     pub stale: bool,
-    /// See [`ItemView::won`].
+    /// Whether a client holds the recache token; see [`ItemView::won`].
     pub won: bool,
 }
 
@@ -126,9 +126,9 @@ impl Sink for Recorder {
 
 /// One worker, its time, and the contracts of the traits checked around every call.
 pub struct Session<'i, I: Engine + 'i> {
-    /// The index.
+    /// The engine under test.
     pub index: &'i I,
-    /// The worker.
+    /// The worker through which the session's calls go.
     pub worker: I::Worker<'i>,
     /// The time that calls run at.
     pub now: Now,
@@ -172,7 +172,7 @@ impl<'i, I: Engine> Session<'i, I> {
         assert_eq!(outcome, stored(value.len()), "set {}", String::from_utf8_lossy(key));
     }
 
-    /// A plain get.
+    /// Reads `key` with a plain get.
     pub fn get(&mut self, key: &[u8]) -> Option<Item> {
         self.get_batch(&[key]).pop().expect("one answer")
     }
@@ -215,7 +215,7 @@ impl<'i, I: Engine> Session<'i, I> {
         item.map(|item| (item.value, item.cas.expect("gets gives the item an id")))
     }
 
-    /// incr, or decr for a negative `delta`.
+    /// Applies `incr`, or `decr` for a negative `delta`.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Outcome {
         let arithmetic = Arithmetic {
             delta: delta.unsigned_abs(),
@@ -225,12 +225,12 @@ impl<'i, I: Engine> Session<'i, I> {
         self.apply(key, Verb::Arithmetic(arithmetic)).0
     }
 
-    /// delete.
+    /// Applies `delete` to `key`.
     pub fn delete(&mut self, key: &[u8]) -> Outcome {
         self.apply(key, Verb::Delete(Delete::default())).0
     }
 
-    /// flush_all.
+    /// Flushes all items, as `flush_all` does: raises the generation of the session's time.
     pub fn flush(&mut self) {
         self.now.generation = Now::next_generation(self.now.generation);
     }
@@ -288,12 +288,12 @@ pub fn weak_seed(mask: u64) -> HashSeed {
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next 64 bits.
+    /// Draws the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         split_mix64(&mut self.0)
     }
 
-    /// A number below `bound`.
+    /// Draws a random number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.bits() % bound.max(1) as u64) as usize
     }

@@ -12,7 +12,7 @@ use amalgam_op::{Compare, Outcome, Store, StoreMode, Verb};
 
 use crate::harness::{Random, Session, configuration, effort, number, open, with_maintenance};
 
-/// What a thread asked for.
+/// A call of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A batched read.
@@ -23,13 +23,13 @@ pub enum Call {
     Store(StoreMode, Vec<u8>),
     /// A store if the id still fits.
     Cas(Vec<u8>, u64),
-    /// incr.
+    /// An `incr` by this amount.
     Increment(u64),
-    /// delete.
+    /// A `delete` of the key.
     Delete,
 }
 
-/// What it was told.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The value and, from gets, its id.
@@ -47,9 +47,9 @@ pub struct Event {
     pub called: u64,
     /// Nanoseconds since the start, after the return.
     pub returned: u64,
-    /// What was asked.
+    /// The call that was made.
     pub call: Call,
-    /// What was answered.
+    /// The answer to the call.
     pub answer: Answer,
 }
 

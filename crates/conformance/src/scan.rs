@@ -103,7 +103,8 @@ pub fn while_growing<I: Engine>() {
     }
 }
 
-/// The same while other threads insert, replace, delete and expand.
+/// While other threads insert, replace, delete and expand, a scan visits each item that is present
+/// throughout, whatever the budget.
 pub fn beside_writers<I: Engine>() {
     let index: I = open(&configuration());
     let present = 5000;

@@ -49,7 +49,7 @@ pub struct Tuning {
 pub enum PathSearch {
     /// This many random walks at once.
     Walks(usize),
-    /// Breadth first.
+    /// One breadth-first search.
     BreadthFirst,
 }
 

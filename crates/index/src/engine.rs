@@ -162,7 +162,7 @@ impl Sink for NullSink {
 /// An item that a read found; borrowed until the sink returns.
 #[derive(Clone, Copy)]
 pub struct Found<'g> {
-    /// The item.
+    /// The item that was found.
     pub item: ItemView<'g>,
     /// How [`Worker::apply`] hit, which is part of the answer's head; default from a batched get.
     pub hit: Hit,
@@ -180,7 +180,7 @@ impl<'g> Found<'g> {
         Self { item, hit: Hit::default(), origin: Some((memory, reference)) }
     }
 
-    /// The same item, found by an [`Op`] that hit like this.
+    /// This item with the details of the [`Op`] that hit it.
     pub fn with_hit(self, hit: Hit) -> Self {
         Self { hit, ..self }
     }
@@ -207,6 +207,6 @@ impl<'g> Found<'g> {
 pub struct Cursor(pub u64);
 
 impl Cursor {
-    /// Before the first item.
+    /// The position before the first item.
     pub const START: Self = Self(0);
 }

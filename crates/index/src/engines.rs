@@ -12,7 +12,7 @@ pub const DEFAULT_ENGINE: &str = <crate::mercury::Mercury as Store>::NAME;
 /// What people read of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineInfo {
-    /// As `--engine` takes it.
+    /// The name of the engine, as `--engine` takes it.
     pub name: &'static str,
     /// What it is, in half a line.
     pub about: &'static str,

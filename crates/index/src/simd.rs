@@ -12,7 +12,7 @@ pub(crate) enum Fastest {
 }
 
 impl Fastest {
-    /// Looks at the processor.
+    /// The fastest instruction set of this processor.
     pub(crate) fn here() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
         {
@@ -27,15 +27,16 @@ impl Fastest {
     }
 }
 
-/// AVX-512 with BW and VL.
+/// The implementation with AVX-512 (BW and VL).
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 pub(crate) struct Avx512;
 
-/// AVX2.
+/// The implementation with AVX2.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 pub(crate) struct Avx2;
 
-/// One word after the other, in the language: for Miri, loom and other processors.
+/// The implementation without vector instructions, one word after the other: for Miri, loom and
+/// other processors.
 pub(crate) struct Scalar;
 
 /// Runs an expression with the fastest way as a type.

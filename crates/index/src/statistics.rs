@@ -1,19 +1,19 @@
-//! Numbers that operators and figures read.
+//! The statistics of an engine, for operators and for figures.
 
-/// A snapshot of an index.
+/// A snapshot of an engine's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// Items linked now, dead ones that were not reclaimed yet included.
     pub items: u64,
-    /// Items ever linked.
+    /// The number of items that were ever linked.
     pub items_total: u64,
     /// Buckets of the table (of both tables during an expansion).
     pub buckets: u64,
     /// Slots of the table: as many items as it takes at load factor 1.
     pub slots: u64,
-    /// Expansions (or rehashes) finished.
+    /// The number of expansions (or rehashes) that have finished.
     pub expansions: u64,
-    /// Whether one runs now.
+    /// Whether an expansion (or a rehash) is under way.
     pub is_expanding: bool,
     /// The longest time that an expansion kept all workers out, in nanoseconds.
     pub longest_pause_ns: u64,
@@ -22,41 +22,41 @@ pub struct Statistics {
     /// Of the same sample, where heads follow hot items: buckets of two items or more whose head
     /// item was read since the last sweep.
     pub hot_heads: u64,
-    /// Items that an access passes before it comes to its own, on average over some thousands of
-    /// one worker's requests lately; 0 where nobody counts.
+    /// The mean number of items that an access inspects before it finds its own, over some
+    /// thousands of one worker's latest requests; 0 where the engine does not count them.
     pub items_passed: f64,
-    /// Items evicted to make room while still alive.
+    /// The number of items that were evicted while they were alive.
     pub evictions: u64,
-    /// Expired or flushed items whose memory was taken back.
+    /// The number of expired or flushed items whose memory was reclaimed.
     pub reclaimed: u64,
-    /// Of [`Statistics::evictions`], those that nobody had read.
+    /// The part of [`Statistics::evictions`] whose items were never read.
     pub evicted_unfetched: u64,
-    /// Of [`Statistics::reclaimed`], those that nobody had read.
+    /// The part of [`Statistics::reclaimed`] whose items were never read.
     pub expired_unfetched: u64,
-    /// Stores refused for want of memory.
+    /// The number of stores that were refused for want of memory.
     pub out_of_memory: u64,
-    /// Memory by use.
+    /// The engine's memory by use.
     pub memory: MemoryStatistics,
 }
 
 /// Memory by use, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStatistics {
-    /// The limit.
+    /// The memory limit in bytes.
     pub limit: u64,
-    /// Bytes taken from the system, all uses.
+    /// Bytes taken from the system for all uses.
     pub used: u64,
-    /// Bytes of tables.
+    /// Bytes of the engine's tables.
     pub index: u64,
     /// Bytes of keys, values and headers of linked items.
     pub items: u64,
     /// Bytes retired and waiting for a grace period.
     pub waiting: u64,
-    /// Pages in no class.
+    /// The number of pages that belong to no class.
     pub free_pages: u64,
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     pub page_bytes: u64,
-    /// Pages moved from one size class to another.
+    /// The number of pages that moved from one size class to another.
     pub pages_moved: u64,
     /// No item expires before this [`Now::seconds`](amalgam_op::Now::seconds); None if no item has
     /// an expiry. An item that was replaced may count until that time has come. If it lies in the
@@ -67,7 +67,7 @@ pub struct MemoryStatistics {
     pub reclaim_lag_seconds: u32,
     /// Bytes of pages and runs that hold no key and no value, by cause.
     pub losses: MemoryLosses,
-    /// Size classes that have pages or have evicted.
+    /// The size classes that have pages or have evicted items.
     pub classes: Vec<ClassStatistics>,
 }
 
@@ -99,20 +99,20 @@ impl MemoryStatistics {
 /// length had a class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassStatistics {
-    /// The class's number.
+    /// The number of the class.
     pub class: usize,
-    /// Bytes of a slot.
+    /// The size of a slot in bytes.
     pub slot_bytes: u64,
-    /// Pages that the class holds.
+    /// The number of pages that the class has.
     pub pages: u64,
-    /// Slots in them.
+    /// The number of slots in these pages.
     pub slots: u64,
-    /// Items that are filled and not retired, of the sizes that are the class's.
+    /// The number of slots with an item that was filled and not retired.
     pub used_slots: u64,
-    /// Items evicted from the class.
+    /// The number of items that were evicted from the class.
     pub evictions: u64,
-    /// Of those, items that would have ended by themselves.
+    /// The part of these evictions whose items had an expiry time.
     pub mortal_evictions: u64,
-    /// Dead items of the class that were met while walking its pages, and removed.
+    /// The number of dead items that the sweep of the class's pages removed.
     pub swept: u64,
 }

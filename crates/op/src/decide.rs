@@ -25,11 +25,11 @@ pub enum Decision<'a> {
 pub struct ItemWrite<'a> {
     /// The value: the concatenation of these parts.
     pub parts: [Part<'a>; 2],
-    /// See [`ItemView::flags`].
+    /// The client's flags; see [`ItemView::flags`].
     pub flags: u32,
-    /// See [`ItemView::expiry`].
+    /// The time when the item expires; see [`ItemView::expiry`].
     pub expiry: Expiry,
-    /// See [`ItemView::cas`].
+    /// The CAS id, if the item gets one; see [`ItemView::cas`].
     pub cas: Option<u64>,
     /// Bits that meta commands read and write.
     pub meta_flags: MetaFlags,
@@ -38,11 +38,11 @@ pub struct ItemWrite<'a> {
 /// The bits of an item that meta commands read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaFlags {
-    /// See [`ItemView::fetched`].
+    /// Whether a client has read the item; see [`ItemView::fetched`].
     pub fetched: bool,
-    /// See [`ItemView::stale`].
+    /// Whether the item was invalidated; see [`ItemView::stale`].
     pub stale: bool,
-    /// See [`ItemView::won`].
+    /// Whether a client holds the recache token; see [`ItemView::won`].
     pub won: bool,
 }
 
@@ -57,7 +57,7 @@ pub enum Part<'a> {
     Current,
     /// A number: the first N of these digits.
     Digits([u8; MAX_DIGITS], usize),
-    /// N spaces.
+    /// This number of spaces.
     Spaces(usize),
 }
 

@@ -40,13 +40,13 @@ impl Value<'_> {
 /// An item under an engine's guard: one consistent state of it.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemView<'g> {
-    /// The full key.
+    /// The item's full key.
     pub key: &'g [u8],
-    /// The value.
+    /// The item's value.
     pub value: Value<'g>,
     /// The client's opaque 32 bits.
     pub flags: u32,
-    /// When the item ends.
+    /// The time when the item expires.
     pub expiry: Expiry,
     /// The item's CAS id, if a client ever asked for one since it was last written.
     pub cas: Option<u64>,

@@ -5,9 +5,9 @@ use crate::Key;
 /// One operation on one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Op<'a> {
-    /// The key.
+    /// The key that the operation concerns.
     pub key: Key<'a>,
-    /// What to do with it.
+    /// What the operation does with the item of the key.
     pub verb: Verb<'a>,
 }
 
@@ -18,11 +18,11 @@ pub enum Verb<'a> {
     /// A read with side effects or of more than the value: gets, gat, gats, touch, meta get with
     /// any of `N T R u l h`. A plain get goes through the engine's batched read and is no `Op`.
     Get(Get),
-    /// set, add, replace, append, prepend, cas and meta set.
+    /// A set, add, replace, append, prepend, cas or meta set.
     Store(Store<'a>),
-    /// incr, decr and meta arithmetic.
+    /// An incr, a decr or meta arithmetic.
     Arithmetic(Arithmetic),
-    /// delete and meta delete.
+    /// A delete or a meta delete.
     Delete(Delete),
 }
 
@@ -87,9 +87,9 @@ pub struct Compare {
 /// A write of a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Store<'a> {
-    /// Under which condition the store is accepted.
+    /// The condition under which the store is accepted.
     pub mode: StoreMode,
-    /// The value.
+    /// The value to be stored.
     pub value: &'a [u8],
     /// The client's opaque 32 bits (append and prepend keep the item's).
     pub flags: u32,

@@ -14,9 +14,9 @@ pub enum Outcome {
     Stored(Written),
     /// The mode refused: `add` of a present key, `replace`, `append` or `prepend` of a missing one.
     NotStored,
-    /// The CAS ids differ.
+    /// The item's CAS id is not the one that the client sent.
     Exists,
-    /// The item is gone.
+    /// The item was removed.
     Deleted,
     /// The item stayed but was marked or emptied (meta delete with `I` or `x`).
     Invalidated,
@@ -42,19 +42,19 @@ pub struct Written {
 /// An item as arithmetic left it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// The new number.
+    /// The number that the item holds now.
     pub number: u64,
     /// The item was created by this operation.
     pub created: bool,
     /// The item's CAS id where one was asked for.
     pub cas: Option<u64>,
-    /// When the item ends.
+    /// The time when the item expires.
     pub expiry: Expiry,
     /// When the item ended before this operation (meta `t` ahead of `T`).
     pub expiry_before: Expiry,
 }
 
-/// How a `Get` hit.
+/// The details of a hit of a `Get`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hit {
     /// This client should recache the item (meta `W`).

@@ -29,7 +29,7 @@ pub fn value_of(value: &[u8]) -> u64 {
 #[derive(Clone, Copy, Default)]
 pub struct Mix;
 
-/// See [`Mix`].
+/// The hasher that [`Mix`] builds.
 #[derive(Default)]
 pub struct MixHasher(u64);
 

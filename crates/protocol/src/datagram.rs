@@ -14,7 +14,7 @@ pub const MAX_DATAGRAM_BYTES: usize = 1400;
 /// Bytes of an answer that a datagram carries.
 pub const MAX_DATAGRAM_PAYLOAD_BYTES: usize = MAX_DATAGRAM_BYTES - FRAME_HEADER_BYTES;
 
-/// What precedes each datagram.
+/// The frame header in front of each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Chosen by the client; its answer repeats it.

@@ -23,7 +23,7 @@ pub(crate) struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Cuts `text`.
+    /// Splits `text` into tokens.
     #[inline]
     pub fn new(text: &'a [u8]) -> Self {
         Self { text, start: 0, spaces: 0, base: 0, covered: 0 }
@@ -45,7 +45,7 @@ impl<'a> Tokens<'a> {
         Self { covered: text.len(), ..Self::new(text) }
     }
 
-    /// The next token.
+    /// Takes the next token; None at the end.
     #[inline]
     pub fn next(&mut self) -> Option<&'a [u8]> {
         loop {

@@ -14,7 +14,7 @@ pub enum Step<'a> {
         /// [`crate::Limits::max_item_bytes`].
         at_least: usize,
     },
-    /// A request.
+    /// A whole request.
     Request {
         /// What to do.
         request: Request<'a>,
@@ -55,9 +55,9 @@ pub struct Read<'a> {
     pub keys: Keys<'a>,
     /// How to answer.
     pub reply: Reply<'a>,
-    /// The answer shows CAS ids.
+    /// Whether the answer shows CAS ids.
     pub wants_cas: bool,
-    /// A hit on a stale item would have to tell the client to recache it (meta).
+    /// Whether a hit on a stale item must tell the client to recache it (meta).
     pub(crate) checks_stale: bool,
 }
 
@@ -83,7 +83,7 @@ impl Read<'_> {
 pub struct Each<'a> {
     /// What to look up.
     pub keys: Keys<'a>,
-    /// What to do with each.
+    /// The operation on each key.
     pub get: Get,
     /// How to answer.
     pub reply: Reply<'a>,
@@ -97,46 +97,48 @@ pub struct Each<'a> {
 pub struct Apply<'a> {
     /// The item's key.
     pub key: WireKey<'a>,
-    /// What to do.
+    /// The operation on the item.
     pub verb: Verb<'a>,
     /// How to answer.
     pub reply: Reply<'a>,
 }
 
-/// How to shut down.
+/// The manner of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownMode {
-    /// At once, as on SIGINT.
+    /// The server stops at once, as on SIGINT.
     Now,
-    /// As on SIGUSR1: keep what can be kept for a warm restart.
+    /// The server keeps what it can for a warm restart, as on SIGUSR1.
     Graceful,
-    /// In a way that does not exist: [`Problem::BAD_SHUTDOWN_MODE`], where shutdown is enabled.
+    /// The client asked for an unknown manner: the answer is [`Problem::BAD_SHUTDOWN_MODE`], where
+    /// shutdown is enabled.
     Unknown,
 }
 
 /// A request about the server.
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'a> {
-    /// [`Reply::version`].
+    /// Report the version; [`Reply::version`].
     Version,
     /// Close the connection once earlier answers are sent (and [`Reply::ok`], which the text
     /// protocol leaves out).
     Quit,
     /// Nothing ([`Reply::ok`]): the client wants to know that everything before is answered.
     NoOperation,
-    /// [`Reply::body`] with the names of mechanisms, separated by spaces (binary).
+    /// List the mechanisms of authentication (binary); [`Reply::body`] with their names, separated
+    /// by spaces.
     ListMechanisms,
-    /// Credentials of the binary protocol. Answered by [`Reply::authenticated`],
-    /// [`Reply::challenge`] or [`Problem::NOT_AUTHENTICATED`].
+    /// Check credentials of the binary protocol; [`Reply::authenticated`], [`Reply::challenge`] or
+    /// [`Problem::NOT_AUTHENTICATED`].
     Authenticate {
-        /// Goes on with an exchange that was begun.
+        /// Whether the message continues an exchange.
         is_step: bool,
         /// The name of the mechanism.
         mechanism: &'a [u8],
         /// The client's message.
         message: &'a [u8],
     },
-    /// Credentials of the text protocol. Answered by [`Reply::authenticated`] or
+    /// Check credentials of the text protocol; [`Reply::authenticated`] or
     /// [`Problem::WRONG_CREDENTIALS`].
     LogIn {
         /// The user.
@@ -159,7 +161,7 @@ pub enum Command<'a> {
     Shutdown(ShutdownMode),
     /// Change the memory limit; [`Reply::ok`].
     MemoryLimit {
-        /// At least 8.
+        /// The new limit in mebibytes, at least 8.
         mebibytes: u32,
     },
     /// Send log lines to this connection.

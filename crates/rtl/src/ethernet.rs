@@ -18,13 +18,13 @@ pub struct Port {
 }
 
 impl Port {
-    /// As printed: 64 bits at 156.25 MHz are 10 Gb/s.
+    /// A port of 10 Gb/s as the paper has it: 64 bits at 156.25 MHz.
     pub const GIGABITS_10: Self =
         Self { configuration: ETHERNET, megahertz: 156.25, gigabits: 10.0 };
-    /// 256 bits at 200 MHz. Needs the feature `wide`.
+    /// A port of 40 Gb/s: 256 bits at 200 MHz. It needs the feature `wide`.
     pub const GIGABITS_40: Self =
         Self { configuration: ETHERNET_40, megahertz: 200.0, gigabits: 40.0 };
-    /// 512 bits at 322 MHz. Needs the feature `wide`.
+    /// A port of 100 Gb/s: 512 bits at 322 MHz. It needs the feature `wide`.
     pub const GIGABITS_100: Self =
         Self { configuration: ETHERNET_100, megahertz: 322.265_625, gigabits: 100.0 };
 
@@ -38,7 +38,7 @@ impl Port {
 pub const WIRE_BYTES: u64 = 24;
 /// Minimum length of a frame in bytes; a shorter one is padded.
 pub const SHORTEST_FRAME: usize = 60;
-/// The hardware's address.
+/// The hardware's IPv4 address.
 pub const OWN_IP: [u8; 4] = [10, 0, 0, 1];
 /// The hardware's UDP port.
 pub const OWN_PORT: u16 = 11211;
@@ -49,11 +49,11 @@ const PATIENCE_CYCLES: u64 = 2_000;
 /// The client that a frame comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its Ethernet address.
+    /// The client's Ethernet address.
     pub mac: [u8; 6],
-    /// Its IPv4 address.
+    /// The client's IPv4 address.
     pub ip: [u8; 4],
-    /// Its UDP port.
+    /// The client's UDP port.
     pub port: u16,
 }
 
@@ -114,7 +114,7 @@ pub fn open(frame: &[u8]) -> (Client, &[u8]) {
 /// Number of frames that the hardware dropped, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// The buffer was full.
+    /// The frame buffer was full.
     pub overflow: u64,
     /// The MAC reported a wrong frame check sequence.
     pub broken: u64,
@@ -127,7 +127,7 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    /// Sum over all causes.
+    /// The sum over all causes.
     pub fn total(&self) -> u64 {
         self.overflow + self.broken + self.other + self.unsound + self.malformed
     }

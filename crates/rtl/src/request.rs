@@ -29,13 +29,13 @@ pub mod status {
 /// A request. Its stated lengths may differ from those of its key and value, to test bad input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Returned with the answer.
+    /// The id that the answer repeats.
     pub id: u32,
-    /// See [`opcode`].
+    /// The opcode of the binary protocol; see [`opcode`].
     pub opcode: u8,
-    /// Stated length of the key in bytes.
+    /// The length of the key in bytes, as the request states it.
     pub key_bytes: u8,
-    /// Stated length of the value in bytes; 24 bits.
+    /// The length of the value in bytes, as the request states it in 24 bits.
     pub value_bytes: u32,
     /// The client's flags.
     pub flags: u32,
@@ -102,19 +102,19 @@ impl Request {
     }
 }
 
-/// An answer.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// That of the request.
+    /// The id of the request.
     pub id: u32,
-    /// That of the request.
+    /// The opcode of the request.
     pub opcode: u8,
-    /// See [`status`].
+    /// The status code of the binary protocol; see [`status`].
     pub status: u16,
     /// Byte address of the value in the value memory; 0 if the answer refers to no value.
     pub pointer: u64,
     /// Flags of the item found.
     pub flags: u32,
-    /// Value found.
+    /// The value that a GET found; None otherwise.
     pub value: Option<Vec<u8>>,
 }

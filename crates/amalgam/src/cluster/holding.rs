@@ -1,4 +1,4 @@
-//! `amalgam cluster status` of one key or chunk: where it is, its copies, and how far behind.
+//! `amalgam cluster status` of one key or chunk: its owner, its copies and their lag.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use amalgam_node::cluster::wire::NodeStatus;
 use amalgam_node::{ClientError, ClusterClient};
 use anyhow::{Context, bail};
 
-/// What was named.
+/// The key or the id that the command line names; one of them is given.
 pub struct Named<'a> {
     pub key: Option<&'a str>,
     pub id: Option<ChunkId>,
@@ -24,11 +24,11 @@ pub fn parse_id(text: &str) -> Result<ChunkId, String> {
     parse().ok_or_else(|| "an id is its creator in hexadecimal, a colon and a counter".to_owned())
 }
 
-/// Writes where what was named is. `home` is what the node at `address` says.
+/// Writes the owner and the copies of `named`. `home` is the status of the node at `address`.
 ///
 /// # Errors
 ///
-/// If nobody who answers owns it; the text names who did not answer.
+/// If no node that answers owns it; the text names the nodes that did not answer.
 pub fn show(
     output: &mut impl Write,
     named: &Named<'_>,

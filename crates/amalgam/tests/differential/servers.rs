@@ -71,7 +71,7 @@ fn start(mut command: Command, hint: &str) -> Server {
     server
 }
 
-/// What came back.
+/// The answer of a server.
 pub struct Answer {
     /// The bytes, without the answer of the mark that ended them.
     pub bytes: Vec<u8>,

@@ -22,13 +22,13 @@ pub struct RunConfig<'o> {
     pub fills_misses: bool,
     /// The limit at which the round stops at the latest.
     pub limit: Limit,
-    /// Each call is timed.
+    /// Whether each call is timed.
     pub is_timed: bool,
     /// The throughput is sampled over time.
     pub is_watched: bool,
 }
 
-/// When a round ends.
+/// The condition that ends a round.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     /// The round ends after this time.

@@ -48,13 +48,13 @@ pub trait Strategy: Send + Sync + 'static {
     const COUNTS_PREDECESSORS: bool = true;
 }
 
-/// Random movement (section 3.2.1).
+/// The strategy of random movement (section 3.2.1).
 pub struct RandomMovement;
 
 /// Random movement with another R, for figure 15b.
 pub struct RandomMovementEvery<const R: u32>;
 
-/// Statistical sampling (section 3.2.2).
+/// The strategy of statistical sampling (section 3.2.2).
 pub struct StatisticalSampling;
 
 /// `S` with heads that stay where they are, for factor analyses.
@@ -208,7 +208,7 @@ impl<S: Strategy> Engine for HotRing<S> {
 }
 
 impl<S: Strategy> HotRing<S> {
-    /// The rings under `guard`.
+    /// The items of ring `number`, read under `guard`.
     #[inline]
     pub(super) fn items<'g>(&'g self, number: u64, guard: &'g Guard<'g>) -> Items<'g> {
         Items { memory: &self.memory, tables: &self.tables, bits: &self.bits, number, guard }

@@ -144,7 +144,7 @@ pub(super) enum Insertion {
     Again,
 }
 
-/// See the head of this file.
+/// A cuckoo table that grows in steps, with its stripes.
 pub(super) struct Cuckoo<const SLOTS: usize> {
     root: AtomicPtr<Layer<SLOTS>>,
     stripes: Stripes,
@@ -180,7 +180,7 @@ impl<const SLOTS: usize> Cuckoo<SLOTS> {
         View { root: unsafe { &*root }, stripes: &self.stripes, cuckoo: self }
     }
 
-    /// Bytes of the counters.
+    /// The size of the stripes' counters in bytes.
     pub(super) fn stripe_bytes(&self) -> usize {
         self.stripes.bytes()
     }

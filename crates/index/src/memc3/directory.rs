@@ -25,7 +25,7 @@ use super::word::Word;
 use crate::PathSearch;
 use crate::sync::spin;
 
-/// See the head of this file.
+/// A cuckoo table of names for callers that keep their own items.
 pub struct Directory<const SLOTS: usize> {
     cuckoo: Cuckoo<SLOTS>,
     search: PathSearch,
@@ -61,7 +61,7 @@ impl<const SLOTS: usize> Directory<SLOTS> {
         Paths(PathFinder::new(self.search, MAX_DISPLACEMENTS, 1))
     }
 
-    /// Number of slots.
+    /// The number of slots in the table.
     pub fn slots(&self) -> usize {
         self.view().root.table.slots()
     }

@@ -22,7 +22,7 @@ const OPEN_LOAD: usize = 60;
 /// Buckets that one slice of growth moves: about ten microseconds of work.
 const STEP_BUCKETS: usize = 256;
 
-/// See the head of this file.
+/// The table of an engine's items: a cuckoo table and the memory of its items.
 pub(super) struct ItemTable<const SLOTS: usize> {
     pub(super) memory: Arc<Memory>,
     pub(super) cuckoo: Cuckoo<SLOTS>,

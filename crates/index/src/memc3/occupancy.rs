@@ -13,29 +13,29 @@ use crate::{Configuration, OpenError, PathSearch};
 /// How many inserts ahead an item's buckets are prefetched.
 const AHEAD: usize = 8;
 
-/// How a table was filled.
+/// The record of how a table was filled.
 #[derive(Clone, Debug)]
 pub struct Filling {
-    /// Slots of the table.
+    /// The number of slots of the table.
     pub slots: usize,
-    /// Bytes of the table.
+    /// The size of the table in bytes.
     pub bytes: usize,
-    /// Items in it when an insert failed for the first time.
+    /// The number of items when an insert failed for the first time.
     pub items: usize,
     /// Displacements per insert. Each entry covers inserts into 1 % of the slots; the last one may
     /// cover fewer.
     pub displacements: Vec<f64>,
-    /// Displacements of all inserts.
+    /// The number of displacements of all inserts together.
     pub total_displacements: u64,
 }
 
 impl Filling {
-    /// Items over slots.
+    /// The number of items over the number of slots.
     pub fn load_factor(&self) -> f64 {
         self.items as f64 / self.slots as f64
     }
 
-    /// Bytes of the table an item.
+    /// The size of the table in bytes an item.
     pub fn bytes_per_item(&self) -> f64 {
         self.bytes as f64 / self.items as f64
     }

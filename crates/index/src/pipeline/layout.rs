@@ -19,11 +19,11 @@ use crate::sync::AtomicU64;
 
 /// The bytes of a memory line that belong to one slot.
 pub(super) const STRIPE_BYTES: usize = 8;
-/// Memory lines for keys.
+/// The number of memory lines that hold keys.
 pub(super) const KEY_LINES: usize = 2;
-/// Memory lines of a bucket.
+/// The number of memory lines of a bucket.
 pub(super) const LINES: usize = KEY_LINES + 2;
-/// The line of locators.
+/// The index of the line that holds the locators.
 pub(super) const LOCATORS: usize = 0;
 /// The first line of keys, next to the locators: for keys of one stripe, a read touches one pair of
 /// lines.
@@ -49,7 +49,7 @@ const VALUE_SHIFT: u32 = 32;
 pub(super) struct Locator(pub(super) u64);
 
 impl Locator {
-    /// A free slot.
+    /// The locator of a free slot.
     pub(super) const FREE: Self = Self(0);
 
     /// The locator of the item at `reference`, whose key has this pattern.
@@ -82,7 +82,7 @@ impl Locator {
 pub(super) struct Terms(pub(super) u64);
 
 impl Terms {
-    /// Of a free slot.
+    /// The terms of a free slot.
     pub(super) const FREE: Self = Self(0);
 
     #[inline]

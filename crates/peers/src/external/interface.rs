@@ -9,10 +9,10 @@ use libloading::Library;
 /// The version that this program was built with: `AMALGAM_MAP_ABI`.
 pub const ABI: u32 = 1;
 
-/// `AMALGAM_MAP_MISS`.
+/// The length that stands for a miss: `AMALGAM_MAP_MISS` of the C header.
 pub const MISS: usize = usize::MAX;
 
-/// `amalgam_map_settings`.
+/// The settings of a map: `amalgam_map_settings` of the C header.
 #[repr(C)]
 pub struct Settings {
     pub settings_bytes: u64,
@@ -21,7 +21,7 @@ pub struct Settings {
     pub memory_bytes: u64,
 }
 
-/// `amalgam_map_key`.
+/// A key: `amalgam_map_key` of the C header.
 #[repr(C)]
 pub struct ForeignKey {
     pub bytes: *const u8,
@@ -29,7 +29,7 @@ pub struct ForeignKey {
     pub hash: u64,
 }
 
-/// `amalgam_map_answer`.
+/// The buffer of an answer: `amalgam_map_answer` of the C header.
 #[repr(C)]
 pub struct Answer {
     pub bytes: *mut u8,

@@ -48,7 +48,7 @@ fn open(name: &str, configuration: &Configuration) -> anyhow::Result<Box<dyn Run
     Ok(Box::new(EngineUnderTest::new(map, configuration)))
 }
 
-/// A library's map.
+/// A map behind the C interface.
 pub struct External {
     functions: Functions,
     map: NonNull<c_void>,

@@ -60,7 +60,7 @@ struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writers {
     None,
-    /// Every second thread.
+    /// Every second thread replaces items.
     Half,
     All,
 }

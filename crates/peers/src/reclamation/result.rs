@@ -1,35 +1,35 @@
-//! What a scheme did, as lines of JSON or rows of a table.
+//! The results of reclamation schemes, as lines of JSON or rows of a table.
 
 use amalgam_bench::measure::{Machine, Spread, commit};
 use anyhow::Context;
 
-/// Of one round, summed over threads.
+/// The rates of one round, summed over threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
-    /// By the readers.
+    /// Reads a second of all readers.
     pub reads_per_second: f64,
-    /// By the writers.
+    /// Replacements a second of all writers.
     pub replaces_per_second: f64,
     /// The most items that waited to be freed, in a round that counts.
     pub waiting: u64,
 }
 
-/// What a result was measured with.
+/// The parameters of a measurement.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Parameters {
-    /// What the threads did.
+    /// The name of the load, which says what the threads did.
     pub load: &'static str,
-    /// Length of an item.
+    /// The size of an item in bytes.
     pub item_bytes: usize,
-    /// All of them, or half of them readers and half writers.
+    /// The number of threads.
     pub threads: usize,
-    /// Items in the set.
+    /// The number of items in the set.
     pub items: usize,
-    /// Reads under one guard.
+    /// The number of reads under one guard.
     pub batch: usize,
-    /// Of a round.
+    /// The length of a round in seconds.
     pub seconds: f64,
-    /// How many.
+    /// The number of rounds.
     pub rounds: usize,
 }
 
@@ -45,9 +45,9 @@ pub struct ReclamationResult {
     reads: Option<Reads>,
     #[serde(flatten)]
     replaces: Option<Replaces>,
-    /// Items that were retired and not free yet, at most; in a round of its own.
+    /// The most items that were retired and not yet freed, counted in a round of its own.
     most_waiting_items: u64,
-    /// Their bytes, what an allocator adds apart.
+    /// The bytes of these items, without the allocator's overhead.
     most_waiting_bytes: u64,
 }
 
@@ -70,7 +70,7 @@ struct Replaces {
 }
 
 impl ReclamationResult {
-    /// Above the rows.
+    /// The heading of the rows.
     pub const HEAD: &'static str = "bytes threads  load              scheme             \
          reads M/s  ratio  replaces M/s  ratio  most waiting";
 
@@ -118,7 +118,7 @@ impl ReclamationResult {
         })
     }
 
-    /// For people.
+    /// The result as a row of a table.
     pub fn row(&self) -> String {
         let rate = |rates: Option<(f64, f64)>| match rates {
             Some((rate, ratio)) => (format!("{:.2}", rate / 1e6), format!("{ratio:.2}")),

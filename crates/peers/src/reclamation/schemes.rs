@@ -77,7 +77,7 @@ pub struct Ours {
     key_offset: usize,
 }
 
-/// See [`Ours`].
+/// A thread's access to [`Ours`].
 pub struct OursThread<'s, const N: usize> {
     pool: Pool<'s>,
     words: &'s [AtomicU64],
@@ -203,7 +203,7 @@ struct Ledger {
     freed: AtomicU64,
 }
 
-/// See [`Crossbeam`].
+/// A thread's access to [`Crossbeam`].
 pub struct CrossbeamThread<'s, const N: usize> {
     handle: LocalHandle,
     scheme: &'s Crossbeam<N>,
@@ -284,7 +284,7 @@ impl<const N: usize> Drop for Crossbeam<N> {
 /// what somebody replaces.
 pub struct Unguarded<const N: usize>(Vec<AtomicPtr<[u8; N]>>);
 
-/// See [`Unguarded`].
+/// A thread's access to [`Unguarded`].
 pub struct UnguardedThread<'s, const N: usize>(&'s [AtomicPtr<[u8; N]>]);
 
 impl<const N: usize> Scheme<N> for Unguarded<N> {
