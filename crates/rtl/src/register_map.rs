@@ -1,24 +1,24 @@
 //! Addresses of the registers. Made of rtl/registers.toml.
 
-/// "AMKV".
+/// The magic number "AMKV".
 pub const ID: u32 = 0x00;
 
 /// 0.1.0: major, minor and patch in a byte each.
 pub const VERSION: u32 = 0x04;
 
-/// Slots of a bucket.
+/// The number of slots of a bucket.
 pub const SLOTS: u32 = 0x08;
 
 /// Bytes that a slot has of a memory line.
 pub const STRIPE_BYTES: u32 = 0x0c;
 
-/// Memory lines of a bucket.
+/// The number of memory lines of a bucket.
 pub const LINES: u32 = 0x10;
 
-/// The longest key.
+/// The longest key in bytes.
 pub const KEY_BYTES: u32 = 0x14;
 
-/// The table has 2 to this buckets.
+/// The binary logarithm of the number of buckets.
 pub const BUCKET_BITS: u32 = 0x18;
 
 /// Bit 0: a full bucket gives up a slot; bit 1: no values are stored or returned.
@@ -45,10 +45,10 @@ pub const OTHERS: u32 = 0x34;
 /// GETs that found their key.
 pub const HITS: u32 = 0x38;
 
-/// GETs that did not.
+/// GETs whose key was not found.
 pub const MISSES: u32 = 0x3c;
 
-/// Requests whose lengths lie, or whose key is too long or missing.
+/// Requests with contradictory lengths, or whose key is too long or missing.
 pub const REFUSED_INVALID: u32 = 0x40;
 
 /// SETs of a value that is too large.
