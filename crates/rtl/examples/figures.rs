@@ -1,7 +1,7 @@
-//! The tables of docs/hardware.md, measured: `cargo run --release -p amalgam-rtl --features
-//! verilated --example figures [simulation]`. All but the last lines are the same on every machine.
-//! With `rate`, `latency`, `loss` or `conflicts` and `--json` one table as points, for `amalgam-lab
-//! reproduce`.
+//! Measures the tables of docs/hardware.md: `cargo run --release -p amalgam-rtl --features
+//! verilated --example figures [simulation]`. All lines except the last are the same on every
+//! machine. With `rate`, `latency`, `loss` or `conflicts` and `--json` it prints one table as
+//! points, for `amalgam-lab reproduce`.
 
 #[cfg(not(feature = "verilated"))]
 fn main() {
@@ -47,7 +47,7 @@ mod figures {
         simulation
     }
 
-    /// Millions of requests a second.
+    /// Measures the rate of requests in millions a second.
     fn rate(is_table_only: bool, request: impl Fn(usize) -> Request) -> f64 {
         let mut simulation = table(is_table_only);
         (0..1000).for_each(|number| simulation.send(request(number)));
@@ -68,7 +68,8 @@ mod figures {
         simulation.counters.last_status_cycle - simulation.counters.last_key_cycle
     }
 
-    /// A line of figure 9's table: millions of requests a second, and cycles.
+    /// A row of the table of figure 9: rates in millions of requests a second, and the latency in
+    /// cycles.
     struct Speed {
         key_bytes: usize,
         line: f64,
@@ -127,7 +128,8 @@ mod figures {
 
     const SLOTS: [usize; 5] = [1, 2, 4, 8, 16];
 
-    /// Percent of keys that find no slot, by how full the table is then and by slots of a bucket.
+    /// The percentage of keys that find no slot, by how full the table is then and by slots of a
+    /// bucket.
     fn loss() -> Vec<(usize, [f64; 5])> {
         let configuration = |slots: usize| Configuration {
             slots,
@@ -163,7 +165,7 @@ mod figures {
         println!();
     }
 
-    /// A line of the table of conflicts.
+    /// A row of the table of conflicts.
     struct Conflicts {
         addresses: usize,
         writes: f64,
@@ -217,7 +219,8 @@ mod figures {
         println!();
     }
 
-    /// A table as one line of JSON: `points` are series, place and value.
+    /// Prints a table as one line of JSON, whose `points` are triples of series, position and
+    /// value.
     ///
     /// # Panics
     ///
@@ -257,7 +260,8 @@ mod figures {
         println!("{{\"points\":[{}]}}", points.join(","));
     }
 
-    /// Simulated cycles a second under load: GETs on the table alone, and half SETs with values.
+    /// Prints the simulated cycles a second under load: with GETs on the table alone, and with half
+    /// SETs and values.
     pub fn simulation() {
         for (configuration, has_values) in
             [(SOFTWARE, false), (SOFTWARE, true), (PRINTED, false), (PRINTED, true)]

@@ -1,5 +1,5 @@
-//! One GET through the printed table as a waveform: `target/rtl-wave.vcd` for a viewer and
-//! `target/rtl-wave.svg` to look at.
+//! Draws one GET through the printed table as a waveform: `target/rtl-wave.vcd` for a viewer of
+//! waveforms and `target/rtl-wave.svg` as a picture.
 
 #[cfg(not(feature = "verilated"))]
 fn main() {
@@ -63,7 +63,7 @@ mod wave {
             }
             idle = if probe == 0 { idle + 1 } else { 0 };
         }
-        // The rest of the last wait says nothing.
+        // The rest of the last wait is cut off, because it shows nothing.
         let length = signals[0].levels.len() - 85;
         signals.iter_mut().for_each(|signal| signal.levels.truncate(length));
         signals

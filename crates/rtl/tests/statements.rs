@@ -1,5 +1,5 @@
-//! The paper's arithmetic as statements about the hardware, by the numbers of docs/hardware.md.
-//! Cycles are counted in the simulation and are the same on every machine.
+//! Tests the paper's arithmetic as statements about the hardware, numbered as in docs/hardware.md.
+//! Cycles are counted in the simulation, so they are the same on every machine.
 
 #![cfg(feature = "verilated")]
 
@@ -10,9 +10,9 @@ use amalgam_rtl::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Cycles a second of the paper's clock.
+/// The frequency of the paper's clock in cycles a second.
 const CLOCK: f64 = 156.25e6;
-/// Cycles that a memory line takes.
+/// The number of cycles that a memory line takes.
 const LINE_CYCLES: usize = 5;
 
 fn key(number: usize, bytes: usize) -> Vec<u8> {
@@ -21,24 +21,25 @@ fn key(number: usize, bytes: usize) -> Vec<u8> {
     key
 }
 
-/// Memory lines of a request for a key of this length, as printed.
+/// The number of memory lines of a request for a key of this length, in the printed configuration.
 fn lines(key_bytes: usize) -> usize {
     (24 + key_bytes).div_ceil(48)
 }
 
-/// Statement 4's cycles from request to request.
+/// The number of cycles from request to request by statement 4.
 fn service(key_bytes: usize) -> usize {
     (LINE_CYCLES * lines(key_bytes)).max(key_bytes.div_ceil(8)).max(key_bytes.div_ceil(12))
 }
 
-/// The table alone, in front of a memory as printed.
+/// A simulation of the table without values, in front of the printed memory.
 fn table(configuration: Configuration) -> Simulation {
     let mut simulation = Simulation::new(configuration);
     simulation.set_table_only(true);
     simulation
 }
 
-/// Cycles from request to request in the long run. The first quarter fills the pipeline.
+/// The mean number of cycles from request to request. The first quarter of the requests fills the
+/// pipeline and is not counted.
 fn cycles_each(simulation: &mut Simulation, requests: impl Iterator<Item = Request>) -> f64 {
     let requests: Vec<_> = requests.collect();
     let (warm, rest) = requests.split_at(requests.len() / 4);
@@ -80,7 +81,7 @@ fn statement_3_a_slot_is_192_bytes_in_either_layout() {
 fn statement_4_short_keys_at_31_million_a_second() {
     for key_bytes in [6, 16, 24] {
         let mut simulation = table(PRINTED);
-        // Half of them are hits.
+        // Half of the requests are hits.
         (0..200).for_each(|number| simulation.send(Request::set(&key(number, key_bytes), b"")));
         simulation.run(200);
         simulation.counters = Default::default();
@@ -92,14 +93,14 @@ fn statement_4_short_keys_at_31_million_a_second() {
 
 #[test]
 fn statement_5_stalls_of_five_percent_cost_line_rate_at_25_bytes() {
-    // At 25 bytes a request takes two lines, 10 cycles of a packet's 14.4; a stall of the whole
-    // critical section, about 75 cycles, in one request of twenty takes the rest.
+    // At 25 bytes a request takes two lines, 10 of the 14.4 cycles of a packet. The rest allows for
+    // a stall of the whole critical section, about 75 cycles, in one request of twenty.
     let budget = (90.0 + 25.0) / 8.0;
     let run = |conflicts: usize| {
         let mut simulation = table(PRINTED);
         let mut random = SmallRng::seed_from_u64(5);
         let requests = (0..2000).map(|number| match number % 20 {
-            // A read right behind a write of its address: one request of twenty stalls.
+            // A read right after a write of its address: one request of twenty stalls.
             0 if conflicts > 0 => Request::set(&key(number, 25), b""),
             1 if conflicts > 0 => Request::get(&key(number - 1, 25)),
             _ => Request::get(&key(random.random_range(2000..9999), 25)),
@@ -113,8 +114,8 @@ fn statement_5_stalls_of_five_percent_cost_line_rate_at_25_bytes() {
 
 #[test]
 fn statement_6_six_lanes_and_the_ring_take_a_word_a_cycle() {
-    // The longest keys: 14 words of 12 bytes in 21 beats of 8, so the bus is the bound. Where the
-    // first line has no part of the key, the key buffer takes a cycle for it.
+    // The longest keys have 14 words of 12 bytes in 21 beats of 8, so the bus is the bottleneck.
+    // Where the first line has no part of the key, the key buffer takes one cycle more.
     for (configuration, bound) in [(PRINTED, 21.0), (RING, 22.0)] {
         let mut simulation = table(configuration);
         simulation.set_memory(Memory { burst: 1, ..Memory::FIT31 });
@@ -138,7 +139,8 @@ fn statement_7_latency_of_an_unloaded_get() {
     }
 }
 
-/// Fills a table without eviction up to half and says which part of the keys found no slot.
+/// Offers as many keys as half of the slots of a table without eviction. Returns the share of keys
+/// that found no slot.
 fn lost_at_half_fill(configuration: Configuration) -> f64 {
     let mut simulation = table(configuration);
     simulation.set_evicts(false);
@@ -192,8 +194,8 @@ fn statement_9_conflicts_follow_the_formula() {
 
 #[test]
 fn statement_10_every_request_is_checked_against_older_writes() {
-    // Inserts into few buckets back to back: unchecked, two of them would take the same slot and
-    // one key would be lost.
+    // Inserts into few buckets back to back: without the check two of them would take the same
+    // slot, and one key would be lost.
     for configuration in [SOFTWARE, PRINTED, SMALL] {
         let mut simulation = table(configuration);
         let mut reference = Reference::new(configuration);
@@ -229,7 +231,7 @@ fn statement_11_a_match_outranks_a_free_slot_and_expired_ones_give_back_their_ad
     }
     simulation.run(same.len());
     simulation.set_now(20);
-    // The bucket is full; the last key's slot is overwritten though lower ones have expired.
+    // The bucket is full. The last key's slot is overwritten, although lower ones have expired.
     simulation.send(Request::set(&same[7], b"w"));
     simulation.send(Request::get(&same[7]));
     let answers = simulation.run(2);
@@ -242,7 +244,7 @@ fn statement_11_a_match_outranks_a_free_slot_and_expired_ones_give_back_their_ad
 
 #[test]
 fn statement_13_parameters_change_no_answer() {
-    // One script; buckets never fill, so no slot count shows.
+    // One script for all configurations. No bucket fills, so the number of slots does not show.
     let mut random = SmallRng::seed_from_u64(13);
     let script: Vec<_> = (0..600)
         .map(|id| {

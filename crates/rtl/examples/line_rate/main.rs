@@ -1,10 +1,11 @@
-//! The hardware at the pace of 10 Gb/s, in front of the memory `ddr600`: for each mix, value length
-//! and header setting, prints the rate at some key lengths and whether it is held at all of them.
-//! `cargo run --release -p amalgam-rtl --features verilated --example line_rate [all] [plain]
-//! [header] [bytes]`: all lengths; only without or with memcached's header; only values of a byte.
-//! With the feature `wide`, `40` or `100` selects that rate in Gb/s, with the memories of those
-//! tables. With `files`, every rate is written to `target/line-rate-10.csv` (40, 100), and the
-//! rates of 1-byte values are drawn in a picture next to it.
+//! Measures the hardware at the line rate of 10 Gb/s, in front of the memory `ddr600`: for each
+//! mix, value length and header setting, prints the rate at some key lengths and whether it is held
+//! at all of them. `cargo run --release -p amalgam-rtl --features verilated --example line_rate
+//! [all] [plain] [header] [bytes]`: `all` measures every key length, `plain` and `header` only
+//! requests without or with memcached's header, and `bytes` only values of a byte. With the feature
+//! `wide`, `40` or `100` selects that rate in Gb/s, with the memories of those tables. With
+//! `files`, every rate is written to `target/line-rate-10.csv` (40, 100), and the rates of 1-byte
+//! values are drawn in a picture next to it.
 
 #[cfg(feature = "verilated")]
 mod picture;
@@ -61,9 +62,9 @@ mod line_rate {
 
     pub const MIXES: [usize; 3] = [0, 5, 50];
 
-    /// Prints a line for each mix and returns everything that was measured.
+    /// Prints a line for each mix, and returns the rate of each load.
     pub fn print(mut load: Load, memory: &Memory, lengths: &[usize]) -> Vec<(Load, Rate)> {
-        // The same time on each wire: some 90 us, in which a latency or two do not matter.
+        // The same time on each wire: about 90 us, in which one or two latencies do not matter.
         let requests = if load.value_bytes < 500 { 100.0 } else { 30.0 } * load.port.gigabits;
         let requests = requests as usize;
         let mut measured = Vec::new();
@@ -80,7 +81,8 @@ mod line_rate {
             let of_mix = |(load, _): &&(Load, Rate)| load.sets_percent == sets_percent;
             let rates: Vec<_> = measured.iter().filter(of_mix).collect();
             let held = rates.iter().filter(|(_, rate)| rate.is_held()).count();
-            // As many lengths are answered as they are asked, the fullest port decides.
+            // Of lengths that are answered at the rate of the line, the one with the fullest port
+            // is chosen.
             let share = |rate: &Rate| (rate.answered / rate.line).min(0.995);
             let tightest = rates.iter().min_by(|(_, a), (_, b)| {
                 share(a).total_cmp(&share(b)).then(b.utilisation.total_cmp(&a.utilisation))
