@@ -46,7 +46,7 @@ pub(super) struct FailoverTask {
     damaged: Vec<RecordKey>,
     missing: Missing,
     /// Nodes that were to become backups in any attempt.
-    past_joiners: BTreeSet<Peer>,
+    past_learners: BTreeSet<Peer>,
     /// Attempts at a replica set whose members fell silent.
     attempts: u32,
     /// `waits_from_ms`: since when everything is loaded and only reports of the other holders are
@@ -167,7 +167,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return;
         }
         // The other holders keep their replicas until another replica set is committed.
-        if !self.replication.meets_min_replicas(self.joining(grant).len()) {
+        if !self.replication.meets_min_replicas(self.learners(grant).len()) {
             return;
         }
         // A move of these ids to this node came from the dead owner, or is older.
@@ -179,7 +179,7 @@ impl<S: ChunkStore> ChunkService<S> {
             items: Vec::new(),
             damaged: Vec::new(),
             missing: Missing::default(),
-            past_joiners: BTreeSet::new(),
+            past_learners: BTreeSet::new(),
             attempts: 0,
             waits_from_ms: None,
             next_ask_ms: 0,
@@ -253,22 +253,22 @@ impl<S: ChunkStore> ChunkService<S> {
         loading.missing.answered(from, answer.lacking, answer.damaged);
         let (mut came, mut is_stored) = (BTreeSet::new(), true);
         for mutation in answer.found {
-            let Some((name, _)) = mutation.copy() else { continue };
+            let Some((record, _)) = mutation.copy() else { continue };
             let kept = match mutation {
                 Mutation::PutItem(_, value) => ReplicaItem::decode_all(value).map(Some),
                 _ => Ok(None),
             };
             let Ok(kept) = kept else {
-                loading.missing.answered(from, &[], &[name]);
+                loading.missing.answered(from, &[], &[record]);
                 continue;
             };
-            if !loading.missing.came(name) {
+            if !loading.missing.came(record) {
                 continue;
             }
-            came.insert(name.id);
+            came.insert(record.id);
             if let Some(kept) = kept {
                 is_stored &= self.store.restore_item(&kept).is_ok();
-                loading.items.push((name.id, kept.key));
+                loading.items.push((record.id, kept.key));
             } else if let Mutation::Put(id, value) = mutation {
                 is_stored &= self.store.write(*id, value).is_ok();
             }
@@ -307,7 +307,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 && self.replication.is_healthy(*peer)
             {
                 let damaged = loading.damaged.iter().copied();
-                let keys = beyond.iter().filter(|name| ids.contains(name.id));
+                let keys = beyond.iter().filter(|record| ids.contains(record.id));
                 let mut keys: Vec<RecordKey> = keys.copied().chain(own).chain(damaged).collect();
                 keys.sort_unstable();
                 keys.dedup();
@@ -318,12 +318,12 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// The nodes that should become backups of the recovered ids: the other holders first.
-    fn joining(&self, grant: &FailoverGrant) -> Vec<Peer> {
+    fn learners(&self, grant: &FailoverGrant) -> Vec<Peer> {
         let holders = grant.holders[1..].iter().copied();
-        let mut joining: Vec<Peer> =
+        let mut learners: Vec<Peer> =
             holders.filter(|peer| self.replication.is_healthy(*peer)).collect();
-        joining.extend(self.replication.choose_missing_backups(grant.ids, &joining));
-        joining
+        learners.extend(self.replication.choose_missing_backups(grant.ids, &learners));
+        learners
     }
 
     /// Loads a part of the failovers; loaded chunks go to their backups.
@@ -390,15 +390,15 @@ impl<S: ChunkStore> ChunkService<S> {
         let slice = IdRange::from_bits(loading.next, end);
         let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
         let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
-        let found = replica_store.recover(source, slice, &mut |name, value| {
+        let found = replica_store.recover(source, slice, &mut |record, value| {
             if !is_named {
-                is_here[(name.id.bits() - slice.start()) as usize] = true;
-                is_stored &= store.write(name.id, &value).is_ok();
+                is_here[(record.id.bits() - slice.start()) as usize] = true;
+                is_stored &= store.write(record.id, &value).is_ok();
             } else if let Ok(kept) = ReplicaItem::decode_all(&value) {
                 is_stored &= store.restore_item(&kept).is_ok();
-                loading.items.push((name.id, kept.key));
+                loading.items.push((record.id, kept.key));
             } else {
-                spoilt.push(name);
+                spoilt.push(record);
             }
         });
         let looked = if is_named { found.records.max(1) } else { slice.len() };
@@ -414,7 +414,7 @@ impl<S: ChunkStore> ChunkService<S> {
         spoilt.extend(found.damaged);
         if !spoilt.is_empty() {
             loading.missing.add(&spoilt);
-            unread.asked.entry(source).or_default().extend(spoilt.iter().map(|name| name.id));
+            unread.asked.entry(source).or_default().extend(spoilt.iter().map(|record| record.id));
             loading.damaged.append(&mut spoilt);
         }
         self.sessions.import(slice, &found.export, now_ms);
@@ -435,14 +435,14 @@ impl<S: ChunkStore> ChunkService<S> {
             if loading.missing.may_come(loading.others(&self.replication)) {
                 return self.loading.push_back(loading);
             }
-            let lost: Vec<ChunkId> = loading.missing.give_up().map(|name| name.id).collect();
+            let lost: Vec<ChunkId> = loading.missing.give_up().map(|record| record.id).collect();
             if !lost.is_empty() {
                 unread.lost.entry(source).or_default().extend(lost);
             }
         }
-        let joining = self.joining(&loading.grant);
+        let learners = self.learners(&loading.grant);
         if loading.waits(now_ms, &self.replication, self.limits.replication.silent_ms)
-            || !self.replication.meets_min_replicas(joining.len())
+            || !self.replication.meets_min_replicas(learners.len())
         {
             return self.loading.push_back(loading);
         }
@@ -450,7 +450,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let number = if !in_place_replicas.is_empty()
             && self.replication.meets_min_replicas(in_place_replicas.len())
         {
-            loading.past_joiners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
+            loading.past_learners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
             let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
             self.replication.begin_owner_change(
@@ -460,10 +460,10 @@ impl<S: ChunkStore> ChunkService<S> {
                 &export,
             )
         } else if ids.first().creator().is_named() {
-            self.replication.begin_item_catch_up(ids, joining, std::mem::take(&mut loading.items))
+            self.replication.begin_item_catch_up(ids, learners, std::mem::take(&mut loading.items))
         } else {
-            loading.past_joiners.extend(&joining);
-            self.replication.begin_catch_up(ids, Vec::new(), joining, false)
+            loading.past_learners.extend(&learners);
+            self.replication.begin_catch_up(ids, Vec::new(), learners, false)
         };
         self.failovers.insert(number, loading);
     }
@@ -503,7 +503,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.owned.assign(ids.start()..ids.end(), Some(epoch));
                 self.replication.discard_former(failover.grant.source, ids, &members);
-                let given_up = failover.past_joiners.iter().filter(|peer| !members.contains(peer));
+                let given_up = failover.past_learners.iter().filter(|peer| !members.contains(peer));
                 self.replication.clear_on(ids, given_up.copied());
             }
             // The grant is repeated if this node still is the new owner.
@@ -544,7 +544,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return self.loading.push_back(failover);
         }
         let found = self.incoming.iter().find(|(_, incoming)| incoming.change == Some(number));
-        if let Some((source, number)) = found.map(|(name, _)| *name) {
+        if let Some((source, number)) = found.map(|(key, _)| *key) {
             self.cancel_incoming(source, number);
             out.push(ChunkCommand::Send(source, MoveMessage::Declined { number }));
         }

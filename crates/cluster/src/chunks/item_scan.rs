@@ -92,15 +92,15 @@ impl ItemScan {
         self.given.assign(ids.start()..ids.end(), Some(()));
         // The ids may come back before the scan that serves the request.
         for asked in [&mut self.repairs, &mut self.asked] {
-            asked.retain(|name, _| !ids.contains(name.id));
+            asked.retain(|record, _| !ids.contains(record.id));
         }
     }
 
     /// Notes a write, perhaps behind the scan's position: the backups already have the item's new
     /// state.
-    pub fn note_write(&mut self, name: RecordKey) {
+    pub fn note_write(&mut self, record: RecordKey) {
         if !self.repairs.is_empty() {
-            self.repairs.remove(&name);
+            self.repairs.remove(&record);
         }
     }
 
@@ -118,12 +118,12 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// A backup lacks an item, or has one that looks expired. It gets the item, or its removal,
     /// from the next scan.
-    pub(super) fn repair_later(&mut self, from: Peer, stream: u64, name: RecordKey) {
+    pub(super) fn repair_later(&mut self, from: Peer, stream: u64, record: RecordKey) {
         let asked = &mut self.scan.asked;
-        if self.replication.is_backup(from, stream, name.id)
-            && (asked.len() < REPAIRS_MAX || asked.contains_key(&name))
+        if self.replication.is_backup(from, stream, record.id)
+            && (asked.len() < REPAIRS_MAX || asked.contains_key(&record))
         {
-            asked.entry(name).or_default().insert((from, stream));
+            asked.entry(record).or_default().insert((from, stream));
         }
     }
 
@@ -141,9 +141,9 @@ impl<S: ChunkStore> ChunkService<S> {
         let joins = std::mem::take(&mut self.scan.joins);
         joins.iter().for_each(|(_, number)| self.replication.finish_item_scan(*number));
         // An item that the scan did not find, and nobody wrote meanwhile, does not exist.
-        for (name, backups) in std::mem::take(&mut self.scan.repairs) {
+        for (record, backups) in std::mem::take(&mut self.scan.repairs) {
             for (peer, stream) in backups {
-                self.replication.resend(peer, stream, name.id, Mutation::RemoveItem(name));
+                self.replication.resend(peer, stream, record.id, Mutation::RemoveItem(record));
             }
         }
     }
@@ -211,8 +211,8 @@ impl<S: ChunkStore> ChunkService<S> {
         });
         gone.iter().for_each(|key| self.store.remove_item_of(key));
         for (id, key) in found {
-            let (mutation, name) = (self.kept(id, &key), RecordKey::item(id, &key));
-            for (peer, stream) in self.scan.repairs.remove(&name).unwrap_or_default() {
+            let (mutation, record) = (self.kept(id, &key), RecordKey::item(id, &key));
+            for (peer, stream) in self.scan.repairs.remove(&record).unwrap_or_default() {
                 self.replication.resend(peer, stream, id, mutation.clone());
             }
         }
@@ -239,12 +239,12 @@ mod tests {
     #[test]
     fn an_item_written_or_transferred_during_a_scan_is_not_reported_missing() {
         let ids = [1 << 40, 1 << 41, 1 << 62].map(ChunkId::named);
-        let names = ids.map(|id| RecordKey::item(id, b"key"));
-        let all = || names.iter().map(|name| (*name, BTreeSet::new())).collect();
+        let records = ids.map(|id| RecordKey::item(id, b"key"));
+        let all = || records.iter().map(|record| (*record, BTreeSet::new())).collect();
         let mut scan = ItemScan { repairs: all(), asked: all(), ..ItemScan::default() };
-        scan.note_write(names[0]);
+        scan.note_write(records[0]);
         scan.remove_later(IdRange::single(ids[1]));
-        assert_eq!(scan.repairs.keys().collect::<Vec<_>>(), [&names[2]]);
-        assert_eq!(scan.asked.keys().collect::<Vec<_>>(), [&names[0], &names[2]], "later");
+        assert_eq!(scan.repairs.keys().collect::<Vec<_>>(), [&records[2]]);
+        assert_eq!(scan.asked.keys().collect::<Vec<_>>(), [&records[0], &records[2]], "later");
     }
 }

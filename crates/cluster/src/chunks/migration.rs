@@ -545,10 +545,10 @@ impl<S: ChunkStore> ChunkService<S> {
                             .push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
                     }
                     if incoming.change.is_some() {
-                        let name = RecordKey::item(*id, &carried.key);
+                        let record = RecordKey::item(*id, &carried.key);
                         let kept = self.store.replica_item(&carried.key);
-                        let mutation = kept.map_or(Mutation::RemoveItem(name), |kept| {
-                            Mutation::PutItem(name, kept)
+                        let mutation = kept.map_or(Mutation::RemoveItem(record), |kept| {
+                            Mutation::PutItem(record, kept)
                         });
                         self.replication.replicate(*id, mutation, Vec::new());
                         awaited.extend(self.replication.pending_version(*id));
@@ -619,7 +619,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Cancels moves of these ids to this node; the sources are not told.
     pub(super) fn cancel_incoming_in(&mut self, ids: IdRange) {
         let about = self.incoming.iter().filter(|(_, incoming)| overlap(incoming.ids, ids));
-        for (from, number) in about.map(|(name, _)| *name).collect::<Vec<_>>() {
+        for (from, number) in about.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.cancel_incoming(from, number);
         }
     }

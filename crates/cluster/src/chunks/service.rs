@@ -333,13 +333,13 @@ impl<S: ChunkStore> ChunkService<S> {
         let now_ms = clock();
         match message {
             ReplicationMessage::Resend { stream, keys } => {
-                for name in keys {
-                    if name.id.creator().is_named() {
-                        self.repair_later(from, *stream, *name);
+                for record in keys {
+                    if record.id.creator().is_named() {
+                        self.repair_later(from, *stream, *record);
                         continue;
                     }
-                    let mutation = chunk(&mut self.store, name.id);
-                    self.replication.resend(from, *stream, name.id, mutation);
+                    let mutation = chunk(&mut self.store, record.id);
+                    self.replication.resend(from, *stream, record.id, mutation);
                 }
             }
             ReplicationMessage::Sealed { source, ids, last, beyond } => {
@@ -613,9 +613,9 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// The mutation that replicates the present state of an item.
     pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
-        let name = RecordKey::item(id, key);
+        let record = RecordKey::item(id, key);
         let kept = self.store.replica_item(key);
-        kept.map_or(Mutation::RemoveItem(name), |kept| Mutation::PutItem(name, kept))
+        kept.map_or(Mutation::RemoveItem(record), |kept| Mutation::PutItem(record, kept))
     }
 
     fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {

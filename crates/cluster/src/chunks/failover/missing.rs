@@ -31,13 +31,13 @@ impl Missing {
 
     /// Adds keys that could not be read here.
     pub fn add(&mut self, keys: &[RecordKey]) {
-        self.keys.extend(keys.iter().map(|name| (*name, Without::default())));
+        self.keys.extend(keys.iter().map(|record| (*record, Without::default())));
     }
 
     /// The missing keys that a holder may have.
     fn of(&self, holder: Peer) -> impl Iterator<Item = RecordKey> {
         let may_have = self.keys.iter().filter(move |(_, one)| !one.holders.contains(&holder));
-        may_have.map(|(name, _)| *name)
+        may_have.map(|(record, _)| *record)
     }
 
     /// The next question: a holder and the keys to ask it for. Holders take turns, since one may be
@@ -67,8 +67,8 @@ impl Missing {
     pub fn answered(&mut self, holder: Peer, lacking: &[RecordKey], damaged: &[RecordKey]) {
         self.next_ask_ms = 0;
         for (keys, is_unacknowledged) in [(lacking, true), (damaged, false)] {
-            for name in keys {
-                if let Some(one) = self.keys.get_mut(name) {
+            for record in keys {
+                if let Some(one) = self.keys.get_mut(record) {
                     one.holders.insert(holder);
                     one.is_unacknowledged |= is_unacknowledged;
                 }
@@ -77,14 +77,14 @@ impl Missing {
     }
 
     /// A key arrived. False if it was not missing.
-    pub fn came(&mut self, name: RecordKey) -> bool {
-        self.keys.remove(&name).is_some()
+    pub fn came(&mut self, record: RecordKey) -> bool {
+        self.keys.remove(&record).is_some()
     }
 
     /// Gives up. Returns the keys that may have been acknowledged and that no holder can provide.
     pub fn give_up(&mut self) -> impl Iterator<Item = RecordKey> {
         let keys = std::mem::take(&mut self.keys).into_iter();
-        keys.filter(|(_, one)| !one.is_unacknowledged).map(|(name, _)| name)
+        keys.filter(|(_, one)| !one.is_unacknowledged).map(|(record, _)| record)
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
         Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 }
     }
 
-    fn name(counter: u64) -> RecordKey {
+    fn record(counter: u64) -> RecordKey {
         let creator = Creator::from(NodeId::new(9).expect("a node"));
         RecordKey::from(ChunkId::new(creator, counter).expect("an id"))
     }
@@ -107,29 +107,29 @@ mod tests {
         let (mut missing, holders) = (Missing::default(), [peer(1), peer(2)]);
         let ask = |missing: &mut Missing, now_ms| missing.question(now_ms, 20, holders.into_iter());
         assert_eq!(ask(&mut missing, 0), None);
-        missing.add(&[name(1), name(2), name(3)]);
-        assert_eq!(ask(&mut missing, 100), Some((peer(1), vec![name(1), name(2), name(3)])));
+        missing.add(&[record(1), record(2), record(3)]);
+        assert_eq!(ask(&mut missing, 100), Some((peer(1), vec![record(1), record(2), record(3)])));
         assert_eq!(ask(&mut missing, 119), None, "the answer is on its way");
-        assert_eq!(ask(&mut missing, 120), Some((peer(2), vec![name(1), name(2), name(3)])));
+        assert_eq!(ask(&mut missing, 120), Some((peer(2), vec![record(1), record(2), record(3)])));
 
-        missing.answered(peer(2), &[name(3)], &[name(1)]);
-        assert!(missing.came(name(2)) && !missing.came(name(2)));
+        missing.answered(peer(2), &[record(3)], &[record(1)]);
+        assert!(missing.came(record(2)) && !missing.came(record(2)));
         for now_ms in [122, 142] {
-            assert_eq!(ask(&mut missing, now_ms), Some((peer(1), vec![name(1), name(3)])));
+            assert_eq!(ask(&mut missing, now_ms), Some((peer(1), vec![record(1), record(3)])));
         }
         assert!(missing.may_come(holders.into_iter()), "it is silent, and may have it");
         assert!(!missing.may_come([peer(2)].into_iter()), "it is no member any more");
-        missing.answered(peer(1), &[], &[name(1), name(3)]);
+        missing.answered(peer(1), &[], &[record(1), record(3)]);
         assert!(!missing.may_come(holders.into_iter()), "nobody can read it");
         let lost: Vec<RecordKey> = missing.give_up().collect();
-        assert_eq!(lost, [name(1)], "one was never sent the third");
+        assert_eq!(lost, [record(1)], "one was never sent the third");
         assert!(missing.is_empty());
     }
 
     #[test]
     fn a_question_is_bounded() {
         let (mut missing, count) = (Missing::default(), FETCH_KEYS_MAX as u64 + 1);
-        missing.add(&(0..count).map(name).collect::<Vec<_>>());
+        missing.add(&(0..count).map(record).collect::<Vec<_>>());
         let (_, keys) = missing.question(0, 20, [peer(1)].into_iter()).expect("it asks");
         assert_eq!(keys.len(), FETCH_KEYS_MAX);
     }
