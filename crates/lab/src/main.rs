@@ -85,29 +85,4 @@ mod tests {
     fn the_command_line_is_consistent() {
         Lab::command().debug_assert();
     }
-
-    #[test]
-    fn benches_keep_the_names_that_scripts_use() {
-        let lab = Lab::command();
-        let bench = lab.find_subcommand("bench").expect("bench is a command");
-        let names: Vec<&str> = bench.get_subcommands().map(clap::Command::get_name).collect();
-        assert_eq!(
-            names,
-            [
-                "index",
-                "caches",
-                "occupancy",
-                "server",
-                "null-server",
-                "ids",
-                "lookup-cache",
-                "cluster-requests",
-                "migrate",
-                "recovery",
-                "scale",
-                "bg",
-                "trace",
-            ]
-        );
-    }
 }

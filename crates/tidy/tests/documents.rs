@@ -264,3 +264,18 @@ fn continued_lines_are_one_command() {
     ];
     assert_eq!(said, wanted);
 }
+
+/// For a command that moved, `amalgam` names one of the laboratory, which must exist.
+#[test]
+fn commands_that_moved_are_in_the_laboratory() {
+    let repository = Repository::read();
+    let mut moved = repository.code.iter();
+    let moved = moved.find(|source| source.path == "crates/amalgam/src/moved.rs").expect("a list");
+    let (_, list) = moved.text.split_once("const BENCHES").expect("the benches");
+    let (list, _) = list.split_once("];").expect("their end");
+    let names: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    assert!(names.contains(&"index"), "{names:?}");
+    let lab = ("lab", "Lab");
+    let unknown = |name: &&str| repository.commands.unknown(lab, &["bench", name]);
+    assert_none("commands that moved", &names.iter().flat_map(unknown).collect::<Vec<_>>());
+}
