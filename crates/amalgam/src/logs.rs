@@ -28,7 +28,7 @@ const LINES_PER_SECOND: u32 = 20;
 pub enum Format {
     /// Time, level, words, then name=value.
     Text,
-    /// An object a line.
+    /// One JSON object a line.
     Json,
 }
 
@@ -36,13 +36,13 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threshold {
-    /// What ends the server or keeps it from starting.
+    /// Failures that end the server or prevent its start.
     Error,
-    /// What somebody should look at.
+    /// Conditions that an operator should look at.
     Warn,
-    /// Start, configuration and end.
+    /// The start, the configuration and the end of the server.
     Info,
-    /// Connections too.
+    /// Every connection as well.
     Debug,
 }
 

@@ -180,7 +180,7 @@ impl<'a> Arguments<'a> {
         Self { tokens, left: MAX_TOKENS - 1 }
     }
 
-    /// The words of `text`.
+    /// All words of `text` as keys.
     pub(crate) fn whole(text: &'a [u8]) -> Self {
         Self::new(Tokens::new(text))
     }

@@ -43,7 +43,7 @@ pub enum Request<'a> {
     Command {
         /// What to do.
         command: Command<'a>,
-        /// How to answer.
+        /// The writer of the reply.
         reply: Reply<'a>,
     },
 }
@@ -51,9 +51,9 @@ pub enum Request<'a> {
 /// A read of `keys`: [`Reply::hit`] or [`Reply::miss`] for each in order, then [`Reply::end`].
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a> {
-    /// What to look up.
+    /// The keys to look up.
     pub keys: Keys<'a>,
-    /// How to answer.
+    /// The writer of the reply.
     pub reply: Reply<'a>,
     /// Whether the answer shows CAS ids.
     pub wants_cas: bool,
@@ -81,11 +81,11 @@ impl Read<'_> {
 /// each in order, then [`Reply::end`].
 #[derive(Clone, Copy, Debug)]
 pub struct Each<'a> {
-    /// What to look up.
+    /// The keys to look up.
     pub keys: Keys<'a>,
     /// The operation on each key.
     pub get: Get,
-    /// How to answer.
+    /// The writer of the reply.
     pub reply: Reply<'a>,
 }
 
@@ -99,7 +99,7 @@ pub struct Apply<'a> {
     pub key: WireKey<'a>,
     /// The operation on the item.
     pub verb: Verb<'a>,
-    /// How to answer.
+    /// The writer of the reply.
     pub reply: Reply<'a>,
 }
 

@@ -11,7 +11,7 @@ use crate::ids::{self, IdsArguments, LookupCacheArguments};
 use crate::occupancy::{OccupancyArguments, run_occupancy};
 use crate::scale::{self, ScaleArguments};
 
-/// What can be measured.
+/// The benches, one command each.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum BenchCommand {
     /// Measures engines in this process.

@@ -20,7 +20,7 @@ pub const AMALGAM: Companion =
     Companion { name: "amalgam", build: "cargo build --release --bin amalgam" };
 
 impl Companion {
-    /// The program's path.
+    /// Finds the path of the program.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ const HEADERS_BYTES: usize = 66;
 const DATAGRAM_HEADER: [u8; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
 const CLIENT: Client = Client { mac: [2, 0, 0, 0, 0, 2], ip: [10, 0, 0, 2], port: 40_000 };
 
-/// A mix of requests.
+/// The load of a measurement: a mix of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The port that the requests arrive at.

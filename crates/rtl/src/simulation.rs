@@ -88,7 +88,7 @@ pub struct Simulation {
     answers: Vec<Answer>,
     was_stalled: bool,
     is_table_only: bool,
-    /// See [`Counters`].
+    /// The counters of events; see [`Counters`].
     pub counters: Counters,
 }
 

@@ -25,7 +25,7 @@ pub use quotes::{Quote, quotes};
 pub struct Source {
     /// Path from the root, with `/` between names.
     pub path: String,
-    /// Its content.
+    /// The content of the file.
     pub text: String,
 }
 

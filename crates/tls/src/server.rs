@@ -99,7 +99,7 @@ pub struct TlsCounters {
 pub struct ServerTls {
     settings: TlsSettings,
     configs: Reloadable<Configs>,
-    /// See [`TlsCounters`].
+    /// The counters of handshakes; see [`TlsCounters`].
     pub counters: Arc<TlsCounters>,
     refreshed_seconds: AtomicU32,
 }

@@ -25,7 +25,7 @@ pub struct Capture {
     pub reading: Reading,
     /// Its memory limit in bytes.
     pub memory_bytes: u64,
-    /// Its threads.
+    /// The number of threads of the server.
     pub threads: usize,
     /// The lines that the server's full queue dropped meanwhile. Nothing in the trace marks where
     /// they are missing.

@@ -37,7 +37,7 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// Bytes with their unit.
+/// A number of bytes for people, with its unit.
 pub fn bytes(number: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = units.len() - 1;
@@ -56,7 +56,7 @@ pub fn duration(microseconds: Option<f64>) -> String {
     }
 }
 
-/// A share in percent.
+/// A share for people, in percent.
 pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".into(), |share| format!("{:.1} %", 100.0 * share))
 }

@@ -388,7 +388,7 @@ impl Trial {
         println!("    full, read-only and foreign disks: refused");
     }
 
-    /// All of it.
+    /// Runs all cases of bad input.
     pub fn bad_input(&mut self) {
         self.is_timed = false;
         self.refused_starts();

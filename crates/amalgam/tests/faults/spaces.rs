@@ -152,7 +152,7 @@ impl Node {
         own.is_ok() && its.is_ok() && own.ok() != its.ok()
     }
 
-    /// Where its disk is.
+    /// The folder of the node's disk.
     pub fn disk(&self) -> PathBuf {
         self.folder.join(&self.space.name)
     }

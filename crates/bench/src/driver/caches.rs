@@ -54,9 +54,9 @@ pub struct CacheArguments {
 pub struct CacheResult {
     /// The engine that was measured.
     pub engine: String,
-    /// See [`commit`].
+    /// The commit that this program was built from; see [`commit`].
     pub commit: &'static str,
-    /// See [`Machine`].
+    /// The machine that was measured; see [`Machine`].
     pub machine: Machine,
     /// The memory for items in bytes.
     pub memory_bytes: u64,

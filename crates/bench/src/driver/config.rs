@@ -10,7 +10,7 @@ pub struct RunConfig<'o> {
     pub streams: &'o [Stream],
     /// The number of keys that were loaded.
     pub loaded: u64,
-    /// How keys are made.
+    /// The mapping of ids to keys.
     pub key_space: KeySpace,
     /// Length of values in bytes.
     pub value_bytes: usize,

@@ -47,7 +47,7 @@ pub struct Progress {
 pub struct Round<'r> {
     /// The number of keys that were loaded; inserts continue from there.
     pub loaded: u64,
-    /// How keys are made.
+    /// The mapping of ids to keys.
     pub key_space: KeySpace,
     /// Length of values in bytes.
     pub value_bytes: usize,

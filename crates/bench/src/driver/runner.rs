@@ -61,7 +61,7 @@ impl<S: Target> EngineUnderTest<S> {
         Ok(Self::new(S::open(configuration)?, configuration))
     }
 
-    /// Of a target that was built from `configuration`.
+    /// A runner of a target that was built from `configuration`.
     pub fn new(target: S, configuration: &Configuration) -> Self {
         let seed = target.seed(configuration);
         Self { target, seed }

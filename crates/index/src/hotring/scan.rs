@@ -12,7 +12,7 @@ use super::word::Head;
 use crate::Cursor;
 
 impl<S: Strategy> HotRingWorker<'_, S> {
-    /// See [`crate::Worker::scan`].
+    /// Implements [`crate::Worker::scan`].
     pub(super) fn scan_rings(
         &mut self,
         from: Cursor,

@@ -47,7 +47,7 @@ fn order_of<'k>(key: &Key<'k>) -> Order<'k> {
 }
 
 impl<'i, S: Strategy> HotRingWorker<'i, S> {
-    /// See [`crate::Worker::apply`].
+    /// Implements [`crate::Worker::apply`].
     pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         self.requests = self.requests.wrapping_add(1);
         self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))

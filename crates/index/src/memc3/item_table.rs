@@ -133,7 +133,7 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
         Some(lock.lock().ignore_poison())
     }
 
-    /// As [`crate::Engine::compare_exchange_item`].
+    /// Implements [`crate::Engine::compare_exchange_item`].
     pub(super) fn swap(
         &self,
         hash: u64,

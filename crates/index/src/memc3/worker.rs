@@ -74,14 +74,14 @@ impl<'i, const SLOTS: usize, V: Variant> Memc3Worker<'i, SLOTS, V> {
         }
     }
 
-    /// See [`crate::Engine::maintain`].
+    /// Implements [`crate::Engine::maintain`].
     pub(super) fn maintain(&mut self, now: &Now) -> bool {
         let more = self.reader.items.grow_slice(&self.pool);
         self.reader.items.drop_layers(&self.pool);
         self.with_swap(|pool, swap| pool.step(now, swap)) || more
     }
 
-    /// See [`crate::Engine::compare_exchange_item`].
+    /// Implements [`crate::Engine::compare_exchange_item`].
     pub(super) fn compare_exchange_item(
         &mut self,
         hash: u64,

@@ -12,7 +12,7 @@ use super::locking::Locking;
 use crate::Cursor;
 
 impl<L: Locking> MercuryWorker<'_, L> {
-    /// See [`crate::Worker::scan`]. The cursor is the lowest hash that was not visited.
+    /// Implements [`crate::Worker::scan`]. The cursor is the lowest hash that was not visited.
     pub(super) fn scan_buckets(
         &mut self,
         from: Cursor,

@@ -83,7 +83,7 @@ enum Attempt {
 }
 
 impl<L: Locking> MercuryWorker<'_, L> {
-    /// See [`crate::Worker::apply`].
+    /// Implements [`crate::Worker::apply`].
     #[inline]
     pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         loop {
@@ -299,8 +299,8 @@ impl<L: Locking> TableHandle<'_, L> {
         }
     }
 
-    /// See [`crate::Engine::compare_exchange_item`]. Linearization point: the store that unlocks
-    /// the bucket.
+    /// Implements [`crate::Engine::compare_exchange_item`]. Linearization point: the store that
+    /// unlocks the bucket.
     pub(super) fn swap(
         &self,
         memory: &Memory,

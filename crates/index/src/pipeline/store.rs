@@ -84,7 +84,7 @@ impl<const SLOTS: usize> Store<SLOTS> {
         unsafe { self.memory.item(reference, guard) }
     }
 
-    /// As [`crate::Engine::compare_exchange_item`].
+    /// Implements [`crate::Engine::compare_exchange_item`].
     pub(super) fn swap(
         &self,
         hash: u64,

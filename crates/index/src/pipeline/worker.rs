@@ -46,7 +46,7 @@ impl<'i, const SLOTS: usize> Writer<'i> for PipelineWorker<'i, SLOTS> {
 
 /// The methods of [`crate::Engine`] that take a worker.
 impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
-    /// See [`crate::Engine::compare_exchange_item`].
+    /// Implements [`crate::Engine::compare_exchange_item`].
     pub(super) fn compare_exchange_item(
         &mut self,
         hash: u64,
@@ -56,7 +56,7 @@ impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
         self.store.swap(hash, old, new, &self.pool.pin())
     }
 
-    /// See [`crate::Engine::maintain`].
+    /// Implements [`crate::Engine::maintain`].
     pub(super) fn maintain(&mut self, now: &Now) -> bool {
         self.with_swap(|pool, swap| pool.step(now, swap))
     }

@@ -55,7 +55,7 @@ impl Unlinked {
 }
 
 impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
-    /// See [`crate::Worker::apply`].
+    /// Implements [`crate::Worker::apply`].
     pub(super) fn execute<C: Compare>(
         &mut self,
         op: &Op<'_>,

@@ -6,7 +6,7 @@ use crate::{Problem, opcode, status};
 
 /// The first byte of an answer.
 const RESPONSE_MAGIC: u8 = 0x81;
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = 24;
 /// How to answer a request of the binary protocol.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl BinaryReply<'_> {
         matches!(opcode::fold(self.code).0, opcode::GET_WITH_KEY | opcode::GET_AND_TOUCH_WITH_KEY)
     }
 
-    /// See [`crate::Reply::hit_head`].
+    /// Implements [`crate::Reply::hit_head`].
     #[inline]
     pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
         let shows_value = self.code != opcode::TOUCH;
@@ -83,7 +83,7 @@ impl BinaryReply<'_> {
         self.packet(out, status, 0, status::text(status).as_bytes());
     }
 
-    /// See [`crate::Reply::outcome`].
+    /// Implements [`crate::Reply::outcome`].
     pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome) {
         let (code, is_quiet) = opcode::fold(self.code);
         let is_read = matches!(
@@ -144,38 +144,38 @@ impl BinaryReply<'_> {
         self.head(out, head);
     }
 
-    /// See [`crate::Reply::end`]: only statistics have an end.
+    /// Implements [`crate::Reply::end`]: only statistics have an end.
     pub fn end(&self, out: &mut Vec<u8>) {
         if self.code == opcode::STAT {
             self.packet(out, status::OK, 0, &[]);
         }
     }
 
-    /// See [`crate::Reply::stat`].
+    /// Implements [`crate::Reply::stat`].
     pub fn stat(&self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         let value_bytes = value.len();
         self.head(out, Head { status: status::OK, cas: 0, flags: None, key: name, value_bytes });
         out.extend_from_slice(value);
     }
 
-    /// See [`crate::Reply::ok`].
+    /// Implements [`crate::Reply::ok`].
     pub fn ok(&self, out: &mut Vec<u8>) {
         if !self.is_quiet() {
             self.packet(out, status::OK, 0, &[]);
         }
     }
 
-    /// See [`crate::Reply::body`].
+    /// Implements [`crate::Reply::body`].
     pub fn body(&self, out: &mut Vec<u8>, body: &[u8]) {
         self.packet(out, status::OK, 0, body);
     }
 
-    /// See [`crate::Reply::challenge`].
+    /// Implements [`crate::Reply::challenge`].
     pub fn challenge(&self, out: &mut Vec<u8>, challenge: &[u8]) {
         self.packet(out, status::AUTHENTICATION_GOES_ON, 0, challenge);
     }
 
-    /// See [`crate::Reply::problem`].
+    /// Implements [`crate::Reply::problem`].
     pub fn problem(&self, out: &mut Vec<u8>, problem: Problem) {
         self.error(out, problem.status);
     }

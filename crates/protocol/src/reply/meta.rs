@@ -40,7 +40,7 @@ pub(crate) struct MetaReply<'a> {
 }
 
 impl MetaReply<'_> {
-    /// See [`crate::Reply::hit_head`].
+    /// Implements [`crate::Reply::hit_head`].
     pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) -> bool {
         if self.kind == MetaKind::Debug {
             self.append_debug(out, item, now);
@@ -75,7 +75,7 @@ impl MetaReply<'_> {
         shows_value
     }
 
-    /// See [`crate::Reply::outcome`].
+    /// Implements [`crate::Reply::outcome`].
     pub fn outcome(&self, out: &mut Vec<u8>, outcome: &Outcome, now: &Now) {
         let status = match outcome {
             Outcome::Hit(_) => return,

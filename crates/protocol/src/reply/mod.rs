@@ -12,7 +12,8 @@ pub(crate) use binary::{BinaryReply, HEADER_BYTES};
 pub(crate) use meta::{MetaKind, MetaReply};
 pub(crate) use text::{TextForm, TextReply};
 
-/// How to answer one request. It is small, since it is kept until the request was executed.
+/// The writer of one request's reply. It is small, because it is kept until the request has been
+/// executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a>(pub(crate) Form<'a>);
 

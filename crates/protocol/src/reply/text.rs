@@ -8,23 +8,23 @@ use crate::number::{Scrap, append_decimal};
 /// The form of the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextForm {
-    /// get, gat.
+    /// The reply to get and gat.
     Values,
-    /// gets, gats.
+    /// The reply to gets and gats, with CAS ids.
     ValuesWithCas,
-    /// set, add, replace, cas.
+    /// The reply to set, add, replace and cas.
     Stored,
-    /// append, prepend.
+    /// The reply to append and prepend.
     Joined,
-    /// incr, decr.
+    /// The reply to incr and decr.
     Number,
-    /// touch.
+    /// The reply to touch.
     Touched,
-    /// delete.
+    /// The reply to delete.
     Deleted,
-    /// Every other command.
+    /// The reply to every other command, one line.
     Line,
-    /// `mn`.
+    /// The reply to meta's `mn`.
     MetaNoOperation,
     /// quit, which is not answered.
     Silence,

@@ -36,28 +36,28 @@ const CHECKED: u64 = 100_000;
 /// Parameters of `bench recovery`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RecoveryArguments {
-    /// Chunks of the node that dies.
+    /// Number of chunks of the node that is killed.
     #[arg(long, value_parser = parse_count, default_value = "10M")]
     pub chunks: u64,
     /// Bytes of a chunk.
     #[arg(long, default_value_t = 64)]
     pub bytes: usize,
-    /// Further processes.
+    /// Number of further processes, which recover the chunks.
     #[arg(long, default_value_t = 8)]
     pub others: usize,
-    /// Backups of each chunk.
+    /// Number of backups of each chunk.
     #[arg(long, default_value_t = 3)]
     pub backups: usize,
-    /// Seconds of a lease.
+    /// Length of a lease in seconds.
     #[arg(long, default_value_t = 3)]
     pub lease: u64,
-    /// etcd.
+    /// The program of etcd.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     pub etcd: PathBuf,
     /// Engine of the nodes.
     #[arg(long, default_value = "mercury")]
     pub engine: String,
-    /// Where logs lie meanwhile; they are removed afterwards.
+    /// Folder for the logs, which are removed afterwards.
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// One JSON object a line on standard output.

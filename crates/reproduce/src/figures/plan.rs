@@ -42,7 +42,7 @@ pub struct Figure {
     pub paper: Paper,
     /// The name on the command line and in file names, such as `figure-10` or `table-2`.
     pub name: &'static str,
-    /// What it shows.
+    /// The title: what the figure shows.
     pub title: &'static str,
     /// The setting in which the paper measured it.
     pub printed_setting: &'static str,

@@ -120,7 +120,7 @@ impl Finished {
         self.failures = failures;
     }
 
-    /// The panels as SVG.
+    /// Draws the panels as SVG.
     ///
     /// # Errors
     ///

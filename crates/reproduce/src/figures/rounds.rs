@@ -37,7 +37,7 @@ impl<T> Rounds<Option<T>> {
 /// The median of a number's rounds, with its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The median.
+    /// The median of the rounds.
     pub value: f64,
     /// How far the median may be off, as a part of it; None if all rounds are the same.
     pub error: Option<f64>,

@@ -124,7 +124,7 @@ pub struct LookupCacheArguments {
     /// Requests of a round without the cache.
     #[arg(long, value_parser = parse_count, default_value = "20k")]
     pub uncached_requests: u64,
-    /// Bound of the cache.
+    /// Limit of the cache in bytes.
     #[arg(long, value_parser = parse_size, default_value = "64MiB")]
     pub cache_bytes: u64,
     /// Rounds, in turns.

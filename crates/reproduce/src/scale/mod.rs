@@ -40,19 +40,19 @@ pub struct ScaleArguments {
     /// Chunks a second that `bench recovery` made readable, all processes together.
     #[arg(long, default_value_t = 1e6)]
     pub readable: f64,
-    /// The same until they had all their copies.
+    /// Chunks a second until `bench recovery` had made all their copies again.
     #[arg(long, default_value_t = 1e6)]
     pub full: f64,
-    /// Cores that it had.
+    /// Number of cores on which `bench recovery` ran.
     #[arg(long, default_value_t = 2.0)]
     pub cores: f64,
-    /// Seconds until a death is known: the lease.
+    /// Seconds until the death of a node is detected: the length of a lease.
     #[arg(long, default_value_t = 3.0)]
     pub detect: f64,
-    /// Ids of the maps that bytes are counted of.
+    /// Number of ids in the maps whose bytes are counted.
     #[arg(long, value_parser = parse_count, default_value = "10M")]
     pub ids: u64,
-    /// Where to write scale.md and its pictures.
+    /// Folder for scale.md and its pictures.
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     pub out: PathBuf,
 }

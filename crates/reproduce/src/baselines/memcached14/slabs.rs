@@ -39,7 +39,7 @@ pub(super) struct Class {
     /// Pages with a free chunk.
     roomy: Vec<u32>,
     pub(super) pages: u32,
-    /// Ends of the LRU.
+    /// The newest and the oldest item of the LRU; 0 if it is empty.
     pub(super) newest: ItemIndex,
     pub(super) oldest: ItemIndex,
     pub(super) evictions: u64,
