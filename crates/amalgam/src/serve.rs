@@ -146,7 +146,7 @@ fn serve_with<E: Engine>(
         // Standard output may be closed.
         let _ = writeln!(output, "listening on {address}");
     }
-    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "server listening");
+    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "the server listens");
     if let Some(address) = server.admin_address() {
         let _ = writeln!(output, "admin on http://{address}/");
     }
