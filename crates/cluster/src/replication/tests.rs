@@ -366,8 +366,8 @@ proptest! {
     }
 }
 
-/// Makes `new_owner` take over from the owner: one replica is behind it and one ahead; the latter is
-/// `replica_store`.
+/// Makes `new_owner` take over from the owner. One replica is behind it and one ahead; the latter
+/// is `replica_store`.
 fn take_over(replica_store: &mut ReplicaStore, new_owner: Peer) {
     let put = |version, n: u64, value| entry(version, Mutation::Put(id(n), vec![value; 60]));
     let entries = vec![put(1, 0, 1), put(2, 1, 1), put(3, 2, 1), put(4, 0, 2), put(5, 3, 5)];
