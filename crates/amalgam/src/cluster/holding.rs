@@ -44,7 +44,7 @@ pub fn show(
     let id = client.place(key.as_bytes())?;
     writeln!(output, "key {key}: {id}")?;
     show_id(output, id, home, &connect)?;
-    // Most keys are no names of chunks.
+    // Most keys do not name a chunk.
     if let Ok(chunk) = client.named(key.as_bytes()) {
         writeln!(output, "names chunk {chunk}")?;
         show_id(output, chunk, home, &connect)?;
@@ -52,7 +52,7 @@ pub fn show(
     Ok(())
 }
 
-/// Only the owner knows how far its copies are, so all are asked.
+/// Asks every member, because only the owner knows the lag of its copies.
 fn show_id(
     output: &mut impl Write,
     id: ChunkId,
@@ -86,10 +86,10 @@ fn show_id(
         return Ok(());
     }
     if silent.is_empty() {
-        bail!("nobody owns {id}");
+        bail!("no node owns {id}");
     }
     Err(anyhow::anyhow!("{}", silent.join("; ")))
-        .with_context(|| format!("nobody who answers owns {id}, and not all members answer"))
+        .with_context(|| format!("no node that answers owns {id}, and not all members answer"))
 }
 
 #[cfg(test)]
