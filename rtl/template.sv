@@ -2,7 +2,7 @@
 //
 // How the table is instantiated: copy this and connect what is in capitals. The parameters are the
 // printed ones; docs/hardware.md says what each does. Streams and AXI4-Lite follow AMBA; the memory
-// port is explained in rtl/src/memory_arbiter.sv.
+// port is explained in docs/hardware-board.md. The structs are those of rtl/src/ht_pkg.sv.
 
 ht_axi #(
   .Slots(8), .SlotsPerBeat(2), .StripeBytes(48), .Lines(4), .KeyBytes(168), .HeaderBytes(24),
@@ -25,10 +25,9 @@ ht_axi #(
   .meta_valid_o(ANSWER_VALID), .meta_ready_i(ANSWER_READY), .meta_o(ANSWER),
   .val_valid_o(FOUND_VALID), .val_ready_i(FOUND_READY), .val_data_o(FOUND_DATA),
   .val_keep_o(FOUND_KEEP), .val_last_o(FOUND_LAST),
-  // Memory: accepted in order, returned in order, never held up by us.
-  .mem_valid_o(MEM_VALID), .mem_ready_i(MEM_READY), .mem_write_o(MEM_WRITE),
-  .mem_last_o(MEM_LAST), .mem_is_value_o(MEM_IS_VALUE), .mem_count_o(MEM_COUNT),
-  .mem_address_o(MEM_ADDRESS), .mem_data_o(MEM_DATA), .mem_mask_o(MEM_MASK),
+  // Memory: accesses are accepted in order and returned in order; a return never waits.
+  .mem_valid_o(MEM_VALID), .mem_ready_i(MEM_READY), .mem_o(MEM_ACCESS), .mem_data_o(MEM_DATA),
+  .mem_mask_o(MEM_MASK),
   .mem_return_valid_i(MEM_RETURN_VALID), .mem_return_is_value_i(MEM_RETURN_IS_VALUE),
   .mem_return_i(MEM_RETURN),
   // For waveforms and counters of one's own.

@@ -10,7 +10,7 @@ from cocotb.clock import Clock
 import front
 import section
 import several
-from package import DELETE, GET, META, META_OUT, NOOP, SET, parameter, stripes
+from package import BEAT, DELETE, GET, META, META_OUT, NOOP, SET, parameter, stripes
 from streams import PACES, Sink, Source, pack, run, start, unpack, words
 
 MASK = 0xFFFF_FFFF
@@ -135,8 +135,8 @@ async def pre_processor(dut):
         for number, (opcode, key_bytes, value_bytes, lies) in enumerate(requests):
             key, value = random.randbytes(key_bytes), random.randbytes(value_bytes + lies)
             metas.append((pack(*zip(META, (number, opcode, key_bytes, value_bytes, 5, 6))),))
-            keys += words(key)
-            values += words(value)
+            keys += [(pack(*zip(BEAT, beat)),) for beat in words(key)]
+            values += [(pack(*zip(BEAT, beat)),) for beat in words(value)]
             kind = {GET: 1, SET: 2, DELETE: 3}.get(opcode, 0)
             status, drain = (0x81 if opcode == 0x77 else 0), 0
             if kind and not 1 <= key_bytes <= longest:
@@ -153,10 +153,8 @@ async def pre_processor(dut):
             expected.append((number, key_bytes if kind else 0, kind, 0, drain, status))
         sources = [
             Source(dut, "meta_valid_i", "meta_ready_o", ["meta_i"], metas),
-            Source(dut, "key_valid_i", "key_ready_o",
-                   ["key_data_i", "key_keep_i", "key_last_i"], keys),
-            Source(dut, "val_valid_i", "val_ready_o",
-                   ["val_data_i", "val_keep_i", "val_last_i"], values),
+            Source(dut, "key_valid_i", "key_ready_o", ["key_i"], keys),
+            Source(dut, "val_valid_i", "val_ready_o", ["val_i"], values),
         ]
         meta = Sink(dut, "meta_valid_o", "meta_ready_i", ["meta_o"])
         key = Sink(dut, "key_valid_o", "key_ready_i", ["key_o"])
@@ -379,13 +377,14 @@ async def value_store(dut):
             Source(dut, "val_valid_i", "val_ready_o", ["val_i"], values),
         ]
         flag_sink = Sink(dut, "flags_valid_o", "flags_ready_i", ["flags_o"])
-        value_sink = Sink(dut, "val_valid_o", "val_ready_i", ["val_o", "val_keep_o", "val_last_o"])
+        value_sink = Sink(dut, "val_valid_o", "val_ready_i", ["val_o"])
         beats = sum(len(words(value)) for value in found)
         await run(dut, pace, sources, [flag_sink, value_sink],
                   lambda: len(flag_sink.beats) >= len(flags) and not sources[0].beats
                   and len(value_sink.beats) >= beats, ValueMemory(dut, pace[1]))
         assert flag_sink.beats == flags
-        assert [bytes_of(item) for item in split(value_sink.beats)] == [v for v in found if v]
+        beats = [unpack(word, *BEAT) for (word,) in value_sink.beats]
+        assert [bytes_of(item) for item in split(beats)] == [v for v in found if v]
 
 
 @cocotb.test()

@@ -3,7 +3,7 @@ with and without memcached's datagram header."""
 
 import random
 
-from package import DELETE, GET, META, NOOP, OK, RESPONSE, SET, SETQ, parameter, struct
+from package import BEAT, DELETE, GET, META, NOOP, OK, RESPONSE, SET, SETQ, parameter, struct
 from streams import PACES, Sink, Source, run, start, unpack, words
 
 OWN_IP, OWN_PORT, NOW = 0x0A000001, 11211, 5000
@@ -202,8 +202,7 @@ async def request_parser(dut):
                         [f"frame_{name}_i" for name in ("data", "last", "bytes", "sound")], beats)
         meta = Sink(dut, "meta_valid_o", "meta_ready_i", ["meta_o"])
         client_sink = Sink(dut, "client_valid_o", "client_ready_i", ["client_o"], is_stable=False)
-        items = [Sink(dut, f"{name}_valid_o", f"{name}_ready_i",
-                      [f"{name}_{signal}_o" for signal in ("data", "keep", "last")])
+        items = [Sink(dut, f"{name}_valid_o", f"{name}_ready_i", [f"{name}_o"])
                  for name in ("key", "val")]
         drops = Drops(dut)
         counts = [sum(len(words(content)) for content in contents) for contents in (keys, values)]
@@ -214,7 +213,7 @@ async def request_parser(dut):
         assert [meta.beats, client_sink.beats] == [metas, clients]
         for sink, expected in zip(items, (keys, values)):
             found, item = [], b""
-            for data, keep, last in sink.beats:
+            for data, keep, last in (unpack(word, *BEAT) for (word,) in sink.beats):
                 item += bytes(data >> 8 * i & 0xFF for i in range(8) if keep >> i & 1)
                 if last:
                     found.append(item)
@@ -272,13 +271,13 @@ async def response_formatter(dut):
             answers.append((struct(RESPONSE, place, GET, 0, hit, status, length if hit else 0,
                                    flags if hit else 0, 5 << 7, NOW),))
             if hit:
-                values += [(data,) for data, _, _ in words(value)]
+                values += [(struct(BEAT, *beat),) for beat in words(value)]
             expected.append((client, hit, status, flags, value if hit else b""))
         client_source = Source(dut, "client_valid_i", "client_ready_o", ["client_i"], clients)
         source = Answers(dut, "meta_valid_i", "meta_ready_o", ["meta_i"], answers)
         source.plan = plan
         sources = [client_source, source,
-                   Source(dut, "val_valid_i", "val_ready_o", ["val_data_i"], values)]
+                   Source(dut, "val_valid_i", "val_ready_o", ["val_i"], values)]
         sink = Sink(dut, "frame_valid_o", "frame_ready_i",
                     [f"frame_{name}_o" for name in ("data", "keep", "last")], is_stable=False)
         await run(dut, pace, sources, [sink], lambda: not plan

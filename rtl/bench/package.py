@@ -9,6 +9,8 @@ META_OUT = (2, 1, 1, 16)  # kind, quiet, drain, status
 OP = (32, 8, 32)  # bucket, check, now
 RESPONSE = (32, 8, 1, 1, 16, 24, 32, 48, 32)  # id, opcode, quiet, hit, status, vlen, flags, ...
 COMMAND = (2, 48, 24, 32)  # kind, pointer, vlen, flags
+BEAT = (64, 8, 1)  # data, keep, last
+ACCESS = (1, 1, 1, 5, 32)  # write, last, is_value, count, address
 
 GET, SET, DELETE, NOOP = 0, 1, 4, 10
 GETQ, GETKQ, SETQ = 9, 13, 17

@@ -5,9 +5,9 @@ import os
 import random
 
 from package import (
-    COMMAND, DELETE, GET, GETKQ, GETQ, INVALID, KIND_DELETE, KIND_GET, KIND_NONE, KIND_SET, META,
-    META_OUT, NO_MEMORY, NOT_FOUND, OK, OP, RESPONSE, SET, SETQ, TOO_LARGE, VALUE_DRAIN,
-    VALUE_READ, VALUE_WRITE, parameter, stripes, struct,
+    ACCESS, COMMAND, DELETE, GET, GETKQ, GETQ, INVALID, KIND_DELETE, KIND_GET, KIND_NONE,
+    KIND_SET, META, META_OUT, NO_MEMORY, NOT_FOUND, OK, OP, RESPONSE, SET, SETQ, TOO_LARGE,
+    VALUE_DRAIN, VALUE_READ, VALUE_WRITE, parameter, stripes, struct,
 )
 from streams import PACES, Sink, Source, run, start, unpack
 
@@ -497,12 +497,12 @@ async def memory_arbiter(dut):
                        ("value", ["write", "address", "data", "mask"], values))]
         # An offer may change until it is taken: a later client may have priority.
         sink = Sink(dut, "mem_valid_o", "mem_ready_i",
-                    [f"mem_{name}_o" for name in ("write", "last", "is_value", "count",
-                                                  "address", "data", "mask")], is_stable=False)
+                    ["mem_o", "mem_data_o", "mem_mask_o"], is_stable=False)
         total = len(reads) + len(writes) + len(values)
         await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= total, Priorities(dut))
         found = {"read": [], "write": [], "value": []}
-        for is_write, last, is_value, count, address, data, mask in sink.beats:
+        for access, data, mask in sink.beats:
+            is_write, last, is_value, count, address = unpack(access, *ACCESS)
             if is_value:
                 assert last and count == 1
                 found["value"].append((is_write, address - parameter("TableBeats"), data, mask))

@@ -3,8 +3,8 @@ the frames, and answers back in that order."""
 
 import random
 
-from package import GET, META, parameter, struct
-from streams import PACES, Sink, Source, run, start, words
+from package import BEAT, GET, META, parameter, struct
+from streams import PACES, Sink, Source, run, start, unpack, words
 
 
 class Part:
@@ -168,13 +168,13 @@ async def lane_arbiter(dut):
         for i in range(lanes):
             mine = [request for request in requests if request[0] == i]
             ports = Lane(dut, i, valid_i=1, ready_o=1, request_i=sum(META), client_i=192,
-                         key_valid_i=1, key_ready_o=1, key_i=73, val_valid_i=1, val_ready_o=1,
-                         val_i=73)
+                         key_valid_i=1, key_ready_o=1, key_i=sum(BEAT), val_valid_i=1,
+                         val_ready_o=1, val_i=sum(BEAT))
             sources.append(Source(ports, "valid_i", "ready_o", ["request_i", "client_i"],
                                   [request[1:3] for request in mine]))
             for name, place in (("key", 3), ("val", 4)):
-                beats = [(data << 9 | keep << 1 | last,) for request in mine
-                         for data, keep, last in words(request[place])]
+                beats = [(struct(BEAT, *beat),) for request in mine
+                         for beat in words(request[place])]
                 sources.append(Source(ports, f"{name}_valid_i", f"{name}_ready_o", [f"{name}_i"],
                                       beats))
         sinks = [Sink(dut, f"{name}_valid_o", f"{name}_ready_i", [f"{name}_o"],
@@ -184,7 +184,7 @@ async def lane_arbiter(dut):
         assert sinks[0].beats == [request[1:2] for request in requests]
         assert sinks[1].beats == [request[2:3] for request in requests]
         for sink, place in zip(sinks[2:], (3, 4)):
-            beats = [(beat >> 9, beat >> 1 & 0xFF, beat & 1) for beat, in sink.beats]
+            beats = [unpack(beat, *BEAT) for beat, in sink.beats]
             assert joined(beats) == [request[place] for request in requests if request[place]]
 
 

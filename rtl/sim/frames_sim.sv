@@ -74,7 +74,6 @@ module frames_sim
 
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat;
   localparam int unsigned LineBeats = Slots / SlotsPerBeat;
-  localparam int unsigned CountWidth = $clog2(LineBeats + 1);
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
   // Blocks of 1, 8 and 64 beats, and as much again in front of them.
   localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
@@ -108,10 +107,8 @@ module frames_sim
     assign keep_out[63:BusBytes]    = '0;
   end
 
-  logic [Tables-1:0] mem_valid, mem_ready, mem_write, mem_last, mem_is_value, mem_return_valid,
-                     mem_return_is_value;
-  logic [Tables-1:0][CountWidth-1:0]   mem_count;
-  logic [Tables-1:0][31:0]             mem_address;
+  logic [Tables-1:0] mem_valid, mem_ready, mem_return_valid, mem_return_is_value;
+  memory_access_t [Tables-1:0]         mem;
   logic [Tables-1:0][64*BeatWords-1:0] mem_data, mem_return;
   logic [Tables-1:0][BeatWords-1:0]    mem_mask;
 
@@ -134,9 +131,8 @@ module frames_sim
       .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[63:0]), .frame_keep_o(keep_out[7:0]),
       .frame_last_o,
-      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
-      .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
-      .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_o(mem), .mem_data_o(mem_data),
+      .mem_mask_o(mem_mask),
       .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
       .mem_return_i(mem_return),
       .is_ready_o, .drops_o(drops[0])
@@ -153,9 +149,8 @@ module frames_sim
       .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),
       .frame_keep_o(keep_out[BusBytes-1:0]), .frame_last_o,
-      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
-      .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
-      .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+      .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_o(mem), .mem_data_o(mem_data),
+      .mem_mask_o(mem_mask),
       .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
       .mem_return_i(mem_return),
       .is_ready_o, .spreader_overflow_o(spreader_overflow), .drops_o(drops)
@@ -164,14 +159,13 @@ module frames_sim
 
   for (genvar i = 0; i < Tables; i++) begin : gen_memory
     memory_model #(
-      .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats),
-      .Outstanding(ReturnBeats + 32), .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
+      .BeatWords(BeatWords), .Beats(Beats), .Outstanding(ReturnBeats + 32),
+      .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
     ) u_model (
       .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
       .refresh_every_i, .refresh_i, .jitter_i('0), .stall_i('0),
-      .valid_i(mem_valid[i]), .ready_o(mem_ready[i]), .write_i(mem_write[i]),
-      .last_i(mem_last[i]), .is_value_i(mem_is_value[i]), .count_i(mem_count[i]),
-      .address_i(mem_address[i]), .data_i(mem_data[i]), .mask_i(mem_mask[i]),
+      .valid_i(mem_valid[i]), .ready_o(mem_ready[i]), .access_i(mem[i]),
+      .data_i(mem_data[i]), .mask_i(mem_mask[i]),
       .return_valid_o(mem_return_valid[i]), .return_is_value_o(mem_return_is_value[i]),
       .return_o(mem_return[i]), .is_busy_o(is_busy[i]),
       .peek_address_i('0), .peek_o(), .poke_i(1'b0), .poke_data_i('0)

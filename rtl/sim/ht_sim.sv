@@ -98,7 +98,6 @@ module ht_sim
   localparam int unsigned StripeWords = StripeBytes / 8;
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat;
   localparam int unsigned LineBeats = Slots / SlotsPerBeat;
-  localparam int unsigned CountWidth = $clog2(LineBeats + 1);
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
   // Blocks of 1, 8 and 64 beats, and as much again in front of them.
   localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
@@ -119,10 +118,8 @@ module ht_sim
   assign pointer_o     = 64'(response.pointer);
   assign now_o         = response.now;
 
-  logic mem_valid, mem_ready, mem_write, mem_last, mem_is_value, mem_return_valid,
-        mem_return_is_value;
-  logic [CountWidth-1:0]     mem_count;
-  logic [31:0]               mem_address;
+  logic mem_valid, mem_ready, mem_return_valid, mem_return_is_value;
+  memory_access_t            mem;
   logic [64*BeatWords-1:0]   mem_data, mem_return;
   logic [BeatWords-1:0]      mem_mask;
 
@@ -177,22 +174,20 @@ module ht_sim
     .meta_valid_o, .meta_ready_i, .meta_o(response),
     .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data),
     .val_keep_o(got_keep), .val_last_o(got_last),
-    .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_write_o(mem_write),
-    .mem_last_o(mem_last), .mem_is_value_o(mem_is_value), .mem_count_o(mem_count),
-    .mem_address_o(mem_address), .mem_data_o(mem_data), .mem_mask_o(mem_mask),
+    .mem_valid_o(mem_valid), .mem_ready_i(mem_ready), .mem_o(mem), .mem_data_o(mem_data),
+    .mem_mask_o(mem_mask),
     .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
     .mem_return_i(mem_return),
     .is_ready_o, .enter_o, .stall_o, .status_o, .ended_o(), .probe_o(probe), .left_o()
   );
 
   memory_model #(
-    .BeatWords(BeatWords), .CountWidth(CountWidth), .Beats(Beats), .Outstanding(ReturnBeats + 32),
+    .BeatWords(BeatWords), .Beats(Beats), .Outstanding(ReturnBeats + 32),
     .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
   ) u_model (
     .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
     .refresh_every_i, .refresh_i, .jitter_i, .stall_i,
-    .valid_i(mem_valid), .ready_o(mem_ready), .write_i(mem_write), .last_i(mem_last),
-    .is_value_i(mem_is_value), .count_i(mem_count), .address_i(mem_address), .data_i(mem_data),
+    .valid_i(mem_valid), .ready_o(mem_ready), .access_i(mem), .data_i(mem_data),
     .mask_i(mem_mask), .return_valid_o(mem_return_valid),
     .return_is_value_o(mem_return_is_value), .return_o(mem_return), .is_busy_o(),
     .peek_address_i, .peek_o, .poke_i, .poke_data_i

@@ -5,10 +5,10 @@
 // refresh, and random delays. An access takes effect when it is accepted. Accesses
 // are carried out in order: one that waits for its bank holds up all behind it.
 
-module memory_model #(
+module memory_model
+  import ht_pkg::*;
+#(
   parameter int unsigned BeatWords = 8,
-  parameter int unsigned CountWidth = 1,
-  parameter int unsigned AddressWidth = 32,
   parameter int unsigned Beats = 4096,
   parameter int unsigned Outstanding = 256,   // read beats in flight, at most
   parameter int unsigned BurstBeats = 1,      // beats of a burst
@@ -31,11 +31,7 @@ module memory_model #(
 
   input  logic                    valid_i,
   output logic                    ready_o,
-  input  logic                    write_i,
-  input  logic                    last_i,
-  input  logic                    is_value_i,
-  input  logic [CountWidth-1:0]   count_i,
-  input  logic [AddressWidth-1:0] address_i,
+  input  memory_access_t          access_i,
   input  logic [BeatWidth-1:0]    data_i,
   input  logic [BeatWords-1:0]    mask_i,
   output logic                    return_valid_o,
@@ -63,7 +59,7 @@ module memory_model #(
   logic [31:0] time_q, random_q, due_q;
   logic [15:0] refresh_q;
   logic [7:0]  busy_q, beats_q;
-  logic [CountWidth-1:0] fetch_q;       // beats of the current read still to be fetched
+  logic [4:0] fetch_q;                  // beats of the current read still to be fetched
   logic [IndexWidth-1:0] fetch_address_q;
   logic is_value_q, was_write_q, is_inside_q;
   logic [IndexWidth-1:0] index, peek_index;
@@ -75,14 +71,14 @@ module memory_model #(
   logic [31:0] row;
   logic [2:0]  bank;
 
-  assign index      = address_i[IndexWidth-1:0];
+  assign index      = access_i.address[IndexWidth-1:0];
   assign peek_index = IndexWidth'(peek_address_i / BeatWords);
   assign peek_o     = store[peek_index][64*(peek_address_i%BeatWords)+:64];
   assign ready_o    = busy_q == '0 && fetch_q == '0 && random_q[7:0] >= stall_i && is_row_ready
                       && (!is_refresh_due_q || is_inside_q);
   assign is_busy_o  = busy_q != '0 || fetch_q != '0 || valid_i;
-  assign turn       = was_write_q != write_i && !is_inside_q ? turn_i : '0;
-  assign is_merged  = merge_i && was_write_q == write_i && !is_inside_q && index != last_q
+  assign turn       = was_write_q != access_i.write && !is_inside_q ? turn_i : '0;
+  assign is_merged  = merge_i && was_write_q == access_i.write && !is_inside_q && index != last_q
                       && 32'(index) / BurstBeats == 32'(last_q) / BurstBeats;
   // The unused fraction of a cycle is carried over to the next burst.
   assign is_carry   = part_q + part_i >= 8'd48;
@@ -101,19 +97,19 @@ module memory_model #(
 
   logic is_fetching;
   logic [IndexWidth-1:0] fetch_address;
-  assign is_fetching   = fetch_q != '0 || (valid_i && ready_o && !write_i);
+  assign is_fetching   = fetch_q != '0 || (valid_i && ready_o && !access_i.write);
   assign fetch_address = fetch_q != '0 ? fetch_address_q : index;
 
   always_ff @(posedge clk_i) begin
     if (poke_i) store[peek_index][64*(peek_address_i%BeatWords)+:64] <= poke_data_i;
-    if (valid_i && ready_o && write_i) begin
+    if (valid_i && ready_o && access_i.write) begin
       for (int unsigned i = 0; i < BeatWords; i++) begin
         if (mask_i[i]) store[index][64*i+:64] <= data_i[64*i+:64];
       end
     end
     if (is_fetching) begin
       queue_data[tail_q[QueueWidth-1:0]]  <= store[fetch_address];
-      queue_value[tail_q[QueueWidth-1:0]] <= fetch_q != '0 ? is_value_q : is_value_i;
+      queue_value[tail_q[QueueWidth-1:0]] <= fetch_q != '0 ? is_value_q : access_i.is_value;
       queue_due[tail_q[QueueWidth-1:0]]   <= fetch_q != '0 ? due_q
           : time_q + 32'(latency_i) + 32'(turn) + 32'({random_q[15:8] & jitter_i});
     end
@@ -154,21 +150,21 @@ module memory_model #(
         fetch_address_q <= fetch_address_q + 1'b1;
       end
       if (valid_i && ready_o) begin
-        was_write_q <= write_i;
+        was_write_q <= access_i.write;
         last_q      <= index;
         if (!is_row_open) begin
           row_q[bank]    <= row;
           opened_q[bank] <= time_q;
         end
-        if (!is_merged && last_i) part_q <= part_q + part_i - (is_carry ? 8'd48 : '0);
-        if (write_i) begin
-          is_inside_q <= !last_i;
-          beats_q     <= last_i ? '0 : beats_q + 1'b1;
-          if (last_i) busy_q <= cycles + turn;
+        if (!is_merged && access_i.last) part_q <= part_q + part_i - (is_carry ? 8'd48 : '0);
+        if (access_i.write) begin
+          is_inside_q <= !access_i.last;
+          beats_q     <= access_i.last ? '0 : beats_q + 1'b1;
+          if (access_i.last) busy_q <= cycles + turn;
         end else begin
-          fetch_q         <= count_i - 1'b1;
+          fetch_q         <= access_i.count - 1'b1;
           fetch_address_q <= index + 1'b1;
-          is_value_q      <= is_value_i;
+          is_value_q      <= access_i.is_value;
           due_q           <= time_q + 32'(latency_i) + 32'(turn)
                              + 32'({random_q[15:8] & jitter_i});
           busy_q          <= (burst == '0 ? '0 : burst - 1'b1) + turn;

@@ -29,10 +29,10 @@ module front_end
   output client_t     client_o,
   output logic        key_valid_o,
   input  logic        key_ready_i,
-  output item_t       key_o,
+  output beat_t       key_o,
   output logic        val_valid_o,
   input  logic        val_ready_i,
-  output item_t       val_o,
+  output beat_t       val_o,
   output drops_t      drops_o
 );
 
@@ -51,10 +51,7 @@ module front_end
     .frame_valid_i(valid), .frame_ready_o(ready), .frame_data_i(data), .frame_last_i(last),
     .frame_bytes_i(bytes), .frame_sound_i(is_sound),
     .meta_valid_o, .meta_ready_i, .meta_o, .client_valid_o, .client_ready_i, .client_o,
-    .key_valid_o, .key_ready_i, .key_data_o(key_o.data), .key_keep_o(key_o.keep),
-    .key_last_o(key_o.last),
-    .val_valid_o, .val_ready_i, .val_data_o(val_o.data), .val_keep_o(val_o.keep),
-    .val_last_o(val_o.last),
+    .key_valid_o, .key_ready_i, .key_o, .val_valid_o, .val_ready_i, .val_o,
     .other_o(drops_o.other), .unsound_o(drops_o.unsound), .malformed_o(drops_o.malformed)
   );
 

@@ -38,10 +38,10 @@ module front_lane
   output logic [TableWidth-1:0] table_o,
   output logic                  key_valid_o,
   input  logic                  key_ready_i,
-  output item_t                 key_o,
+  output beat_t                 key_o,
   output logic                  val_valid_o,
   input  logic                  val_ready_i,
-  output item_t                 val_o,
+  output beat_t                 val_o,
   output drops_t                drops_o
 );
 
@@ -55,7 +55,7 @@ module front_lane
         put_ready;
   request_t request;
   client_t  client;
-  item_t    key, put;
+  beat_t    key, put;
   front_end #(.FrameBeats(FrameBeats)) u_front (
     .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
     .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
@@ -141,11 +141,11 @@ module front_lane
     .clk_i, .rst_ni, .valid_i(go), .ready_o(), .data_i(turn_table_o),
     .valid_o(has_table), .ready_i(take), .data_o(table_o), .level_o()
   );
-  fifo #(.Width($bits(item_t)), .Depth(64)) u_keys (
+  fifo #(.Width($bits(beat_t)), .Depth(64)) u_keys (
     .clk_i, .rst_ni, .valid_i(key_valid && sum_room), .ready_o(key_room), .data_i(key),
     .valid_o(key_valid_o), .ready_i(key_ready_i), .data_o(key_o), .level_o()
   );
-  fifo #(.Width($bits(item_t)), .Depth(16)) u_values (
+  fifo #(.Width($bits(beat_t)), .Depth(16)) u_values (
     .clk_i, .rst_ni, .valid_i(put_valid), .ready_o(put_ready), .data_i(put),
     .valid_o(val_valid_o), .ready_i(val_ready_i), .data_o(val_o), .level_o()
   );

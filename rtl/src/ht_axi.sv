@@ -20,9 +20,7 @@ module ht_axi
   parameter int unsigned ValueBytes = 1024,
   parameter int unsigned BlockBits = 8,
   parameter int unsigned BusBytes = 8,      // of key and value streams
-  localparam int unsigned AddressWidth = 32,
-  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
-  localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1)
+  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
@@ -67,11 +65,7 @@ module ht_axi
 
   output logic                    mem_valid_o,
   input  logic                    mem_ready_i,
-  output logic                    mem_write_o,
-  output logic                    mem_last_o,
-  output logic                    mem_is_value_o,
-  output logic [CountWidth-1:0]   mem_count_o,
-  output logic [AddressWidth-1:0] mem_address_o,
+  output memory_access_t          mem_o,
   output logic [64*BeatWords-1:0] mem_data_o,
   output logic [BeatWords-1:0]    mem_mask_o,
   input  logic                    mem_return_valid_i,
@@ -92,23 +86,21 @@ module ht_axi
   logic is_get, is_set, is_delete;
 
   // Inside, keys and values move 8 bytes a cycle, whatever the bus width is.
-  logic key_valid, key_ready, key_last, put_valid, put_ready, put_last, got_valid, got_ready,
-        got_last;
-  logic [63:0] key_data, put_data, got_data;
-  logic [7:0]  key_keep, put_keep, got_keep;
+  logic  key_valid, key_ready, put_valid, put_ready, got_valid, got_ready;
+  beat_t key, put, got;
   stream_narrow #(.BusBytes(BusBytes)) u_key (
     .clk_i, .rst_ni, .valid_i(key_valid_i), .ready_o(key_ready_o), .data_i(key_data_i),
     .keep_i(key_keep_i), .last_i(key_last_i), .valid_o(key_valid), .ready_i(key_ready),
-    .data_o(key_data), .keep_o(key_keep), .last_o(key_last)
+    .data_o(key.data), .keep_o(key.keep), .last_o(key.last)
   );
   stream_narrow #(.BusBytes(BusBytes)) u_put (
     .clk_i, .rst_ni, .valid_i(val_valid_i), .ready_o(val_ready_o), .data_i(val_data_i),
     .keep_i(val_keep_i), .last_i(val_last_i), .valid_o(put_valid), .ready_i(put_ready),
-    .data_o(put_data), .keep_o(put_keep), .last_o(put_last)
+    .data_o(put.data), .keep_o(put.keep), .last_o(put.last)
   );
   stream_widen #(.BusBytes(BusBytes)) u_got (
-    .clk_i, .rst_ni, .valid_i(got_valid), .ready_o(got_ready), .data_i(got_data),
-    .keep_i(got_keep), .last_i(got_last), .valid_o(val_valid_o), .ready_i(val_ready_i),
+    .clk_i, .rst_ni, .valid_i(got_valid), .ready_o(got_ready), .data_i(got.data),
+    .keep_i(got.keep), .last_i(got.last), .valid_o(val_valid_o), .ready_i(val_ready_i),
     .data_o(val_data_o), .keep_o(val_keep_o), .last_o(val_last_o)
   );
 
@@ -120,16 +112,12 @@ module ht_axi
   ) u_top (
     .clk_i, .rst_ni, .now_i(now), .evict_i(control[0]), .table_only_i(control[1]),
     .meta_valid_i, .meta_ready_o, .meta_i,
-    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key_data),
-    .key_keep_i(key_keep), .key_last_i(key_last),
-    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put_data),
-    .val_keep_i(put_keep), .val_last_i(put_last),
+    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_i(key),
+    .val_valid_i(put_valid), .val_ready_o(put_ready), .val_i(put),
     .meta_valid_o, .meta_ready_i, .meta_o,
-    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data),
-    .val_keep_o(got_keep), .val_last_o(got_last),
-    .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
-    .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
-    .mem_return_i,
+    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_o(got),
+    .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i,
+    .mem_return_is_value_i, .mem_return_i,
     .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .ended_o, .probe_o, .left_o
   );
 

@@ -76,20 +76,20 @@ package ht_pkg;
     logic [31:0] opaque;
   } client_t;
 
-  // A beat of a key or a value as a frame brings it.
+  // A beat of a key stream or a value stream, with AXI-Stream's fields.
   typedef struct packed {
     logic [63:0] data;
-    logic [7:0]  keep;
-    logic        last;
-  } item_t;
+    logic [7:0]  keep;  // the bytes that belong to the item
+    logic        last;  // the beat ends the item
+  } beat_t;
 
-  // A frame was dropped: no room, broken, not for us, a wrong checksum, no whole request.
+  // The reasons why frames are dropped in a cycle.
   typedef struct packed {
-    logic overflow;
-    logic broken;
-    logic other;
-    logic unsound;
-    logic malformed;
+    logic overflow;   // the frame buffer has no space
+    logic broken;     // the MAC reported a damaged frame
+    logic other;      // another protocol, address or port, or a fragment
+    logic unsound;    // a wrong checksum of IPv4 or UDP
+    logic malformed;  // not exactly one whole request
   } drops_t;
 
   // A beat of a key for the hash unit: 8 bytes, padded with zeros.
@@ -119,6 +119,16 @@ package ht_pkg;
     logic [23:0] vlen;
     logic [31:0] flags;
   } value_command_t;
+
+  // An access at the port of memory. The widths of its data and its mask are parameters of the
+  // modules, so they are signals of their own next to it.
+  typedef struct packed {
+    logic        write;     // a write of one beat; otherwise a read
+    logic        last;      // the write ends its line; set for all other accesses
+    logic        is_value;  // the tag that is returned with the data of a read
+    logic [4:0]  count;     // beats to be read, from the address on
+    logic [31:0] address;   // in beats
+  } memory_access_t;
 
   // lookup3, in a form in which the three state words change roles after each step, so that all
   // steps are alike. The two rows of rotations are those of mix and of final.

@@ -43,7 +43,6 @@ module ht_top
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat,
   localparam int unsigned BeatWidth = 64 * BeatWords,
   localparam int unsigned LineBeats = Slots / SlotsPerBeat,
-  localparam int unsigned CountWidth = $clog2(LineBeats + 1),
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats
 ) (
   input  logic                    clk_i,
@@ -57,31 +56,21 @@ module ht_top
   input  request_t                meta_i,
   input  logic                    key_valid_i,
   output logic                    key_ready_o,
-  input  logic [63:0]             key_data_i,
-  input  logic [7:0]              key_keep_i,
-  input  logic                    key_last_i,
+  input  beat_t                   key_i,
   input  logic                    val_valid_i,
   output logic                    val_ready_o,
-  input  logic [63:0]             val_data_i,
-  input  logic [7:0]              val_keep_i,
-  input  logic                    val_last_i,
+  input  beat_t                   val_i,
 
   output logic                    meta_valid_o,
   input  logic                    meta_ready_i,
   output response_t               meta_o,
   output logic                    val_valid_o,
   input  logic                    val_ready_i,
-  output logic [63:0]             val_data_o,
-  output logic [7:0]              val_keep_o,
-  output logic                    val_last_o,
+  output beat_t                   val_o,
 
   output logic                    mem_valid_o,
   input  logic                    mem_ready_i,
-  output logic                    mem_write_o,
-  output logic                    mem_last_o,
-  output logic                    mem_is_value_o,
-  output logic [CountWidth-1:0]   mem_count_o,
-  output logic [AddressWidth-1:0] mem_address_o,
+  output memory_access_t          mem_o,
   output logic [BeatWidth-1:0]    mem_data_o,
   output logic [BeatWords-1:0]    mem_mask_o,
   input  logic                    mem_return_valid_i,
@@ -144,8 +133,7 @@ module ht_top
   pre_processor #(.KeyBytes(KeyBytes), .ValueBytes(ValueBytes), .PacketBeats(PacketBeats)) u_pre (
     .clk_i, .rst_ni,
     .meta_valid_i(in_valid), .meta_ready_o(in_ready), .meta_i,
-    .key_valid_i, .key_ready_o, .key_data_i, .key_keep_i, .key_last_i,
-    .val_valid_i, .val_ready_o, .val_data_i, .val_keep_i, .val_last_i,
+    .key_valid_i, .key_ready_o, .key_i, .val_valid_i, .val_ready_o, .val_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(meta),
     .key_valid_o(key_valid), .key_ready_i(key_ready), .key_o(key),
     .val_valid_o(packet_valid), .val_ready_i(packet_ready), .val_o(packet)
@@ -302,7 +290,7 @@ module ht_top
     .access_address_o(access_address), .access_data_o(access_data), .access_mask_o(access_mask),
     .return_valid_i(mem_return_valid_i && mem_return_is_value_i), .return_i(mem_return_i),
     .flags_valid_o(flags_valid), .flags_ready_i(flags_ready), .flags_o(flags),
-    .val_valid_o, .val_ready_i, .val_o(val_data_o), .val_keep_o, .val_last_o
+    .val_valid_o, .val_ready_i, .val_o
   );
 
   post_processor #(.Responses(Inflight)) u_post (
@@ -343,8 +331,7 @@ module ht_top
     .write_last_i(header_last),
     .value_valid_i(access_valid), .value_ready_o(access_ready), .value_write_i(access_write),
     .value_address_i(access_address), .value_data_i(access_data), .value_mask_i(access_mask),
-    .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
-    .mem_address_o, .mem_data_o, .mem_mask_o
+    .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o
   );
 
 endmodule

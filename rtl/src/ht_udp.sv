@@ -21,8 +21,7 @@ module ht_udp
   parameter int unsigned BlockBits = 16,
   parameter int unsigned FrameBeats = 512,   // of frames that wait
   parameter int unsigned Clients = 256,      // requests between parser and formatter
-  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
-  localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1)
+  localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
@@ -59,11 +58,7 @@ module ht_udp
 
   output logic                    mem_valid_o,
   input  logic                    mem_ready_i,
-  output logic                    mem_write_o,
-  output logic                    mem_last_o,
-  output logic                    mem_is_value_o,
-  output logic [CountWidth-1:0]   mem_count_o,
-  output logic [31:0]             mem_address_o,
+  output memory_access_t          mem_o,
   output logic [64*BeatWords-1:0] mem_data_o,
   output logic [BeatWords-1:0]    mem_mask_o,
   input  logic                    mem_return_valid_i,
@@ -78,7 +73,7 @@ module ht_udp
         put_ready;
   request_t request;
   client_t  client;
-  item_t    key, put;
+  beat_t    key, put;
   front_end #(.FrameBeats(FrameBeats)) u_front (
     .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
     .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
@@ -89,7 +84,7 @@ module ht_udp
   );
 
   logic answer_valid, answer_ready, ended, got_valid, got_ready;
-  logic [63:0] got_data;
+  beat_t got;
   response_t answer;
   ht_axi #(
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
@@ -106,11 +101,10 @@ module ht_udp
     .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put.data),
     .val_keep_i(put.keep), .val_last_i(put.last),
     .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
-    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got_data), .val_keep_o(),
-    .val_last_o(),
-    .mem_valid_o, .mem_ready_i, .mem_write_o, .mem_last_o, .mem_is_value_o, .mem_count_o,
-    .mem_address_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i, .mem_return_is_value_i,
-    .mem_return_i,
+    .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got.data),
+    .val_keep_o(got.keep), .val_last_o(got.last),
+    .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i,
+    .mem_return_is_value_i, .mem_return_i,
     .is_ready_o, .enter_o(), .stall_o(), .status_o(), .ended_o(ended), .probe_o(), .left_o()
   );
 
@@ -119,7 +113,7 @@ module ht_udp
     .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(client),
     .ended_i(ended),
     .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
-    .val_valid_i(got_valid), .val_ready_o(got_ready), .val_data_i(got_data),
+    .val_valid_i(got_valid), .val_ready_o(got_ready), .val_i(got),
     .frame_valid_o, .frame_ready_i, .frame_data_o, .frame_keep_o, .frame_last_o
   );
 

@@ -39,7 +39,6 @@ module ht_wide
   parameter int unsigned Frames = 64,         // in a lane
   parameter int unsigned Answers = 512,       // requests in all tables
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat,
-  localparam int unsigned CountWidth = $clog2(Slots / SlotsPerBeat + 1),
   localparam int unsigned LaneWidth = Lanes > 1 ? $clog2(Lanes) : 1,
   localparam int unsigned TableWidth = Tables > 1 ? $clog2(Tables) : 1
 ) (
@@ -64,11 +63,7 @@ module ht_wide
 
   output logic [Tables-1:0]                   mem_valid_o,
   input  logic [Tables-1:0]                   mem_ready_i,
-  output logic [Tables-1:0]                   mem_write_o,
-  output logic [Tables-1:0]                   mem_last_o,
-  output logic [Tables-1:0]                   mem_is_value_o,
-  output logic [Tables-1:0][CountWidth-1:0]   mem_count_o,
-  output logic [Tables-1:0][31:0]             mem_address_o,
+  output memory_access_t [Tables-1:0]         mem_o,
   output logic [Tables-1:0][64*BeatWords-1:0] mem_data_o,
   output logic [Tables-1:0][BeatWords-1:0]    mem_mask_o,
   input  logic [Tables-1:0]                   mem_return_valid_i,
@@ -99,7 +94,7 @@ module ht_wide
   client_t [Lanes-1:0]              client;
   logic [Lanes-1:0][TableWidth-1:0] target, turn_table;
   logic [Lanes-1:0]                 key_valid, key_ready, put_valid, put_ready;
-  item_t [Lanes-1:0]                key, put;
+  beat_t [Lanes-1:0]                key, put;
   for (genvar i = 0; i < Lanes; i++) begin : gen_lane
     front_lane #(.FrameBeats(FrameBeats), .Frames(Frames), .Tables(Tables)) u_lane (
       .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
@@ -153,8 +148,7 @@ module ht_wide
   for (genvar i = 0; i < Tables; i++) begin : gen_table
     logic meta_valid, meta_ready, client_valid, client_ready, key_in_valid, key_in_ready,
           put_in_valid, put_in_ready, answer_valid, answer_ready, got_valid, got_ready;
-    item_t       key_in, put_in;
-    logic [63:0] got;
+    beat_t     key_in, put_in, got;
     request_t  meta;
     client_t   asker;
     response_t answer;
@@ -178,16 +172,11 @@ module ht_wide
     ) u_table (
       .clk_i, .rst_ni, .now_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
-      .key_valid_i(key_in_valid), .key_ready_o(key_in_ready), .key_data_i(key_in.data),
-      .key_keep_i(key_in.keep), .key_last_i(key_in.last),
-      .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_data_i(put_in.data),
-      .val_keep_i(put_in.keep), .val_last_i(put_in.last),
+      .key_valid_i(key_in_valid), .key_ready_o(key_in_ready), .key_i(key_in),
+      .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_i(put_in),
       .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
-      .val_valid_o(got_valid), .val_ready_i(got_ready), .val_data_o(got), .val_keep_o(),
-      .val_last_o(),
-      .mem_valid_o(mem_valid_o[i]), .mem_ready_i(mem_ready_i[i]), .mem_write_o(mem_write_o[i]),
-      .mem_last_o(mem_last_o[i]), .mem_is_value_o(mem_is_value_o[i]),
-      .mem_count_o(mem_count_o[i]), .mem_address_o(mem_address_o[i]),
+      .val_valid_o(got_valid), .val_ready_i(got_ready), .val_o(got),
+      .mem_valid_o(mem_valid_o[i]), .mem_ready_i(mem_ready_i[i]), .mem_o(mem_o[i]),
       .mem_data_o(mem_data_o[i]), .mem_mask_o(mem_mask_o[i]),
       .mem_return_valid_i(mem_return_valid_i[i]),
       .mem_return_is_value_i(mem_return_is_value_i[i]), .mem_return_i(mem_return_i[i]),
@@ -200,7 +189,7 @@ module ht_wide
       .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(asker),
       .ended_i(ended[i]),
       .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
-      .val_valid_i(got_valid), .val_ready_o(got_ready), .val_data_i(got),
+      .val_valid_i(got_valid), .val_ready_o(got_ready), .val_i(got),
       .frame_valid_o(out_valid[i]), .frame_ready_i(out_ready[i]), .frame_data_o(out_data[i]),
       .frame_keep_o(out_keep[i]), .frame_last_o(out_last[i])
     );

@@ -21,10 +21,10 @@ module lane_arbiter
   input  client_t [Lanes-1:0]  client_i,
   input  logic [Lanes-1:0]     key_valid_i,
   output logic [Lanes-1:0]     key_ready_o,
-  input  item_t [Lanes-1:0]    key_i,
+  input  beat_t [Lanes-1:0]    key_i,
   input  logic [Lanes-1:0]     val_valid_i,
   output logic [Lanes-1:0]     val_ready_o,
-  input  item_t [Lanes-1:0]    val_i,
+  input  beat_t [Lanes-1:0]    val_i,
   output logic [Lanes-1:0]     is_giving_o,  // the lane serves this table
 
   output logic                 meta_valid_o,
@@ -35,10 +35,10 @@ module lane_arbiter
   output client_t              client_o,
   output logic                 key_valid_o,
   input  logic                 key_ready_i,
-  output item_t                key_o,
+  output beat_t                key_o,
   output logic                 val_valid_o,
   input  logic                 val_ready_i,
-  output item_t                val_o
+  output beat_t                val_o
 );
 
   logic [LaneWidth-1:0] lane_q;

@@ -4,13 +4,14 @@
 // values, then the lines of new requests. A line is written without interruption. The port
 // keeps the order in which it accepts accesses; returns say who asked.
 
-module memory_arbiter #(
+module memory_arbiter
+  import ht_pkg::*;
+#(
   parameter int unsigned BeatWords = 8,
   parameter int unsigned LineBeats = 1,
   parameter int unsigned TableBeats = 4096,   // where values begin
   parameter int unsigned AddressWidth = 32,
-  localparam int unsigned BeatWidth = 64 * BeatWords,
-  localparam int unsigned CountWidth = $clog2(LineBeats + 1)
+  localparam int unsigned BeatWidth = 64 * BeatWords
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
@@ -35,11 +36,7 @@ module memory_arbiter #(
 
   output logic                    mem_valid_o,
   input  logic                    mem_ready_i,
-  output logic                    mem_write_o,
-  output logic                    mem_last_o,     // of a write
-  output logic                    mem_is_value_o, // returned with the data
-  output logic [CountWidth-1:0]   mem_count_o,    // beats of a read
-  output logic [AddressWidth-1:0] mem_address_o,
+  output memory_access_t          mem_o,
   output logic [BeatWidth-1:0]    mem_data_o,
   output logic [BeatWords-1:0]    mem_mask_o      // words to be written
 );
@@ -55,13 +52,13 @@ module memory_arbiter #(
   assign value_ready_o  = mem_ready_i && is_value_picked;
   assign read_ready_o   = mem_ready_i && !is_write_picked && !is_value_picked;
 
-  assign mem_write_o    = is_write_picked || (is_value_picked && value_write_i);
-  assign mem_last_o     = !is_write_picked || write_last_i;
-  assign mem_is_value_o = is_value_picked;
-  assign mem_count_o    = is_value_picked ? CountWidth'(1) : CountWidth'(LineBeats);
-  assign mem_address_o  = is_write_picked ? write_address_i
-                        : is_value_picked ? value_address_i + AddressWidth'(TableBeats)
-                        : read_address_i;
+  assign mem_o.write    = is_write_picked || (is_value_picked && value_write_i);
+  assign mem_o.last     = !is_write_picked || write_last_i;
+  assign mem_o.is_value = is_value_picked;
+  assign mem_o.count    = is_value_picked ? 5'd1 : 5'(LineBeats);
+  assign mem_o.address  = is_write_picked ? 32'(write_address_i)
+                        : is_value_picked ? 32'(value_address_i + AddressWidth'(TableBeats))
+                        : 32'(read_address_i);
   assign mem_data_o     = is_write_picked ? write_data_i : value_data_i;
   assign mem_mask_o     = is_write_picked ? write_mask_i : value_mask_i;
 

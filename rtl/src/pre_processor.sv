@@ -6,7 +6,7 @@
 // bytes sends none. Whatever the lengths say, the key leaves with as many beats as the request then
 // names, and the packet buffer holds as many as its value has: short ones are filled with zeros,
 // long ones cut, and the request is answered 0x0004 without any effect. A request is passed on when
-// its key and its value are here whole, so nothing behind it ever waits for the client.
+// its key and its value are complete, so no later stage ever waits for the client.
 
 module pre_processor
   import ht_pkg::*;
@@ -24,14 +24,10 @@ module pre_processor
   input  request_t    meta_i,
   input  logic        key_valid_i,
   output logic        key_ready_o,
-  input  logic [63:0] key_data_i,
-  input  logic [7:0]  key_keep_i,
-  input  logic        key_last_i,
+  input  beat_t       key_i,
   input  logic        val_valid_i,
   output logic        val_ready_o,
-  input  logic [63:0] val_data_i,
-  input  logic [7:0]  val_keep_i,
-  input  logic        val_last_i,
+  input  beat_t       val_i,
 
   output logic        meta_valid_o,
   input  logic        meta_ready_i,
@@ -134,8 +130,8 @@ module pre_processor
     .clk_i, .rst_ni,
     .task_valid_i(key_task_valid && key_done_ready), .task_pop_o(key_task_pop),
     .length_i(key_task.klen), .keep_i(key_task.keep),
-    .valid_i(key_valid_i), .ready_o(key_ready_o), .data_i(key_data_i), .strobe_i(key_keep_i),
-    .last_i(key_last_i),
+    .valid_i(key_valid_i), .ready_o(key_ready_o), .data_i(key_i.data), .strobe_i(key_i.keep),
+    .last_i(key_i.last),
     .valid_o(key_valid_o), .ready_i(key_ready_i), .data_o(key_padded), .last_o(key_o.last),
     .done_o(key_done), .is_wrong_o(key_is_wrong)
   );
@@ -153,8 +149,8 @@ module pre_processor
     .clk_i, .rst_ni,
     .task_valid_i(val_task_valid && val_done_ready), .task_pop_o(val_task_pop),
     .length_i(val_task.vlen), .keep_i(val_task.keep),
-    .valid_i(val_valid_i), .ready_o(val_ready_o), .data_i(val_data_i), .strobe_i(val_keep_i),
-    .last_i(val_last_i),
+    .valid_i(val_valid_i), .ready_o(val_ready_o), .data_i(val_i.data), .strobe_i(val_i.keep),
+    .last_i(val_i.last),
     .valid_o(val_out_valid), .ready_i(val_out_ready), .data_o(val_out), .last_o(),
     .done_o(val_done), .is_wrong_o(val_is_wrong)
   );

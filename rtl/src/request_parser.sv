@@ -36,19 +36,15 @@ module request_parser
   output logic        meta_valid_o,
   input  logic        meta_ready_i,
   output request_t    meta_o,
-  output logic        client_valid_o,  // with the request, to whoever writes its answer
+  output logic        client_valid_o,  // with the request, for the response formatter
   input  logic        client_ready_i,
   output client_t     client_o,
   output logic        key_valid_o,
   input  logic        key_ready_i,
-  output logic [63:0] key_data_o,
-  output logic [7:0]  key_keep_o,
-  output logic        key_last_o,
+  output beat_t       key_o,
   output logic        val_valid_o,
   input  logic        val_ready_i,
-  output logic [63:0] val_data_o,
-  output logic [7:0]  val_keep_o,
-  output logic        val_last_o,
+  output beat_t       val_o,
 
   output logic        other_o,        // dropped: not for this hardware
   output logic        unsound_o,      // dropped: a checksum is wrong
@@ -67,7 +63,7 @@ module request_parser
   logic [3:0]  beat_q, last_head;
   logic        is_ended_q;    // the frame's last beat was taken
   logic        is_short_q;    // and it was no whole head
-  logic        has_type_q;    // but long enough to say what it is
+  logic        has_type_q;    // but long enough to have an EtherType
   logic [15:0] bytes_q;
   logic        is_sound_q, take;
   logic [15:0] item_left_q, value_left_q, feed_left_q;
@@ -203,12 +199,8 @@ module request_parser
   assign out_ready   = out_is_value ? val_ready_i : key_ready_i;
   assign key_valid_o = out_valid && !out_is_value;
   assign val_valid_o = out_valid && out_is_value;
-  assign key_data_o  = out_data;
-  assign val_data_o  = out_data;
-  assign key_keep_o  = out_keep;
-  assign val_keep_o  = out_keep;
-  assign key_last_o  = out_last;
-  assign val_last_o  = out_last;
+  assign key_o       = '{data: out_data, keep: out_keep, last: out_last};
+  assign val_o       = key_o;
 
   assign count_after    = count_q - 5'(wanted_q);
   assign left_in_window = is_out ? count_after : count_q;

@@ -28,7 +28,7 @@ module response_formatter
   input  response_t   meta_i,
   input  logic        val_valid_i,
   output logic        val_ready_o,
-  input  logic [63:0] val_data_i,
+  input  beat_t       val_i,
 
   output logic        frame_valid_o,
   input  logic        frame_ready_i,
@@ -119,9 +119,9 @@ module response_formatter
     if (is_head_end) begin
       frame_last_o = left_q <= 24'd2;
       frame_keep_o = !answer_q.hit ? 8'h03 : left_q == '0 ? 8'h3f : left_q == 24'd1 ? 8'h7f : 8'hff;
-      if (answer_q.hit) frame_data_o[63:48] = val_data_i[15:0];
+      if (answer_q.hit) frame_data_o[63:48] = val_i.data[15:0];
     end else if (state_q == StValue) begin
-      frame_data_o = {val_data_i[15:0], carry_q};
+      frame_data_o = {val_i.data[15:0], carry_q};
       frame_last_o = left_q <= 24'd8;
       if (left_q < 24'd8) frame_keep_o = ~(8'hff << left_q[2:0]);
     end
@@ -132,7 +132,7 @@ module response_formatter
       to_q     <= client;
       answer_q <= meta_i;
     end
-    if (val_valid_i && val_ready_o) carry_q <= val_data_i[63:16];
+    if (val_valid_i && val_ready_o) carry_q <= val_i.data[63:16];
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin

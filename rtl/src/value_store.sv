@@ -37,9 +37,7 @@ module value_store
   output logic [31:0]             flags_o,
   output logic                    val_valid_o,
   input  logic                    val_ready_i,
-  output logic [63:0]             val_o,
-  output logic [7:0]              val_keep_o,
-  output logic                    val_last_o
+  output beat_t                   val_o
 );
 
   localparam int unsigned WordWidth = $clog2(BeatWords);
@@ -156,10 +154,10 @@ module value_store
   assign flags_valid_o = read_valid && beat_valid && out_header;
   assign flags_o       = beat[0][31:0];
   assign val_valid_o   = read_valid && beat_valid && !out_header;
-  assign val_o         = beat[out_place_q];
-  assign val_last_o    = out_last;
+  assign val_o.data    = beat[out_place_q];
+  assign val_o.last    = out_last;
   assign tail          = read_vlen[2:0];
-  assign val_keep_o    = out_last && tail != '0 ? ~(8'hff << tail) : 8'hff;
+  assign val_o.keep    = out_last && tail != '0 ? ~(8'hff << tail) : 8'hff;
   assign take_out      = out_header ? flags_valid_o && flags_ready_i : val_valid_o && val_ready_i;
   assign read_done     = take_out && out_last;
   assign beat_taken    = take_out && (out_last || out_place_q == LastWord);

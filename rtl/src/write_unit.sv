@@ -333,9 +333,9 @@ module write_unit
   always_comb if (!f_started_q) assume (!rst_ni);
 
   // A write retires once, not before the port has accepted all of its lines, and nothing of it is
-  // offered to the port afterwards; a read never writes or retires. With what concurrency_control
-  // proves: nobody enters while an older writer of its address lies between read issue and write
-  // acceptance.
+  // offered to the port afterwards; a read never writes or retires. With the proof of
+  // concurrency_control this gives: no request enters while an older writer of its address lies
+  // between read issue and write acceptance.
   //
   // No address is lost: each cleared slot frees its address once, and a slot that gets a new
   // address was free or cleared.
